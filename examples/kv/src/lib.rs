@@ -1,0 +1,1 @@
+//! A key-value store over farcall.

@@ -1,0 +1,1 @@
+//! Calls, deadlines, dispatch and executors of farcall; knows no RDMA.

@@ -1,0 +1,1 @@
+//! What every farcall backend must do, as a suite generic over the backend.

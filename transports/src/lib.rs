@@ -1,0 +1,1 @@
+//! The RPC backends of farcall, each written once against verbs.

@@ -1,0 +1,1 @@
+//! RDMA devices behind one vocabulary: shared memory, libibverbs, a simulated rack.

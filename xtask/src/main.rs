@@ -1,0 +1,3 @@
+//! What a developer of farcall runs: checks, tests, tools.
+
+fn main() {}
