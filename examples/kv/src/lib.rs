@@ -1,1 +1,5 @@
 //! A key-value store over farcall.
+
+pub mod limits;
+pub mod store;
+pub mod tsv;

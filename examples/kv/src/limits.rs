@@ -1,0 +1,78 @@
+//! What a key, a value and a page of a scan may weigh.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The longest key. Keys are any byte string of at least one byte.
+pub const MAX_KEY_BYTES: usize = 16 << 20;
+
+/// The longest value. Values are any byte string of at least one byte.
+pub const MAX_VALUE_BYTES: usize = 16 << 20;
+
+/// A page of a scan ends before it would grow beyond this, unless its first entry alone does.
+/// It bounds what a server thread copies for one answer, so that one scan does not hold up the
+/// other clients of its thread for longer than a large `put` would.
+pub const PAGE_BYTES: usize = 1 << 20;
+
+/// A page of a scan never has more entries than this: it bounds how long the shards are held.
+pub const PAGE_ENTRIES: u32 = 1024;
+
+/// The longest message of the service: a `put` of the longest key and value, or a page of one
+/// such entry, and room for framing.
+pub const MAX_MESSAGE_BYTES: u64 = (MAX_KEY_BYTES + MAX_VALUE_BYTES + (64 << 10)) as u64;
+
+/// Why the store refused a request.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum KvError {
+    /// A key needs at least one byte.
+    #[error("the key is empty; a key has 1 byte to 16 MiB")]
+    EmptyKey,
+    /// A value needs at least one byte.
+    #[error("the value is empty; a value has 1 byte to 16 MiB (to forget a key, delete it)")]
+    EmptyValue,
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    #[error("the key has {len} bytes; a key has 1 byte to {MAX_KEY_BYTES}")]
+    KeyTooLong {
+        /// Its length.
+        len: u64,
+    },
+    /// The value is longer than [`MAX_VALUE_BYTES`].
+    #[error("the value has {len} bytes; a value has 1 byte to {MAX_VALUE_BYTES}")]
+    ValueTooLong {
+        /// Its length.
+        len: u64,
+    },
+    /// The entry would take the store beyond the limit it was started with.
+    #[error(
+        "the store is full: {limit} bytes of keys and values; delete some, or serve with a larger --memory-limit"
+    )]
+    Full {
+        /// The limit in bytes.
+        limit: u64,
+    },
+}
+
+/// Checks a key's length.
+///
+/// # Errors
+/// [`KvError::EmptyKey`] or [`KvError::KeyTooLong`].
+pub fn check_key(key: &[u8]) -> Result<(), KvError> {
+    match key.len() {
+        0 => Err(KvError::EmptyKey),
+        1..=MAX_KEY_BYTES => Ok(()),
+        len => Err(KvError::KeyTooLong { len: len as u64 }),
+    }
+}
+
+/// Checks a value's length.
+///
+/// # Errors
+/// [`KvError::EmptyValue`] or [`KvError::ValueTooLong`].
+pub fn check_value(value: &[u8]) -> Result<(), KvError> {
+    match value.len() {
+        0 => Err(KvError::EmptyValue),
+        1..=MAX_VALUE_BYTES => Ok(()),
+        len => Err(KvError::ValueTooLong { len: len as u64 }),
+    }
+}
