@@ -1,0 +1,491 @@
+//! What can go wrong: with a call, with a connection, with making one, with serving.
+
+use core::error::Error;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// Why a call has no answer from the service.
+///
+/// Delivery is *at most once*: a handler runs at most once per call. The variants that leave open whether it ran say
+/// so in `may_have_run`; every other variant except [`HandlerPanicked`](RpcError::HandlerPanicked),
+/// [`Cancelled`](RpcError::Cancelled) and a response that is [`Malformed`](RpcError::Malformed) or
+/// [`TooLarge`](RpcError::TooLarge) means that it did not ([`RpcError::may_have_run`] answers for all).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// The deadline passed before the answer came.
+    #[error(
+        "the call's deadline passed ({}); give it a longer deadline, or look at the server's load",
+        ran(*may_have_run)
+    )]
+    DeadlineExceeded {
+        /// Whether the request may have reached its handler.
+        may_have_run: bool,
+    },
+    /// The server closed the connection, died, or cannot be reached any more.
+    #[error("the server is gone ({}); a channel dials again at the next call", ran(*may_have_run))]
+    PeerGone {
+        /// Whether the request may have reached its handler.
+        may_have_run: bool,
+    },
+    /// The peer broke the protocol; the connection to it was closed.
+    #[error("the peer broke the protocol: {what}; the connection was closed")]
+    PeerMisbehaved {
+        /// The rule that was broken.
+        what: &'static str,
+    },
+    /// The caller used the API against its rules.
+    #[error("misuse: {what}")]
+    Misuse {
+        /// The rule, and what to do instead.
+        what: &'static str,
+    },
+    /// The device or backend cannot do what the call needs.
+    #[error("not supported here: {what}")]
+    Unsupported {
+        /// What cannot be done.
+        what: &'static str,
+    },
+    /// The server refused the connection that the call needed.
+    #[error("the server refused the connection: {reason}")]
+    Refused {
+        /// The server's reason.
+        reason: Arc<str>,
+    },
+    /// No room for one more call; nothing was sent and nothing is lost. Take answers of earlier calls, then try again.
+    #[error("no room for another call ({0}); take answers of earlier calls first")]
+    Overloaded(Backpressure),
+    /// A request or a response exceeds what the connection carries.
+    #[error(
+        "the message of {len} bytes exceeds the connection's limit of {max}; raise max_message on both ends or split it"
+    )]
+    TooLarge {
+        /// The message's length in bytes.
+        len: u64,
+        /// The longest message this connection carries, in bytes.
+        max: u64,
+    },
+    /// The server has no method of that id, although the fingerprints agree.
+    #[error(
+        "the server has no method with id {method:#010x}; client and server were built from different services"
+    )]
+    NoSuchMethod {
+        /// The method id that was asked for.
+        method: u32,
+    },
+    /// Arguments or result could not be decoded.
+    #[error("malformed message: {what}")]
+    Malformed {
+        /// What could not be decoded, and at which end.
+        what: Arc<str>,
+    },
+    /// The call was cancelled before its answer came.
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// The handler panicked, or dropped its reply without an answer. The server goes on.
+    #[error("the handler panicked or gave no answer; see the server's log")]
+    HandlerPanicked,
+}
+
+fn ran(may_have_run: bool) -> &'static str {
+    if may_have_run { "it may have run" } else { "it did not run" }
+}
+
+impl RpcError {
+    /// May the handler have run, in whole or in part? `false` is a promise: the call can be repeated without harm.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            RpcError::DeadlineExceeded { may_have_run } | RpcError::PeerGone { may_have_run } => {
+                *may_have_run
+            }
+            RpcError::HandlerPanicked
+            | RpcError::Cancelled
+            | RpcError::PeerMisbehaved { .. }
+            | RpcError::TooLarge { .. }
+            | RpcError::Malformed { .. } => true,
+            RpcError::Misuse { .. }
+            | RpcError::Unsupported { .. }
+            | RpcError::Refused { .. }
+            | RpcError::Overloaded(_)
+            | RpcError::NoSuchMethod { .. } => false,
+        }
+    }
+}
+
+/// What a call of a method that returns `Result` can end in, besides its value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError<E> {
+    /// The service's own error: the handler ran and answered this.
+    #[error("{0}")]
+    Service(E),
+    /// No answer of the service.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+}
+
+impl<E> CallError<E> {
+    /// The RPC error, if the service did not answer.
+    pub fn rpc(&self) -> Option<&RpcError> {
+        match self {
+            CallError::Rpc(error) => Some(error),
+            CallError::Service(_) => None,
+        }
+    }
+}
+
+/// Which resource is exhausted for the moment. Nothing was sent, nothing is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Backpressure {
+    /// The window is full: as many calls are outstanding as the connection allows.
+    #[error("the window is full")]
+    Credits,
+    /// The send queue is full until a completion comes.
+    #[error("the send queue is full")]
+    SendQueue,
+    /// No registered memory is free until an earlier message gives its back.
+    #[error("no registered memory is free")]
+    Memory,
+    /// As many calls wait in this client as it may hold.
+    #[error("the client holds as many calls as it may")]
+    Calls,
+}
+
+/// Why a slot could not be reserved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// No room for the moment.
+    #[error(transparent)]
+    Backpressure(#[from] Backpressure),
+    /// No message of this length can ever pass.
+    #[error("a message of {len} bytes exceeds the limit of {max}")]
+    TooLarge {
+        /// The length asked for, in bytes.
+        len: u64,
+        /// The longest message, in bytes.
+        max: u64,
+    },
+    /// The connection is closed.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+impl From<ReserveError> for RpcError {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Backpressure(which) => RpcError::Overloaded(which),
+            ReserveError::TooLarge { len, max } => RpcError::TooLarge { len, max },
+            ReserveError::Closed => RpcError::PeerGone { may_have_run: false },
+        }
+    }
+}
+
+/// Why a request, or a whole connection, failed below the level of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}")]
+pub struct TransportFailure {
+    /// What happened.
+    pub kind: FailureKind,
+    /// Whether the request may have reached the server. For a failed connection: whether that holds for the requests
+    /// that were outstanding.
+    pub may_have_run: bool,
+}
+
+/// What happened to a connection or a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The peer said goodbye, in order.
+    #[error("the peer said goodbye")]
+    Goodbye,
+    /// The peer died, or cannot be reached.
+    #[error("the peer is gone")]
+    PeerGone,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    PeerMisbehaved(&'static str),
+    /// The response is longer than this connection carries.
+    #[error("the message of {len} bytes exceeds the limit of {max}")]
+    TooLarge {
+        /// The message's length in bytes.
+        len: u64,
+        /// The longest message, in bytes.
+        max: u64,
+    },
+    /// The device failed (completion queue overrun, port down, local protection error).
+    #[error("the device failed: {0}")]
+    Device(&'static str),
+    /// This end closed the connection.
+    #[error("this end closed the connection")]
+    Closed,
+}
+
+impl TransportFailure {
+    /// A failure of this kind.
+    pub fn new(kind: FailureKind, may_have_run: bool) -> Self {
+        TransportFailure { kind, may_have_run }
+    }
+}
+
+impl From<TransportFailure> for RpcError {
+    fn from(failure: TransportFailure) -> Self {
+        match failure.kind {
+            FailureKind::Goodbye
+            | FailureKind::PeerGone
+            | FailureKind::Device(_)
+            | FailureKind::Closed => RpcError::PeerGone { may_have_run: failure.may_have_run },
+            FailureKind::PeerMisbehaved(what) => RpcError::PeerMisbehaved { what },
+            FailureKind::TooLarge { len, max } => RpcError::TooLarge { len, max },
+        }
+    }
+}
+
+/// An error of a layer below, kept for its message.
+pub type Source = Box<dyn Error + Send + Sync>;
+
+/// Why no connection could be made. Each names the address and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address itself is wrong.
+    #[error("invalid address: {0}")]
+    InvalidAddress(#[source] Source),
+    /// Nothing listens there.
+    #[error("no server at {address}: {hint}")]
+    NoServer {
+        /// The address dialled.
+        address: String,
+        /// What to check.
+        hint: String,
+    },
+    /// The server did not answer in time.
+    #[error(
+        "no answer from {address} within {after:?}; the server is overloaded, stopped, or not a farcall server"
+    )]
+    TimedOut {
+        /// The address dialled.
+        address: String,
+        /// The bound on the handshake.
+        after: Duration,
+    },
+    /// The two ends speak different versions of the protocol.
+    #[error(
+        "{address} speaks protocol version {theirs}, this program {ours}; build both from the same farcall release"
+    )]
+    VersionMismatch {
+        /// The address dialled.
+        address: String,
+        /// This end's version.
+        ours: u32,
+        /// The server's version.
+        theirs: u32,
+    },
+    /// The server listens with another backend.
+    #[error(
+        "{address} serves the backend {theirs:?}, not {ours:?}; put backend={theirs} into the address"
+    )]
+    BackendMismatch {
+        /// The address dialled.
+        address: String,
+        /// The backend this end asked for.
+        ours: String,
+        /// The backend that the server runs.
+        theirs: String,
+    },
+    /// The server does not serve that service.
+    #[error("{address} does not serve {asked:?}; it serves: {}", served.join(", "))]
+    NoSuchService {
+        /// The address dialled.
+        address: String,
+        /// The service asked for.
+        asked: String,
+        /// What the server serves.
+        served: Vec<String>,
+    },
+    /// Same service name, other signatures.
+    #[error(
+        "{service} at {address} has other signatures (fingerprint {theirs:#018x}, here {ours:#018x}); build client and server from the same trait"
+    )]
+    FingerprintMismatch {
+        /// The address dialled.
+        address: String,
+        /// The service asked for.
+        service: String,
+        /// This end's fingerprint.
+        ours: u64,
+        /// The server's fingerprint.
+        theirs: u64,
+    },
+    /// The peer is not allowed here, or we are not allowed there.
+    #[error("not permitted at {address}: {reason}")]
+    NotPermitted {
+        /// The address dialled.
+        address: String,
+        /// Whose credentials did not fit.
+        reason: String,
+    },
+    /// The server said no, for a reason of its own (full, shutting down).
+    #[error("{address} refused the connection: {reason}")]
+    Refused {
+        /// The address dialled.
+        address: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// The device or backend cannot do what the address asks for.
+    #[error("{address}: not supported: {what}")]
+    Unsupported {
+        /// The address dialled.
+        address: String,
+        /// What cannot be done, and what can.
+        what: String,
+    },
+    /// The peer broke the protocol of the handshake.
+    #[error("{address} broke the handshake: {what}")]
+    PeerMisbehaved {
+        /// The address dialled.
+        address: String,
+        /// The rule that was broken.
+        what: String,
+    },
+    /// The device failed.
+    #[error("{address}: {source}")]
+    Device {
+        /// The address dialled.
+        address: String,
+        /// The device's error.
+        #[source]
+        source: Source,
+    },
+    /// The operating system failed.
+    #[error("{address}: {doing}: {source}")]
+    Io {
+        /// The address dialled.
+        address: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<&ConnectError> for RpcError {
+    /// What a call that needed the connection ends in.
+    fn from(error: &ConnectError) -> Self {
+        match error {
+            ConnectError::NoServer { .. }
+            | ConnectError::TimedOut { .. }
+            | ConnectError::Io { .. }
+            | ConnectError::Device { .. } => RpcError::PeerGone { may_have_run: false },
+            other => RpcError::Refused { reason: other.to_string().into() },
+        }
+    }
+}
+
+/// Why a server could not start. Each names the thing and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The address itself is wrong.
+    #[error("invalid address: {0}")]
+    InvalidAddress(#[source] Source),
+    /// Another server has this name or port.
+    #[error("{address} is in use by another server; stop it or choose another name")]
+    InUse {
+        /// The address asked for.
+        address: String,
+    },
+    /// This process may not listen there.
+    #[error("not permitted to listen at {address}: {reason}")]
+    NotPermitted {
+        /// The address asked for.
+        address: String,
+        /// What permission is missing.
+        reason: String,
+    },
+    /// The device or backend cannot do what the address asks for.
+    #[error("{address}: not supported: {what}")]
+    Unsupported {
+        /// The address asked for.
+        address: String,
+        /// What cannot be done, and what can.
+        what: String,
+    },
+    /// A server without a service answers nothing.
+    #[error("no service was given to the server; add one with .service(..)")]
+    NoService,
+    /// The same service was given twice.
+    #[error("the service {service:?} was given twice; one server serves each service once")]
+    DuplicateService {
+        /// The service's name.
+        service: &'static str,
+    },
+    /// Two services have methods with the same id.
+    #[error("{first} and {second} have the same method id {id:#010x}; rename one of the methods")]
+    MethodCollision {
+        /// `service.method` that came first.
+        first: String,
+        /// `service.method` that collides with it.
+        second: String,
+        /// The id.
+        id: u32,
+    },
+    /// A number of threads that cannot be served.
+    #[error("{threads} server threads asked for; choose 1 to {max}")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// The most that can be served.
+        max: usize,
+    },
+    /// A core that this machine does not have, or this process may not use.
+    #[error("core {core} is not available to this process; available: {available:?}")]
+    NoSuchCore {
+        /// The core asked for.
+        core: usize,
+        /// The cores there are.
+        available: Vec<usize>,
+    },
+    /// The device failed.
+    #[error("{address}: {source}")]
+    Device {
+        /// The address asked for.
+        address: String,
+        /// The device's error.
+        #[source]
+        source: Source,
+    },
+    /// The operating system failed.
+    #[error("{address}: {doing}: {source}")]
+    Io {
+        /// The address asked for.
+        address: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_whether_the_call_may_have_run() {
+        let gone = RpcError::PeerGone { may_have_run: true };
+        assert!(gone.may_have_run());
+        assert!(gone.to_string().contains("may have run"));
+        assert!(!RpcError::Overloaded(Backpressure::Credits).may_have_run());
+        assert!(RpcError::HandlerPanicked.may_have_run());
+    }
+
+    #[test]
+    fn rpc_errors_stay_small() {
+        // They travel in the Result of every call.
+        assert!(size_of::<RpcError>() <= 24);
+    }
+}

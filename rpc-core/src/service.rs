@@ -1,0 +1,21 @@
+//! A service as its generated code describes it.
+
+/// A service: its name, its methods, and a fingerprint of its signatures.
+#[derive(Debug)]
+pub struct ServiceDescription {
+    /// The trait's name.
+    pub name: &'static str,
+    /// A hash of all signatures: client and server must agree on it.
+    pub fingerprint: u64,
+    /// The methods, in the trait's order.
+    pub methods: &'static [MethodDescription],
+}
+
+/// One method of a service.
+#[derive(Debug)]
+pub struct MethodDescription {
+    /// The method's name.
+    pub name: &'static str,
+    /// The id that names it on the wire: stable, and unique among the services of one server.
+    pub id: u32,
+}

@@ -1,0 +1,81 @@
+//! The server's half of a backend: all connections of one server thread.
+
+use super::{Message, Unpark};
+use crate::error::ReserveError;
+use crate::time::{Instant, Progress};
+use std::sync::Arc;
+
+/// The right to answer one request.
+///
+/// Not `Copy`: each request is answered once. Indices and generations are the transport's own; core only compares them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CallToken {
+    /// Which client of this thread.
+    pub client: u32,
+    /// Which connection under that index.
+    pub client_generation: u32,
+    /// Which slot of that client.
+    pub slot: u32,
+    /// Which use of that slot.
+    pub generation: u32,
+}
+
+/// One server thread's connections. The acceptor hands it new ones; it drops a client that dies or misbehaves, alone.
+pub trait ServerTransport: Send {
+    /// The device's clock. Only the driver of the thread calls it, at most once per turn.
+    fn now(&self) -> Instant;
+
+    /// Does what can be done now, and hands what arrived to the sink. A poll is bounded: one that finds more than it
+    /// takes answers [`PollAt::Now`](crate::time::PollAt::Now).
+    fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress;
+
+    /// For answers made outside `poll`, by handlers that took longer.
+    fn replies(&mut self) -> &mut dyn Replies;
+
+    /// Replies that wait for one doorbell leave, at the end of the turn. Cheap when there are none.
+    fn flush(&mut self, now: Instant);
+
+    /// Sleeps until an event (a request, a new connection), an unpark, or `until`. Returns at once if work is pending.
+    fn park(&mut self, until: Option<Instant>);
+
+    /// Wakes `park`, from any thread.
+    fn unparker(&self) -> Arc<dyn Unpark>;
+
+    /// Connections open now.
+    fn connections(&self) -> usize;
+
+    /// Tells all clients goodbye, after what was flushed. Dropping the transport does it too.
+    fn close(&mut self);
+}
+
+/// Where [`ServerTransport::poll`] puts what arrived.
+pub trait RequestSink {
+    /// A request. It must be answered once, now through `replies` or later through [`ServerTransport::replies`].
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies);
+
+    /// The client no longer wants this request's answer. It must still be answered (that frees the slot), with
+    /// anything, soon. May come for a request that was answered already, or twice.
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32);
+
+    /// A client is gone. Answers to its requests find [`ReserveError::Closed`].
+    fn disconnected(&mut self, client: u32, client_generation: u32);
+}
+
+/// Where answers go.
+pub trait Replies {
+    /// Exactly `len` bytes to fill with the answer. Their content is arbitrary before.
+    ///
+    /// May be called again for the same call before `post` (an answer could not be made and an error goes instead):
+    /// the last one counts. An answer that fits the slot (at least [`MIN_REPLY_BYTES`]) always has room.
+    /// `Closed` says that the client is gone: the answer can be dropped. After an error the call is still unanswered.
+    fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError>;
+
+    /// Hands over what the last `reserve` for this call gave, filled. Leaves with the next flush.
+    fn post(&mut self, call: CallToken, len: usize);
+
+    /// The device's clock, for the rare case that a turn takes long and a deadline is near.
+    fn now(&self) -> Instant;
+}
+
+/// Every transport has room for a reply of this length to each request, at once: errors must always be able to leave.
+pub const MIN_REPLY_BYTES: usize = 32;
