@@ -1,1 +1,44 @@
 //! RDMA devices behind one vocabulary: shared memory, libibverbs, a simulated rack.
+//!
+//! The words are those of the InfiniBand specification and libibverbs: a [`Device`] has
+//! [`ProtectionDomain`]s and [`CompletionQueue`]s; memory is registered in a protection domain; a
+//! [`QueuePair`] takes lists of [`WorkRequest`]s, one doorbell per call, and answers with
+//! [`WorkCompletion`]s. All public types are concrete: which device is behind them is decided by the
+//! name given to [`Device::open`].
+//!
+//! Two rules hold on every device:
+//!
+//! - *Private* memory ([`Buffer`]) is never reachable from a peer and gives real references. *Shared*
+//!   memory ([`SharedRegion`]) may be written by a peer at any time and never gives a reference.
+//! - Posting moves a buffer into the queue pair; only a completion that was polled gives it back.
+
+#![allow(clippy::unimplemented, dead_code, unused_variables)]
+
+mod caps;
+mod completion_queue;
+mod device;
+mod endpoint;
+mod error;
+mod memory;
+mod queue_pair;
+mod work_completion;
+mod work_request;
+
+pub use caps::{Capabilities, Operation, Visibility, WriteOrder};
+pub use completion_queue::{CompletionChannel, CompletionQueue};
+pub use device::{Device, DeviceInfo, ProtectionDomain};
+pub use endpoint::{AddressHandle, Endpoint};
+pub use error::{
+    ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
+};
+pub use memory::{
+    Access, Buffer, BufferPool, PrivateRegion, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice,
+};
+pub use queue_pair::{
+    ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,
+    SharedReceiveQueue,
+};
+pub use work_completion::{
+    COMPLETION_PAYLOAD_BYTES, CompletionOpcode, DatagramSource, GRH_BYTES, Status, WorkCompletion,
+};
+pub use work_request::{Local, LocalMut, SendRequest, WorkRequest, WriteRequest};

@@ -1,0 +1,177 @@
+//! One error type per thing that can go wrong; each says what, where, and the mend.
+
+use std::io;
+use std::time::Duration;
+
+use crate::{Operation, QpState, QpType};
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No device has this name.
+    #[error("no device is named {name:?}; there are: {known}")]
+    UnknownDevice {
+        /// The name asked for.
+        name: String,
+        /// The names there are, with commas.
+        known: String,
+    },
+    /// The operating system refused something that the device needs.
+    #[error("device {device}: {what}: {source}")]
+    System {
+        /// The device's name.
+        device: &'static str,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a resource of a device could not be made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// More was asked than [`Capabilities`](crate::Capabilities) allow.
+    #[error("{what} of {asked} is outside the device's range 1 to {max}")]
+    Limit {
+        /// Which limit.
+        what: &'static str,
+        /// The value asked for.
+        asked: usize,
+        /// The largest value allowed.
+        max: usize,
+    },
+    /// Two resources that must come from one device or protection domain do not.
+    #[error("{0} belongs to another device or protection domain")]
+    Foreign(&'static str),
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The peer behind an endpoint cannot be reached.
+    #[error(transparent)]
+    Unreachable(#[from] ConnectError),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a queue pair could not be connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The queue pair is not in a state that can be connected.
+    #[error("queue pair is in state {0:?}; only one in Init can be connected")]
+    State(QpState),
+    /// The operation does not exist for this type of queue pair.
+    #[error("a queue pair of type {0:?} is not connected this way")]
+    Type(QpType),
+    /// The endpoint belongs to another kind of device, or to a queue pair of another type.
+    #[error("the peer's endpoint does not match: {0}")]
+    Mismatch(&'static str),
+    /// Nobody listens behind the endpoint any more.
+    #[error("the peer's device is gone: {0}")]
+    PeerGone(io::Error),
+    /// The peer refused.
+    #[error("the peer refused: {0}")]
+    Refused(&'static str),
+    /// The peer runs under another user.
+    #[error("the peer runs as user {theirs}, this process as user {ours}")]
+    OtherUser {
+        /// The peer's user id.
+        theirs: u32,
+        /// Our user id.
+        ours: u32,
+    },
+    /// The peer answered with something that is not this protocol.
+    #[error("the peer's answer is malformed: {0}")]
+    Malformed(&'static str),
+    /// The peer did not answer in time.
+    #[error("the peer did not answer within {0:?}")]
+    Timeout(Duration),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a work request was not taken. Nothing of it has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue holds as many work requests as it was made for; poll completions, then post again.
+    #[error("the queue is full; poll completions to retire work requests")]
+    QueueFull,
+    /// The queue pair's state does not allow it.
+    #[error("queue pair is in state {0:?}")]
+    State(QpState),
+    /// This type of queue pair does not carry this operation.
+    #[error("queue pairs of type {ty:?} do not carry {operation:?}")]
+    Unsupported {
+        /// The queue pair's type.
+        ty: QpType,
+        /// The operation asked for.
+        operation: Operation,
+    },
+    /// The message is longer than the device or the queue pair's type allows.
+    #[error("message of {len} bytes is over the limit of {max}")]
+    TooLong {
+        /// The message's length.
+        len: u64,
+        /// The longest allowed.
+        max: u64,
+    },
+    /// A datagram without a destination, or a destination on a connected queue pair.
+    #[error("a destination belongs to a UD SEND, and only to that")]
+    Destination,
+    /// The local and the remote length differ, or an atomic's result has no room.
+    #[error("local length {local} does not fit remote length {remote}")]
+    Length {
+        /// Bytes at this side.
+        local: u64,
+        /// Bytes at the other side.
+        remote: u64,
+    },
+    /// The queue pair takes its receives from a shared receive queue.
+    #[error("the queue pair has a shared receive queue; post receives there")]
+    HasSrq,
+    /// The memory belongs to another device or protection domain.
+    #[error("the memory belongs to another protection domain")]
+    Foreign,
+}
+
+/// A completion queue cannot be polled any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqError {
+    /// More completions were outstanding than the queue has room for. Completions were lost.
+    #[error("completion queue overrun: more completions outstanding than its capacity")]
+    Overrun,
+}
+
+/// A slice does not lie in its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} do not lie in a region of {region} bytes")]
+pub struct OutOfRange {
+    /// Where the slice was to start.
+    pub offset: u64,
+    /// How long it was to be.
+    pub len: u64,
+    /// The region's length.
+    pub region: u64,
+}
+
+/// Bytes that are not an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an endpoint: {0}")]
+pub struct EndpointError(pub(crate) &'static str);

@@ -1,0 +1,9 @@
+//! Memory of a device: private, which only its owner touches, and shared, which peers may touch too.
+
+mod private;
+mod remote;
+mod shared;
+
+pub use private::{Buffer, BufferPool, PrivateRegion};
+pub use remote::{RemoteRegion, RemoteSlice};
+pub use shared::{Access, SharedRegion, SharedSlice};

@@ -1,0 +1,258 @@
+//! Queue pairs and shared receive queues.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::{Buffer, CompletionQueue, ConnectError, Endpoint, PostError, WorkRequest};
+
+/// The number of a queue pair, unique within its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct QpNumber(pub u32);
+
+/// The transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpType {
+    /// Reliable connection: in order, acknowledged, all operations.
+    Rc,
+    /// Unreliable connection: SEND and WRITE, dropped without a word where the peer is not ready.
+    Uc,
+    /// Unreliable datagram: SEND of at most one MTU to any number of peers.
+    Ud,
+}
+
+/// The state of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpState {
+    /// Receives may be posted; not connected yet.
+    Init,
+    /// Messages can arrive; none can be sent yet.
+    ReadyToReceive,
+    /// Connected.
+    ReadyToSend,
+    /// Broken: what is queued or posted is flushed.
+    Error,
+}
+
+/// What a queue pair is made of.
+#[derive(Debug)]
+pub struct QueuePairConfig<'a> {
+    pub(crate) ty: QpType,
+    pub(crate) send_cq: &'a CompletionQueue,
+    pub(crate) recv_cq: &'a CompletionQueue,
+    pub(crate) srq: Option<&'a SharedReceiveQueue>,
+    pub(crate) max_send_wr: usize,
+    pub(crate) max_recv_wr: usize,
+}
+
+impl<'a> QueuePairConfig<'a> {
+    /// A queue pair whose completions go to the two queues (which may be one), with room for 128 work
+    /// requests each way.
+    pub fn new(
+        ty: QpType,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> QueuePairConfig<'a> {
+        QueuePairConfig { ty, send_cq, recv_cq, srq: None, max_send_wr: 128, max_recv_wr: 128 }
+    }
+
+    /// Takes its receives from a shared receive queue.
+    pub fn srq(mut self, srq: &'a SharedReceiveQueue) -> Self {
+        self.srq = Some(srq);
+        self
+    }
+
+    /// Send work requests that may be outstanding.
+    pub fn max_send_wr(mut self, max: usize) -> Self {
+        self.max_send_wr = max;
+        self
+    }
+
+    /// Receive work requests that may be outstanding.
+    pub fn max_recv_wr(mut self, max: usize) -> Self {
+        self.max_recv_wr = max;
+        self
+    }
+}
+
+/// How a connected queue pair deals with a peer that is slow or gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// How often a message is tried again when the peer has no receive posted; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Nanoseconds between two such tries.
+    pub rnr_timer_ns: u64,
+    /// Nanoseconds after which a peer that does not take messages at all counts as gone.
+    pub retry_timeout_ns: u64,
+    /// How long connecting itself may take.
+    pub setup_timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        ConnectOptions {
+            rnr_retry: 7,
+            rnr_timer_ns: 100_000,
+            retry_timeout_ns: 1_000_000_000,
+            setup_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// Sets [`rnr_retry`](ConnectOptions::rnr_retry).
+    pub fn rnr_retry(mut self, times: u8) -> Self {
+        self.rnr_retry = times;
+        self
+    }
+
+    /// Sets [`rnr_timer_ns`](ConnectOptions::rnr_timer_ns).
+    pub fn rnr_timer_ns(mut self, nanoseconds: u64) -> Self {
+        self.rnr_timer_ns = nanoseconds;
+        self
+    }
+
+    /// Sets [`retry_timeout_ns`](ConnectOptions::retry_timeout_ns).
+    pub fn retry_timeout_ns(mut self, nanoseconds: u64) -> Self {
+        self.retry_timeout_ns = nanoseconds;
+        self
+    }
+
+    /// Sets [`setup_timeout`](ConnectOptions::setup_timeout).
+    pub fn setup_timeout(mut self, timeout: Duration) -> Self {
+        self.setup_timeout = timeout;
+        self
+    }
+}
+
+/// A queue pair, owned by one thread at a time.
+///
+/// Dropping it tells the peer, whose next messages then fail, and takes it off its completion queues:
+/// completions that were not polled are gone.
+#[derive(Debug)]
+pub struct QueuePair {
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl QueuePair {
+    /// Its number.
+    #[inline]
+    pub fn number(&self) -> QpNumber {
+        unimplemented!()
+    }
+
+    /// Its state.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        unimplemented!()
+    }
+
+    /// Its name for a peer.
+    pub fn endpoint(&self) -> Endpoint {
+        unimplemented!()
+    }
+
+    /// Connects to a peer's queue pair and goes through ReadyToReceive to ReadyToSend. Both sides
+    /// call it, in any order: what one sends before the other has connected waits there. Bounded by
+    /// [`setup_timeout`](ConnectOptions::setup_timeout).
+    pub fn connect(
+        &mut self,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        unimplemented!()
+    }
+
+    /// Makes a UD queue pair ready to send, and to receive what carries `qkey`.
+    pub fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
+        unimplemented!()
+    }
+
+    /// Posts a list of work requests under one doorbell. They are taken from the front; those that
+    /// could not be posted stay in the list, the offender first.
+    pub fn post_send(&mut self, requests: &mut Vec<WorkRequest<'_>>) -> Result<(), PostError> {
+        unimplemented!()
+    }
+
+    /// Posts one work request under its own doorbell; what was not taken is given back.
+    #[inline]
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub fn post_send_one<'a>(
+        &mut self,
+        request: impl Into<WorkRequest<'a>>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        unimplemented!()
+    }
+
+    /// Several work requests under one doorbell, without a list: it is rung when the guard is dropped.
+    #[inline]
+    pub fn doorbell(&mut self) -> Doorbell<'_> {
+        Doorbell { qp: self }
+    }
+
+    /// Posts a receive. With no buffer it serves only a peer's WRITE_WITH_IMM or an empty SEND. On a
+    /// UD queue pair the first [`GRH_BYTES`](crate::GRH_BYTES) of the buffer are for the route header.
+    pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+        unimplemented!()
+    }
+
+    /// Posts receives without buffers, one for each id, under one doorbell; all or none.
+    #[inline]
+    pub fn post_recvs(&mut self, ids: Range<u64>) -> Result<(), PostError> {
+        unimplemented!()
+    }
+
+    /// Gives back the buffers of send work requests that a polled completion has retired, in the order
+    /// of posting. A READ's buffer holds its data.
+    #[inline]
+    pub fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
+        unimplemented!()
+    }
+
+    /// Breaks the connection: everything queued or posted is flushed, with completions.
+    pub fn to_error(&mut self) {
+        unimplemented!()
+    }
+}
+
+/// Posts under one doorbell; see [`QueuePair::doorbell`].
+#[derive(Debug)]
+#[must_use = "the doorbell rings when this is dropped"]
+pub struct Doorbell<'q> {
+    qp: &'q mut QueuePair,
+}
+
+impl Doorbell<'_> {
+    /// Posts one work request; what was not taken is given back.
+    #[inline]
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub fn post<'a>(
+        &mut self,
+        request: impl Into<WorkRequest<'a>>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        unimplemented!()
+    }
+}
+
+impl Drop for Doorbell<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        unimplemented!()
+    }
+}
+
+/// A receive queue that several queue pairs take their receives from.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl SharedReceiveQueue {
+    /// Posts a receive for whichever queue pair needs one next.
+    pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+        unimplemented!()
+    }
+}

@@ -1,0 +1,255 @@
+//! Work requests, built by constructors that cannot express an invalid one.
+
+use crate::{AddressHandle, Buffer, QpNumber, RemoteSlice, SharedSlice};
+
+/// Where the bytes of a SEND or WRITE come from.
+#[derive(Debug)]
+pub enum Local<'a> {
+    /// A private buffer, moved into the queue pair until a completion retires it.
+    Buffer(Buffer),
+    /// Bytes that are copied while posting, up to [`max_inline`](crate::Capabilities::max_inline).
+    Inline(&'a [u8]),
+    /// Part of a shared region.
+    Shared(SharedSlice),
+}
+
+impl Local<'_> {
+    /// The message's length.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Local::Buffer(buffer) => buffer.len(),
+            Local::Inline(bytes) => bytes.len(),
+            Local::Shared(slice) => slice.len(),
+        }
+    }
+
+    /// Whether the message is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Buffer> for Local<'_> {
+    #[inline]
+    fn from(buffer: Buffer) -> Self {
+        Local::Buffer(buffer)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Local<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Self {
+        Local::Inline(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Local<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Local::Inline(bytes)
+    }
+}
+
+impl From<SharedSlice> for Local<'_> {
+    #[inline]
+    fn from(slice: SharedSlice) -> Self {
+        Local::Shared(slice)
+    }
+}
+
+/// Where the bytes of a READ or the old value of an atomic go. An atomic's old value is stored in host
+/// order and takes 8 bytes.
+#[derive(Debug)]
+pub enum LocalMut {
+    /// A private buffer, moved into the queue pair; [`QueuePair::reclaim`](crate::QueuePair::reclaim)
+    /// gives it back with the data.
+    Buffer(Buffer),
+    /// Part of a shared region.
+    Shared(SharedSlice),
+}
+
+impl LocalMut {
+    /// Bytes there is room for.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            LocalMut::Buffer(buffer) => buffer.len(),
+            LocalMut::Shared(slice) => slice.len(),
+        }
+    }
+
+    /// Whether there is no room at all.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Buffer> for LocalMut {
+    #[inline]
+    fn from(buffer: Buffer) -> Self {
+        LocalMut::Buffer(buffer)
+    }
+}
+
+impl From<SharedSlice> for LocalMut {
+    #[inline]
+    fn from(slice: SharedSlice) -> Self {
+        LocalMut::Shared(slice)
+    }
+}
+
+/// One work request for a send queue. Unsignaled unless [`signaled`](WorkRequest::signaled): its
+/// success makes no completion, and a later signaled one retires it.
+#[derive(Debug)]
+pub struct WorkRequest<'a> {
+    pub(crate) work: Work<'a>,
+    pub(crate) signaled: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work<'a> {
+    Send { local: Local<'a>, imm: Option<u32>, to: Option<Destination<'a>> },
+    Write { local: Local<'a>, remote: RemoteSlice, imm: Option<u32> },
+    Read { into: LocalMut, remote: RemoteSlice },
+    CompareAndSwap { into: LocalMut, remote: RemoteSlice, expected: u64, new: u64 },
+    FetchAdd { into: LocalMut, remote: RemoteSlice, add: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination<'a> {
+    pub(crate) handle: &'a AddressHandle,
+    pub(crate) qp: QpNumber,
+    pub(crate) qkey: u32,
+}
+
+impl<'a> WorkRequest<'a> {
+    /// Bytes into a receive that the peer posted.
+    #[inline]
+    pub fn send(local: impl Into<Local<'a>>) -> SendRequest<'a> {
+        SendRequest { local: local.into(), imm: None, to: None }
+    }
+
+    /// Bytes into the peer's memory. The remote slice must have the local bytes' length.
+    #[inline]
+    pub fn write(local: impl Into<Local<'a>>, remote: RemoteSlice) -> WriteRequest<'a> {
+        WriteRequest { local: local.into(), remote, imm: None }
+    }
+
+    /// Bytes from the peer's memory. The remote slice must have the local room's length.
+    #[inline]
+    pub fn read(into: impl Into<LocalMut>, remote: RemoteSlice) -> WorkRequest<'a> {
+        WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None }
+    }
+
+    /// If the 8 aligned bytes at `remote` hold `expected`, they hold `new` afterwards; the old value
+    /// goes `into` local memory. Atomic with respect to other atomics of the same device.
+    #[inline]
+    pub fn compare_and_swap(
+        into: impl Into<LocalMut>,
+        remote: RemoteSlice,
+        expected: u64,
+        new: u64,
+    ) -> WorkRequest<'a> {
+        let work = Work::CompareAndSwap { into: into.into(), remote, expected, new };
+        WorkRequest { work, signaled: None }
+    }
+
+    /// Adds to the 8 aligned bytes at `remote`, wrapping; the old value goes `into` local memory.
+    #[inline]
+    pub fn fetch_add(into: impl Into<LocalMut>, remote: RemoteSlice, add: u64) -> WorkRequest<'a> {
+        WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None }
+    }
+
+    /// Its completion is reported, success included, and retires all before it.
+    #[inline]
+    pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
+        self.signaled = Some(id);
+        self
+    }
+}
+
+/// A SEND that is being built.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is posted"]
+pub struct SendRequest<'a> {
+    local: Local<'a>,
+    imm: Option<u32>,
+    to: Option<Destination<'a>>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// With 32 bits of immediate data.
+    #[inline]
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.imm = Some(imm);
+        self
+    }
+
+    /// The destination of a datagram.
+    #[inline]
+    pub fn to(mut self, handle: &'a AddressHandle, qp: QpNumber, qkey: u32) -> Self {
+        self.to = Some(Destination { handle, qp, qkey });
+        self
+    }
+
+    /// Finished, with a completion of its own.
+    #[inline]
+    pub fn signaled(self, id: u64) -> WorkRequest<'a> {
+        self.unsignaled().signaled(id)
+    }
+
+    /// Finished, without a completion of its own.
+    #[inline]
+    pub fn unsignaled(self) -> WorkRequest<'a> {
+        let SendRequest { local, imm, to } = self;
+        WorkRequest { work: Work::Send { local, imm, to }, signaled: None }
+    }
+}
+
+/// A WRITE that is being built.
+#[derive(Debug)]
+#[must_use = "a request does nothing until it is posted"]
+pub struct WriteRequest<'a> {
+    local: Local<'a>,
+    remote: RemoteSlice,
+    imm: Option<u32>,
+}
+
+impl<'a> WriteRequest<'a> {
+    /// Also completes one of the peer's receives, with this immediate.
+    #[inline]
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.imm = Some(imm);
+        self
+    }
+
+    /// Finished, with a completion of its own.
+    #[inline]
+    pub fn signaled(self, id: u64) -> WorkRequest<'a> {
+        self.unsignaled().signaled(id)
+    }
+
+    /// Finished, without a completion of its own.
+    #[inline]
+    pub fn unsignaled(self) -> WorkRequest<'a> {
+        let WriteRequest { local, remote, imm } = self;
+        WorkRequest { work: Work::Write { local, remote, imm }, signaled: None }
+    }
+}
+
+impl<'a> From<SendRequest<'a>> for WorkRequest<'a> {
+    #[inline]
+    fn from(request: SendRequest<'a>) -> Self {
+        request.unsignaled()
+    }
+}
+
+impl<'a> From<WriteRequest<'a>> for WorkRequest<'a> {
+    #[inline]
+    fn from(request: WriteRequest<'a>) -> Self {
+        request.unsignaled()
+    }
+}
