@@ -1,6 +1,7 @@
 //! Calls, deadlines, dispatch and executors of farcall; knows no RDMA.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod error;
 pub mod service;
 pub mod time;

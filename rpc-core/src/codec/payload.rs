@@ -1,0 +1,99 @@
+//! Whole messages: several values one after the other, nothing before, between or after them.
+
+use std::marker::PhantomData;
+
+use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
+
+/// What one message carries: a value in its form, or a tuple of such.
+pub trait Payload {
+    /// How many bytes [`write`](Self::write) will write.
+    fn size(&self) -> Result<usize, EncodeError>;
+
+    /// Writes the values.
+    fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError>;
+}
+
+/// A value to be written in form `F`.
+#[derive(Debug)]
+pub struct As<'v, F, T: ?Sized>(&'v T, PhantomData<fn() -> F>);
+
+impl<'v, F: Encode<T>, T: ?Sized> As<'v, F, T> {
+    /// This value, in form `F`.
+    #[inline]
+    pub fn new(value: &'v T) -> Self {
+        Self(value, PhantomData)
+    }
+}
+
+impl<F: Encode<T>, T: ?Sized> Payload for As<'_, F, T> {
+    #[inline]
+    fn size(&self) -> Result<usize, EncodeError> {
+        F::size(self.0)
+    }
+
+    #[inline]
+    fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        F::write(self.0, writer)
+    }
+}
+
+impl<P: Payload + ?Sized> Payload for &P {
+    #[inline]
+    fn size(&self) -> Result<usize, EncodeError> {
+        (**self).size()
+    }
+
+    #[inline]
+    fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        (**self).write(writer)
+    }
+}
+
+macro_rules! tuple {
+    ($($part:ident $index:tt),*) => {
+        impl<$($part: Payload),*> Payload for ($($part,)*) {
+            #[inline]
+            fn size(&self) -> Result<usize, EncodeError> {
+                Ok(0 $(+ self.$index.size()?)*)
+            }
+
+            #[inline]
+            fn write(&self, _writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+                $(self.$index.write(_writer)?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+tuple!();
+tuple!(P0 0);
+tuple!(P0 0, P1 1);
+tuple!(P0 0, P1 1, P2 2);
+tuple!(P0 0, P1 1, P2 2, P3 3);
+tuple!(P0 0, P1 1, P2 2, P3 3, P4 4);
+tuple!(P0 0, P1 1, P2 2, P3 3, P4 4, P5 5);
+tuple!(P0 0, P1 1, P2 2, P3 3, P4 4, P5 5, P6 6);
+tuple!(P0 0, P1 1, P2 2, P3 3, P4 4, P5 5, P6 6, P7 7);
+
+/// How many bytes [`encode`] needs for this payload.
+#[inline]
+pub fn encoded_len<P: Payload + ?Sized>(payload: &P) -> Result<usize, EncodeError> {
+    payload.size()
+}
+
+/// Writes the payload into `reserved`, which is exactly as long as [`encoded_len`] said.
+#[inline]
+pub fn encode<P: Payload + ?Sized>(payload: &P, reserved: &mut [u8]) -> Result<(), EncodeError> {
+    let mut writer = Writer::new(reserved);
+    payload.write(&mut writer)?;
+    writer.finish()
+}
+
+/// Reads one value in form `F`, which must take the whole message.
+#[inline]
+pub fn decode<'m, F: Decode<'m, T>, T>(mut message: Reader<'m>) -> Result<T, DecodeError> {
+    let value = F::read(&mut message)?;
+    message.finish()?;
+    Ok(value)
+}

@@ -1,0 +1,148 @@
+//! What is left of a message that is being read.
+
+use bytes::Bytes;
+
+use super::DecodeError;
+use crate::transport::Message;
+
+/// A `Bytes` at least this long shares the memory of the large message that it came in; a shorter one is copied, so
+/// that a key of ten bytes does not keep a value of sixteen megabytes alive.
+const SHARE_AT_LEAST_BYTES: usize = 1024;
+
+/// A message being read from front to back.
+///
+/// It is `Copy`-cheap: a slice, and the owner of the slice if the message is in memory that may be kept.
+#[derive(Clone, Debug)]
+pub struct Reader<'m> {
+    rest: &'m [u8],
+    owner: Option<&'m Bytes>,
+}
+
+impl<'m> Reader<'m> {
+    /// Reads a message whose memory lives for `'m` only.
+    #[inline]
+    pub fn borrowed(message: &'m [u8]) -> Self {
+        Self { rest: message, owner: None }
+    }
+
+    /// Reads a message in memory that can be kept: long `Bytes` share it.
+    #[inline]
+    pub fn owned(message: &'m Bytes) -> Self {
+        Self { rest: message, owner: Some(message) }
+    }
+
+    /// Reads a message, in memory that can be kept or not.
+    #[inline]
+    pub fn of(message: &'m Message<'_>) -> Self {
+        match message {
+            Message::Borrowed(bytes) => Self::borrowed(bytes),
+            Message::Owned(bytes) => Self::owned(bytes),
+        }
+    }
+
+    /// How many bytes are left.
+    #[inline]
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub fn take(&mut self, len: usize) -> Result<Piece<'m>, DecodeError> {
+        let Some((bytes, rest)) = self.rest.split_at_checked(len) else {
+            return Err(DecodeError::Truncated { missing: len - self.rest.len() });
+        };
+        self.rest = rest;
+        Ok(Piece { bytes, owner: self.owner })
+    }
+
+    /// All that is left.
+    #[inline]
+    pub fn take_rest(&mut self) -> Piece<'m> {
+        Piece { bytes: std::mem::take(&mut self.rest), owner: self.owner }
+    }
+
+    /// The next byte.
+    #[inline]
+    pub fn take_byte(&mut self) -> Result<u8, DecodeError> {
+        let Some((&byte, rest)) = self.rest.split_first() else {
+            return Err(DecodeError::Truncated { missing: 1 });
+        };
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    /// A length, as [`Writer::put_length`](super::Writer::put_length) writes it.
+    #[inline]
+    pub fn take_length(&mut self) -> Result<usize, DecodeError> {
+        let first = self.take_byte()?;
+        if first < 0x80 {
+            return Ok(usize::from(first));
+        }
+        self.take_long_length(usize::from(first & 0x7f))
+    }
+
+    fn take_long_length(&mut self, low: usize) -> Result<usize, DecodeError> {
+        let mut length = low;
+        let mut shift = 7;
+        loop {
+            let byte = self.take_byte()?;
+            let bits = usize::from(byte & 0x7f);
+            let shifted = bits << shift;
+            if shifted >> shift != bits {
+                return Err(DecodeError::Format("a length has more bits than memory has"));
+            }
+            length |= shifted;
+            if byte < 0x80 {
+                return Ok(length);
+            }
+            shift += 7;
+            if shift >= usize::BITS {
+                return Err(DecodeError::Format("a length does not end"));
+            }
+        }
+    }
+
+    /// Says that all values are read; an error if bytes are left over.
+    #[inline]
+    pub fn finish(&self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(DecodeError::Trailing { left: self.rest.len() })
+    }
+
+    #[inline]
+    pub(super) fn rest(&self) -> &'m [u8] {
+        self.rest
+    }
+
+    #[inline]
+    pub(super) fn set_rest(&mut self, rest: &'m [u8]) {
+        self.rest = rest;
+    }
+}
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'m> {
+    bytes: &'m [u8],
+    owner: Option<&'m Bytes>,
+}
+
+impl<'m> Piece<'m> {
+    /// The bytes, borrowed from the message.
+    #[inline]
+    pub fn as_slice(self) -> &'m [u8] {
+        self.bytes
+    }
+
+    /// The bytes, kept: shared with the message where it can be kept and the piece is long, copied otherwise.
+    #[inline]
+    pub fn into_bytes(self) -> Bytes {
+        match self.owner {
+            Some(owner) if self.bytes.len() >= SHARE_AT_LEAST_BYTES => owner.slice_ref(self.bytes),
+            _ => Bytes::copy_from_slice(self.bytes),
+        }
+    }
+}

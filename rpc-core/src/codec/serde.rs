@@ -1,0 +1,86 @@
+//! Any type with serde's traits, through postcard.
+
+use ::serde::{Deserialize, Serialize};
+use postcard::ser_flavors::{Flavor, Size};
+
+use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
+
+/// The form of every type that is not a byte string: what its `Serialize` and `Deserialize` say.
+#[derive(Clone, Copy, Debug)]
+pub enum Serde {}
+
+impl<T: Serialize + ?Sized> Encode<T> for Serde {
+    #[inline]
+    fn size(value: &T) -> Result<usize, EncodeError> {
+        postcard::serialize_with_flavor(value, Size::default()).map_err(unwritable)
+    }
+
+    #[inline]
+    fn write(value: &T, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        match postcard::serialize_with_flavor(value, Into(writer)) {
+            Ok(()) => Ok(()),
+            Err(postcard::Error::SerializeBufferFull) => Err(writer.beyond()),
+            Err(why) => Err(unwritable(why)),
+        }
+    }
+}
+
+impl<'m, T: Deserialize<'m>> Decode<'m, T> for Serde {
+    #[inline]
+    fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError> {
+        match postcard::take_from_bytes(reader.rest()) {
+            Ok((value, rest)) => {
+                reader.set_rest(rest);
+                Ok(value)
+            }
+            Err(why) => Err(unreadable(&why)),
+        }
+    }
+}
+
+/// postcard's output, straight into the message.
+struct Into<'w, 's>(&'w mut Writer<'s>);
+
+impl Flavor for Into<'_, '_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.put_byte(byte).map_err(|_| postcard::Error::SerializeBufferFull)
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.put(bytes).map_err(|_| postcard::Error::SerializeBufferFull)
+    }
+
+    #[inline]
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+#[cold]
+fn unwritable(why: postcard::Error) -> EncodeError {
+    match why {
+        postcard::Error::WontImplement
+        | postcard::Error::NotYetImplemented
+        | postcard::Error::SerializeSeqLengthUnknown => EncodeError::Unsupported,
+        _ => EncodeError::Refused,
+    }
+}
+
+#[cold]
+fn unreadable(why: &postcard::Error) -> DecodeError {
+    DecodeError::Format(match why {
+        postcard::Error::DeserializeUnexpectedEnd => return DecodeError::Truncated { missing: 1 },
+        postcard::Error::DeserializeBadVarint => "a number does not fit its type",
+        postcard::Error::DeserializeBadBool => "a bool is neither true nor false",
+        postcard::Error::DeserializeBadChar => "a char is not one",
+        postcard::Error::DeserializeBadUtf8 => "a string is not UTF-8",
+        postcard::Error::DeserializeBadOption => "an option is neither none nor some",
+        postcard::Error::DeserializeBadEnum => "an enum has no such variant",
+        postcard::Error::WontImplement => "the type asks for a format that describes itself",
+        _ => "the type's own `Deserialize` refused the value",
+    })
+}

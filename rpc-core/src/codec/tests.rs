@@ -1,0 +1,208 @@
+use std::borrow::Cow;
+
+use ::bytes::Bytes;
+use ::serde::{Deserialize, Serialize};
+use proptest::prelude::*;
+use serde_bytes::ByteBuf;
+
+use super::*;
+
+fn written<F: Encode<T>, T: ?Sized>(value: &T) -> Vec<u8> {
+    let payload = As::<F, T>::new(value);
+    let mut bytes = vec![0xAA; encoded_len(&payload).unwrap()];
+    encode(&payload, &mut bytes).unwrap();
+    bytes
+}
+
+fn read<'m, F: Decode<'m, T>, T>(message: &'m [u8]) -> Result<T, DecodeError> {
+    decode::<F, T>(Reader::borrowed(message))
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Shape {
+    Nothing,
+    Point(i32, i64),
+    Named { name: String, inner: Option<Box<Shape>> },
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let leaf = prop_oneof![
+        Just(Shape::Nothing),
+        any::<(i32, i64)>().prop_map(|(x, y)| Shape::Point(x, y)),
+    ];
+    leaf.prop_recursive(5, 20, 1, |inner| {
+        (".*", proptest::option::of(inner))
+            .prop_map(|(name, inner)| Shape::Named { name, inner: inner.map(Box::new) })
+    })
+}
+
+fn byte_strings() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..40),
+        proptest::collection::vec(any::<u8>(), 120..140),
+        proptest::collection::vec(any::<u8>(), 1000..1100),
+        proptest::collection::vec(any::<u8>(), 16_380..16_390),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn serde_types_come_back(shape in shapes()) {
+        let bytes = written::<Serde, _>(&shape);
+        prop_assert_eq!(read::<Serde, Shape>(&bytes), Ok(shape));
+    }
+
+    #[test]
+    fn byte_strings_come_back_as_each_of_their_types(value in byte_strings()) {
+        let bytes = written::<Raw, _>(&value);
+        prop_assert_eq!(&bytes, &written::<Raw, _>(&Bytes::from(value.clone())));
+        prop_assert_eq!(read::<Raw, &[u8]>(&bytes), Ok(&value[..]));
+        prop_assert_eq!(read::<Raw, Bytes>(&bytes), Ok(Bytes::from(value.clone())));
+        prop_assert_eq!(read::<Raw, ByteBuf>(&bytes), Ok(ByteBuf::from(value.clone())));
+        prop_assert_eq!(read::<Raw, Cow<'_, [u8]>>(&bytes), Ok(Cow::Borrowed(&value[..])));
+        prop_assert_eq!(read::<Raw, Box<[u8]>>(&bytes), Ok(value.clone().into_boxed_slice()));
+        prop_assert_eq!(read::<Raw, Vec<u8>>(&bytes), Ok(value));
+    }
+
+    #[test]
+    fn forms_write_what_serde_writes(
+        key in byte_strings(),
+        parts in proptest::collection::vec(byte_strings(), 0..5),
+        pair in proptest::option::of((byte_strings(), any::<u64>())),
+        array in any::<[u8; 16]>(),
+    ) {
+        prop_assert_eq!(written::<Raw, _>(&key), written::<Serde, _>(&key));
+        prop_assert_eq!(written::<Seq<Raw>, _>(&parts), written::<Serde, _>(&parts));
+        prop_assert_eq!(written::<Opt<(Raw, Serde)>, _>(&pair), written::<Serde, _>(&pair));
+        prop_assert_eq!(written::<Fixed, _>(&array), written::<Serde, _>(&array));
+        prop_assert_eq!(read::<Seq<Raw>, Vec<Vec<u8>>>(&written::<Serde, _>(&parts)), Ok(parts));
+        prop_assert_eq!(read::<Opt<(Raw, Serde)>, Option<(Vec<u8>, u64)>>(&written::<Serde, _>(&pair)), Ok(pair));
+        prop_assert_eq!(read::<Fixed, &[u8; 16]>(&array), Ok(&array));
+    }
+
+    #[test]
+    fn several_arguments_share_a_message(key in byte_strings(), number in any::<i128>(), text in ".*", flag in any::<bool>()) {
+        let payload = (
+            As::<Raw, _>::new(&key),
+            As::<Serde, _>::new(&number),
+            As::<Serde, _>::new(&text),
+            As::<Serde, _>::new(&flag),
+        );
+        let mut bytes = vec![0; encoded_len(&payload).unwrap()];
+        encode(&payload, &mut bytes).unwrap();
+        let mut reader = Reader::borrowed(&bytes);
+        prop_assert_eq!(Raw::read(&mut reader), Ok(&key[..]));
+        prop_assert_eq!(Serde::read(&mut reader), Ok(number));
+        prop_assert_eq!(Serde::read(&mut reader), Ok(text.as_str()));
+        prop_assert_eq!(Serde::read(&mut reader), Ok(flag));
+        prop_assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn garbage_is_an_error_or_a_value_but_never_a_panic(garbage in proptest::collection::vec(any::<u8>(), 0..64)) {
+        let _ = read::<Serde, Shape>(&garbage);
+        let _ = read::<Seq<Opt<(Raw, Serde)>>, Vec<Option<(Bytes, String)>>>(&garbage);
+        let _ = read::<Seq<Fixed>, Vec<[u8; 3]>>(&garbage);
+        let _ = read::<Serde, Vec<(u16, char, f64, Option<bool>)>>(&garbage);
+    }
+
+    #[test]
+    fn a_message_cut_anywhere_is_refused(shape in shapes(), key in byte_strings(), cut in any::<prop::sample::Index>()) {
+        let value = (key, shape);
+        let bytes = written::<(Raw, Serde), _>(&value);
+        let cut = cut.index(bytes.len());
+        let result = read::<(Raw, Serde), (Vec<u8>, Shape)>(&bytes[..cut]);
+        let is_truncated = matches!(result, Err(DecodeError::Truncated { .. }));
+        prop_assert!(is_truncated, "{:?}", result);
+    }
+
+    #[test]
+    fn lengths_take_as_many_bytes_as_was_said(shift in 0..usize::BITS, low in any::<u16>()) {
+        let length = (1_usize << shift).wrapping_add(usize::from(low));
+        let mut bytes = vec![0; writer::length_size(length)];
+        let mut writer = Writer::new(&mut bytes);
+        writer.put_length(length).unwrap();
+        writer.finish().unwrap();
+        let mut reader = Reader::borrowed(&bytes);
+        prop_assert_eq!(reader.take_length(), Ok(length));
+        prop_assert_eq!(reader.finish(), Ok(()));
+    }
+}
+
+#[test]
+fn a_lone_byte_string_is_the_message() {
+    assert_eq!(written::<Whole, _>(&b"abc"[..]), b"abc");
+    assert_eq!(read::<Whole, &[u8]>(b"abc"), Ok(&b"abc"[..]));
+    assert_eq!(read::<Whole, Bytes>(b""), Ok(Bytes::new()));
+}
+
+#[test]
+fn long_bytes_share_the_message_they_came_in() {
+    let value = vec![7_u8; 100_000];
+    let message = Bytes::from(written::<Opt<(Raw, Raw)>, _>(&Some((&b"key"[..], &value[..]))));
+    let within = |bytes: &Bytes| message.as_ptr_range().contains(&bytes.as_ptr());
+    let (key, shared) = decode::<Opt<(Raw, Raw)>, Option<(Bytes, Bytes)>>(Reader::owned(&message))
+        .unwrap()
+        .unwrap();
+    assert_eq!((&key[..], &shared[..]), (&b"key"[..], &value[..]));
+    assert!(within(&shared), "a large value is not copied");
+    assert!(!within(&key), "a short key does not keep the message alive");
+
+    let whole = decode::<Whole, Bytes>(Reader::owned(&message)).unwrap();
+    assert_eq!(whole.as_ptr(), message.as_ptr());
+}
+
+#[test]
+fn bytes_left_over_are_refused() {
+    assert_eq!(read::<Serde, u8>(&[1, 2, 3]), Err(DecodeError::Trailing { left: 2 }));
+    assert_eq!(read::<Raw, &[u8]>(&[1, 2, 3]), Err(DecodeError::Trailing { left: 1 }));
+}
+
+#[test]
+fn lengths_beyond_the_message_are_refused_before_memory_is_taken() {
+    let huge = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01];
+    let is_truncated = |result| matches!(result, Err(DecodeError::Truncated { .. }));
+    assert!(is_truncated(read::<Raw, Vec<u8>>(&huge).map(drop)));
+    assert!(is_truncated(read::<Seq<Raw>, Vec<Bytes>>(&huge).map(drop)));
+    assert!(is_truncated(read::<Serde, Vec<u64>>(&huge).map(drop)));
+    assert!(is_truncated(read::<Serde, String>(&huge).map(drop)));
+}
+
+#[test]
+fn lengths_that_do_not_end_are_refused() {
+    let endless = [0xFF; 11];
+    assert!(matches!(read::<Raw, &[u8]>(&endless), Err(DecodeError::Format(_))));
+    let beyond = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F];
+    assert!(matches!(read::<Raw, &[u8]>(&beyond), Err(DecodeError::Format(_))));
+}
+
+#[test]
+fn a_type_that_is_not_deterministic_is_caught() {
+    struct Growing(std::cell::Cell<usize>);
+    impl Serialize for Growing {
+        fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.0.set(self.0.get() + 1);
+            serializer.serialize_bytes(&vec![0; self.0.get()])
+        }
+    }
+    let growing = Growing(std::cell::Cell::new(0));
+    let payload = As::<Serde, _>::new(&growing);
+    let mut bytes = vec![0; encoded_len(&payload).unwrap()];
+    assert!(matches!(encode(&payload, &mut bytes), Err(EncodeError::Unstable { promised: 2, .. })));
+    let mut bytes = [0; 20];
+    assert!(matches!(
+        encode(&payload, &mut bytes),
+        Err(EncodeError::Unstable { promised: 20, found: 4 })
+    ));
+}
+
+#[test]
+fn a_type_that_needs_a_self_describing_format_is_refused_when_written() {
+    #[derive(Serialize)]
+    struct Outer {
+        #[serde(flatten)]
+        inner: std::collections::BTreeMap<String, u8>,
+    }
+    let outer = Outer { inner: [("a".to_owned(), 1)].into() };
+    assert_eq!(encoded_len(&As::<Serde, _>::new(&outer)), Err(EncodeError::Unsupported));
+}
