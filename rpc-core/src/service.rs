@@ -13,9 +13,25 @@ pub struct ServiceDescription {
 
 /// One method of a service.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct MethodDescription {
     /// The method's name.
     pub name: &'static str,
     /// The id that names it on the wire: stable, and unique among the services of one server.
     pub id: u32,
+    /// Is running it twice as good as once? Then a call that may have run can be repeated.
+    pub idempotent: bool,
+}
+
+impl MethodDescription {
+    /// A method that must not run twice.
+    pub const fn new(name: &'static str, id: u32) -> Self {
+        MethodDescription { name, id, idempotent: false }
+    }
+
+    /// The same method, declared idempotent.
+    pub const fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
 }
