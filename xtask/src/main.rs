@@ -1,3 +1,82 @@
-//! What a developer of farcall runs: checks, tests, tools.
+//! What a developer of farcall runs: `cargo xtask test` for everything, or one check by its name.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod layers;
+mod machine;
+mod run;
+mod steps;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use run::Runner;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Checks and tools of farcall")]
+struct Options {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything below, in the order of a fresh machine; stops at the first failure
+    Test,
+    /// Installs, with apt, what the machine lacks for the other tasks
+    Machine,
+    /// The formatting of all packages
+    Fmt,
+    /// clippy on all targets, warnings are errors
+    Clippy,
+    /// The documentation of all packages, warnings are errors
+    Doc,
+    /// Which package may depend on which, and where `unsafe` may be
+    Layers,
+    /// All tests, the code of the documentation and of the book included
+    Unit {
+        /// Passed on to `cargo test`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// The rings of the shared-memory device under every interleaving that loom finds
+    Loom,
+    /// Licenses, bans and sources of all dependencies, offline
+    Deny,
+    /// The key-value demo, small, in release
+    Demo,
+    /// farcall-bench in release, with the arguments given; without any, the figures of the README
+    Bench {
+        /// Passed on to `farcall-bench`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// The book as HTML, in target/book (needs mdbook)
+    Book,
+}
+
+fn main() -> ExitCode {
+    let task = Options::parse().task;
+    let mut runner = Runner::new();
+    let outcome = match task {
+        Task::Test => steps::test(&mut runner),
+        Task::Machine => runner.step("machine", machine::prepare),
+        Task::Fmt => runner.step("fmt", steps::fmt),
+        Task::Clippy => runner.step("clippy", steps::clippy),
+        Task::Doc => runner.step("doc", steps::doc),
+        Task::Layers => runner.step("layers", layers::check),
+        Task::Unit { arguments } => runner.step("unit", || steps::unit(&arguments)),
+        Task::Loom => runner.step("loom", steps::loom),
+        Task::Deny => runner.step("deny", steps::deny),
+        Task::Demo => runner.step("demo", steps::demo),
+        Task::Bench { arguments } => steps::bench(&arguments),
+        Task::Book => runner.step("book", steps::book),
+    };
+    runner.summary();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

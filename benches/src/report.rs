@@ -1,0 +1,107 @@
+//! What a run says: one line of JSON, or a table for people.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// A run of `echo`. The fields' names and order are what scripts read: only add, and at the end.
+#[derive(Debug, Clone, Serialize)]
+pub struct EchoReport {
+    /// Always `echo`.
+    pub bench: &'static str,
+    /// The device under the backend.
+    pub device: String,
+    /// The backend under the stubs.
+    pub backend: String,
+    /// Bytes of the argument, and of the result.
+    pub size: usize,
+    /// Calls that each client keeps outstanding.
+    pub window: usize,
+    /// Connections, all driven by one thread.
+    pub clients: usize,
+    /// Calls answered in all.
+    pub calls: u64,
+    /// Median of a call's time from start to result.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Calls per second.
+    pub rate: f64,
+    /// Median round trip of a cache line bounced between the same cores in the same run.
+    pub limit_ns: u64,
+    /// `threads` or `processes`: where the server runs.
+    pub mode: &'static str,
+    /// The server's core, then the clients'.
+    pub cores: [usize; 2],
+    /// `p50_ns / limit_ns`.
+    pub ratio: f64,
+    /// Bytes per second, counted once each way.
+    pub bandwidth: f64,
+    /// Bytes per second that memcpy moved between buffers of this size in the same run.
+    pub memcpy_bandwidth: f64,
+    /// `bandwidth / memcpy_bandwidth`.
+    pub bandwidth_ratio: f64,
+}
+
+/// A run of `limit`.
+#[derive(Debug, Clone, Serialize)]
+pub struct LimitReport {
+    /// Always `limit`.
+    pub bench: &'static str,
+    /// Bytes of each buffer that was copied.
+    pub size: usize,
+    /// The two cores.
+    pub cores: [usize; 2],
+    /// Median round trip of the bounced cache line.
+    pub limit_ns: u64,
+    /// 99th percentile.
+    pub limit_p99_ns: u64,
+    /// Bytes per second that memcpy moved between two buffers of this size.
+    pub memcpy_bandwidth: f64,
+}
+
+impl EchoReport {
+    /// The table.
+    pub fn table(&self) -> String {
+        let mut rows = vec![
+            ("latency p50", format!("{} ns  ({:.2} x the limit)", self.p50_ns, self.ratio)),
+            ("latency p99", format!("{} ns", self.p99_ns)),
+            ("latency p99.9", format!("{} ns", self.p999_ns)),
+            ("rate", format!("{:.3} M calls/s", self.rate / 1e6)),
+        ];
+        rows.push(("limit", format!("{} ns  (bounced cache line)", self.limit_ns)));
+        let ratio = self.bandwidth_ratio;
+        rows.push(("bandwidth", format!("{}  ({ratio:.2} x memcpy)", rate(self.bandwidth))));
+        rows.push(("memcpy", rate(self.memcpy_bandwidth)));
+        let title = format!(
+            "echo of {} B on {}/{}, window {}, {} client(s), server in {}: {} calls",
+            self.size, self.device, self.backend, self.window, self.clients, self.mode, self.calls
+        );
+        table(&title, &rows)
+    }
+}
+
+impl LimitReport {
+    /// The table.
+    pub fn table(&self) -> String {
+        let [first, second] = self.cores;
+        let p50 = format!("{} ns p50, {} ns p99", self.limit_ns, self.limit_p99_ns);
+        let rows = [("bounced line", p50), ("memcpy", rate(self.memcpy_bandwidth))];
+        table(&format!("limit of cores {first} and {second}, buffers of {} B", self.size), &rows)
+    }
+}
+
+fn table(title: &str, rows: &[(&str, String)]) -> String {
+    let mut text = format!("{title}\n");
+    for (name, value) in rows {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {name:<14} {value}");
+    }
+    text
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    format!("{:.2} GB/s", bytes_per_second / 1e9)
+}

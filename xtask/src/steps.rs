@@ -1,0 +1,117 @@
+//! The steps: each a check that can be run alone.
+
+use anyhow::{Result, bail};
+
+use crate::run::{self, Runner, cargo, command};
+use crate::{layers, machine};
+
+/// Everything, cheap checks first.
+pub(crate) fn test(runner: &mut Runner) -> Result<()> {
+    runner.step("machine", machine::prepare)?;
+    runner.step("fmt", fmt)?;
+    runner.step("layers", layers::check)?;
+    runner.step("deny", deny)?;
+    runner.step("clippy", clippy)?;
+    runner.step("unit", || unit(&[]))?;
+    runner.step("doc", doc)?;
+    runner.step("loom", loom)?;
+    runner.step("demo", demo)
+}
+
+pub(crate) fn fmt() -> Result<()> {
+    run::run(cargo().args(["fmt", "--all", "--check"]))
+}
+
+pub(crate) fn clippy() -> Result<()> {
+    run::run(cargo().args([
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+pub(crate) fn doc() -> Result<()> {
+    run::run(
+        cargo()
+            .args(["doc", "--locked", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// `cargo test` rather than a faster runner: it also runs the code of the documentation.
+pub(crate) fn unit(arguments: &[String]) -> Result<()> {
+    let mut test = cargo();
+    test.args(["test", "--locked"]);
+    if arguments.is_empty() {
+        test.arg("--workspace");
+    }
+    run::run(test.args(arguments))
+}
+
+/// A target directory of its own: `--cfg loom` would rebuild everything else twice.
+pub(crate) fn loom() -> Result<()> {
+    run::run(
+        cargo()
+            .args(["test", "--locked", "--release", "--package", "farcall-verbs", "--lib"])
+            .args(["--target-dir", "target/loom", "--", "loom"])
+            .env("RUSTFLAGS", "--cfg loom"),
+    )
+}
+
+pub(crate) fn deny() -> Result<()> {
+    let there = cargo().args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
+    if !there {
+        println!("  cargo-deny is missing; building it once");
+        run::run(cargo().args(["install", "cargo-deny", "--locked"]))?;
+    }
+    // Offline, cargo-deny reads what cargo has downloaded; this downloads only what is missing.
+    run::run(cargo().args(["fetch", "--locked"]))?;
+    run::run(cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))
+}
+
+pub(crate) fn demo() -> Result<()> {
+    run::run(cargo().args([
+        "run",
+        "--locked",
+        "--release",
+        "--package",
+        "farcall-kv",
+        "--",
+        "demo",
+        "--small",
+    ]))
+}
+
+/// Without arguments: the runs whose figures the README shows.
+pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+    run::run(cargo().args(["build", "--locked", "--release", "--package", "farcall-bench"]))?;
+    let runs: &[&[&str]] = &[
+        &["limit"],
+        &["echo", "--size", "32", "--window", "1", "--threads"],
+        &["echo", "--size", "32", "--window", "1", "--processes"],
+        &["echo", "--size", "32", "--window", "32", "--threads"],
+        &["echo", "--size", "32", "--window", "32", "--processes"],
+        &["echo", "--size", "1048576", "--window", "1", "--threads"],
+        &["echo", "--size", "1048576", "--window", "1", "--processes"],
+    ];
+    let bench = || {
+        let mut bench = cargo();
+        bench.args(["run", "--quiet", "--locked", "--release", "--package", "farcall-bench", "--"]);
+        bench
+    };
+    if !arguments.is_empty() {
+        return run::run(bench().args(arguments));
+    }
+    runs.iter().try_for_each(|arguments| run::run(bench().args(*arguments)))
+}
+
+pub(crate) fn book() -> Result<()> {
+    if !machine::on_path("mdbook") {
+        bail!("mdbook is not installed; `cargo install mdbook --version 0.5 --locked` installs it");
+    }
+    run::run(command("mdbook").args(["build", "book", "--dest-dir", "../target/book"]))
+}
