@@ -11,4 +11,4 @@ pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
     TransportFailure,
 };
-pub use service::{MethodDescription, ServiceDescription};
+pub use service::{Answer, Method, MethodDescription, ServiceDescription};

@@ -1,5 +1,8 @@
 //! A service as its generated code describes it.
 
+use crate::error::RpcError;
+use crate::transport::Message;
+
 /// A service: its name, its methods, and a fingerprint of its signatures.
 #[derive(Debug)]
 pub struct ServiceDescription {
@@ -34,4 +37,29 @@ impl MethodDescription {
         self.idempotent = true;
         self
     }
+}
+
+/// One method as its caller sees it. Generated: one type without values for each method.
+pub trait Method {
+    /// The method's name, with its service's: `Kv.get`.
+    const NAME: &'static str;
+    /// The method's id on the wire.
+    const ID: u32;
+    /// What a call ends in: `Result<T, CallError<E>>` where the method returns `Result<T, E>`, otherwise
+    /// `Result<T, RpcError>`.
+    type Output;
+
+    /// Makes that from the answer.
+    fn read(answer: Answer<'_>) -> Self::Output;
+}
+
+/// How a call ended, its header taken off.
+#[derive(Debug)]
+pub enum Answer<'m> {
+    /// The method's value, or the `Ok` of its `Result`.
+    Value(Message<'m>),
+    /// The `Err` of the method's `Result`.
+    Service(Message<'m>),
+    /// The call has no answer from the service.
+    Failed(RpcError),
 }
