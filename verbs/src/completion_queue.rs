@@ -29,10 +29,33 @@ impl CompletionQueue {
         unimplemented!()
     }
 
+    /// A name for other threads to make queue pairs on it.
+    pub fn handle(&self) -> CompletionQueueHandle {
+        unimplemented!()
+    }
+
     /// Cells looked at by the last poll.
     #[inline]
     pub fn scanned(&self) -> u32 {
         unimplemented!()
+    }
+}
+
+/// Names a completion queue to a thread that makes queue pairs on it while another polls it.
+#[derive(Clone, Debug)]
+pub struct CompletionQueueHandle {
+    _private: (),
+}
+
+impl From<&CompletionQueue> for CompletionQueueHandle {
+    fn from(queue: &CompletionQueue) -> Self {
+        queue.handle()
+    }
+}
+
+impl From<&CompletionQueueHandle> for CompletionQueueHandle {
+    fn from(handle: &CompletionQueueHandle) -> Self {
+        handle.clone()
     }
 }
 

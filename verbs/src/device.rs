@@ -78,6 +78,13 @@ impl ProtectionDomain {
         unimplemented!()
     }
 
+    /// Memory that only its owner writes, with real references for it, and that peers who learn its key
+    /// may READ (see [`Buffer::remote`](crate::Buffer::remote)). What the owner changes while a peer
+    /// reads arrives there as a mixture.
+    pub fn alloc_published(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
+        unimplemented!()
+    }
+
     /// Memory that peers who learn its key may use as `access` says.
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         unimplemented!()

@@ -25,7 +25,7 @@ mod work_completion;
 mod work_request;
 
 pub use caps::{Capabilities, Operation, Visibility, WriteOrder};
-pub use completion_queue::{CompletionChannel, CompletionQueue};
+pub use completion_queue::{CompletionChannel, CompletionQueue, CompletionQueueHandle};
 pub use device::{Device, DeviceInfo, ProtectionDomain};
 pub use endpoint::{AddressHandle, Endpoint};
 pub use error::{

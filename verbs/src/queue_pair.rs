@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::{Buffer, CompletionQueue, ConnectError, Endpoint, PostError, WorkRequest};
+use crate::{Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, WorkRequest};
 
 /// The number of a queue pair, unique within its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -40,8 +40,8 @@ pub enum QpState {
 #[derive(Debug)]
 pub struct QueuePairConfig<'a> {
     pub(crate) ty: QpType,
-    pub(crate) send_cq: &'a CompletionQueue,
-    pub(crate) recv_cq: &'a CompletionQueue,
+    pub(crate) send_cq: CompletionQueueHandle,
+    pub(crate) recv_cq: CompletionQueueHandle,
     pub(crate) srq: Option<&'a SharedReceiveQueue>,
     pub(crate) max_send_wr: usize,
     pub(crate) max_recv_wr: usize,
@@ -49,13 +49,20 @@ pub struct QueuePairConfig<'a> {
 
 impl<'a> QueuePairConfig<'a> {
     /// A queue pair whose completions go to the two queues (which may be one), with room for 128 work
-    /// requests each way.
+    /// requests each way. The queues may belong to another thread: then give their handles.
     pub fn new(
         ty: QpType,
-        send_cq: &'a CompletionQueue,
-        recv_cq: &'a CompletionQueue,
+        send_cq: impl Into<CompletionQueueHandle>,
+        recv_cq: impl Into<CompletionQueueHandle>,
     ) -> QueuePairConfig<'a> {
-        QueuePairConfig { ty, send_cq, recv_cq, srq: None, max_send_wr: 128, max_recv_wr: 128 }
+        QueuePairConfig {
+            ty,
+            send_cq: send_cq.into(),
+            recv_cq: recv_cq.into(),
+            srq: None,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+        }
     }
 
     /// Takes its receives from a shared receive queue.
@@ -173,6 +180,7 @@ impl QueuePair {
 
     /// Posts a list of work requests under one doorbell. They are taken from the front; those that
     /// could not be posted stay in the list, the offender first.
+    #[allow(clippy::ptr_arg)] // What was posted is removed from it.
     pub fn post_send(&mut self, requests: &mut Vec<WorkRequest<'_>>) -> Result<(), PostError> {
         unimplemented!()
     }

@@ -2,6 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::RemoteRegion;
+
 /// Memory that no peer can reach, to be used whole or cut into buffers.
 #[derive(Debug)]
 pub struct PrivateRegion {
@@ -63,6 +65,26 @@ impl Buffer {
     /// The most bytes it can have.
     #[inline]
     pub fn capacity(&self) -> usize {
+        unimplemented!()
+    }
+
+    /// The name under which peers may READ it, if it was allocated to be
+    /// [published](crate::ProtectionDomain::alloc_published). It covers the present length.
+    pub fn remote(&self) -> Option<RemoteRegion> {
+        unimplemented!()
+    }
+
+    /// Cuts off the first `n` bytes as a buffer of their own. The memory goes back to its pool when all
+    /// parts are dropped.
+    ///
+    /// # Panics
+    /// If `n` is over the length.
+    pub fn split_to(&mut self, n: usize) -> Buffer {
+        unimplemented!()
+    }
+
+    /// Joins a part that starts where this one's capacity ends; anything else is given back.
+    pub fn unsplit(&mut self, tail: Buffer) -> Result<(), Buffer> {
         unimplemented!()
     }
 
