@@ -3,3 +3,4 @@
 pub mod limits;
 pub mod store;
 pub mod tsv;
+pub mod ycsb;

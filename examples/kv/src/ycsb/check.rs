@@ -1,0 +1,453 @@
+//! The model: what a client may still be told about each record, given all it was told before.
+//!
+//! Every value names the write it comes from (writer and version), so an answer is checked against
+//! what this client knows at the moment it *asked*:
+//!
+//! - the bytes are those that the named writer wrote for this record, and not from the future;
+//! - no writer's versions go back;
+//! - a write that was seen to be overwritten never comes back: what was in the record before
+//!   the question was asked is gone once the answer shows something else;
+//! - a client's own acknowledged write is there until someone else's replaces it;
+//! - records with a single writer (every odd one, and every one inserted during the run) show that
+//!   writer's writes only: their writer knows exactly which.
+//!
+//! A writer has at most one write to a record in flight, so its versions are applied in order.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use thiserror::Error;
+
+use super::records::{LOADER, Records, Unrecognized};
+
+/// A wrong answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Wrong {
+    /// A record that exists was not found.
+    #[error("not found, though it was written")]
+    Missing,
+    /// The value is none that was written to this record.
+    #[error("not a value of this record: {0}")]
+    Unrecognized(#[from] Unrecognized),
+    /// The value names a writer that does not write this record.
+    #[error("writer {writer} never writes this record")]
+    OtherWriter {
+        /// The writer it names.
+        writer: u32,
+    },
+    /// The value is older than one that was there before the question was asked.
+    #[error("stale: version {version} of writer {writer}, where it had to be {least} or later")]
+    Stale {
+        /// The writer it names.
+        writer: u32,
+        /// The version it names.
+        version: u32,
+        /// The oldest version that could be there.
+        least: u32,
+    },
+    /// The value names a write that this client has not made yet.
+    #[error("version {version}, though only {issued} were written")]
+    FromTheFuture {
+        /// The version it names.
+        version: u32,
+        /// How many this client wrote.
+        issued: u32,
+    },
+    /// A write was told the wrong thing about what it replaced.
+    #[error("the write was told that the record {}", if *.replaced { "existed" } else { "was new" })]
+    Replaced {
+        /// What it was told.
+        replaced: bool,
+    },
+}
+
+/// What a client knows of one writer's writes to one record.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    writer: u32,
+    /// The latest version known to have been in the record.
+    seen: u32,
+    /// Versions below this are known to have been overwritten.
+    floor: u32,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    views: Vec<View>,
+    /// How many writes this client has made to the record.
+    issued: u32,
+    writing: bool,
+}
+
+/// What was known of a record when a question was asked.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    record: u64,
+    views: Vec<View>,
+}
+
+/// One client's model of the records.
+#[derive(Debug)]
+pub struct Checker {
+    records: Records,
+    me: u32,
+    clients: u32,
+    histories: HashMap<u64, History, FixedState>,
+}
+
+impl Checker {
+    /// The model of client `me` (from 1) of `clients`, all records loaded.
+    #[must_use]
+    pub fn new(records: Records, me: u32, clients: u32) -> Self {
+        assert!((1..=clients).contains(&me), "clients are counted from 1");
+        Self { records, me, clients, histories: HashMap::default() }
+    }
+
+    /// The only client that writes `record`, or `None` if all may.
+    #[must_use]
+    pub fn owner(&self, record: u64) -> Option<u32> {
+        let clients = u64::from(self.clients);
+        let turn = match record.checked_sub(self.records.loaded()) {
+            Some(inserted) => inserted % clients,
+            None if record % 2 == 1 => record / 2 % clients,
+            None => return None,
+        };
+        Some(turn as u32 + 1)
+    }
+
+    /// `record` if this client may write it, else its neighbour that everyone may.
+    #[must_use]
+    pub fn writable(&self, record: u64) -> u64 {
+        match self.owner(record) {
+            Some(owner) if owner != self.me => record & !1,
+            _ => record,
+        }
+    }
+
+    /// The record that this client inserts as its number `index`, from 0.
+    #[must_use]
+    pub fn insertable(&self, index: u64) -> u64 {
+        self.records.loaded() + index * u64::from(self.clients) + u64::from(self.me - 1)
+    }
+
+    /// Whether a write of this client to `record` is in flight.
+    #[must_use]
+    pub fn is_writing(&self, record: u64) -> bool {
+        self.histories.get(&record).is_some_and(|history| history.writing)
+    }
+
+    /// The version that this client's next write to `record` has.
+    #[must_use]
+    pub fn next_version(&self, record: u64) -> u32 {
+        self.histories.get(&record).map_or(0, |history| history.issued) + 1
+    }
+
+    /// Every record that this client has asked for or written, in order.
+    #[must_use]
+    pub fn known_records(&self) -> Vec<u64> {
+        let mut known: Vec<u64> = self.histories.keys().copied().collect();
+        known.sort_unstable();
+        known
+    }
+
+    /// A question about `record` is asked now.
+    pub fn ask(&mut self, record: u64, snapshot: &mut Snapshot) {
+        let history = self.histories.get(&record);
+        snapshot.record = record;
+        snapshot.views.clear();
+        match history {
+            Some(history) => snapshot.views.extend_from_slice(&history.views),
+            None if record < self.records.loaded() => {
+                snapshot.views.push(View { writer: LOADER, seen: 1, floor: 1 });
+            }
+            None => {}
+        }
+    }
+
+    /// This client's next write to `record` is sent now.
+    pub fn write(&mut self, record: u64, snapshot: &mut Snapshot) {
+        self.ask(record, snapshot);
+        let history = self
+            .histories
+            .entry(record)
+            .or_insert_with(|| History { views: snapshot.views.clone(), ..History::default() });
+        assert!(!history.writing, "one write to a record at a time");
+        history.writing = true;
+        history.issued += 1;
+    }
+
+    /// A read was answered.
+    ///
+    /// # Errors
+    /// The answer is wrong.
+    pub fn read(&mut self, asked: &Snapshot, answer: Option<&[u8]>) -> Result<(), Wrong> {
+        let record = asked.record;
+        let (writer, version) = self.records.recognize(record, answer.ok_or(Wrong::Missing)?)?;
+        let by_loader = writer == LOADER && version == 1 && record < self.records.loaded();
+        let by_client = (1..=self.clients).contains(&writer)
+            && version > 0
+            && self.owner(record).is_none_or(|owner| owner == writer);
+        if !by_loader && !by_client {
+            return Err(Wrong::OtherWriter { writer });
+        }
+        let least = asked.views.iter().find(|view| view.writer == writer).map_or(1, |v| v.floor);
+        if version < least {
+            return Err(Wrong::Stale { writer, version, least });
+        }
+        let issued = self.next_version(record) - 1;
+        if writer == self.me && version > issued {
+            return Err(Wrong::FromTheFuture { version, issued });
+        }
+        self.observe(asked, writer, version);
+        Ok(())
+    }
+
+    /// This client's latest write to a record was acknowledged, and told whether it replaced a
+    /// value; `expected` is what it should have been told, if that is known.
+    ///
+    /// # Errors
+    /// The answer is wrong.
+    pub fn written(
+        &mut self,
+        asked: &Snapshot,
+        replaced: bool,
+        expected: Option<bool>,
+    ) -> Result<(), Wrong> {
+        let record = asked.record;
+        if let Some(history) = self.histories.get_mut(&record) {
+            history.writing = false;
+            let version = history.issued;
+            self.observe(asked, self.me, version);
+        }
+        match expected {
+            Some(expected) if expected != replaced => Err(Wrong::Replaced { replaced }),
+            _ => Ok(()),
+        }
+    }
+
+    /// After the question was asked, the record held `version` of `writer`.
+    fn observe(&mut self, asked: &Snapshot, writer: u32, version: u32) {
+        let history = self
+            .histories
+            .entry(asked.record)
+            .or_insert_with(|| History { views: asked.views.clone(), ..History::default() });
+        // What was there before the question and is not the answer was overwritten in between.
+        for before in asked.views.iter().filter(|before| before.writer != writer) {
+            let view = history.views.iter_mut().find(|view| view.writer == before.writer);
+            if let Some(view) = view {
+                view.floor = view.floor.max(before.seen + 1);
+            }
+        }
+        match history.views.iter_mut().find(|view| view.writer == writer) {
+            Some(view) => {
+                view.seen = view.seen.max(version);
+                view.floor = view.floor.max(version);
+            }
+            None => history.views.push(View { writer, seen: version, floor: version }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ycsb::records::Fields;
+    use proptest::prelude::*;
+
+    const SHARED: u64 = 4;
+    const MINE: u64 = 1; // Odd records go round: 1 to client 1, 3 to client 2.
+    const THEIRS: u64 = 3;
+
+    fn records() -> Records {
+        Records::generated(77, 10, Fields { count: 1, length: 64, ..Fields::default() })
+    }
+
+    fn value(record: u64, writer: u32, version: u32) -> Vec<u8> {
+        let mut value = Vec::new();
+        records().value(record, writer, version, &mut value);
+        value
+    }
+
+    /// Client 1 of 2.
+    struct Asker(Checker);
+
+    impl Asker {
+        fn new() -> Self {
+            Self(Checker::new(records(), 1, 2))
+        }
+
+        fn ask(&mut self, record: u64) -> Snapshot {
+            let mut snapshot = Snapshot::default();
+            self.0.ask(record, &mut snapshot);
+            snapshot
+        }
+
+        fn read(&mut self, record: u64, writer: u32, version: u32) -> Result<(), Wrong> {
+            let asked = self.ask(record);
+            self.0.read(&asked, Some(&value(record, writer, version)))
+        }
+
+        fn write(&mut self, record: u64) {
+            let mut asked = Snapshot::default();
+            self.0.write(record, &mut asked);
+            self.0.written(&asked, true, Some(true)).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_in_an_answer_is_noticed() {
+        let mut asker = Asker::new();
+        let mut corrupted = value(SHARED, LOADER, 1);
+        corrupted[5] ^= 0x10;
+        let asked = asker.ask(SHARED);
+        let answer = asker.0.read(&asked, Some(&corrupted));
+        assert!(matches!(answer, Err(Wrong::Unrecognized(Unrecognized::Unsealed(_)))));
+    }
+
+    #[test]
+    fn a_missing_or_swapped_record_is_noticed() {
+        let mut asker = Asker::new();
+        let asked = asker.ask(SHARED);
+        assert_eq!(asker.0.read(&asked, None), Err(Wrong::Missing));
+        assert_eq!(
+            asker.0.read(&asked, Some(&value(MINE, LOADER, 1))),
+            Err(Wrong::Unrecognized(Unrecognized::OtherRecord { record: MINE }))
+        );
+    }
+
+    #[test]
+    fn a_lost_acknowledged_write_is_noticed() {
+        let mut asker = Asker::new();
+        asker.write(MINE);
+        assert_eq!(
+            asker.read(MINE, LOADER, 1),
+            Err(Wrong::Stale { writer: LOADER, version: 1, least: 2 })
+        );
+        asker.write(MINE);
+        assert_eq!(asker.read(MINE, 1, 1), Err(Wrong::Stale { writer: 1, version: 1, least: 2 }));
+        asker.read(MINE, 1, 2).unwrap();
+        assert_eq!(asker.read(MINE, 1, 3), Err(Wrong::FromTheFuture { version: 3, issued: 2 }));
+    }
+
+    #[test]
+    fn versions_that_go_back_are_noticed() {
+        let mut asker = Asker::new();
+        asker.read(SHARED, 2, 5).unwrap();
+        assert_eq!(asker.read(SHARED, 2, 4), Err(Wrong::Stale { writer: 2, version: 4, least: 5 }));
+        asker.read(SHARED, 2, 5).unwrap();
+        asker.read(SHARED, 2, 9).unwrap();
+    }
+
+    #[test]
+    fn what_was_overwritten_does_not_come_back() {
+        let mut asker = Asker::new();
+        asker.read(SHARED, 2, 5).unwrap();
+        asker.write(SHARED);
+        assert_eq!(asker.read(SHARED, 2, 5), Err(Wrong::Stale { writer: 2, version: 5, least: 6 }));
+        // But a newer write of the other may replace ours,
+        asker.read(SHARED, 2, 6).unwrap();
+        // and then ours is gone.
+        assert_eq!(asker.read(SHARED, 1, 1), Err(Wrong::Stale { writer: 1, version: 1, least: 2 }));
+    }
+
+    #[test]
+    fn answers_that_cross_in_a_window_are_not_held_against_each_other() {
+        let mut asker = Asker::new();
+        let first = asker.ask(SHARED);
+        let second = asker.ask(SHARED);
+        asker.0.read(&second, Some(&value(SHARED, 2, 1))).unwrap();
+        // Asked before the other was answered: the older value may have been read earlier.
+        asker.0.read(&first, Some(&value(SHARED, LOADER, 1))).unwrap();
+        // Asked after it: not any more.
+        assert!(asker.read(SHARED, LOADER, 1).is_err());
+    }
+
+    #[test]
+    fn a_writer_that_may_not_write_a_record_is_noticed() {
+        let mut asker = Asker::new();
+        assert_eq!(asker.read(MINE, 2, 1), Err(Wrong::OtherWriter { writer: 2 }));
+        assert_eq!(asker.read(THEIRS, 3, 1), Err(Wrong::OtherWriter { writer: 3 }));
+        assert_eq!(asker.read(SHARED, LOADER, 2), Err(Wrong::OtherWriter { writer: LOADER }));
+        asker.read(THEIRS, 2, 1).unwrap();
+    }
+
+    #[test]
+    fn an_update_told_that_it_was_the_first_is_noticed() {
+        let mut asker = Asker::new();
+        let mut asked = Snapshot::default();
+        asker.0.write(SHARED, &mut asked);
+        let answer = asker.0.written(&asked, false, Some(true));
+        assert_eq!(answer, Err(Wrong::Replaced { replaced: false }));
+        assert!(!asker.0.is_writing(SHARED));
+    }
+
+    #[test]
+    fn every_record_has_writers_and_inserts_have_one() {
+        let checkers = [1, 2, 3].map(|me| Checker::new(records(), me, 3));
+        for record in 0..10 {
+            for checker in &checkers {
+                let writable = checker.writable(record);
+                assert!(checker.owner(writable).is_none_or(|owner| owner == checker.me));
+            }
+        }
+        for (checker, index) in checkers.iter().zip([0, 5, 9]) {
+            let record = checker.insertable(index);
+            assert!(record >= 10);
+            assert_eq!(checker.owner(record), Some(checker.me));
+        }
+    }
+
+    proptest! {
+        /// A register with atomic operations, two clients with windows: never a false alarm.
+        #[test]
+        fn a_sound_register_is_never_called_wrong(
+            steps in prop::collection::vec((0usize..2, 0u8..4, any::<prop::sample::Index>()), 0..400)
+        ) {
+            struct Pending { asked: Snapshot, version: Option<u32>, applied: Option<Vec<u8>> }
+            let mut checkers = [1, 2].map(|me| Checker::new(records(), me, 2));
+            let mut windows: [Vec<Pending>; 2] = [Vec::new(), Vec::new()];
+            let mut register = value(SHARED, LOADER, 1);
+            for (client, what, index) in steps {
+                let checker = &mut checkers[client];
+                let window = &mut windows[client];
+                match what {
+                    0 => {
+                        let mut asked = Snapshot::default();
+                        checker.ask(SHARED, &mut asked);
+                        window.push(Pending { asked, version: None, applied: None });
+                    }
+                    1 if !checker.is_writing(SHARED) => {
+                        let version = checker.next_version(SHARED);
+                        let mut asked = Snapshot::default();
+                        checker.write(SHARED, &mut asked);
+                        window.push(Pending { asked, version: Some(version), applied: None });
+                    }
+                    2 => { // The server takes one of the window, in any order.
+                        let mut waiting: Vec<_> =
+                            window.iter_mut().filter(|p| p.applied.is_none()).collect();
+                        if !waiting.is_empty() {
+                            let index = index.index(waiting.len());
+                            let pending = &mut waiting[index];
+                            if let Some(version) = pending.version {
+                                register = value(SHARED, client as u32 + 1, version);
+                            }
+                            pending.applied = Some(register.clone());
+                        }
+                    }
+                    _ => { // An answer arrives, in any order.
+                        let answered: Vec<usize> = (0..window.len())
+                            .filter(|&i| window[i].applied.is_some()).collect();
+                        if !answered.is_empty() {
+                            let pending = window.remove(answered[index.index(answered.len())]);
+                            let outcome = match pending.version {
+                                Some(_) => checker.written(&pending.asked, true, Some(true)),
+                                None => checker.read(&pending.asked, pending.applied.as_deref()),
+                            };
+                            prop_assert_eq!(outcome, Ok(()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,712 @@
+//! One client: a window of operations in flight on one connection, each answer checked.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use thiserror::Error;
+
+use super::check::{Checker, Snapshot, Wrong};
+use super::keys::{ScrambledZipfian, latest_distance};
+use super::latency::Latencies;
+use super::records::{LOADER, Records};
+use super::workload::{Operation, RequestDistribution, Workload};
+
+/// What a link can fail with.
+pub type LinkError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why an operation was not started.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// The window is full: poll, then try again.
+    Full,
+    /// It can never be.
+    Failed(LinkError),
+}
+
+/// A connection to a store, polled by its owner.
+pub trait Link {
+    /// A `get` in flight.
+    type Get;
+    /// A `put` in flight.
+    type Put;
+
+    /// Sends a `get`.
+    ///
+    /// # Errors
+    /// It was not sent.
+    fn start_get(&mut self, key: &[u8]) -> Result<Self::Get, NotStarted>;
+
+    /// Sends a `put`.
+    ///
+    /// # Errors
+    /// It was not sent.
+    fn start_put(&mut self, key: &[u8], value: &[u8]) -> Result<Self::Put, NotStarted>;
+
+    /// Moves what can be moved now.
+    fn poll(&mut self);
+
+    /// The answer to a `get`, once it is there.
+    fn take_get(&mut self, get: &mut Self::Get) -> Option<Result<Option<Bytes>, LinkError>>;
+
+    /// The answer to a `put`, once it is there: whether it replaced a value.
+    fn take_put(&mut self, put: &mut Self::Put) -> Option<Result<bool, LinkError>>;
+}
+
+/// Why a client could not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An operation failed.
+    #[error("{} of {key}: {source}", operation.name())]
+    Link {
+        /// Which kind.
+        operation: Operation,
+        /// Its key.
+        key: String,
+        /// Why.
+        source: LinkError,
+    },
+    /// An operation was not answered in time.
+    #[error("{} was not answered within {} s", operation.name(), patience.as_secs())]
+    NoAnswer {
+        /// Which kind.
+        operation: Operation,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+}
+
+/// How a client works.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The mix.
+    pub workload: Workload,
+    /// Which client this is, from 1.
+    pub me: u32,
+    /// How many there are.
+    pub clients: u32,
+    /// How many operations are in flight at most.
+    pub window: usize,
+    /// Polls without an answer before the core is yielded. None on a machine with a core for each thread would
+    /// be faster; on a smaller one yielding lets the server run.
+    pub spins_before_yield: u32,
+    /// An operation that takes longer than this ends the run.
+    pub patience: Duration,
+    /// Whether the run's inserts find no record of an earlier run.
+    pub inserts_are_new: bool,
+    /// For the choice of operations and records.
+    pub seed: u64,
+}
+
+/// Counted while the client runs, for who shows progress.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    /// Operations answered.
+    pub operations: AtomicU64,
+    /// Wrong answers.
+    pub wrong: AtomicU64,
+}
+
+/// How many wrong answers are told in full.
+const WRONG_ANSWERS_TOLD: usize = 10;
+
+/// What a client has found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// How long operations took.
+    pub latencies: Latencies,
+    /// Answers that were checked, those of the audit too.
+    pub checked: u64,
+    /// Answers that were wrong.
+    pub wrong: u64,
+    /// The first of them, in words.
+    pub told: Vec<String>,
+}
+
+/// A client of the store.
+pub struct Client<L: Link> {
+    link: L,
+    config: ClientConfig,
+    records: Records,
+    checker: Checker,
+    zipfian: ScrambledZipfian,
+    rng: SmallRng,
+    /// Own inserts that were acknowledged, the latest last; and how many were sent.
+    inserted: Vec<u64>,
+    inserts_sent: u64,
+    in_flight: Vec<InFlight<L>>,
+    /// Chosen, but not sent yet.
+    held: Option<(Operation, u64)>,
+    spare: Vec<Snapshot>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    findings: Findings,
+}
+
+struct InFlight<L: Link> {
+    operation: Operation,
+    record: u64,
+    started: Instant,
+    step_started: Instant,
+    asked: Snapshot,
+    step: Step<L>,
+}
+
+enum Step<L: Link> {
+    Reading(L::Get),
+    /// Between the halves of a read-modify-write.
+    ToWrite,
+    Writing(L::Put),
+}
+
+/// Where a client's operations come from, and when they end.
+enum Source<'a> {
+    Workload { until: Instant, left: u64 },
+    Load(VecDeque<u64>),
+    Audit(&'a mut dyn Iterator<Item = u64>),
+}
+
+impl<L: Link> Client<L> {
+    /// A client of `link` that works on `records`, of which there is at least one.
+    pub fn new(link: L, records: Records, config: ClientConfig) -> Self {
+        Self {
+            link,
+            checker: Checker::new(records.clone(), config.me, config.clients),
+            zipfian: ScrambledZipfian::new(records.loaded()),
+            rng: SmallRng::seed_from_u64(config.seed ^ u64::from(config.me).rotate_left(40)),
+            records,
+            inserted: Vec::new(),
+            inserts_sent: 0,
+            in_flight: Vec::with_capacity(config.window),
+            held: None,
+            spare: Vec::with_capacity(config.window),
+            key: Vec::new(),
+            value: Vec::new(),
+            findings: Findings::default(),
+            config,
+        }
+    }
+
+    /// Writes this client's share of the records.
+    ///
+    /// # Errors
+    /// The link failed.
+    pub fn load(&mut self, counters: &Counters) -> Result<(), RunError> {
+        let step = self.config.clients as usize;
+        let mine = (u64::from(self.config.me) - 1..self.records.loaded()).step_by(step).collect();
+        self.run(Source::Load(mine), counters)
+    }
+
+    /// Runs the workload until `until`, or for `operations`.
+    ///
+    /// # Errors
+    /// The link failed. A wrong answer is no error here: it is counted.
+    pub fn work(
+        &mut self,
+        until: Instant,
+        operations: u64,
+        counters: &Counters,
+    ) -> Result<(), RunError> {
+        self.run(Source::Workload { until, left: operations }, counters)
+    }
+
+    /// Reads all that this client has touched once more, when nobody writes: nothing that was acknowledged is lost.
+    ///
+    /// # Errors
+    /// The link failed.
+    pub fn audit(&mut self, counters: &Counters) -> Result<(), RunError> {
+        let mut known = self.checker.known_records().into_iter();
+        self.run(Source::Audit(&mut known), counters)
+    }
+
+    /// What was found.
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    fn run(&mut self, mut source: Source<'_>, counters: &Counters) -> Result<(), RunError> {
+        let measured = !matches!(source, Source::Audit(_));
+        let mut idle_polls = 0;
+        let mut now = Instant::now();
+        loop {
+            self.fill(&mut source, now)?;
+            if self.in_flight.is_empty() && self.held.is_none() {
+                return Ok(());
+            }
+            self.link.poll();
+            now = Instant::now();
+            let answered = self.collect(now, measured, counters)?;
+            if answered {
+                idle_polls = 0;
+                continue;
+            }
+            idle_polls += 1;
+            if idle_polls > self.config.spins_before_yield {
+                self.check_patience(now)?;
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Sends operations until the window is full or the source has no more.
+    fn fill(&mut self, source: &mut Source<'_>, now: Instant) -> Result<(), RunError> {
+        while self.in_flight.len() < self.config.window {
+            let Some((operation, record)) = self.held.take().or_else(|| self.next(source, now))
+            else {
+                return Ok(());
+            };
+            if !self.start(operation, record, now)? {
+                self.held = Some((operation, record));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, source: &mut Source<'_>, now: Instant) -> Option<(Operation, u64)> {
+        match source {
+            Source::Load(records) => Some((Operation::Load, records.pop_front()?)),
+            Source::Audit(records) => Some((Operation::Read, records.next()?)),
+            Source::Workload { until, left } => {
+                if now >= *until || *left == 0 {
+                    return None;
+                }
+                *left -= 1;
+                let operation = self.config.workload.next_operation(&mut self.rng);
+                Some((operation, self.choose(operation)))
+            }
+        }
+    }
+
+    fn choose(&mut self, operation: Operation) -> u64 {
+        if operation == Operation::Insert {
+            self.inserts_sent += 1;
+            return self.checker.insertable(self.inserts_sent - 1);
+        }
+        let record = match self.config.workload.distribution() {
+            RequestDistribution::ScrambledZipfian => self.zipfian.next(&mut self.rng),
+            RequestDistribution::Latest => {
+                let inserted = self.inserted.len() as u64;
+                let loaded = self.records.loaded();
+                let back = latest_distance(loaded + inserted, &mut self.rng);
+                match usize::try_from(back) {
+                    Ok(back) if back < self.inserted.len() => {
+                        self.inserted[self.inserted.len() - 1 - back]
+                    }
+                    _ => loaded + inserted - 1 - back,
+                }
+            }
+        };
+        match operation {
+            Operation::Read => record,
+            _ => self.checker.writable(record),
+        }
+    }
+
+    /// Sends an operation; `false` if it has to wait.
+    fn start(&mut self, operation: Operation, record: u64, now: Instant) -> Result<bool, RunError> {
+        let writes = operation != Operation::Read;
+        let reads = matches!(operation, Operation::Read | Operation::ReadModifyWrite);
+        if writes && self.is_being_written(record) {
+            return Ok(false);
+        }
+        let mut asked = self.spare.pop().unwrap_or_default();
+        let step = if reads {
+            self.records.key(record, &mut self.key);
+            match self.link.start_get(&self.key) {
+                Ok(get) => {
+                    self.checker.ask(record, &mut asked);
+                    Step::Reading(get)
+                }
+                Err(why) => return self.not_started(operation, why).map(|()| false),
+            }
+        } else {
+            match self.start_write(operation, record, &mut asked)? {
+                Some(put) => Step::Writing(put),
+                None => return Ok(false),
+            }
+        };
+        let started = now;
+        let flight = InFlight { operation, record, started, step_started: now, asked, step };
+        self.in_flight.push(flight);
+        Ok(true)
+    }
+
+    /// A record has one write of this client in flight at most, the second half of a
+    /// read-modify-write included.
+    fn is_being_written(&self, record: u64) -> bool {
+        self.checker.is_writing(record)
+            || self.in_flight.iter().any(|flight| {
+                flight.record == record && flight.operation == Operation::ReadModifyWrite
+            })
+    }
+
+    fn start_write(
+        &mut self,
+        operation: Operation,
+        record: u64,
+        asked: &mut Snapshot,
+    ) -> Result<Option<L::Put>, RunError> {
+        let (writer, version) = match operation {
+            Operation::Load => (LOADER, 1),
+            _ => (self.config.me, self.checker.next_version(record)),
+        };
+        self.records.key(record, &mut self.key);
+        self.records.value(record, writer, version, &mut self.value);
+        match self.link.start_put(&self.key, &self.value) {
+            Ok(put) => {
+                if operation != Operation::Load {
+                    self.checker.write(record, asked);
+                }
+                Ok(Some(put))
+            }
+            Err(why) => self.not_started(operation, why).map(|()| None),
+        }
+    }
+
+    fn not_started(&self, operation: Operation, why: NotStarted) -> Result<(), RunError> {
+        match why {
+            NotStarted::Full => Ok(()),
+            NotStarted::Failed(source) => Err(self.failed(operation, source)),
+        }
+    }
+
+    fn failed(&self, operation: Operation, source: LinkError) -> RunError {
+        let key = self.key.escape_ascii().to_string();
+        RunError::Link { operation, key, source }
+    }
+
+    /// Takes the answers that are there; tells whether there were any.
+    fn collect(
+        &mut self,
+        now: Instant,
+        measured: bool,
+        counters: &Counters,
+    ) -> Result<bool, RunError> {
+        let (done_before, wrong_before) = (self.findings.checked, self.findings.wrong);
+        let mut finished = 0;
+        let mut at = 0;
+        while at < self.in_flight.len() {
+            if !self.advance(at, now, measured)? {
+                at += 1;
+                continue;
+            }
+            let flight = self.in_flight.swap_remove(at);
+            if measured {
+                self.findings.latencies.record(flight.operation, now - flight.started);
+            }
+            self.spare.push(flight.asked);
+            finished += 1;
+        }
+        if finished > 0 {
+            counters.operations.fetch_add(finished, Ordering::Relaxed);
+        }
+        let wrong = self.findings.wrong - wrong_before;
+        if wrong > 0 {
+            counters.wrong.fetch_add(wrong, Ordering::Relaxed);
+        }
+        Ok(self.findings.checked > done_before)
+    }
+
+    /// Looks whether the operation at `at` was answered; tells whether it is finished.
+    fn advance(&mut self, at: usize, now: Instant, measured: bool) -> Result<bool, RunError> {
+        let flight = &mut self.in_flight[at];
+        let (operation, record) = (flight.operation, flight.record);
+        match &mut flight.step {
+            Step::Reading(get) => {
+                let Some(answer) = self.link.take_get(get) else { return Ok(false) };
+                let outcome = match answer {
+                    Ok(value) => self.checker.read(&flight.asked, value.as_deref()),
+                    Err(why) => return Err(self.failed_at(operation, record, why)),
+                };
+                let asked_for = now - flight.step_started;
+                flight.step = Step::ToWrite;
+                self.judge(operation, record, outcome);
+                if operation == Operation::Read {
+                    return Ok(true);
+                }
+                if measured {
+                    self.findings.latencies.record(Operation::Read, asked_for);
+                }
+                self.write_back(at, now)?;
+                Ok(false)
+            }
+            Step::ToWrite => {
+                self.write_back(at, now)?;
+                Ok(false)
+            }
+            Step::Writing(put) => {
+                let Some(answer) = self.link.take_put(put) else { return Ok(false) };
+                let replaced = match answer {
+                    Ok(replaced) => replaced,
+                    Err(why) => return Err(self.failed_at(operation, record, why)),
+                };
+                let outcome = match operation {
+                    Operation::Load => Ok(()),
+                    Operation::Insert => {
+                        self.inserted.push(record);
+                        let expected = self.config.inserts_are_new.then_some(false);
+                        self.checker.written(&flight.asked, replaced, expected)
+                    }
+                    _ => self.checker.written(&flight.asked, replaced, Some(true)),
+                };
+                if operation == Operation::ReadModifyWrite && measured {
+                    let took = now - flight.step_started;
+                    self.findings.latencies.record(Operation::Update, took);
+                }
+                self.judge(operation, record, outcome);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sends the second half of a read-modify-write, if the window has room.
+    fn write_back(&mut self, at: usize, now: Instant) -> Result<(), RunError> {
+        let (operation, record) = (self.in_flight[at].operation, self.in_flight[at].record);
+        let mut asked = std::mem::take(&mut self.in_flight[at].asked);
+        let put = self.start_write(operation, record, &mut asked)?;
+        let flight = &mut self.in_flight[at];
+        flight.asked = asked;
+        flight.step_started = now;
+        if let Some(put) = put {
+            flight.step = Step::Writing(put);
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, operation: Operation, record: u64, outcome: Result<(), Wrong>) {
+        self.findings.checked += 1;
+        let Err(wrong) = outcome else { return };
+        self.findings.wrong += 1;
+        if self.findings.told.len() < WRONG_ANSWERS_TOLD {
+            self.records.key(record, &mut self.key);
+            let key = self.key.escape_ascii();
+            self.findings.told.push(format!("{} of {key}: {wrong}", operation.name()));
+        }
+    }
+
+    #[cold]
+    fn failed_at(&mut self, operation: Operation, record: u64, why: LinkError) -> RunError {
+        self.records.key(record, &mut self.key);
+        self.failed(operation, why)
+    }
+
+    fn check_patience(&self, now: Instant) -> Result<(), RunError> {
+        let patience = self.config.patience;
+        let late = self.in_flight.iter().find(|flight| now - flight.step_started > patience);
+        late.map_or(Ok(()), |late| Err(RunError::NoAnswer { operation: late.operation, patience }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use crate::ycsb::records::Fields;
+    use std::sync::Arc;
+
+    type Corrupt = fn(u64, &mut Option<Bytes>);
+
+    /// A store in this process that answers after some polls, and may answer wrongly.
+    struct Local {
+        store: Arc<Store>,
+        polls: u64,
+        gets: u64,
+        in_flight: usize,
+        corrupt: Corrupt,
+        deaf: bool,
+    }
+
+    impl Local {
+        fn new(store: &Arc<Store>) -> Self {
+            Self {
+                store: store.clone(),
+                polls: 0,
+                gets: 0,
+                in_flight: 0,
+                corrupt: |_, _| {},
+                deaf: false,
+            }
+        }
+
+        fn admit(&mut self) -> Result<u64, NotStarted> {
+            if self.in_flight == 5 {
+                return Err(NotStarted::Full);
+            }
+            self.in_flight += 1;
+            Ok(self.polls + 1 + self.in_flight as u64 % 3)
+        }
+    }
+
+    impl Link for Local {
+        type Get = (u64, Option<Option<Bytes>>);
+        type Put = (u64, bool);
+
+        fn start_get(&mut self, key: &[u8]) -> Result<Self::Get, NotStarted> {
+            let due = self.admit()?;
+            let mut value = self.store.get(key).map_err(|e| NotStarted::Failed(e.into()))?;
+            self.gets += 1;
+            (self.corrupt)(self.gets, &mut value);
+            Ok((due, Some(value)))
+        }
+
+        fn start_put(&mut self, key: &[u8], value: &[u8]) -> Result<Self::Put, NotStarted> {
+            let due = self.admit()?;
+            let replaced = self.store.put(key, value).map_err(|e| NotStarted::Failed(e.into()))?;
+            Ok((due, replaced))
+        }
+
+        fn poll(&mut self) {
+            self.polls += 1;
+        }
+
+        fn take_get(&mut self, get: &mut Self::Get) -> Option<Result<Option<Bytes>, LinkError>> {
+            if get.0 > self.polls || self.deaf {
+                return None;
+            }
+            self.in_flight -= 1;
+            Some(Ok(get.1.take().expect("taken once")))
+        }
+
+        fn take_put(&mut self, put: &mut Self::Put) -> Option<Result<bool, LinkError>> {
+            if put.0 > self.polls || self.deaf {
+                return None;
+            }
+            self.in_flight -= 1;
+            Some(Ok(put.1))
+        }
+    }
+
+    fn config(workload: Workload, me: u32, clients: u32) -> ClientConfig {
+        ClientConfig {
+            workload,
+            me,
+            clients,
+            window: 8,
+            spins_before_yield: 0,
+            patience: Duration::from_secs(30),
+            inserts_are_new: true,
+            seed: 42,
+        }
+    }
+
+    fn records() -> Records {
+        Records::generated(5, 100, Fields::default())
+    }
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_secs(600)
+    }
+
+    #[test]
+    fn every_workload_runs_right_with_clients_at_once() {
+        for workload in [Workload::A, Workload::B, Workload::C, Workload::D, Workload::F] {
+            let store = Arc::new(Store::new());
+            let counters = Counters::default();
+            let loaded = std::sync::Barrier::new(3);
+            let ended = std::sync::Barrier::new(3);
+            let findings: Vec<(u64, u64, u64)> = std::thread::scope(|scope| {
+                let clients: Vec<_> = (1..=3)
+                    .map(|me| {
+                        let (store, counters, loaded, ended) = (&store, &counters, &loaded, &ended);
+                        scope.spawn(move || {
+                            let config = config(workload, me, 3);
+                            let mut client = Client::new(Local::new(store), records(), config);
+                            client.load(counters).unwrap();
+                            loaded.wait();
+                            client.work(far(), 3000, counters).unwrap();
+                            ended.wait();
+                            client.audit(counters).unwrap();
+                            let found = client.findings();
+                            assert_eq!(found.told, Vec::<String>::new());
+                            let reads = found.latencies.count(Operation::Read);
+                            (found.checked, found.wrong, reads)
+                        })
+                    })
+                    .collect();
+                clients.into_iter().map(|client| client.join().unwrap()).collect()
+            });
+            for (checked, wrong, reads) in findings {
+                assert_eq!(wrong, 0, "{workload:?}");
+                assert!(checked >= 3000);
+                assert!(reads > 1300);
+            }
+        }
+    }
+
+    fn wrong_answers(corrupt: Corrupt) -> Vec<String> {
+        let store = Arc::new(Store::new());
+        let link = Local { corrupt, ..Local::new(&store) };
+        let mut client = Client::new(link, records(), config(Workload::B, 1, 1));
+        let counters = Counters::default();
+        client.load(&counters).unwrap();
+        client.work(far(), 500, &counters).unwrap();
+        let found = client.findings();
+        assert_eq!(counters.wrong.load(Ordering::Relaxed), found.wrong);
+        assert_eq!(found.wrong, found.told.len() as u64);
+        found.told.clone()
+    }
+
+    #[test]
+    fn a_planted_wrong_answer_is_noticed() {
+        let told = wrong_answers(|n, value| {
+            if n == 100 {
+                let mut bytes = value.take().unwrap().to_vec();
+                bytes[500] ^= 1;
+                *value = Some(bytes.into());
+            }
+        });
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("checksum"), "{told:?}");
+
+        let told = wrong_answers(|n, value| {
+            if n == 100 {
+                *value = None;
+            }
+        });
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("not found"), "{told:?}");
+    }
+
+    #[test]
+    fn a_store_that_loses_a_write_is_noticed_by_the_audit() {
+        let store = Arc::new(Store::new());
+        let mut client = Client::new(Local::new(&store), records(), config(Workload::A, 1, 2));
+        let counters = Counters::default();
+        for record in 0..records().loaded() {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            records().key(record, &mut key);
+            records().value(record, LOADER, 1, &mut value);
+            store.put(&key, &value).unwrap();
+        }
+        // The hottest record is another client's; its neighbour gets this client's updates.
+        let record = client.checker.writable(crate::ycsb::keys::fnv_hash64(0) % 100);
+        let (mut hottest, mut before) = (Vec::new(), Vec::new());
+        records().key(record, &mut hottest);
+        records().value(record, LOADER, 1, &mut before);
+        client.work(far(), 500, &counters).unwrap();
+        assert_eq!(client.findings().wrong, 0);
+        store.put(&hottest, &before).unwrap();
+        client.audit(&counters).unwrap();
+        assert_eq!(client.findings().wrong, 1);
+        assert!(client.findings().told[0].contains("stale"), "{:?}", client.findings().told);
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_waited_for_a_bounded_time() {
+        let store = Arc::new(Store::new());
+        let link = Local { deaf: true, ..Local::new(&store) };
+        let config =
+            ClientConfig { patience: Duration::from_millis(20), ..config(Workload::C, 1, 1) };
+        let mut client = Client::new(link, records(), config);
+        let ended = client.work(far(), 10, &Counters::default());
+        assert!(matches!(ended, Err(RunError::NoAnswer { operation: Operation::Read, .. })));
+    }
+}
