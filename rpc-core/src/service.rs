@@ -1,6 +1,7 @@
 //! A service as its generated code describes it.
 
-use crate::error::RpcError;
+use crate::codec::{self, Decode, DecodeError, Reader};
+use crate::error::{CallError, RpcError};
 use crate::transport::Message;
 
 /// A service: its name, its methods, and a fingerprint of its signatures.
@@ -63,3 +64,54 @@ pub enum Answer<'m> {
     /// The call has no answer from the service.
     Failed(RpcError),
 }
+
+/// Reads the answer of a method that does not return a `Result`: a value of type `T` in form `F`.
+#[inline]
+pub fn read_value<F, T>(method: &'static str, answer: Answer<'_>) -> Result<T, RpcError>
+where
+    F: for<'m> Decode<'m, T>,
+{
+    match answer {
+        Answer::Value(message) => codec::decode::<F, T>(Reader::of(&message))
+            .map_err(|why| malformed_answer(method, "value", why)),
+        Answer::Service(_) => Err(RpcError::PeerMisbehaved {
+            what: "a method that cannot fail was answered with an error of the service",
+        }),
+        Answer::Failed(why) => Err(why),
+    }
+}
+
+/// Reads the answer of a method that returns `Result<T, E>`: either side in its own form.
+#[inline]
+pub fn read_result<F, T, G, E>(method: &'static str, answer: Answer<'_>) -> Result<T, CallError<E>>
+where
+    F: for<'m> Decode<'m, T>,
+    G: for<'m> Decode<'m, E>,
+{
+    match answer {
+        Answer::Value(message) => codec::decode::<F, T>(Reader::of(&message))
+            .map_err(|why| CallError::Rpc(malformed_answer(method, "value", why))),
+        Answer::Service(message) => Err(match codec::decode::<G, E>(Reader::of(&message)) {
+            Ok(error) => CallError::Service(error),
+            Err(why) => CallError::Rpc(malformed_answer(method, "error", why)),
+        }),
+        Answer::Failed(why) => Err(CallError::Rpc(why)),
+    }
+}
+
+#[cold]
+fn malformed_answer(method: &'static str, part: &'static str, why: DecodeError) -> RpcError {
+    RpcError::Malformed { what: format!("the {part} that {method} answered: {why}").into() }
+}
+
+/// What must hold of every type in a service that is not a byte string. Never named by users: it is how the compiler
+/// tells them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot travel between client and server",
+    label = "needs serde's `Serialize` and `Deserialize`",
+    note = "add `#[derive(serde::Serialize, serde::Deserialize)]` to it, or send a type that has them"
+)]
+pub trait Travels {}
+
+#[diagnostic::do_not_recommend]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Travels for T {}

@@ -1,0 +1,173 @@
+//! The two clients: one for executors and blocking callers, one for a thread that polls.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::{description, linked, method_type, output, parameters, payload};
+use crate::model::{Method, Service};
+
+/// The client whose calls are futures.
+pub(super) fn channel(service: &Service) -> TokenStream {
+    let Service { private, visibility, ident, .. } = service;
+    let client = service.client();
+    let constant = description::constant(service);
+    let doc = format!(
+        "Calls a server of [`{ident}`] from any thread and any executor.\n\n\
+         Each method gives a call: await it, or block the thread with `wait`. Dropping a call cancels it. \
+         A clone shares the connection."
+    );
+    let methods = service.methods.iter().map(|method| {
+        let Method { ident, attributes, .. } = method;
+        let doc = undocumented(service, method);
+        let (parameters, payload) = (parameters(method), payload(service, method));
+        let (ty, output) = (method_type(service, method), output(service, method));
+        quote! {
+            #(#attributes)*
+            #doc
+            #[inline]
+            pub fn #ident(&self, #parameters) -> #private::Call<#output> {
+                self.channel.call::<#ty, _>(&#payload)
+            }
+        }
+    });
+    quote! {
+        #[doc = #doc]
+        #visibility struct #client {
+            channel: #private::Channel,
+        }
+
+        #[allow(clippy::all, clippy::pedantic)]
+        impl #client {
+            #(#methods)*
+        }
+
+        #[automatically_derived]
+        impl #private::ServiceClient for #client {
+            #constant
+
+            fn from_channel(channel: #private::Channel) -> Self {
+                Self { channel }
+            }
+        }
+
+        #[automatically_derived]
+        impl #private::Clone for #client {
+            fn clone(&self) -> Self {
+                Self { channel: #private::Clone::clone(&self.channel) }
+            }
+        }
+
+        #[automatically_derived]
+        impl #private::fmt::Debug for #client {
+            fn fmt(&self, __f: &mut #private::fmt::Formatter<'_>) -> #private::fmt::Result {
+                __f.debug_struct(::core::stringify!(#client)).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+/// The client of a thread that owns its connection.
+pub(super) fn poll(service: &Service) -> TokenStream {
+    let Service { private, visibility, ident, .. } = service;
+    let (client, described) = (service.poll_client(), service.client());
+    let doc = format!(
+        "Calls a server of [`{ident}`] from a thread that owns its connection and spins.\n\n\
+         Each method comes twice: as a call that spins until it has ended, and as `start_...`, which leaves it outstanding \
+         while others are started; `poll` moves them on, and `take` gives the outcome of one that has ended."
+    );
+    let methods = service.methods.iter().map(|method| poll_methods(service, method));
+    // A method of that name comes first; these are then reached through `PollClient`.
+    let poll = (!service.declares("poll")).then(|| {
+        quote! {
+            /// Moves all outstanding calls on, once, without waiting.
+            #[inline]
+            pub fn poll(&mut self) -> #private::Progress {
+                self.connection.poll()
+            }
+        }
+    });
+    let take = (!service.declares("take")).then(|| {
+        quote! {
+            /// The outcome of a call that was started, once it has ended; `None` before, and once it was taken.
+            #[inline]
+            pub fn take<__R>(&mut self, call: &mut #private::PendingCall<__R>) -> #private::Option<__R> {
+                self.connection.take(call)
+            }
+        }
+    });
+    quote! {
+        #[doc = #doc]
+        #visibility struct #client {
+            connection: #private::Connection,
+        }
+
+        #[allow(clippy::all, clippy::pedantic)]
+        impl #client {
+            #(#methods)*
+            #poll
+            #take
+        }
+
+        #[automatically_derived]
+        impl #private::PollClient for #client {
+            const DESCRIPTION: &'static #private::ServiceDescription =
+                <#described as #private::ServiceClient>::DESCRIPTION;
+
+            fn from_connection(connection: #private::Connection) -> Self {
+                Self { connection }
+            }
+
+            fn connection(&mut self) -> &mut #private::Connection {
+                &mut self.connection
+            }
+        }
+
+        #[automatically_derived]
+        impl #private::fmt::Debug for #client {
+            fn fmt(&self, __f: &mut #private::fmt::Formatter<'_>) -> #private::fmt::Result {
+                __f.debug_struct(::core::stringify!(#client)).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+fn poll_methods(service: &Service, method: &Method) -> TokenStream {
+    let private = &service.private;
+    let Method { ident, attributes, .. } = method;
+    let doc = undocumented(service, method);
+    let (parameters, payload) = (parameters(method), payload(service, method));
+    let (ty, output) = (method_type(service, method), output(service, method));
+    let starter = method.starter();
+    let start_doc = format!(
+        "Starts a call of {} and leaves it outstanding; `take` gives its outcome.",
+        linked(service, method)
+    );
+    let deprecated = attributes.iter().filter(|attribute| attribute.path().is_ident("deprecated"));
+    quote! {
+        #(#attributes)*
+        #doc
+        #[inline]
+        pub fn #ident(&mut self, #parameters) -> #output {
+            self.connection.call::<#ty, _>(&#payload)
+        }
+
+        #[doc = #start_doc]
+        #(#deprecated)*
+        #[inline]
+        pub fn #starter(
+            &mut self,
+            #parameters
+        ) -> #private::Result<#private::PendingCall<#output>, #private::RpcError> {
+            self.connection.start::<#ty, _>(&#payload)
+        }
+    }
+}
+
+/// A line of documentation for a method that has none.
+fn undocumented(service: &Service, method: &Method) -> Option<TokenStream> {
+    let documented = method.attributes.iter().any(|attribute| attribute.path().is_ident("doc"));
+    (!documented).then(|| {
+        let doc = format!("Calls {}.", linked(service, method));
+        quote!(#[doc = #doc])
+    })
+}

@@ -1,0 +1,182 @@
+//! The server: bytes in, a method of the implementation called, bytes out.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::Ident;
+use syn::spanned::Spanned;
+
+use super::argument_name;
+use crate::forms::Passing;
+use crate::model::{Argument, Method, Outcome, Part, Service};
+
+pub(super) fn emit(service: &Service) -> TokenStream {
+    let Service { private, visibility, ident, .. } = service;
+    let (server, client) = (service.server(), service.client());
+    let implementation = implementation(service);
+    let arms = service.methods.iter().map(|method| arm(service, method));
+    let doc = format!(
+        "Serves an implementation of [`{ident}`].\n\nA clone serves the same implementation: each server thread has one."
+    );
+    let new_doc = format!("A server of this implementation of [`{ident}`].");
+    quote! {
+        #[doc = #doc]
+        #visibility struct #server<#implementation> {
+            service: #private::Arc<#implementation>,
+        }
+
+        impl<#implementation: #ident + #private::Send + #private::Sync + 'static> #server<#implementation> {
+            #[doc = #new_doc]
+            pub fn new(service: #implementation) -> Self {
+                Self { service: #private::Arc::new(service) }
+            }
+        }
+
+        #[automatically_derived]
+        impl<#implementation> #private::From<#private::Arc<#implementation>> for #server<#implementation> {
+            fn from(service: #private::Arc<#implementation>) -> Self {
+                Self { service }
+            }
+        }
+
+        #[automatically_derived]
+        impl<#implementation> #private::Clone for #server<#implementation> {
+            fn clone(&self) -> Self {
+                Self { service: #private::Arc::clone(&self.service) }
+            }
+        }
+
+        #[automatically_derived]
+        impl<#implementation> #private::fmt::Debug for #server<#implementation> {
+            fn fmt(&self, __f: &mut #private::fmt::Formatter<'_>) -> #private::fmt::Result {
+                __f.debug_struct(::core::stringify!(#server)).finish_non_exhaustive()
+            }
+        }
+
+        #[automatically_derived]
+        #[allow(deprecated, clippy::all, clippy::pedantic)]
+        impl<#implementation: #ident + #private::Send + #private::Sync + 'static> #private::Service
+            for #server<#implementation>
+        {
+            fn description(&self) -> &'static #private::ServiceDescription {
+                <#client as #private::ServiceClient>::DESCRIPTION
+            }
+
+            #[inline]
+            fn dispatch(&self, __method: u32, __message: #private::Message<'_>, __reply: #private::Reply<'_>) {
+                match __method {
+                    #(#arms)*
+                    _ => __reply.no_such_method(__method),
+                }
+            }
+        }
+    }
+}
+
+fn arm(service: &Service, method: &Method) -> TokenStream {
+    let private = &service.private;
+    let trait_name = &service.ident;
+    let (id, ident) = (method.id, &method.ident);
+    let name = format!("{}.{}", service.name, method.name);
+    let reads = method
+        .arguments
+        .iter()
+        .enumerate()
+        .map(|(index, argument)| read(service, &name, argument, &argument_name(index)));
+    let passed = method.arguments.iter().enumerate().map(|(index, argument)| {
+        let argument_name = argument_name(index);
+        match Passing::of(&argument.ty) {
+            Passing::AsRead(_) => quote!(#argument_name),
+            Passing::Lent(_) => quote!(&#argument_name),
+        }
+    });
+    let answer = answer(service, method);
+    let call = if method.is_async {
+        quote! {
+            let __service = #private::Arc::clone(&self.service);
+            __reply.spawn(
+                async move { #trait_name::#ident(&*__service, #(#passed),*).await },
+                |__answer, __reply| #answer,
+            )
+        }
+    } else {
+        quote! {
+            let __answer = #trait_name::#ident(&*self.service, #(#passed),*);
+            #answer
+        }
+    };
+    quote! {
+        #id => {
+            let mut __reader = #private::Reader::of(&__message);
+            #(#reads)*
+            if let #private::Err(__why) = __reader.finish() {
+                return __reply.malformed(#name, "", __why);
+            }
+            #call
+        }
+    }
+}
+
+fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> TokenStream {
+    let private = &service.private;
+    let form = argument.form.tokens(private);
+    let name = argument.ident.to_string();
+    let name = name.trim_start_matches("r#");
+    let (Passing::AsRead(ty) | Passing::Lent(ty)) = Passing::of(&argument.ty);
+    let read = quote_spanned!(argument.ty.span()=> <#form as #private::Decode<'_, #ty>>::read(&mut __reader));
+    quote! {
+        let #into: #ty = match #read {
+            #private::Ok(__value) => __value,
+            #private::Err(__why) => return __reply.malformed(#method, #name, __why),
+        };
+    }
+}
+
+fn answer(service: &Service, method: &Method) -> TokenStream {
+    let private = &service.private;
+    let payload = |part: &Part| {
+        let form = part.form.tokens(private);
+        quote_spanned!(part.ty.span()=> #private::As::<#form, _>::new(&__value))
+    };
+    match &method.outcome {
+        Outcome::Value(value) => {
+            let value = payload(value);
+            quote!({
+                let __value = __answer;
+                __reply.value(&#value)
+            })
+        }
+        Outcome::Fallible(parts) => {
+            let (value, error) = (payload(&parts.0), payload(&parts.1));
+            quote! {
+                match __answer {
+                    #private::Ok(__value) => __reply.value(&#value),
+                    #private::Err(__value) => __reply.service_error(&#error),
+                }
+            }
+        }
+    }
+}
+
+/// A name for the implementation's type that none of the service's types has.
+fn implementation(service: &Service) -> Ident {
+    let mentioned = |name: &str| {
+        service.ident == name
+            || service.methods.iter().any(|method| {
+                let mut types = method.arguments.iter().map(|argument| &argument.ty);
+                types.any(|ty| mentions(ty.to_token_stream(), name))
+            })
+    };
+    let mut name = "S".to_owned();
+    while mentioned(&name) {
+        name.insert(0, '_');
+    }
+    format_ident!("{name}")
+}
+
+fn mentions(tokens: TokenStream, name: &str) -> bool {
+    tokens.into_iter().any(|token| match token {
+        proc_macro2::TokenTree::Ident(ident) => ident == name,
+        proc_macro2::TokenTree::Group(group) => mentions(group.stream(), name),
+        _ => false,
+    })
+}

@@ -1,0 +1,288 @@
+//! Which form of the codec a type takes, told by how it is written.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+use syn::{GenericArgument, Lifetime, PathArguments, PathSegment, Type, TypePath, TypeReference};
+
+/// How values of one type are written; see the codec's forms of the same names.
+pub(crate) enum Form {
+    /// serde.
+    Serde,
+    /// A byte string with its length.
+    Raw,
+    /// A byte string that is the whole message.
+    Whole,
+    /// An array of bytes.
+    Fixed,
+    /// An option of something that is not serde's.
+    Opt(Box<Form>),
+    /// A sequence of something that is not serde's.
+    Seq(Box<Form>),
+    /// A tuple, not all of whose parts are serde's.
+    Tuple(Vec<Form>),
+}
+
+impl Form {
+    pub(crate) fn of(ty: &Type) -> Form {
+        match ty {
+            Type::Group(group) => Form::of(&group.elem),
+            Type::Paren(paren) => Form::of(&paren.elem),
+            Type::Reference(reference) => Form::of(&reference.elem),
+            Type::Slice(slice) if is_u8(&slice.elem) => Form::Raw,
+            Type::Slice(slice) => Form::of(&slice.elem).within(Form::Seq),
+            Type::Array(array) if is_u8(&array.elem) => Form::Fixed,
+            Type::Tuple(tuple) => {
+                let parts: Vec<Form> = tuple.elems.iter().map(Form::of).collect();
+                // The codec knows tuples of up to eight.
+                if parts.len() > 8 || parts.iter().all(|part| matches!(part, Form::Serde)) {
+                    Form::Serde
+                } else {
+                    Form::Tuple(parts)
+                }
+            }
+            Type::Path(path) => Form::of_path(path),
+            _ => Form::Serde,
+        }
+    }
+
+    fn of_path(ty: &TypePath) -> Form {
+        let Some((path, last)) = spelled(ty) else { return Form::Serde };
+        match (path.as_str(), type_arguments(last).as_slice()) {
+            ("Bytes" | "bytes::Bytes" | "farcall::Bytes" | "farcall::bytes::Bytes", [])
+            | ("ByteBuf" | "serde_bytes::ByteBuf", []) => Form::Raw,
+            ("Vec" | "std::vec::Vec" | "alloc::vec::Vec", [element]) => {
+                if is_u8(element) {
+                    Form::Raw
+                } else {
+                    Form::of(element).within(Form::Seq)
+                }
+            }
+            ("Option" | "std::option::Option" | "core::option::Option", [value]) => {
+                Form::of(value).within(Form::Opt)
+            }
+            (
+                "Box" | "std::boxed::Box" | "alloc::boxed::Box" | "Cow" | "std::borrow::Cow"
+                | "alloc::borrow::Cow",
+                [Type::Slice(slice)],
+            ) if is_u8(&slice.elem) => Form::Raw,
+            _ => Form::Serde,
+        }
+    }
+
+    /// serde writes what has only serde's parts, so that types spelled like std's, but other, are left alone.
+    fn within(self, around: fn(Box<Form>) -> Form) -> Form {
+        match self {
+            Form::Serde => Form::Serde,
+            form => around(Box::new(form)),
+        }
+    }
+
+    /// The form of a value that has a message of its own.
+    pub(crate) fn alone(self) -> Form {
+        match self {
+            Form::Raw => Form::Whole,
+            form => form,
+        }
+    }
+
+    /// The form as a type.
+    pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
+        match self {
+            Form::Serde => quote!(#private::Serde),
+            Form::Raw => quote!(#private::Raw),
+            Form::Whole => quote!(#private::Whole),
+            Form::Fixed => quote!(#private::Fixed),
+            Form::Opt(form) => {
+                let form = form.tokens(private);
+                quote!(#private::Opt<#form>)
+            }
+            Form::Seq(form) => {
+                let form = form.tokens(private);
+                quote!(#private::Seq<#form>)
+            }
+            Form::Tuple(forms) => {
+                let forms = forms.iter().map(|form| form.tokens(private));
+                quote!((#(#forms,)*))
+            }
+        }
+    }
+}
+
+/// The types within `ty` that serde must know in full: those that do not borrow from the message.
+pub(crate) fn of_serde(ty: &Type) -> Vec<&Type> {
+    match (Form::of(ty), peeled(ty)) {
+        (Form::Raw | Form::Fixed, _) => Vec::new(),
+        (Form::Serde, Type::Reference(reference)) => match peeled(&reference.elem) {
+            Type::Path(path) if is_borrowed_by_serde(path) => Vec::new(),
+            Type::Slice(slice) => of_serde(&slice.elem),
+            elem => of_serde(elem),
+        },
+        (Form::Serde, ty) if borrows(ty) => Vec::new(),
+        (Form::Serde, ty) => vec![ty],
+        (_, Type::Tuple(tuple)) => tuple.elems.iter().flat_map(of_serde).collect(),
+        (_, Type::Slice(slice)) => of_serde(&slice.elem),
+        (_, Type::Reference(reference)) => of_serde(&reference.elem),
+        (Form::Opt(_) | Form::Seq(_), Type::Path(path)) => path
+            .path
+            .segments
+            .last()
+            .into_iter()
+            .flat_map(type_arguments)
+            .flat_map(of_serde)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Does the type name a reference, or a lifetime other than `'static`?
+fn borrows(ty: &Type) -> bool {
+    struct Borrows(bool);
+    impl Visit<'_> for Borrows {
+        fn visit_type_reference(&mut self, _: &TypeReference) {
+            self.0 = true;
+        }
+
+        fn visit_lifetime(&mut self, lifetime: &Lifetime) {
+            self.0 |= lifetime.ident != "static";
+        }
+    }
+    let mut borrows = Borrows(false);
+    borrows.visit_type(ty);
+    borrows.0
+}
+
+/// How an argument reaches its handler.
+pub(crate) enum Passing {
+    /// As it was read: owned, or borrowed from the message.
+    AsRead(TokenStream),
+    /// Read as this type, then lent for the call.
+    Lent(TokenStream),
+}
+
+impl Passing {
+    pub(crate) fn of(ty: &Type) -> Passing {
+        let Type::Reference(reference) = peeled(ty) else { return Passing::AsRead(quote!(#ty)) };
+        match peeled(&reference.elem) {
+            Type::Slice(slice) if is_u8(&slice.elem) => Passing::AsRead(quote!(#ty)),
+            Type::Array(array) if is_u8(&array.elem) => Passing::AsRead(quote!(#ty)),
+            Type::Path(path) if is_borrowed_by_serde(path) => Passing::AsRead(quote!(#ty)),
+            Type::Slice(slice) => {
+                let element = &slice.elem;
+                Passing::Lent(quote_spanned!(ty.span()=> ::std::vec::Vec<#element>))
+            }
+            owned => Passing::Lent(quote!(#owned)),
+        }
+    }
+}
+
+/// serde reads a reference to such a type from the message itself.
+pub(crate) fn is_borrowed_by_serde(ty: &TypePath) -> bool {
+    spelled(ty).is_some_and(|(path, _)| {
+        matches!(path.as_str(), "str" | "Path" | "std::path::Path" | "serde_bytes::Bytes")
+    })
+}
+
+/// The type without invisible groups and parentheses.
+pub(crate) fn peeled(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => peeled(&group.elem),
+        Type::Paren(paren) => peeled(&paren.elem),
+        ty => ty,
+    }
+}
+
+/// The two types of a `Result<T, E>`; `None` in place of them where they are not both written.
+pub(crate) fn of_result(ty: &Type) -> Option<Option<(Type, Type)>> {
+    let Type::Path(path) = peeled(ty) else { return None };
+    let last = path.path.segments.last()?;
+    if path.qself.is_some() || last.ident != "Result" {
+        return None;
+    }
+    Some(match type_arguments(last).as_slice() {
+        [value, error] => Some(((*value).clone(), (*error).clone())),
+        _ => None,
+    })
+}
+
+pub(crate) fn is_u8(ty: &Type) -> bool {
+    matches!(peeled(ty), Type::Path(path) if path.qself.is_none() && path.path.is_ident("u8"))
+}
+
+/// The path without its arguments, as text, and its last segment.
+fn spelled(ty: &TypePath) -> Option<(String, &PathSegment)> {
+    if ty.qself.is_some() {
+        return None;
+    }
+    let names: Vec<String> = ty.path.segments.iter().map(|part| part.ident.to_string()).collect();
+    Some((names.join("::"), ty.path.segments.last()?))
+}
+
+fn type_arguments(segment: &PathSegment) -> Vec<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return Vec::new() };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(peeled(ty)),
+        _ => None,
+    });
+    types.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(ty: &str) -> String {
+        let ty: Type = syn::parse_str(ty).unwrap();
+        Form::of(&ty).tokens(&quote!(p)).to_string().replace(' ', "").replace("p::", "")
+    }
+
+    #[test]
+    fn byte_strings_are_known_by_their_names() {
+        for raw in
+            ["&[u8]", "Vec<u8>", "&Vec<u8>", "Bytes", "bytes::Bytes", "::bytes::Bytes", "ByteBuf"]
+        {
+            assert_eq!(form(raw), "Raw", "{raw}");
+        }
+        assert_eq!(form("Box<[u8]>"), "Raw");
+        assert_eq!(form("Cow<'_, [u8]>"), "Raw");
+        assert_eq!(form("[u8; 32]"), "Fixed");
+        assert_eq!(form("&[u8; LEN]"), "Fixed");
+    }
+
+    #[test]
+    fn forms_nest_only_around_byte_strings() {
+        assert_eq!(form("Option<Bytes>"), "Opt<Raw>");
+        assert_eq!(form("Vec<(Bytes, u64)>"), "Seq<(Raw,Serde,)>");
+        assert_eq!(form("&[Bytes]"), "Seq<Raw>");
+        assert_eq!(form("Option<Vec<String>>"), "Serde");
+        assert_eq!(form("(u8, String)"), "Serde");
+        assert_eq!(form("HashMap<Vec<u8>, u8>"), "Serde");
+    }
+
+    #[test]
+    fn serde_must_know_what_is_not_a_byte_string() {
+        let of = |ty: &str| {
+            let ty: Type = syn::parse_str(ty).unwrap();
+            let types =
+                of_serde(&ty).into_iter().map(|ty| quote!(#ty).to_string().replace(' ', ""));
+            types.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("Vec<Row>"), "Vec<Row>");
+        assert_eq!(of("Option<(Bytes, Row, u8)>"), "Row u8");
+        assert_eq!(of("&[Row]"), "Row");
+        assert_eq!(of("&Row"), "Row");
+        assert_eq!(of("&str"), "");
+        assert_eq!(of("Key<'_>"), "");
+        assert_eq!(of("Option<&[u8]>"), "");
+    }
+
+    #[test]
+    fn other_types_are_left_to_serde() {
+        for serde in
+            ["my::Bytes", "u8", "&str", "[u16; 4]", "Vec<Row>", "<A as B>::Bytes", "Cow<'_, str>"]
+        {
+            assert_eq!(form(serde), "Serde", "{serde}");
+        }
+    }
+}

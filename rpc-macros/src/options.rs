@@ -1,0 +1,99 @@
+//! What is written in `#[farcall::service(...)]` and `#[rpc(...)]`.
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, Ident, ItemTrait, LitInt, LitStr, Path, Result, TraitItem, parse_quote,
+};
+
+/// The options of a service.
+pub(crate) struct ServiceOptions {
+    /// Where the facade is.
+    pub(crate) krate: Path,
+    /// The name in the handshake and in the ids.
+    pub(crate) name: String,
+}
+
+/// The options of a method.
+#[derive(Default)]
+pub(crate) struct MethodOptions {
+    /// The id to take instead of the hash.
+    pub(crate) id: Option<(u32, Span)>,
+    /// May it run twice?
+    pub(crate) idempotent: bool,
+}
+
+pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<ServiceOptions> {
+    let mut krate: Option<Path> = None;
+    let mut name: Option<LitStr> = None;
+    syn::meta::parser(|meta| {
+        if meta.path.is_ident("crate") {
+            once(&krate, &meta.path)?;
+            krate = Some(meta.value()?.call(Path::parse_mod_style)?);
+        } else if meta.path.is_ident("name") {
+            once(&name, &meta.path)?;
+            name = Some(meta.value()?.parse()?);
+        } else {
+            return Err(meta.error(
+                "unknown option of a service: there are `name = \"...\"` and `crate = path`",
+            ));
+        }
+        Ok(())
+    })
+    .parse2(options)?;
+    let name = match name {
+        None => item.ident.unraw().to_string(),
+        Some(name) if name.value().is_empty() => {
+            return Err(Error::new(name.span(), "the name of a service cannot be empty"));
+        }
+        Some(name) => name.value(),
+    };
+    Ok(ServiceOptions { krate: krate.unwrap_or_else(|| parse_quote!(::farcall)), name })
+}
+
+pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
+    let mut options = MethodOptions::default();
+    for attribute in attributes.iter().filter(|attribute| is_rpc(attribute)) {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("id") {
+                once(&options.id, &meta.path)?;
+                let literal: LitInt = meta.value()?.parse()?;
+                let id =
+                    literal.base10_parse::<u32>().ok().filter(|id| *id != 0).ok_or_else(|| {
+                        Error::new(literal.span(), "an id is a number from 1 to 4294967295")
+                    })?;
+                options.id = Some((id, literal.span()));
+            } else if meta.path.is_ident("idempotent") {
+                options.idempotent = true;
+            } else {
+                return Err(
+                    meta.error("unknown option of a method: there are `id = N` and `idempotent`")
+                );
+            }
+            Ok(())
+        })?;
+    }
+    Ok(options)
+}
+
+/// Takes our own attributes off: the compiler does not know them.
+pub(crate) fn strip(item: &mut ItemTrait) {
+    for item in &mut item.items {
+        if let TraitItem::Fn(method) = item {
+            method.attrs.retain(|attribute| !is_rpc(attribute));
+        }
+    }
+}
+
+fn is_rpc(attribute: &Attribute) -> bool {
+    attribute.path().get_ident().is_some_and(|ident: &Ident| ident == "rpc")
+}
+
+fn once<T>(option: &Option<T>, path: &Path) -> Result<()> {
+    match option {
+        None => Ok(()),
+        Some(_) => Err(Error::new(path.span(), "this option is given twice")),
+    }
+}
