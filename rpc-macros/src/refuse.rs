@@ -12,8 +12,8 @@ use syn::{
     TypeReference,
 };
 
-use crate::forms;
 use crate::model::Errors;
+use crate::{forms, hash};
 
 /// The codec has tuples of up to eight parts; more arguments than that are a struct with a name for each.
 const MAX_ARGUMENTS: usize = 8;
@@ -252,7 +252,7 @@ struct Types<'e> {
 impl Types<'_> {
     /// One error for one reference is enough: what it refers to is not looked at.
     fn reference(&mut self, reference: &TypeReference) -> bool {
-        let text = reference.to_token_stream().to_string().replace("& ", "&").replace(" :: ", "::");
+        let text = hash::normalised(reference.to_token_stream());
         let owned = owned_in_place_of(reference);
         if reference.mutability.is_some() {
             self.errors.at(
@@ -383,9 +383,9 @@ fn borrows_bytes(reference: &TypeReference) -> bool {
 fn owned_in_place_of(reference: &TypeReference) -> String {
     match forms::peeled(&reference.elem) {
         Type::Slice(slice) if forms::is_u8(&slice.elem) => "Bytes` or `Vec<u8>".to_owned(),
-        Type::Slice(slice) => format!("Vec<{}>", slice.elem.to_token_stream()),
+        Type::Slice(slice) => format!("Vec<{}>", hash::normalised(slice.elem.to_token_stream())),
         Type::Path(path) if path.path.is_ident("str") => "String".to_owned(),
         Type::Path(path) if path.path.is_ident("Path") => "PathBuf".to_owned(),
-        other => other.to_token_stream().to_string().replace(" :: ", "::"),
+        other => hash::normalised(other.to_token_stream()),
     }
 }

@@ -1,0 +1,7 @@
+#[farcall::service]
+trait Store {
+    #[cfg(unix)]
+    fn get(&self);
+}
+
+fn main() {}
