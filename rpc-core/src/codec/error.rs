@@ -25,16 +25,10 @@ pub enum EncodeError {
         /// The size that was written, where it was less; otherwise more than `promised`.
         found: usize,
     },
-    /// The value is nested deeper than any value that a peer would accept.
-    #[error("the value is nested deeper than {limit} levels")]
-    TooDeep {
-        /// The deepest that is allowed.
-        limit: u32,
-    },
 }
 
 /// Bytes that are not an encoding of the type that they should hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The message ends before the value does.
@@ -66,4 +60,13 @@ pub enum DecodeError {
     /// The bytes break a rule of the format.
     #[error("{0}")]
     Format(&'static str),
+    /// The type's own `Deserialize` refused what it found.
+    #[error("{0}")]
+    Refused(Box<str>),
+}
+
+impl DecodeError {
+    pub(super) const SELF_DESCRIBING: Self = Self::Format(
+        "the type needs a format that describes itself: serde attributes such as `flatten`, `untagged` and `tag` cannot travel",
+    );
 }

@@ -15,6 +15,7 @@
 
 mod bytes;
 mod compound;
+mod deserializer;
 mod error;
 mod payload;
 mod reader;

@@ -111,16 +111,6 @@ impl<'m> Reader<'m> {
         }
         Err(DecodeError::Trailing { left: self.rest.len() })
     }
-
-    #[inline]
-    pub(super) fn rest(&self) -> &'m [u8] {
-        self.rest
-    }
-
-    #[inline]
-    pub(super) fn set_rest(&mut self, rest: &'m [u8]) {
-        self.rest = rest;
-    }
 }
 
 /// A part of a message.

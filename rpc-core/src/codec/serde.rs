@@ -1,8 +1,9 @@
-//! Any type with serde's traits, through postcard.
+//! Any type with serde's traits.
 
 use ::serde::{Deserialize, Serialize};
 use postcard::ser_flavors::{Flavor, Size};
 
+use super::deserializer::Deserializer;
 use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
 
 /// The form of every type that is not a byte string: what its `Serialize` and `Deserialize` say.
@@ -28,13 +29,7 @@ impl<T: Serialize + ?Sized> Encode<T> for Serde {
 impl<'m, T: Deserialize<'m>> Decode<'m, T> for Serde {
     #[inline]
     fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError> {
-        match postcard::take_from_bytes(reader.rest()) {
-            Ok((value, rest)) => {
-                reader.set_rest(rest);
-                Ok(value)
-            }
-            Err(why) => Err(unreadable(&why)),
-        }
+        T::deserialize(&mut Deserializer::new(reader))
     }
 }
 
@@ -68,19 +63,4 @@ fn unwritable(why: postcard::Error) -> EncodeError {
         | postcard::Error::SerializeSeqLengthUnknown => EncodeError::Unsupported,
         _ => EncodeError::Refused,
     }
-}
-
-#[cold]
-fn unreadable(why: &postcard::Error) -> DecodeError {
-    DecodeError::Format(match why {
-        postcard::Error::DeserializeUnexpectedEnd => return DecodeError::Truncated { missing: 1 },
-        postcard::Error::DeserializeBadVarint => "a number does not fit its type",
-        postcard::Error::DeserializeBadBool => "a bool is neither true nor false",
-        postcard::Error::DeserializeBadChar => "a char is not one",
-        postcard::Error::DeserializeBadUtf8 => "a string is not UTF-8",
-        postcard::Error::DeserializeBadOption => "an option is neither none nor some",
-        postcard::Error::DeserializeBadEnum => "an enum has no such variant",
-        postcard::Error::WontImplement => "the type asks for a format that describes itself",
-        _ => "the type's own `Deserialize` refused the value",
-    })
 }

@@ -176,6 +176,113 @@ fn lengths_that_do_not_end_are_refused() {
     assert!(matches!(read::<Raw, &[u8]>(&beyond), Err(DecodeError::Format(_))));
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Everything {
+    small: (u8, i8, bool, char),
+    numbers: (u16, i16, u32, i32, u64, i64, u128, i128),
+    floats: (f32, f64),
+    text: String,
+    bytes: ByteBuf,
+    nothing: (),
+    unit: Unit,
+    newtype: Newtype,
+    map: std::collections::BTreeMap<String, Option<i16>>,
+    list: Vec<Newtype>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Unit;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Newtype(u64);
+
+proptest! {
+    #[test]
+    fn what_is_read_is_what_postcard_reads(
+        small in any::<(u8, i8, bool, char)>(),
+        numbers in any::<(u16, i16, u32, i32, u64, i64, u128, i128)>(),
+        floats in (-1e30_f32..1e30, -1e300_f64..1e300),
+        text in ".*",
+        bytes in byte_strings(),
+        map in proptest::collection::btree_map(".*", any::<Option<i16>>(), 0..4),
+        list in proptest::collection::vec(any::<u64>().prop_map(Newtype), 0..4),
+    ) {
+        let bytes = ByteBuf::from(bytes);
+        let newtype = Newtype(numbers.4);
+        let value = Everything { small, numbers, floats, text, bytes, map, list, newtype, ..Everything::default() };
+        let message = written::<Serde, _>(&value);
+        prop_assert_eq!(postcard::from_bytes::<Everything>(&message), Ok(value.clone()));
+        prop_assert_eq!(read::<Serde, Everything>(&message), Ok(value));
+    }
+
+    #[test]
+    fn what_postcard_refuses_is_refused(garbage in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let theirs = postcard::take_from_bytes::<Everything>(&garbage).ok();
+        let mut reader = Reader::borrowed(&garbage);
+        let ours = Serde::read(&mut reader).ok();
+        prop_assert_eq!(theirs.map(|(value, rest)| (value, rest.len())), ours.map(|value: Everything| (value, reader.remaining())));
+    }
+
+    #[test]
+    fn numbers_are_read_as_postcard_reads_them(bytes in proptest::collection::vec(prop_oneof![Just(0x80_u8), Just(0xFF), any::<u8>()], 0..21)) {
+        fn agree<'m, T: Deserialize<'m> + PartialEq + std::fmt::Debug>(bytes: &'m [u8]) {
+            assert_eq!(read::<Serde, T>(bytes).ok(), postcard::take_from_bytes::<T>(bytes).ok().filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value));
+        }
+        for end in 0..=bytes.len() {
+            let bytes = &bytes[..end];
+            agree::<u16>(bytes);
+            agree::<i16>(bytes);
+            agree::<u32>(bytes);
+            agree::<i32>(bytes);
+            agree::<u64>(bytes);
+            agree::<i64>(bytes);
+            agree::<u128>(bytes);
+            agree::<i128>(bytes);
+            agree::<char>(bytes);
+        }
+    }
+}
+
+#[test]
+fn a_value_nested_too_deep_is_refused_before_the_stack_ends() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum List {
+        End,
+        More(Box<List>),
+    }
+    let nested = |depth: usize| {
+        let mut message = vec![1; depth];
+        message.push(0);
+        message
+    };
+    assert!(read::<Serde, List>(&nested(100)).is_ok());
+    assert_eq!(read::<Serde, List>(&nested(10_000_000)), Err(DecodeError::TooDeep { limit: 128 }));
+}
+
+#[test]
+fn elements_that_take_no_bytes_cannot_keep_a_server_busy() {
+    assert_eq!(read::<Serde, Vec<()>>(&[3]), Ok(vec![(); 3]));
+    let endless = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F];
+    assert!(matches!(read::<Serde, Vec<Unit>>(&endless), Err(DecodeError::Format(_))));
+    assert!(matches!(read::<Serde, Vec<Vec<()>>>(&endless), Err(DecodeError::Truncated { .. })));
+}
+
+#[test]
+fn a_refusal_of_the_type_is_told_but_not_at_any_length() {
+    let long = written::<Serde, _>(&"x".repeat(10_000));
+    struct Picky;
+    impl<'de> Deserialize<'de> for Picky {
+        fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = String::deserialize(deserializer)?;
+            Err(::serde::de::Error::custom(format_args!("no such thing: {text}")))
+        }
+    }
+    let Err(DecodeError::Refused(text)) = read::<Serde, Picky>(&long) else {
+        panic!("it was accepted")
+    };
+    assert!(text.starts_with("no such thing: xx") && text.len() <= 200);
+}
+
 #[test]
 fn a_type_that_is_not_deterministic_is_caught() {
     struct Growing(std::cell::Cell<usize>);

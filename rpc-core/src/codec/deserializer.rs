@@ -1,0 +1,431 @@
+//! serde's way in: postcard's format, read with bounds that postcard's own reader does not have.
+//!
+//! A peer can send a value nested a million deep in a few megabytes, or a sequence of 2^60 elements that take no bytes
+//! each. The first would overflow the thread's stack, which ends the process; the second would never end.
+
+use std::fmt::Display;
+
+use ::serde::de::value::U32Deserializer;
+use ::serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
+
+use super::{DecodeError, Reader};
+
+/// How deep values can nest: as deep as in `serde_json`, whose users have not missed more.
+const MAX_DEPTH: u32 = 128;
+
+/// How many elements of a message's sequences and maps can take no bytes.
+const MAX_EMPTY_ELEMENTS: u32 = 65_536;
+
+/// Reads values through serde.
+pub(super) struct Deserializer<'r, 'm> {
+    reader: &'r mut Reader<'m>,
+    depth: u32,
+    empty_elements: u32,
+}
+
+impl<'r, 'm> Deserializer<'r, 'm> {
+    #[inline]
+    pub(super) fn new(reader: &'r mut Reader<'m>) -> Self {
+        Self { reader, depth: 0, empty_elements: 0 }
+    }
+
+    #[inline]
+    fn nested<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
+        if self.depth == MAX_DEPTH {
+            return Err(DecodeError::TooDeep { limit: MAX_DEPTH });
+        }
+        self.depth += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    #[inline]
+    fn elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
+        Elements { deserializer: self, left }
+    }
+
+    /// An unsigned number of this many bits.
+    #[inline]
+    fn unsigned(&mut self, bits: u32) -> Result<u64, DecodeError> {
+        let first = self.reader.take_byte()?;
+        if first < 0x80 {
+            return Ok(u64::from(first));
+        }
+        Ok(self.long(u128::from(first & 0x7f), bits)? as u64)
+    }
+
+    #[inline]
+    fn signed(&mut self, bits: u32) -> Result<i64, DecodeError> {
+        let folded = self.unsigned(bits)?;
+        Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
+    }
+
+    fn wide(&mut self) -> Result<u128, DecodeError> {
+        let first = self.reader.take_byte()?;
+        if first < 0x80 {
+            return Ok(u128::from(first));
+        }
+        self.long(u128::from(first & 0x7f), u128::BITS)
+    }
+
+    fn long(&mut self, low: u128, bits: u32) -> Result<u128, DecodeError> {
+        let mut number = low;
+        let mut shift = 7;
+        loop {
+            let byte = self.reader.take_byte()?;
+            let part = u128::from(byte & 0x7f);
+            if shift >= bits || part >> (bits - shift).min(7) != 0 {
+                return Err(DecodeError::Format("a number does not fit its type"));
+            }
+            number |= part << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+            shift += 7;
+        }
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let bytes = self.reader.take(N)?.as_slice();
+        bytes.try_into().map_err(|_| DecodeError::ArrayLength { expected: N, found: bytes.len() })
+    }
+
+    #[inline]
+    fn bytes(&mut self) -> Result<&'m [u8], DecodeError> {
+        let len = self.reader.take_length()?;
+        Ok(self.reader.take(len)?.as_slice())
+    }
+
+    #[inline]
+    fn text(&mut self) -> Result<&'m str, DecodeError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Format("a string is not UTF-8"))
+    }
+}
+
+macro_rules! number {
+    ($($deserialize:ident $visit:ident $read:ident $type:ty),*) => {$(
+        #[inline]
+        fn $deserialize<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+            // Within the type's bits: `$read` has checked it.
+            visitor.$visit(self.$read(<$type>::BITS)? as $type)
+        }
+    )*};
+}
+
+impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
+    type Error = DecodeError;
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    number!(
+        deserialize_u16 visit_u16 unsigned u16,
+        deserialize_u32 visit_u32 unsigned u32,
+        deserialize_u64 visit_u64 unsigned u64,
+        deserialize_i16 visit_i16 signed i16,
+        deserialize_i32 visit_i32 signed i32,
+        deserialize_i64 visit_i64 signed i64
+    );
+
+    #[inline]
+    fn deserialize_u8<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_u8(self.reader.take_byte()?)
+    }
+
+    #[inline]
+    fn deserialize_i8<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_i8(self.reader.take_byte()? as i8)
+    }
+
+    fn deserialize_u128<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_u128(self.wide()?)
+    }
+
+    fn deserialize_i128<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let folded = self.wide()?;
+        visitor.visit_i128((folded >> 1) as i128 ^ -((folded & 1) as i128))
+    }
+
+    #[inline]
+    fn deserialize_bool<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.reader.take_byte()? {
+            0 => visitor.visit_bool(false),
+            1 => visitor.visit_bool(true),
+            _ => Err(DecodeError::Format("a bool is neither true nor false")),
+        }
+    }
+
+    #[inline]
+    fn deserialize_f32<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_f32(f32::from_le_bytes(self.array()?))
+    }
+
+    #[inline]
+    fn deserialize_f64<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_f64(f64::from_le_bytes(self.array()?))
+    }
+
+    fn deserialize_char<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let mut chars = self.text()?.chars();
+        match (chars.next(), chars.next()) {
+            (Some(only), None) => visitor.visit_char(only),
+            _ => Err(DecodeError::Format("a char is not one")),
+        }
+    }
+
+    #[inline]
+    fn deserialize_str<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_borrowed_str(self.text()?)
+    }
+
+    #[inline]
+    fn deserialize_string<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    #[inline]
+    fn deserialize_bytes<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_borrowed_bytes(self.bytes()?)
+    }
+
+    #[inline]
+    fn deserialize_byte_buf<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_bytes(visitor)
+    }
+
+    #[inline]
+    fn deserialize_option<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.reader.take_byte()? {
+            0 => visitor.visit_none(),
+            1 => self.nested(|inner| visitor.visit_some(inner)),
+            _ => Err(DecodeError::Format("an option is neither none nor some")),
+        }
+    }
+
+    #[inline]
+    fn deserialize_unit<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+
+    #[inline]
+    fn deserialize_unit_struct<V: Visitor<'m>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+
+    #[inline]
+    fn deserialize_newtype_struct<V: Visitor<'m>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.nested(|inner| visitor.visit_newtype_struct(inner))
+    }
+
+    #[inline]
+    fn deserialize_seq<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let len = self.reader.take_length()?;
+        self.nested(|inner| visitor.visit_seq(inner.elements(len)))
+    }
+
+    #[inline]
+    fn deserialize_tuple<V: Visitor<'m>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.nested(|inner| visitor.visit_seq(inner.elements(len)))
+    }
+
+    #[inline]
+    fn deserialize_tuple_struct<V: Visitor<'m>>(
+        self,
+        _name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    #[inline]
+    fn deserialize_struct<V: Visitor<'m>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    #[inline]
+    fn deserialize_map<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let len = self.reader.take_length()?;
+        self.nested(|inner| visitor.visit_map(inner.elements(len)))
+    }
+
+    #[inline]
+    fn deserialize_enum<V: Visitor<'m>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.nested(|inner| visitor.visit_enum(Variant(inner)))
+    }
+
+    fn deserialize_identifier<V: Visitor<'m>>(self, _: V) -> Result<V::Value, DecodeError> {
+        Err(DecodeError::SELF_DESCRIBING)
+    }
+
+    fn deserialize_any<V: Visitor<'m>>(self, _: V) -> Result<V::Value, DecodeError> {
+        Err(DecodeError::SELF_DESCRIBING)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'m>>(self, _: V) -> Result<V::Value, DecodeError> {
+        Err(DecodeError::SELF_DESCRIBING)
+    }
+}
+
+/// The elements of a sequence, a tuple or a map, as far as they are not yet read.
+struct Elements<'d, 'r, 'm> {
+    deserializer: &'d mut Deserializer<'r, 'm>,
+    left: usize,
+}
+
+impl<'m> Elements<'_, '_, 'm> {
+    #[inline]
+    fn next<S: DeserializeSeed<'m>>(&mut self, seed: S) -> Result<Option<S::Value>, DecodeError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let before = self.deserializer.reader.remaining();
+        let value = seed.deserialize(&mut *self.deserializer)?;
+        if self.deserializer.reader.remaining() == before {
+            self.deserializer.empty_elements += 1;
+            if self.deserializer.empty_elements > MAX_EMPTY_ELEMENTS {
+                return Err(DecodeError::Format("too many elements that take no bytes"));
+            }
+        }
+        Ok(Some(value))
+    }
+
+    /// What a peer says of a length is not believed beyond what its message can hold.
+    #[inline]
+    fn believable(&self) -> Option<usize> {
+        Some(self.left.min(self.deserializer.reader.remaining()))
+    }
+}
+
+impl<'m> de::SeqAccess<'m> for Elements<'_, '_, 'm> {
+    type Error = DecodeError;
+
+    #[inline]
+    fn next_element_seed<S: DeserializeSeed<'m>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeError> {
+        self.next(seed)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        self.believable()
+    }
+}
+
+impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
+    type Error = DecodeError;
+
+    #[inline]
+    fn next_key_seed<S: DeserializeSeed<'m>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeError> {
+        self.next(seed)
+    }
+
+    #[inline]
+    fn next_value_seed<S: DeserializeSeed<'m>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, DecodeError> {
+        seed.deserialize(&mut *self.deserializer)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        self.believable()
+    }
+}
+
+/// An enum's variant.
+struct Variant<'d, 'r, 'm>(&'d mut Deserializer<'r, 'm>);
+
+impl<'m> de::EnumAccess<'m> for Variant<'_, '_, 'm> {
+    type Error = DecodeError;
+    type Variant = Self;
+
+    #[inline]
+    fn variant_seed<S: DeserializeSeed<'m>>(
+        self,
+        seed: S,
+    ) -> Result<(S::Value, Self), DecodeError> {
+        let index = self.0.unsigned(u32::BITS)? as u32;
+        let index: U32Deserializer<DecodeError> = index.into_deserializer();
+        Ok((seed.deserialize(index)?, self))
+    }
+}
+
+impl<'m> de::VariantAccess<'m> for Variant<'_, '_, 'm> {
+    type Error = DecodeError;
+
+    #[inline]
+    fn unit_variant(self) -> Result<(), DecodeError> {
+        Ok(())
+    }
+
+    #[inline]
+    fn newtype_variant_seed<S: DeserializeSeed<'m>>(
+        self,
+        seed: S,
+    ) -> Result<S::Value, DecodeError> {
+        seed.deserialize(self.0)
+    }
+
+    #[inline]
+    fn tuple_variant<V: Visitor<'m>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        visitor.visit_seq(self.0.elements(len))
+    }
+
+    #[inline]
+    fn struct_variant<V: Visitor<'m>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        visitor.visit_seq(self.0.elements(fields.len()))
+    }
+}
+
+impl de::Error for DecodeError {
+    fn custom<T: Display>(message: T) -> Self {
+        // The text may quote the message: as long as the peer likes.
+        const MAX_CHARS: usize = 200;
+        DecodeError::Refused(message.to_string().chars().take(MAX_CHARS).collect())
+    }
+}
