@@ -1,1 +1,42 @@
 //! What every farcall verbs device must do, as a suite generic over the device.
+//!
+//! Each [`Case`] is one rule of the InfiniBand specification, or one promise of `farcall-verbs`, written
+//! against its public API only. A case has two ends, an initiator and a target, which run the same
+//! `async` function by their [`Role`]; beside the device they have a [`Link`], over which they agree
+//! on what comes next. A [`Fixture`] decides where the ends run: in two threads, in two processes, or
+//! in turn in one thread (as a device in virtual time needs it). Every wait is bounded, by the
+//! device's own clock.
+//!
+//! A device runs the suite in a test file of its own, where each case becomes one `#[test]`:
+//!
+//! ```
+//! mod threads {
+//!     use farcall_verbs_conformance::{Threads, device_conformance};
+//!     device_conformance!(Threads::on("shm"));
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! Where there is no test harness, [`run_all`] runs [`cases`] one after the other; the program
+//! `device-conformance` does that from a command line.
+//!
+//! Ends call into the device while they wait for what the device must bring; a device need not make
+//! progress on work of an end that does not poll.
+
+mod case;
+mod cases;
+pub mod drive;
+mod end;
+mod fixture;
+mod link;
+mod list;
+mod rig;
+mod usage;
+mod verdict;
+
+pub use case::{Body, Case, Tally, check, find, run_all};
+pub use end::{End, PATIENCE_NS, Powers, Role, turn};
+pub use fixture::{Fixture, OneThread, Processes, Threads, play_as_child};
+pub use link::{ChannelLink, Link, LinkClosed, StreamLink, WRITE_TIMEOUT};
+pub use list::cases;
+pub use verdict::{CaseResult, Halt, Verdict};

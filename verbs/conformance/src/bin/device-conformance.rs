@@ -1,0 +1,53 @@
+//! Runs the device conformance suite from the command line, where no test harness is at hand.
+
+use std::process::ExitCode;
+
+use farcall_verbs_conformance::{Fixture, OneThread, Processes, Threads, Verdict, cases};
+use farcall_verbs_conformance::{play_as_child, run_all};
+
+const USAGE: &str = "\
+usage: device-conformance list
+       device-conformance run DEVICE [processes|threads|one-thread] [FILTER]
+
+Plays every case whose name contains FILTER, each with its two ends in two processes
+(or in two threads, or in one thread), and exits with 0 only if none failed.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["list"] => {
+            cases().iter().for_each(|case| println!("{}", case.name));
+            ExitCode::SUCCESS
+        }
+        ["run", device] => run(device, "processes", ""),
+        ["run", device, ends] => run(device, ends, ""),
+        ["run", device, ends, filter] => run(device, ends, filter),
+        ["end", ..] => match play_as_child(&arguments[1..]) {
+            Ok(Verdict::Failed(_) | Verdict::PeerLeft(_)) => ExitCode::FAILURE,
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => failed(&error.to_string()),
+        },
+        _ => failed(USAGE),
+    }
+}
+
+fn run(device: &str, ends: &str, filter: &str) -> ExitCode {
+    let fixture: Box<dyn Fixture> = match ends {
+        "threads" => Box::new(Threads::on(device)),
+        "one-thread" => Box::new(OneThread::on(device)),
+        "processes" => match std::env::current_exe() {
+            Ok(program) => Box::new(Processes::new(program, device)),
+            Err(error) => return failed(&format!("cannot find this program: {error}")),
+        },
+        _ => return failed(USAGE),
+    };
+    let tally = run_all(&*fixture, filter, |case, verdict| println!("{:<72} {verdict}", case.name));
+    println!("{}: {tally}", fixture.name());
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,184 @@
+//! One end of a case: its device, its link to the other end, and bounded waiting.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use farcall_verbs::{CompletionChannel, Device, OpenError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::link::{Link, LinkClosed};
+use crate::verdict::{CaseResult, Halt};
+
+/// Which half of a case an end plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Posts the operations that the case is about.
+    Initiator,
+    /// Owns the memory, or the receives, that they reach.
+    Target,
+}
+
+/// What a fixture can do beside carrying a case; a case that needs more is not applicable there.
+#[derive(Default)]
+pub struct Powers {
+    /// Kills the other end at once, with no chance to say goodbye (SIGKILL, a power cut).
+    pub kill_peer: Option<Box<dyn FnMut()>>,
+    /// Opens this end's device once more.
+    pub reopen: Option<Box<dyn Fn() -> Result<Device, OpenError>>>,
+    /// Nothing else runs in this end's process, so its descriptors and mappings may be counted.
+    pub own_process: bool,
+    /// This end has a thread of its own, which may sleep in the device. Otherwise both ends (and
+    /// perhaps time itself) only move when every end has given up its turn.
+    pub may_block: bool,
+}
+
+/// No single wait is longer, by the device's clock: ample on a machine that is busy with other things.
+pub const PATIENCE_NS: u64 = 15_000_000_000;
+
+/// One end of a case.
+pub struct End {
+    role: Role,
+    device: Device,
+    link: Box<dyn Link>,
+    powers: Powers,
+}
+
+impl End {
+    /// An end on `device` whose peer is at the other side of `link`.
+    pub fn new(role: Role, device: Device, link: Box<dyn Link>, powers: Powers) -> End {
+        End { role, device, link, powers }
+    }
+
+    /// Which half of the case to play.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// This end's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What the fixture can do.
+    pub fn powers(&mut self) -> &mut Powers {
+        &mut self.powers
+    }
+
+    /// Tells the other end something; it takes it with [`End::hear`].
+    pub fn tell<T: Serialize + ?Sized>(&mut self, what: &T) -> CaseResult {
+        let message = postcard::to_allocvec(what)?;
+        self.link.send(&message).map_err(|LinkClosed| left())
+    }
+
+    /// Waits for what the other end tells next.
+    pub async fn hear<T: DeserializeOwned>(&mut self) -> CaseResult<T> {
+        let message = self.hear_bytes().await?;
+        Ok(postcard::from_bytes(&message)?)
+    }
+
+    async fn hear_bytes(&mut self) -> CaseResult<Vec<u8>> {
+        let deadline_ns = self.deadline_ns();
+        loop {
+            match self.link.try_receive() {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(LinkClosed) => return Err(left()),
+            }
+            if self.device.now_ns() > deadline_ns {
+                return Err(Halt::PeerLeft("the other end has not spoken in time".into()));
+            }
+            turn().await;
+        }
+    }
+
+    /// What the other end has told, if anything: for loops that work while they wait.
+    pub fn overhear<T: DeserializeOwned>(&mut self) -> CaseResult<Option<T>> {
+        match self.link.try_receive() {
+            Ok(Some(message)) => Ok(Some(postcard::from_bytes(&message)?)),
+            Ok(None) => Ok(None),
+            Err(LinkClosed) => Err(left()),
+        }
+    }
+
+    /// Tells and hears at once: each end learns the other's value.
+    pub async fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> CaseResult<T> {
+        self.tell(mine)?;
+        self.hear().await
+    }
+
+    /// Neither end goes on before both are here.
+    pub async fn meet(&mut self) -> CaseResult {
+        self.exchange(&()).await
+    }
+
+    /// Waits, with a bound, until `attempt` finds what it looks for.
+    pub async fn poll_until<T>(
+        &self,
+        what: &str,
+        mut attempt: impl FnMut() -> CaseResult<Option<T>>,
+    ) -> CaseResult<T> {
+        let deadline_ns = self.deadline_ns();
+        loop {
+            if let Some(found) = attempt()? {
+                return Ok(found);
+            }
+            if self.device.now_ns() > deadline_ns {
+                return Err(Halt::Failed(format!("waited in vain for {what}")));
+            }
+            turn().await;
+        }
+    }
+
+    /// Sleeps until `channel` has an event or `timeout_ns` have passed; true for an event.
+    pub async fn sleep_until_event(
+        &self,
+        channel: &CompletionChannel,
+        timeout_ns: u64,
+    ) -> CaseResult<bool> {
+        if self.powers.may_block {
+            return Ok(channel.wait(std::time::Duration::from_nanos(timeout_ns))?);
+        }
+        let deadline_ns = self.device.now_ns().saturating_add(timeout_ns);
+        loop {
+            if channel.wait(std::time::Duration::ZERO)? {
+                return Ok(true);
+            }
+            if self.device.now_ns() > deadline_ns {
+                return Ok(false);
+            }
+            turn().await;
+        }
+    }
+
+    /// When a wait that starts now has taken too long.
+    pub fn deadline_ns(&self) -> u64 {
+        self.device.now_ns().saturating_add(PATIENCE_NS)
+    }
+}
+
+fn left() -> Halt {
+    Halt::PeerLeft("the other end closed the link".into())
+}
+
+/// Gives up the turn once: the other end, and time, may move.
+pub async fn turn() {
+    Turn { taken: false }.await;
+}
+
+struct Turn {
+    taken: bool,
+}
+
+impl Future for Turn {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.taken {
+            return Poll::Ready(());
+        }
+        self.taken = true;
+        Poll::Pending
+    }
+}
