@@ -149,6 +149,9 @@ pub enum Backpressure {
     /// As many calls wait in this client as it may hold.
     #[error("the client holds as many calls as it may")]
     Calls,
+    /// The server has no room for another call.
+    #[error("the server holds as many calls as it may")]
+    Server,
 }
 
 /// Why a slot could not be reserved.

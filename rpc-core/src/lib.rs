@@ -1,14 +1,23 @@
 //! Calls, deadlines, dispatch and executors of farcall; knows no RDMA.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod codec;
 pub mod error;
+mod idle;
+pub mod metrics;
+pub mod server;
 pub mod service;
 pub mod time;
 pub mod transport;
+mod wire;
 
+pub use client::{Connection, ConnectionOptions, PendingCall};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
     TransportFailure,
 };
-pub use service::{Answer, Method, MethodDescription, ServiceDescription};
+pub use idle::IdlePolicy;
+pub use metrics::{Metrics, MetricsSnapshot};
+pub use server::{CallContext, CancelPolicy, Reply, RunningServer, Server, ServerBuilder};
+pub use service::{Answer, Method, MethodDescription, PollClient, Service, ServiceDescription};

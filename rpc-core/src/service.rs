@@ -1,7 +1,9 @@
 //! A service as its generated code describes it.
 
+use crate::client::Connection;
 use crate::codec::{self, Decode, DecodeError, Reader};
 use crate::error::{CallError, RpcError};
+use crate::server::Reply;
 use crate::transport::Message;
 
 /// A service: its name, its methods, and a fingerprint of its signatures.
@@ -115,3 +117,27 @@ pub trait Travels {}
 
 #[diagnostic::do_not_recommend]
 impl<T: serde::Serialize + serde::de::DeserializeOwned> Travels for T {}
+
+/// What a server serves. Generated for each service trait.
+///
+/// Each server thread works on its own instance, which it alone uses.
+pub trait Service: Send + 'static {
+    /// The service's name, methods and fingerprint.
+    fn description(&self) -> &'static ServiceDescription;
+
+    /// Handles one call: finds the method, decodes the arguments, runs the handler, answers. A reply that is dropped
+    /// says that the handler panicked.
+    fn dispatch(&self, method: u32, arguments: Message<'_>, reply: Reply<'_>);
+}
+
+/// A client for a thread that owns its connection. Generated for each service trait.
+pub trait PollClient: Sized {
+    /// The service that it calls.
+    const DESCRIPTION: &'static ServiceDescription;
+
+    /// A client that calls over this connection.
+    fn from_connection(connection: Connection) -> Self;
+
+    /// The connection, to poll it and to set its deadline.
+    fn connection(&mut self) -> &mut Connection;
+}

@@ -1,0 +1,272 @@
+//! The calls of one connection that were started and not yet taken, and their deadlines.
+
+use crate::error::{FailureKind, RpcError, TransportFailure};
+use crate::service::Answer;
+use crate::time::Instant;
+use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
+use crate::wire;
+use bytes::Bytes;
+
+/// No call: in the table of slots.
+const NOBODY: u32 = u32::MAX;
+
+/// Reply buffers longer than this are given back after use instead of kept for the next call.
+const KEPT_REPLY_BYTES: usize = 64 << 10;
+
+/// The calls, found by token (index and generation) or by slot.
+pub(super) struct Calls {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    by_slot: Vec<Posted>,
+    /// Started since the last turn: their deadlines count from the next reading of the clock.
+    unstamped: Vec<u32>,
+    /// No deadline is before this. Looked at once per turn; what ends in time never touches it again, so a deadline
+    /// that is far away costs one comparison.
+    earliest: Instant,
+    waiting: u32,
+    capacity: usize,
+    closed: Option<TransportFailure>,
+}
+
+#[derive(Clone, Copy)]
+struct Posted {
+    generation: u32,
+    call: u32,
+}
+
+struct Entry {
+    generation: u32,
+    state: State,
+    slot: SlotId,
+    timeout_ns: u64,
+    deadline: Instant,
+    reply: Vec<u8>,
+}
+
+enum State {
+    Free,
+    Waiting,
+    /// The response is in `reply`.
+    Replied,
+    RepliedOwned(Bytes),
+    Failed(RpcError),
+}
+
+impl Calls {
+    /// Room for `window` calls in flight and as many again whose answers were not taken yet, times two.
+    pub(super) fn new(window: u32) -> Self {
+        let capacity = (window as usize * 4).max(64);
+        let entry = |_| Entry {
+            generation: 0,
+            state: State::Free,
+            slot: SlotId { index: 0, generation: 0 },
+            timeout_ns: 0,
+            deadline: Instant::FAR_FUTURE,
+            reply: Vec::new(),
+        };
+        Calls {
+            entries: (0..capacity).map(entry).collect(),
+            // The lowest index is used first, so that a small window stays in few cache lines.
+            free: (0..capacity as u32).rev().collect(),
+            by_slot: vec![Posted { generation: 0, call: NOBODY }; window as usize],
+            unstamped: Vec::with_capacity(capacity),
+            earliest: Instant::FAR_FUTURE,
+            waiting: 0,
+            capacity,
+            closed: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn why_closed(&self) -> Option<TransportFailure> {
+        self.closed
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Calls whose answer has not come.
+    pub(super) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Is this call's answer still to come?
+    pub(super) fn is_waiting(&self, index: u32, generation: u32) -> bool {
+        let entry = self.entries.get(index as usize).filter(|e| e.generation == generation);
+        entry.is_some_and(|e| matches!(e.state, State::Waiting))
+    }
+
+    /// This end says goodbye.
+    pub(super) fn closed_here(&mut self) {
+        ReplySink::closed(self, TransportFailure::new(FailureKind::Closed, true));
+    }
+
+    /// A call leaves in this slot; the caller has asked [`has_room`](Self::has_room). Gives its token.
+    #[inline]
+    pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64) -> (u32, u32) {
+        let index = self.free.pop().expect("asked for room before");
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Waiting;
+        entry.slot = slot;
+        entry.timeout_ns = timeout_ns;
+        entry.deadline = Instant::FAR_FUTURE;
+        self.by_slot[slot.index as usize] = Posted { generation: slot.generation, call: index };
+        if self.unstamped.len() == self.capacity {
+            self.forget_stamps_of_the_cancelled();
+        }
+        self.unstamped.push(index);
+        self.waiting += 1;
+        (index, self.entries[index as usize].generation)
+    }
+
+    /// Only a caller that starts and cancels again and again without a poll comes here.
+    #[cold]
+    fn forget_stamps_of_the_cancelled(&mut self) {
+        self.unstamped.retain(|i| matches!(self.entries[*i as usize].state, State::Waiting));
+        self.unstamped.sort_unstable();
+        self.unstamped.dedup();
+    }
+
+    #[inline]
+    pub(super) fn has_unstamped(&self) -> bool {
+        !self.unstamped.is_empty()
+    }
+
+    /// The deadlines of what was started since the last turn count from `now`.
+    #[inline]
+    pub(super) fn stamp(&mut self, now: Instant) {
+        for index in self.unstamped.drain(..) {
+            let entry = &mut self.entries[index as usize];
+            if entry.deadline == Instant::FAR_FUTURE && matches!(entry.state, State::Waiting) {
+                entry.deadline = now.saturating_add_nanos(entry.timeout_ns);
+                self.earliest = self.earliest.min(entry.deadline);
+            }
+        }
+    }
+
+    /// No call ends by its deadline before this moment.
+    #[inline]
+    pub(super) fn earliest(&self) -> Instant {
+        self.earliest
+    }
+
+    /// Ends what is past its deadline.
+    #[cold]
+    pub(super) fn expire(&mut self, now: Instant, transport: &mut dyn ClientTransport) {
+        self.earliest = Instant::FAR_FUTURE;
+        for entry in &mut self.entries {
+            if !matches!(entry.state, State::Waiting) {
+                continue;
+            }
+            if entry.deadline <= now {
+                transport.abandon(entry.slot);
+                self.by_slot[entry.slot.index as usize].call = NOBODY;
+                self.waiting -= 1;
+                entry.state = State::Failed(RpcError::DeadlineExceeded { may_have_run: true });
+            } else {
+                self.earliest = self.earliest.min(entry.deadline);
+            }
+        }
+    }
+
+    /// The answer of a call, if it has come, made into what the call returns.
+    #[inline]
+    pub(super) fn take<R>(
+        &mut self,
+        index: u32,
+        generation: u32,
+        read: fn(Answer<'_>) -> R,
+    ) -> Option<R> {
+        let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
+        let answer = match &mut entry.state {
+            State::Free | State::Waiting => return None,
+            State::Replied => wire::open_response(Message::Borrowed(&entry.reply)),
+            State::RepliedOwned(bytes) => {
+                wire::open_response(Message::Owned(core::mem::take(bytes)))
+            }
+            State::Failed(_) => match core::mem::replace(&mut entry.state, State::Free) {
+                State::Failed(error) => Answer::Failed(error),
+                _ => return None,
+            },
+        };
+        let result = read(answer);
+        self.release(index);
+        Some(result)
+    }
+
+    /// Forgets a call. Gives the slot that is still in flight, to be abandoned.
+    pub(super) fn cancel(&mut self, index: u32, generation: u32) -> Option<SlotId> {
+        let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
+        let in_flight = match entry.state {
+            State::Free => return None,
+            State::Waiting => Some(entry.slot),
+            _ => None,
+        };
+        if let Some(slot) = in_flight {
+            self.by_slot[slot.index as usize].call = NOBODY;
+            self.waiting -= 1;
+        }
+        self.release(index);
+        in_flight
+    }
+
+    #[inline]
+    fn release(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.state = State::Free;
+        if entry.reply.capacity() > KEPT_REPLY_BYTES {
+            entry.reply = Vec::new();
+        }
+        self.free.push(index);
+    }
+
+    /// The waiting call that owns a slot; none if it was abandoned, or the slot is used anew.
+    #[inline]
+    fn owner(&mut self, slot: SlotId) -> Option<&mut Entry> {
+        let posted = self.by_slot.get_mut(slot.index as usize)?;
+        if posted.call == NOBODY || posted.generation != slot.generation {
+            return None;
+        }
+        let call = core::mem::replace(&mut posted.call, NOBODY);
+        self.waiting -= 1;
+        Some(&mut self.entries[call as usize])
+    }
+}
+
+impl ReplySink for Calls {
+    #[inline]
+    fn reply(&mut self, slot: SlotId, message: Message<'_>) {
+        let Some(entry) = self.owner(slot) else { return };
+        match message {
+            Message::Borrowed(bytes) => {
+                entry.reply.clear();
+                entry.reply.extend_from_slice(bytes);
+                entry.state = State::Replied;
+            }
+            Message::Owned(bytes) => entry.state = State::RepliedOwned(bytes),
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, slot: SlotId, why: TransportFailure) {
+        if let Some(entry) = self.owner(slot) {
+            entry.state = State::Failed(why.into());
+        }
+    }
+
+    #[cold]
+    fn closed(&mut self, why: TransportFailure) {
+        for entry in &mut self.entries {
+            if matches!(entry.state, State::Waiting) {
+                entry.state = State::Failed(why.into());
+            }
+        }
+        self.by_slot.iter_mut().for_each(|posted| posted.call = NOBODY);
+        self.waiting = 0;
+        self.earliest = Instant::FAR_FUTURE;
+        self.closed.get_or_insert(why);
+    }
+}

@@ -1,0 +1,10 @@
+//! The poll-mode client: one thread owns the connection and drives it.
+
+mod calls;
+mod connection;
+mod options;
+mod pending;
+
+pub use connection::Connection;
+pub use options::ConnectionOptions;
+pub use pending::PendingCall;

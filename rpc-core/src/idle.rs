@@ -1,0 +1,154 @@
+//! What a driver does when there is nothing to do: spin, then yield, then park.
+
+use crate::time::{Instant, saturating_nanos};
+use core::time::Duration;
+
+/// How long an idle driver spins and yields before it parks.
+///
+/// Spinning answers fastest and takes a core; a parked thread takes nothing and wakes in some microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IdlePolicy {
+    /// Spin this long after the last work.
+    pub spin: Duration,
+    /// Then give the core to others between polls, this long.
+    pub yielding: Duration,
+    /// Then sleep until an event. If false, go on yielding for ever.
+    pub park: bool,
+}
+
+impl Default for IdlePolicy {
+    /// Spins 50 us, yields 200 us, then parks.
+    fn default() -> Self {
+        IdlePolicy {
+            spin: Duration::from_micros(50),
+            yielding: Duration::from_micros(200),
+            park: true,
+        }
+    }
+}
+
+impl IdlePolicy {
+    /// Never yields, never sleeps: for a core of one's own.
+    pub const SPIN: IdlePolicy =
+        IdlePolicy { spin: Duration::MAX, yielding: Duration::ZERO, park: false };
+
+    /// Sleeps as soon as there is nothing to do.
+    pub const PARK: IdlePolicy =
+        IdlePolicy { spin: Duration::ZERO, yielding: Duration::ZERO, park: true };
+
+    /// Sets how long to spin.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Sets how long to yield after spinning.
+    pub fn yielding(mut self, yielding: Duration) -> Self {
+        self.yielding = yielding;
+        self
+    }
+
+    /// Sets whether to park after yielding.
+    pub fn park(mut self, park: bool) -> Self {
+        self.park = park;
+        self
+    }
+}
+
+/// What to do after an empty turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Spin,
+    Yield,
+    Park,
+}
+
+/// Empty turns between two readings of the clock. A turn takes some 10 ns, so `now` is at most some 300 ns old; reading
+/// it at each turn would add its cost to the time in which a message is noticed.
+const EMPTY_TURNS_PER_CLOCK: u32 = 32;
+
+/// Follows the policy, without a clock of its own.
+#[derive(Debug)]
+pub(crate) struct Idler {
+    spin_ns: u64,
+    awake_ns: u64,
+    park: bool,
+    empty_turns: u32,
+    since: Option<Instant>,
+    rest: Rest,
+}
+
+impl Idler {
+    pub(crate) fn new(policy: IdlePolicy) -> Self {
+        let spin_ns = saturating_nanos(policy.spin);
+        Idler {
+            spin_ns,
+            awake_ns: spin_ns.saturating_add(saturating_nanos(policy.yielding)),
+            park: policy.park,
+            empty_turns: 0,
+            since: None,
+            rest: Rest::Spin,
+        }
+    }
+
+    /// There was work.
+    #[inline]
+    pub(crate) fn worked(&mut self) {
+        self.empty_turns = 0;
+        self.since = None;
+        self.rest = Rest::Spin;
+    }
+
+    /// There was none. Answers whether the clock is to be read, and then [`rest`](Self::rest) asked.
+    #[inline]
+    pub(crate) fn wants_clock(&mut self) -> bool {
+        self.empty_turns = self.empty_turns.wrapping_add(1);
+        self.empty_turns.is_multiple_of(EMPTY_TURNS_PER_CLOCK) || self.rest != Rest::Spin
+    }
+
+    /// What to do now, after an empty turn whose clock was read.
+    pub(crate) fn rest(&mut self, now: Instant) -> Rest {
+        let since = *self.since.get_or_insert(now);
+        let idle_ns = now.as_nanos().saturating_sub(since.as_nanos());
+        self.rest = if idle_ns < self.spin_ns {
+            Rest::Spin
+        } else if idle_ns < self.awake_ns || !self.park {
+            Rest::Yield
+        } else {
+            Rest::Park
+        };
+        self.rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle_until_clock(idler: &mut Idler) -> u32 {
+        (1..).find(|_| idler.wants_clock()).unwrap_or(0)
+    }
+
+    #[test]
+    fn an_idle_driver_spins_then_yields_then_parks() {
+        let us = |n: u64| Instant::from_nanos(n * 1000);
+        let mut idler = Idler::new(IdlePolicy::default());
+        assert_eq!(idle_until_clock(&mut idler), EMPTY_TURNS_PER_CLOCK);
+        assert_eq!(idler.rest(us(100)), Rest::Spin);
+        assert_eq!(idler.rest(us(149)), Rest::Spin);
+        assert_eq!(idler.rest(us(150)), Rest::Yield);
+        assert!(idler.wants_clock(), "a yield costs more than the clock");
+        assert_eq!(idler.rest(us(350)), Rest::Park);
+        idler.worked();
+        assert_eq!(idler.rest(us(400)), Rest::Spin);
+    }
+
+    #[test]
+    fn the_extremes_do_only_one_thing() {
+        assert_eq!(Idler::new(IdlePolicy::PARK).rest(Instant::ZERO), Rest::Park);
+        let mut spinner = Idler::new(IdlePolicy::SPIN);
+        spinner.rest(Instant::ZERO);
+        assert_eq!(spinner.rest(Instant::from_nanos(u64::MAX - 1)), Rest::Spin);
+    }
+}

@@ -1,0 +1,73 @@
+//! Counters of one thread.
+
+use super::histogram::{Histogram, add};
+use crate::service::ServiceDescription;
+use crate::wire::Status;
+use core::sync::atomic::AtomicU64;
+use crossbeam_utils::CachePadded;
+
+/// One row per method, and one for calls of no known method.
+pub(crate) struct MethodTable {
+    pub(super) names: Vec<(&'static str, &'static str)>,
+    pub(super) ids: Vec<u32>,
+}
+
+impl MethodTable {
+    /// Rows in the order of the services, and of the methods in them.
+    pub(crate) fn new(services: &[&'static ServiceDescription]) -> Self {
+        let methods = || services.iter().flat_map(|s| s.methods.iter().map(move |m| (*s, m)));
+        let mut names: Vec<_> = methods().map(|(s, m)| (s.name, m.name)).collect();
+        names.push(("unknown", "unknown"));
+        MethodTable { names, ids: methods().map(|(_, m)| m.id).collect() }
+    }
+
+    /// The row of calls whose method nobody has.
+    pub(crate) fn unknown(&self) -> u32 {
+        self.ids.len() as u32
+    }
+
+    #[cfg(test)]
+    /// The row of a method. A scan: services have few methods, and servers have a table of their own for this.
+    pub(crate) fn row(&self, id: u32) -> u32 {
+        self.ids.iter().position(|i| *i == id).unwrap_or(self.ids.len()) as u32
+    }
+}
+
+/// Counters of one thread; only that thread writes them.
+pub(crate) struct ThreadCounters {
+    pub(super) rows: Box<[CachePadded<Row>]>,
+}
+
+pub(super) struct Row {
+    pub(super) started: AtomicU64,
+    pub(super) ended: [AtomicU64; Status::COUNT],
+    pub(super) latency: Histogram,
+}
+
+impl ThreadCounters {
+    pub(crate) fn new(methods: &MethodTable) -> Self {
+        let row = |_| {
+            CachePadded::new(Row {
+                started: AtomicU64::new(0),
+                ended: Default::default(),
+                latency: Histogram::new(),
+            })
+        };
+        ThreadCounters { rows: methods.names.iter().map(row).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn started(&self, row: u32) {
+        add(&self.rows[row as usize].started, 1);
+    }
+
+    #[inline]
+    pub(crate) fn ended(&self, row: u32, status: Status) {
+        add(&self.rows[row as usize].ended[status as usize], 1);
+    }
+
+    #[inline]
+    pub(crate) fn latency(&self, row: u32, nanos: u64, times: u64) {
+        self.rows[row as usize].latency.record(nanos, times);
+    }
+}

@@ -1,0 +1,159 @@
+//! Reading what the threads counted.
+
+use super::counters::{MethodTable, ThreadCounters};
+use super::histogram::Merged;
+use super::prometheus;
+use crate::wire::Status;
+use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// A handle to the counters of a server or a channel. Reading takes nothing from the threads that count.
+#[derive(Clone)]
+pub struct Metrics {
+    side: &'static str,
+    methods: Arc<MethodTable>,
+    threads: Vec<Arc<ThreadCounters>>,
+}
+
+impl Metrics {
+    pub(crate) fn new(
+        side: &'static str,
+        methods: Arc<MethodTable>,
+        threads: Vec<Arc<ThreadCounters>>,
+    ) -> Self {
+        Metrics { side, methods, threads }
+    }
+
+    /// `"server"` or `"client"`.
+    pub fn side(&self) -> &'static str {
+        self.side
+    }
+
+    /// All counters now, threads added up.
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        let rows = self.methods.names.iter().enumerate();
+        MetricsSnapshot { methods: rows.map(|(row, names)| self.method(row, *names)).collect() }
+    }
+
+    /// All counters now, in Prometheus' (OpenMetrics) text format.
+    pub fn prometheus(&self) -> String {
+        prometheus::text(self)
+    }
+
+    fn method(
+        &self,
+        row: usize,
+        (service, method): (&'static str, &'static str),
+    ) -> MethodSnapshot {
+        let mut snapshot = MethodSnapshot {
+            service,
+            method,
+            started: 0,
+            ended: [0; Status::COUNT],
+            latency: Merged::new(),
+        };
+        let rows = || self.threads.iter().map(|thread| &thread.rows[row]);
+        // What ended is read before what started, so that a call between the two is never in flight a negative time.
+        for counters in rows() {
+            for (into, from) in snapshot.ended.iter_mut().zip(&counters.ended) {
+                *into += from.load(Relaxed);
+            }
+            snapshot.latency.add(&counters.latency);
+        }
+        snapshot.started = rows().map(|counters| counters.started.load(Relaxed)).sum();
+        snapshot
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("side", &self.side).finish_non_exhaustive()
+    }
+}
+
+/// All methods' counters at one moment.
+#[derive(Clone, Debug)]
+pub struct MetricsSnapshot {
+    /// One for each method, and a last one for calls of unknown methods.
+    pub methods: Vec<MethodSnapshot>,
+}
+
+impl MetricsSnapshot {
+    /// The counters of one method.
+    pub fn method(&self, service: &str, method: &str) -> Option<&MethodSnapshot> {
+        self.methods.iter().find(|m| m.service == service && m.method == method)
+    }
+
+    /// Calls of all methods.
+    pub fn calls(&self) -> u64 {
+        self.methods.iter().map(MethodSnapshot::calls).sum()
+    }
+}
+
+/// One method's counters at one moment.
+#[derive(Clone, Debug)]
+pub struct MethodSnapshot {
+    /// The service's name.
+    pub service: &'static str,
+    /// The method's name.
+    pub method: &'static str,
+    started: u64,
+    ended: [u64; Status::COUNT],
+    latency: Merged,
+}
+
+impl MethodSnapshot {
+    /// Calls so far, those in flight included.
+    pub fn calls(&self) -> u64 {
+        self.started
+    }
+
+    /// Calls that have started and not ended.
+    pub fn in_flight(&self) -> u64 {
+        self.started.saturating_sub(self.ended.iter().sum())
+    }
+
+    /// Calls that ended in the service's value.
+    pub fn ok(&self) -> u64 {
+        self.ended[Status::Value as usize]
+    }
+
+    /// Calls that ended otherwise, by kind: `("service_error", 3)`. Kinds that did not happen are left out.
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.outcomes().skip(1).filter(|(_, n)| *n > 0)
+    }
+
+    /// Calls that have ended, by kind, zeros included.
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Status::ALL.into_iter().map(|status| (status.name(), self.ended[status as usize]))
+    }
+
+    /// The time below which this part (0.5, 0.99, ..) of the calls stayed, known to 3 %. Zero before the first call.
+    pub fn latency(&self, part: f64) -> Duration {
+        Duration::from_nanos(self.latency.quantile(part))
+    }
+
+    /// The longest time a call took.
+    pub fn max_latency(&self) -> Duration {
+        Duration::from_nanos(self.latency.max)
+    }
+
+    /// The histogram of latencies in nanoseconds, to be merged with others or asked for more.
+    pub fn histogram(&self) -> hdrhistogram::Histogram<u64> {
+        const SIGNIFICANT_DIGITS: u8 = 2;
+        let highest = self.latency.max.max(2);
+        let mut histogram =
+            hdrhistogram::Histogram::new_with_bounds(1, highest, SIGNIFICANT_DIGITS)
+                .expect("1 to at least 2, with 2 digits, are valid bounds");
+        for (value, times) in self.latency.values() {
+            histogram.saturating_record_n(value, times);
+        }
+        histogram
+    }
+
+    pub(super) fn merged(&self) -> &Merged {
+        &self.latency
+    }
+}

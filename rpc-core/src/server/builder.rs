@@ -1,0 +1,184 @@
+//! From services and wishes to a running server.
+
+use super::control::Control;
+use super::running::RunningServer;
+use super::table::Table;
+use super::thread::Seed;
+use crate::error::BindError;
+use crate::idle::IdlePolicy;
+use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::service::{Service, ServiceDescription};
+use crate::transport::{BindOptions, Binding, Bound};
+use std::sync::Arc;
+
+/// Most threads of one server.
+const MAX_THREADS: usize = 1024;
+
+/// Where servers come from.
+#[derive(Debug)]
+pub struct Server {
+    _builder_only: (),
+}
+
+impl Server {
+    /// A server to be, with one thread and no service yet.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            services: Vec::new(),
+            threads: 1,
+            pin: Vec::new(),
+            idle: IdlePolicy::default(),
+            cancel: CancelPolicy::default(),
+            async_calls: 16 << 10,
+            bind: BindOptions::default(),
+        }
+    }
+}
+
+/// What happens to an `async` handler whose caller gave up, or whose deadline has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelPolicy {
+    /// It is dropped at its current `.await`, and its slot is free at once.
+    #[default]
+    Abort,
+    /// It runs to its end, and can ask [`CallContext::is_cancelled`](super::CallContext::is_cancelled).
+    Finish,
+}
+
+/// Gives each thread its own instance of a service.
+trait Factory {
+    fn description(&self) -> &'static ServiceDescription;
+    fn instance(&self) -> Box<dyn Service>;
+}
+
+impl<S: Service + Clone> Factory for S {
+    fn description(&self) -> &'static ServiceDescription {
+        Service::description(self)
+    }
+
+    fn instance(&self) -> Box<dyn Service> {
+        Box::new(self.clone())
+    }
+}
+
+/// A server to be.
+#[must_use = "a builder serves nothing until it listens"]
+pub struct ServerBuilder {
+    services: Vec<Box<dyn Factory>>,
+    threads: usize,
+    pin: Vec<usize>,
+    idle: IdlePolicy,
+    cancel: CancelPolicy,
+    async_calls: usize,
+    bind: BindOptions,
+}
+
+impl ServerBuilder {
+    /// Adds a service. Each thread works on a clone of it.
+    pub fn service<S: Service + Clone>(mut self, service: S) -> Self {
+        self.services.push(Box::new(service));
+        self
+    }
+
+    /// The number of server threads. Default 1.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Cores to pin the threads to, in turn. Default: not pinned.
+    pub fn pin(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
+        self.pin = cores.into_iter().collect();
+        self
+    }
+
+    /// What an idle thread does. Default: spins 50 us, yields 200 us, then sleeps.
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// What happens to an `async` handler that nobody waits for any more. Default: it is dropped.
+    pub fn on_cancel(mut self, policy: CancelPolicy) -> Self {
+        self.cancel = policy;
+        self
+    }
+
+    /// Most `async` handlers in flight per thread; further calls end in
+    /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 16384.
+    pub fn async_calls(mut self, calls: usize) -> Self {
+        self.async_calls = calls;
+        self
+    }
+
+    /// How to listen: handshake bound, most clients.
+    pub fn bind_options(mut self, options: BindOptions) -> Self {
+        self.bind = options;
+        self
+    }
+
+    /// Most clients at once; further ones are refused. Default 4096.
+    pub fn max_clients(mut self, clients: usize) -> Self {
+        self.bind.max_clients = clients;
+        self
+    }
+
+    /// Listens, and starts the threads.
+    pub fn serve(self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+        if self.threads == 0 || self.threads > MAX_THREADS {
+            return Err(BindError::Threads { threads: self.threads, max: MAX_THREADS });
+        }
+        check_cores(&self.pin)?;
+        let descriptions: Vec<_> = self.services.iter().map(|s| s.description()).collect();
+        Table::new(&descriptions)?;
+        let bound = address.bind(self.threads, &descriptions, &self.bind)?;
+        self.start(&descriptions, bound)
+    }
+
+    fn start(
+        self,
+        descriptions: &[&'static ServiceDescription],
+        bound: Bound,
+    ) -> Result<RunningServer, BindError> {
+        let methods = Arc::new(MethodTable::new(descriptions));
+        let threads = bound.transports.len();
+        let control = Arc::new(Control::new(threads));
+        let counters: Vec<_> =
+            (0..threads).map(|_| Arc::new(ThreadCounters::new(&methods))).collect();
+        let metrics = Metrics::new("server", methods.clone(), counters.clone());
+        let unparkers = bound.transports.iter().map(|t| t.unparker()).collect();
+        let mut running = RunningServer::new(control.clone(), unparkers, bound.acceptor, metrics);
+        for (index, transport) in bound.transports.into_iter().enumerate() {
+            let seed = Seed {
+                index,
+                transport,
+                control: control.clone(),
+                idle: self.idle,
+                services: self.services.iter().map(|s| s.instance()).collect(),
+                table: Table::new(descriptions)?,
+                unknown: methods.unknown(),
+                counters: counters[index].clone(),
+                async_calls: self.async_calls,
+                cancel: self.cancel,
+            };
+            let core = (!self.pin.is_empty()).then(|| self.pin[index % self.pin.len()]);
+            running.spawn(core, seed)?;
+        }
+        let services: Vec<_> = descriptions.iter().map(|d| d.name).collect();
+        tracing::info!(?services, threads, "serving");
+        Ok(running)
+    }
+}
+
+fn check_cores(cores: &[usize]) -> Result<(), BindError> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let ids = core_affinity::get_core_ids().unwrap_or_default();
+    let available: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
+    match cores.iter().find(|core| !available.contains(core)) {
+        None => Ok(()),
+        Some(core) => Err(BindError::NoSuchCore { core: *core, available }),
+    }
+}

@@ -1,0 +1,56 @@
+//! What a running server says to its threads, and they to it.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+
+/// Shared by a server and its threads.
+pub(super) struct Control {
+    draining: AtomicBool,
+    drain_ns: AtomicU64,
+    aborted: AtomicU64,
+    /// Connections of each thread.
+    connections: Box<[AtomicUsize]>,
+}
+
+impl Control {
+    pub(super) fn new(threads: usize) -> Self {
+        Control {
+            draining: AtomicBool::new(false),
+            drain_ns: AtomicU64::new(0),
+            aborted: AtomicU64::new(0),
+            connections: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
+        }
+    }
+
+    /// Tells the threads to finish what is in flight, at most for `bound`. The caller unparks them.
+    pub(super) fn drain(&self, bound: Duration) {
+        self.drain_ns.store(crate::time::saturating_nanos(bound), Ordering::Relaxed);
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// The bound in nanoseconds, once the threads are to drain.
+    #[inline]
+    pub(super) fn draining(&self) -> Option<u64> {
+        if self.draining.load(Ordering::Acquire) {
+            Some(self.drain_ns.load(Ordering::Relaxed))
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn add_aborted(&self, calls: u32) {
+        self.aborted.fetch_add(u64::from(calls), Ordering::Relaxed);
+    }
+
+    pub(super) fn aborted(&self) -> u64 {
+        self.aborted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_connections(&self, thread: usize, connections: usize) {
+        self.connections[thread].store(connections, Ordering::Relaxed);
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.iter().map(|thread| thread.load(Ordering::Relaxed)).sum()
+    }
+}

@@ -1,0 +1,133 @@
+//! A server that runs, and how it ends.
+
+use super::control::Control;
+use super::thread::Seed;
+use crate::error::BindError;
+use crate::metrics::Metrics;
+use crate::transport::{Acceptor, Unpark};
+use core::time::Duration;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// How long a shutdown gives the calls in flight, unless told otherwise.
+const DRAIN_BOUND: Duration = Duration::from_secs(5);
+
+/// How long a thread may take to end after its drain's bound, before it is left behind.
+const THREAD_END_BOUND: Duration = Duration::from_secs(2);
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Calls whose handlers were dropped at the bound; they were answered with
+    /// [`RpcError::Cancelled`](crate::RpcError::Cancelled).
+    pub aborted_calls: u64,
+    /// Threads whose handler did not return within the bound. They are left behind, and end when it does.
+    pub stuck_threads: usize,
+}
+
+/// A server that runs. Dropping it shuts it down as [`shutdown`](Self::shutdown) does.
+#[must_use = "dropping a running server shuts it down"]
+pub struct RunningServer {
+    control: Arc<Control>,
+    unparkers: Vec<Arc<dyn Unpark>>,
+    acceptor: Box<dyn Acceptor>,
+    threads: Vec<JoinHandle<()>>,
+    /// Where each thread says that it has ended.
+    ended: (Sender<()>, Receiver<()>),
+    metrics: Metrics,
+    is_down: bool,
+}
+
+impl RunningServer {
+    pub(super) fn new(
+        control: Arc<Control>,
+        unparkers: Vec<Arc<dyn Unpark>>,
+        acceptor: Box<dyn Acceptor>,
+        metrics: Metrics,
+    ) -> Self {
+        let ended = bounded(unparkers.len().max(1));
+        let threads = Vec::new();
+        RunningServer { control, unparkers, acceptor, threads, ended, metrics, is_down: false }
+    }
+
+    pub(super) fn spawn(&mut self, core: Option<usize>, seed: Seed) -> Result<(), BindError> {
+        let ended = EndNotice(self.ended.0.clone());
+        let body = move || {
+            let _ended = ended;
+            if let Some(id) = core
+                && !core_affinity::set_for_current(core_affinity::CoreId { id })
+            {
+                tracing::warn!(core = id, "could not pin a server thread");
+            }
+            seed.into_driver().run();
+        };
+        let name = format!("farcall-server-{}", self.threads.len());
+        let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
+            let doing = "starting a server thread";
+            BindError::Io { address: "this process".into(), doing, source }
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The counters of all threads.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Connections open now, as each thread last looked.
+    pub fn connections(&self) -> usize {
+        self.control.connections()
+    }
+
+    /// Takes no more clients, answers what is in flight (at most for 5 s), says goodbye, and ends the threads.
+    pub fn shutdown(self) -> Drained {
+        self.shutdown_within(DRAIN_BOUND)
+    }
+
+    /// [`shutdown`](Self::shutdown) with a bound of your own.
+    pub fn shutdown_within(mut self, bound: Duration) -> Drained {
+        self.end(bound)
+    }
+
+    fn end(&mut self, bound: Duration) -> Drained {
+        if core::mem::replace(&mut self.is_down, true) {
+            return Drained::default();
+        }
+        self.acceptor.stop();
+        self.control.drain(bound);
+        self.unparkers.iter().for_each(|unparker| unparker.unpark());
+        let mut running = self.threads.len();
+        while running > 0 && self.ended.1.recv_timeout(bound + THREAD_END_BOUND).is_ok() {
+            running -= 1;
+        }
+        if running == 0 {
+            for thread in self.threads.drain(..) {
+                if thread.join().is_err() {
+                    tracing::error!("a server thread had panicked");
+                }
+            }
+        }
+        let drained = Drained { aborted_calls: self.control.aborted(), stuck_threads: running };
+        tracing::info!(?drained, "server down");
+        drained
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        self.end(DRAIN_BOUND);
+    }
+}
+
+/// Tells that a thread has ended, also by a panic.
+struct EndNotice(Sender<()>);
+
+impl Drop for EndNotice {
+    fn drop(&mut self) {
+        // The channel has room for each thread; a server that no longer listens does not care.
+        let _ = self.0.try_send(());
+    }
+}

@@ -1,0 +1,203 @@
+//! Core's own header in front of each message: 8 bytes, so that with a transport's own a 32-byte call stays small.
+
+use crate::error::{Backpressure, RpcError};
+use crate::service::Answer;
+use crate::transport::Message;
+use zerocopy::byteorder::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Length of the header of requests and of responses.
+pub(crate) const HEADER_BYTES: usize = 8;
+
+/// In front of the arguments.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RequestHeader {
+    method: U32,
+    timeout_us: U32,
+}
+
+impl RequestHeader {
+    #[inline]
+    pub(crate) fn new(method: u32, timeout_us: u32) -> Self {
+        RequestHeader { method: U32::new(method), timeout_us: U32::new(timeout_us) }
+    }
+
+    /// Writes the header into the first bytes of a slot that was reserved with room for it.
+    #[inline]
+    pub(crate) fn write(self, slot: &mut [u8]) {
+        slot[..HEADER_BYTES].copy_from_slice(self.as_bytes());
+    }
+
+    /// The header of an arrived message; `None` if that is too short.
+    #[inline]
+    pub(crate) fn read(message: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(message).ok().map(|(header, _)| header)
+    }
+
+    #[inline]
+    pub(crate) fn method(self) -> u32 {
+        self.method.get()
+    }
+
+    /// Microseconds that the caller gives this call, from when it was sent; 0 is no deadline.
+    #[inline]
+    pub(crate) fn timeout_us(self) -> u32 {
+        self.timeout_us.get()
+    }
+}
+
+/// A timeout as the header carries it: rounded up, at most 71 minutes, never 0 (which means none).
+#[inline]
+pub(crate) fn timeout_us(timeout_ns: u64) -> u32 {
+    u32::try_from(timeout_ns.div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
+
+/// How the server ended a call. The numbers travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Value = 0,
+    ServiceError = 1,
+    NoSuchMethod = 2,
+    /// Body: what could not be decoded, in UTF-8.
+    Malformed = 3,
+    HandlerPanicked = 4,
+    /// The deadline had passed before the handler started.
+    Late = 5,
+    /// The deadline passed while the handler ran.
+    Expired = 6,
+    Cancelled = 7,
+    /// Body: length and limit, two u64.
+    TooLarge = 8,
+    Overloaded = 9,
+    ShuttingDown = 10,
+    /// The result could not be encoded. Body: why, in UTF-8.
+    Unencodable = 11,
+}
+
+impl Status {
+    pub(crate) const COUNT: usize = 12;
+
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Status; Status::COUNT] = [
+        Status::Value,
+        Status::ServiceError,
+        Status::NoSuchMethod,
+        Status::Malformed,
+        Status::HandlerPanicked,
+        Status::Late,
+        Status::Expired,
+        Status::Cancelled,
+        Status::TooLarge,
+        Status::Overloaded,
+        Status::ShuttingDown,
+        Status::Unencodable,
+    ];
+
+    /// As metrics name it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Status::Value => "ok",
+            Status::ServiceError => "service_error",
+            Status::NoSuchMethod => "no_such_method",
+            Status::Malformed => "malformed",
+            Status::HandlerPanicked => "handler_panicked",
+            Status::Late => "deadline_before_start",
+            Status::Expired => "deadline_while_running",
+            Status::Cancelled => "cancelled",
+            Status::TooLarge => "too_large",
+            Status::Overloaded => "overloaded",
+            Status::ShuttingDown => "shutting_down",
+            Status::Unencodable => "unencodable",
+        }
+    }
+
+    /// Writes the response header into the first bytes of a reply that was reserved with room for it.
+    #[inline]
+    pub(crate) fn write(self, reply: &mut [u8]) {
+        reply[..HEADER_BYTES].copy_from_slice(&(self as u64).to_le_bytes());
+    }
+}
+
+/// Takes the header off an arrived response.
+#[inline]
+pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {
+    let status = message.first().copied();
+    match (status, message.skip(HEADER_BYTES)) {
+        (Some(0), Some(body)) => Answer::Value(body),
+        (Some(1), Some(body)) => Answer::Service(body),
+        (Some(status), Some(body)) => Answer::Failed(failure(status, &body)),
+        _ => {
+            Answer::Failed(RpcError::PeerMisbehaved { what: "a response shorter than its header" })
+        }
+    }
+}
+
+#[cold]
+fn failure(status: u8, body: &[u8]) -> RpcError {
+    let word = |at: usize| {
+        body.get(at..at + 8)
+            .map_or(0, |bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
+    };
+    match Status::ALL.get(usize::from(status)) {
+        Some(Status::NoSuchMethod) => RpcError::NoSuchMethod { method: word(0) as u32 },
+        Some(Status::Malformed) => RpcError::Malformed {
+            what: format!("arguments: {}", String::from_utf8_lossy(body)).into(),
+        },
+        Some(Status::Unencodable) => RpcError::Malformed {
+            what: format!("result: {}", String::from_utf8_lossy(body)).into(),
+        },
+        Some(Status::HandlerPanicked) => RpcError::HandlerPanicked,
+        Some(Status::Late) => RpcError::DeadlineExceeded { may_have_run: false },
+        Some(Status::Expired) => RpcError::DeadlineExceeded { may_have_run: true },
+        Some(Status::Cancelled) => RpcError::Cancelled,
+        Some(Status::TooLarge) => RpcError::TooLarge { len: word(0), max: word(8) },
+        Some(Status::Overloaded) => RpcError::Overloaded(Backpressure::Server),
+        Some(Status::ShuttingDown) => RpcError::PeerGone { may_have_run: false },
+        Some(Status::Value | Status::ServiceError) | None => {
+            RpcError::PeerMisbehaved { what: "a response with an unknown status" }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_header_survives_the_wire() {
+        let mut slot = [0xff_u8; 9];
+        RequestHeader::new(0xdead_beef, 1_000).write(&mut slot);
+        let header = RequestHeader::read(&slot).expect("long enough");
+        assert_eq!((header.method(), header.timeout_us(), slot[8]), (0xdead_beef, 1_000, 0xff));
+        assert!(RequestHeader::read(&slot[..7]).is_none());
+    }
+
+    #[test]
+    fn timeouts_round_up_and_never_become_none() {
+        assert_eq!(timeout_us(0), 1);
+        assert_eq!(timeout_us(1_001), 2);
+        assert_eq!(timeout_us(u64::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn every_status_is_at_its_number() {
+        for (number, status) in Status::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, number);
+        }
+    }
+
+    #[test]
+    fn garbage_in_a_response_is_an_error_of_its_own() {
+        for bytes in [&[][..], &[0; 7], &[200, 0, 0, 0, 0, 0, 0, 0]] {
+            let answer = open_response(Message::Borrowed(bytes));
+            assert!(
+                matches!(answer, Answer::Failed(RpcError::PeerMisbehaved { .. })),
+                "{answer:?}"
+            );
+        }
+        let short = open_response(Message::Borrowed(&[8, 0, 0, 0, 0, 0, 0, 0, 1]));
+        assert!(matches!(short, Answer::Failed(RpcError::TooLarge { len: 0, max: 0 })));
+    }
+}
