@@ -1,1 +1,20 @@
 //! The RPC backends of farcall, each written once against verbs.
+//!
+//! [`Address`] names a service and the backend that reaches it; it can be dialled and listened on.
+//! [`handshake`] is what two ends agree on first; [`BackendKind`] makes the ends of a connection from
+//! the bytes that were exchanged, without sockets or threads of its own.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod backend;
+pub mod handshake;
+mod memory;
+mod unix;
+pub mod write_imm;
+
+pub use address::{
+    Address, AddressError, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_SLOT_BYTES, MAX_WINDOW,
+    MIN_SLOT_BYTES, OPTIONS, SCHEMES,
+};
+pub use backend::{Accepted, BackendKind, Intake, PendingClient, ServerHalf, SetupError};

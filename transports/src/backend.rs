@@ -1,0 +1,162 @@
+//! Which backends there are, what each asks of a device, and how each is set up.
+//!
+//! Setting up is split at the bytes that the two ends exchange, so that a device without sockets or
+//! threads can be driven by hand: `prepare` gives the client's bytes, `accept` turns them into the
+//! server's, `finish` makes the client of those.
+
+use std::fmt;
+use std::time::Duration;
+
+use farcall_core::transport::{ClientTransport, ServerTransport};
+use farcall_verbs::{ConnectError, Device, VerbsError};
+
+use crate::address::Limits;
+use crate::handshake::Terms;
+use crate::write_imm;
+
+/// A way to carry calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// RC WRITE_WITH_IMM both ways ([`write_imm`]).
+    #[default]
+    WriteImm,
+}
+
+/// Why an end of a connection, or a server thread's share of the device, could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The device cannot carry this backend.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The device failed.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
+    /// The peer's part of the setup makes no sense.
+    #[error("the peer broke the protocol: {0}")]
+    Misbehaved(&'static str),
+    /// No more clients fit.
+    #[error("{0}")]
+    Full(String),
+}
+
+impl From<VerbsError> for SetupError {
+    fn from(error: VerbsError) -> SetupError {
+        SetupError::Device(error.into())
+    }
+}
+
+impl From<ConnectError> for SetupError {
+    fn from(error: ConnectError) -> SetupError {
+        SetupError::Device(error.into())
+    }
+}
+
+/// A client that has said what it has to say, and waits for the server's answer.
+pub trait PendingClient: Send {
+    /// The bytes for the server's [`Intake::accept`].
+    fn setup(&self) -> Vec<u8>;
+
+    /// Connects to the server that answered with these bytes, under these terms.
+    fn finish(
+        self: Box<Self>,
+        terms: &Terms,
+        setup: &[u8],
+        timeout: Duration,
+    ) -> Result<Box<dyn ClientTransport>, SetupError>;
+}
+
+/// Where new clients of one server thread come in, from any thread.
+pub trait Intake: Send + Sync + fmt::Debug {
+    /// Makes the server's end of a connection and hands it to the server thread, which serves it
+    /// from now on.
+    fn accept(
+        &self,
+        terms: &Terms,
+        setup: &[u8],
+        timeout: Duration,
+    ) -> Result<Accepted, SetupError>;
+}
+
+/// A client that was handed to its server thread.
+pub struct Accepted {
+    /// The bytes for the client's [`PendingClient::finish`].
+    pub setup: Vec<u8>,
+    /// Takes the client back, should its handshake not end well.
+    pub withdraw: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accepted").finish_non_exhaustive()
+    }
+}
+
+/// One server thread's half: what it polls, and where its clients come in.
+pub struct ServerHalf {
+    /// For the thread.
+    pub transport: Box<dyn ServerTransport>,
+    /// For whoever accepts.
+    pub intake: Box<dyn Intake>,
+}
+
+impl fmt::Debug for ServerHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHalf").finish_non_exhaustive()
+    }
+}
+
+impl BackendKind {
+    /// Every backend of this build.
+    pub const ALL: &'static [BackendKind] = &[BackendKind::WriteImm];
+
+    /// Its name in an address.
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::WriteImm => "write_imm",
+        }
+    }
+
+    /// The names of all backends.
+    pub fn names() -> Vec<&'static str> {
+        Self::ALL.iter().map(|backend| backend.name()).collect()
+    }
+
+    /// The backend of that name.
+    pub fn from_name(name: &str) -> Option<BackendKind> {
+        Self::ALL.iter().copied().find(|backend| backend.name() == name)
+    }
+
+    /// Whether this device can carry this backend, and if not, why.
+    pub fn check(self, device: &Device) -> Result<(), SetupError> {
+        match self {
+            BackendKind::WriteImm => write_imm::check(device.caps()),
+        }
+    }
+
+    /// Begins a connection at the client.
+    pub fn prepare(
+        self,
+        device: &Device,
+        limits: &Limits,
+    ) -> Result<Box<dyn PendingClient>, SetupError> {
+        self.check(device)?;
+        match self {
+            BackendKind::WriteImm => write_imm::prepare(device, limits),
+        }
+    }
+
+    /// Makes one server thread's half, for at most `max_clients` connections.
+    pub fn serve(
+        self,
+        device: &Device,
+        limits: &Limits,
+        max_clients: usize,
+    ) -> Result<ServerHalf, SetupError> {
+        self.check(device)?;
+        match self {
+            BackendKind::WriteImm => write_imm::serve(device, limits, max_clients),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Private memory for messages larger than a slot: in sizes, reused, and bounded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farcall_verbs::{Buffer, BufferPool, PrivateRegion, ProtectionDomain, VerbsError};
+
+/// How many bytes may be allocated, among all that share it.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: u64) -> Arc<Budget> {
+        Arc::new(Budget { limit, used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Takes `bytes` out of the budget until the charge is dropped.
+    pub(crate) fn charge(self: &Arc<Budget>, bytes: u64) -> Option<Charge> {
+        // A plain counter: it orders nothing but itself.
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+            })
+            .ok()?;
+        Some(Charge { budget: Arc::clone(self), bytes })
+    }
+}
+
+/// Bytes out of a [`Budget`].
+#[derive(Debug)]
+pub(crate) struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The size of buffer that `len` bytes get: few sizes, so that buffers are used again, and at most
+/// a quarter more than asked (a power of two, or a multiple of a quarter of one, above 64 KiB).
+pub(crate) fn size_class(len: usize) -> usize {
+    let len = len.max(4096);
+    if len <= 64 << 10 {
+        return len.next_power_of_two();
+    }
+    let step = (len.next_power_of_two() / 8).max(4096);
+    len.next_multiple_of(step)
+}
+
+/// Small sizes are allocated by the batch of this many bytes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What peers may do with the buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exposure {
+    /// Nothing.
+    Private,
+    /// READ those whose key they are told.
+    Published,
+}
+
+/// Buffers for large messages. Each is used again after it was dropped; new memory is allocated
+/// only while all of its size are out.
+#[derive(Debug)]
+pub(crate) struct LargeBuffers {
+    pd: ProtectionDomain,
+    exposure: Exposure,
+    budget: Arc<Budget>,
+    classes: Vec<Class>,
+}
+
+#[derive(Debug)]
+struct Class {
+    size: usize,
+    pools: Vec<Pool>,
+    /// Where the last buffer was found: the likeliest place of the next.
+    recent: usize,
+}
+
+#[derive(Debug)]
+struct Pool {
+    buffers: BufferPool,
+    count: usize,
+    _charge: Charge,
+}
+
+impl LargeBuffers {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        exposure: Exposure,
+        budget: &Arc<Budget>,
+    ) -> LargeBuffers {
+        LargeBuffers { pd: pd.clone(), exposure, budget: Arc::clone(budget), classes: Vec::new() }
+    }
+
+    /// A buffer of length `len`; `None` if the budget does not allow it now.
+    pub(crate) fn take(&mut self, len: usize) -> Result<Option<Buffer>, VerbsError> {
+        let size = size_class(len);
+        let at = match self.classes.iter().position(|class| class.size == size) {
+            Some(at) => at,
+            None => {
+                self.classes.push(Class { size, pools: Vec::new(), recent: 0 });
+                self.classes.len() - 1
+            }
+        };
+        let class = &mut self.classes[at];
+        let buffer = match class.take() {
+            Some(buffer) => Some(buffer),
+            None => {
+                let count = (BATCH_BYTES / size).max(1);
+                let Some(charge) = self.budget.charge((count * size) as u64) else {
+                    return Ok(None);
+                };
+                let region = allocate(&self.pd, self.exposure, count * size)?;
+                let buffers = region.into_pool(size);
+                class.pools.push(Pool { buffers, count, _charge: charge });
+                class.take()
+            }
+        };
+        Ok(buffer.map(|mut buffer| {
+            buffer.set_len(len);
+            buffer
+        }))
+    }
+
+    /// Frees what is not in use; `false` if all of it is.
+    pub(crate) fn trim(&mut self) -> bool {
+        let mut freed = false;
+        for class in &mut self.classes {
+            let before = class.pools.len();
+            class.pools.retain(|pool| pool.buffers.available() < pool.count);
+            freed |= class.pools.len() < before;
+            class.recent = 0;
+        }
+        freed
+    }
+}
+
+impl Class {
+    fn take(&mut self) -> Option<Buffer> {
+        for step in 0..self.pools.len() {
+            let at = (self.recent + step) % self.pools.len();
+            if let Some(buffer) = self.pools[at].buffers.take() {
+                self.recent = at;
+                return Some(buffer);
+            }
+        }
+        None
+    }
+}
+
+fn allocate(
+    pd: &ProtectionDomain,
+    exposure: Exposure,
+    bytes: usize,
+) -> Result<PrivateRegion, VerbsError> {
+    match exposure {
+        Exposure::Private => pd.alloc_private(bytes),
+        Exposure::Published => pd.alloc_published(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_are_few_and_close() {
+        for len in (1..4 << 20).step_by(997) {
+            let size = size_class(len);
+            assert!(size >= len && size.is_multiple_of(4096));
+            assert!(len < 64 << 10 || size - len <= len / 4, "{len} in {size}");
+            assert_eq!(size_class(size), size);
+        }
+    }
+
+    #[test]
+    fn a_budget_is_never_exceeded_and_comes_back() {
+        let budget = Budget::new(100);
+        let most = budget.charge(60).unwrap();
+        assert!(budget.charge(41).is_none());
+        assert!(budget.charge(u64::MAX).is_none());
+        let rest = budget.charge(40).unwrap();
+        drop(most);
+        assert!(budget.charge(60).is_some());
+        drop(rest);
+    }
+}

@@ -1,0 +1,475 @@
+//! The client's half: reserve, post, poll.
+
+use std::sync::Arc;
+
+use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
+use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::transport::{ClientTransport, Limits, Message, ReplySink, SlotId, Unpark};
+use farcall_verbs::{
+    CompletionChannel, CompletionOpcode, CompletionQueue, Device, ProtectionDomain, Status,
+    WorkCompletion,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::layout::{Announce, Grant, HEADER_BYTES, Immediate, Kind, Lent, Op, OverLimit, split};
+use super::link::{Fetched, Link, owned};
+use super::transfer::{Transfer, Transfers};
+use super::{MEMORY_RETRY_NANOS, POLL_BATCH, STEPS_PER_POLL, Waker};
+use crate::handshake::Terms;
+use crate::memory::{Budget, Exposure, LargeBuffers};
+
+/// How far a slot's request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    /// The caller fills it.
+    Reserved,
+    /// Posted whole; the next message of this slot is the response.
+    Posted,
+    /// The server was asked where it may land.
+    Announced,
+    /// It is written, chunk by chunk.
+    Sending,
+    /// Its response is read.
+    Fetching,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    generation: u32,
+    /// Bytes to post, header included; 0 for a large request.
+    len: u32,
+    phase: Phase,
+    /// Nobody waits for the reply; the slot is kept until it has come.
+    abandoned: bool,
+}
+
+/// A connection to one server thread.
+#[derive(Debug)]
+pub(crate) struct Client {
+    // Dropped in this order: queue pair, completion queue, channel, device.
+    window: Window,
+    cq: CompletionQueue,
+    channel: CompletionChannel,
+    completions: Box<[WorkCompletion]>,
+    /// Completions found while going to sleep, for the next poll.
+    held: usize,
+    scratch: Box<[u8]>,
+    device: Device,
+}
+
+/// The slots, and what became of them.
+#[derive(Debug)]
+struct Window {
+    link: Link,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    transfers: Transfers,
+    fetched: Vec<Fetched>,
+    max_message: u64,
+    over: Option<TransportFailure>,
+    /// The sink was told so.
+    told: bool,
+}
+
+/// Why the connection must end.
+type Broken = FailureKind;
+
+const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
+
+impl Client {
+    pub(crate) fn new(
+        device: Device,
+        cq: CompletionQueue,
+        channel: CompletionChannel,
+        (link, pd): (Link, ProtectionDomain),
+        terms: &Terms,
+        memory: u64,
+    ) -> Client {
+        let large = LargeBuffers::new(&pd, Exposure::Private, &Budget::new(memory));
+        let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
+        let window = Window {
+            link,
+            slots: vec![slot; terms.window as usize].into(),
+            // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
+            free: (0..terms.window).rev().collect(),
+            transfers: Transfers::new(terms.window, large),
+            fetched: Vec::new(),
+            max_message: terms.max_message,
+            over: None,
+            told: false,
+        };
+        Client {
+            window,
+            cq,
+            channel,
+            completions: std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect(),
+            held: 0,
+            scratch: vec![0; terms.slot as usize].into(),
+            device,
+        }
+    }
+}
+
+impl ClientTransport for Client {
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.device.now_ns())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { window: self.window.slots.len() as u32, max_message: self.window.max_message }
+    }
+
+    #[inline]
+    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        let window = &mut self.window;
+        if window.over.is_some() {
+            return Err(ReserveError::Closed);
+        }
+        if len as u64 > window.max_message {
+            return Err(ReserveError::TooLarge { len: len as u64, max: window.max_message });
+        }
+        let Some(&index) = window.free.last() else {
+            return Err(Backpressure::Credits.into());
+        };
+        if !window.link.has_room() {
+            return Err(Backpressure::SendQueue.into());
+        }
+        let large = len > window.link.max_in_slot();
+        let bytes = if large {
+            window.transfers.reserve(index, len)
+        } else {
+            window.link.stage(index).map(|staged| &mut staged[HEADER_BYTES..HEADER_BYTES + len])
+        };
+        let Some(bytes) = bytes else { return Err(Backpressure::Memory.into()) };
+        window.free.pop();
+        let slot = &mut window.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.phase = Phase::Reserved;
+        slot.len = if large { 0 } else { (HEADER_BYTES + len) as u32 };
+        Ok((SlotId { index, generation: slot.generation }, bytes))
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        if self.window.is(slot, Phase::Reserved) {
+            self.window.end(slot.index);
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, id: SlotId, _now: Instant) {
+        let window = &mut self.window;
+        assert!(window.is(id, Phase::Reserved), "posted slot {id:?} was not reserved");
+        let slot = &mut window.slots[id.index as usize];
+        if slot.len > 0 {
+            slot.phase = Phase::Posted;
+            window.link.post(id.index, id.generation, Kind::Inline, slot.len as usize);
+        } else {
+            slot.phase = Phase::Announced;
+            let len = window.transfers.request_len(id.index);
+            let announce = Announce { len: len.into() };
+            window.link.post_control(id.index, id.generation, Kind::Announce, announce.as_bytes());
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self, _now: Instant) {
+        self.window.link.ring();
+    }
+
+    fn abandon(&mut self, id: SlotId) {
+        let window = &mut self.window;
+        let Some(slot) = window.slots.get_mut(id.index as usize) else { return };
+        let posted = !matches!(slot.phase, Phase::Free | Phase::Reserved);
+        if slot.generation != id.generation || !posted || slot.abandoned {
+            return;
+        }
+        slot.abandoned = true;
+        match slot.phase {
+            // It has not left: nothing to wait for.
+            Phase::Posted | Phase::Announced if window.link.withdraw(id.index) => {
+                window.end(id.index);
+            }
+            // The server has answered already.
+            Phase::Fetching => {}
+            _ => {
+                window.transfers.forget(id.index);
+                window.link.post_op(Op::Cancel, id.index);
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        let found = match std::mem::take(&mut self.held) {
+            0 => self.cq.poll(&mut self.completions),
+            held => Ok(held),
+        };
+        let Ok(found) = found else {
+            self.window.close(FailureKind::Device("completion queue overrun"), sink);
+            return Progress::IDLE;
+        };
+        for completion in &self.completions[..found] {
+            if let Err(broken) = self.window.complete(completion, &mut self.scratch, sink) {
+                self.window.close(broken, sink);
+                break;
+            }
+        }
+        let next =
+            if self.window.is_calm() { PollAt::OnEvent } else { self.window.drive(now, sink) };
+        let next = if found == self.completions.len() { PollAt::Now } else { next };
+        Progress { worked: found as u32, next, scanned: self.cq.scanned() }
+    }
+
+    fn park(&mut self, until: Option<Instant>) {
+        if self.held > 0 || self.window.link.has_posts() || self.window.has_work() {
+            return;
+        }
+        self.cq.arm();
+        // What came before the queue was armed makes no event.
+        self.held = self.cq.poll(&mut self.completions).unwrap_or(0);
+        if self.held > 0 {
+            return;
+        }
+        let sleep = super::sleep_time(until, self.now());
+        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
+        let _ = self.channel.wait(sleep);
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        Arc::new(Waker(self.channel.clone()))
+    }
+
+    fn close(&mut self) {
+        let window = &mut self.window;
+        if window.over.is_none() {
+            window.over = Some(TransportFailure::new(FailureKind::Closed, true));
+            window.link.post_op(Op::Goodbye, 0);
+            window.link.ring();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Window {
+    #[inline]
+    fn is(&self, id: SlotId, phase: Phase) -> bool {
+        self.slots
+            .get(id.index as usize)
+            .is_some_and(|slot| slot.generation == id.generation && slot.phase == phase)
+    }
+
+    /// The slot is free again.
+    #[inline]
+    fn end(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if slot.len == 0 {
+            self.transfers.forget(index);
+        }
+        slot.phase = Phase::Free;
+        slot.abandoned = false;
+        self.free.push(index);
+    }
+
+    #[inline]
+    fn complete(
+        &mut self,
+        completion: &WorkCompletion,
+        scratch: &mut [u8],
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        if completion.status != Status::Success {
+            return Err(lost(completion));
+        }
+        match (completion.opcode, completion.imm) {
+            (CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
+                self.link.consumed();
+                let Some(Immediate { op, slot, .. }) = Immediate::from_wire(imm) else {
+                    return Err(NONSENSE);
+                };
+                if op == Op::Message {
+                    self.message(completion, slot, scratch, sink)
+                } else {
+                    self.operation(op, slot)
+                }
+            }
+            (CompletionOpcode::Write | CompletionOpcode::Read, _) => {
+                self.link.retire(completion.id, &mut self.fetched);
+                Ok(())
+            }
+            _ => Err(FailureKind::PeerMisbehaved("a completion of a kind that nobody asked for")),
+        }
+    }
+
+    /// A message is in one of our slots.
+    #[inline]
+    fn message(
+        &mut self,
+        completion: &WorkCompletion,
+        index: u32,
+        scratch: &mut [u8],
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        let Some(&slot) = self.slots.get(index as usize) else { return Err(NONSENSE) };
+        let message = self.link.read(completion, index, scratch).ok_or(NONSENSE)?;
+        let (generation, kind, body) = split(message).ok_or(NONSENSE)?;
+        if generation != slot.generation {
+            return Err(NONSENSE);
+        }
+        if kind == Kind::Inline && slot.phase == Phase::Posted {
+            self.end(index);
+            if !slot.abandoned {
+                sink.reply(SlotId { index, generation }, Message::Borrowed(body));
+            }
+            return Ok(());
+        }
+        self.control(index, slot, kind, body, sink)
+    }
+
+    #[cold]
+    fn control(
+        &mut self,
+        index: u32,
+        slot: Slot,
+        kind: Kind,
+        body: &[u8],
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        let id = SlotId { index, generation: slot.generation };
+        match (kind, slot.phase) {
+            (Kind::Grant, Phase::Announced) => {
+                let grant = Grant::read_from_bytes(body).map_err(|_| NONSENSE)?;
+                if !slot.abandoned {
+                    if !self.transfers.granted(index, &grant) {
+                        return Err(FailureKind::PeerMisbehaved("a grant without room"));
+                    }
+                    self.slots[index as usize].phase = Phase::Sending;
+                }
+                Ok(())
+            }
+            (Kind::Lent, Phase::Posted) => {
+                let lent = Lent::read_from_bytes(body).map_err(|_| NONSENSE)?;
+                if slot.abandoned {
+                    self.link.post_op(Op::Release, index);
+                    self.end(index);
+                    return Ok(());
+                }
+                if !self.transfers.lent(index, lent.region.into(), self.max_message) {
+                    return Err(FailureKind::PeerMisbehaved("a response over the limit"));
+                }
+                self.slots[index as usize].phase = Phase::Fetching;
+                Ok(())
+            }
+            (Kind::OverLimit, Phase::Announced) => {
+                let limit = OverLimit::read_from_bytes(body).map_err(|_| NONSENSE)?;
+                self.end(index);
+                if !slot.abandoned {
+                    let kind = FailureKind::TooLarge { len: limit.len.get(), max: limit.max.get() };
+                    sink.failed(id, TransportFailure::new(kind, false));
+                }
+                Ok(())
+            }
+            (Kind::Dropped, Phase::Announced | Phase::Sending) if slot.abandoned => {
+                self.end(index);
+                Ok(())
+            }
+            _ => Err(NONSENSE),
+        }
+    }
+
+    #[cold]
+    fn operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
+        let slot = self.slots.get(index as usize).ok_or(NONSENSE)?;
+        match op {
+            // For an abandoned request it comes too late to matter.
+            Op::Chunk if slot.abandoned => Ok(()),
+            Op::Chunk if slot.phase == Phase::Sending && self.transfers.credit(index) => Ok(()),
+            Op::Goodbye => Err(FailureKind::Goodbye),
+            _ => Err(NONSENSE),
+        }
+    }
+
+    /// No large message is under way, and nothing is wrong.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        self.transfers.is_idle()
+            && self.fetched.is_empty()
+            && !self.link.is_broken()
+            && self.over.is_none()
+    }
+
+    fn has_work(&self) -> bool {
+        self.over.is_some() && !self.told || self.link.is_broken() || self.transfers.can_move()
+    }
+
+    /// Moves large messages on, a bounded number of bytes, and notices what broke.
+    #[cold]
+    fn drive(&mut self, now: Instant, sink: &mut dyn ReplySink) -> PollAt {
+        if self.link.is_broken() || self.over.is_some() {
+            let kind = self.over.map_or(FailureKind::PeerGone, |why| why.kind);
+            self.close(kind, sink);
+            return PollAt::OnEvent;
+        }
+        for Fetched { slot, part } in self.fetched.drain(..) {
+            self.transfers.fetched(slot, part);
+        }
+        while let Some((index, buffer)) = self.transfers.take_whole() {
+            let slot = self.slots[index as usize];
+            self.link.post_op(Op::Release, index);
+            self.end(index);
+            if !slot.abandoned {
+                sink.reply(SlotId { index, generation: slot.generation }, owned(buffer));
+            }
+        }
+        for _ in 0..STEPS_PER_POLL {
+            if !self.link.has_room() {
+                break;
+            }
+            let Some((index, transfer)) = self.transfers.next() else { break };
+            match transfer {
+                Transfer::Chunk { chunk, remote, last } => {
+                    self.link.write_chunk(index, chunk, remote);
+                    if last {
+                        self.slots[index as usize].phase = Phase::Posted;
+                    }
+                }
+                Transfer::Fetch { into, remote } => self.link.fetch(index, into, remote),
+            }
+        }
+        self.link.ring();
+        if self.transfers.can_move() {
+            PollAt::Now
+        } else if self.transfers.wants_memory() {
+            PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+        } else {
+            PollAt::OnEvent
+        }
+    }
+
+    /// The connection is over; the sink hears of it once.
+    #[cold]
+    fn close(&mut self, kind: FailureKind, sink: &mut dyn ReplySink) {
+        let why = *self.over.get_or_insert(TransportFailure::new(kind, true));
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::debug!(%why, "connection closed");
+            sink.closed(why);
+        }
+    }
+}
+
+/// What a completion in error says about the connection.
+#[cold]
+fn lost(completion: &WorkCompletion) -> Broken {
+    tracing::debug!(status = ?completion.status, "a work request failed");
+    match completion.status {
+        Status::RemoteAccess => FailureKind::PeerMisbehaved("a key or range that gives no access"),
+        Status::LocalProtection | Status::LocalLength => FailureKind::Device("local protection"),
+        _ => FailureKind::PeerGone,
+    }
+}

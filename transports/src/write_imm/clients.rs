@@ -1,0 +1,358 @@
+//! The clients of one server thread: their requests in, their replies out.
+
+use std::sync::Arc;
+
+use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::time::Instant;
+use farcall_core::transport::{CallToken, Message, Replies, RequestSink};
+use farcall_verbs::{CompletionOpcode, Device, Status, WorkCompletion};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::entry::{Entry, Large, Phase};
+use super::fair_queue::FairQueue;
+use super::intake::Door;
+use super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Lent, Op, split};
+use super::link::Fetched;
+use crate::memory::{Budget, LargeBuffers};
+
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) entries: Vec<Option<Box<Entry>>>,
+    /// Clients with replies that wait for the doorbell.
+    dirty: Vec<u32>,
+    /// Clients whose posts failed; the next poll drops them.
+    pub(crate) broken: Vec<u32>,
+    pub(crate) count: usize,
+    pub(crate) door: Arc<Door>,
+    pub(crate) device: Device,
+    /// Requests that wait for memory to land in.
+    pub(crate) waiting: FairQueue,
+    /// When clients that hold memory others wait for are looked at next.
+    pub(crate) stall_check: Instant,
+    pub(crate) budget: Arc<Budget>,
+    /// Where requests are put together.
+    pub(crate) assembly: LargeBuffers,
+    fetched: Vec<Fetched>,
+}
+
+/// The rule that a client broke.
+pub(crate) type Misbehaved = &'static str;
+
+/// Why a client is dropped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Drop {
+    Misbehaved(Misbehaved),
+    Lost(Status),
+    Goodbye,
+}
+
+impl From<Misbehaved> for Drop {
+    fn from(rule: Misbehaved) -> Drop {
+        Drop::Misbehaved(rule)
+    }
+}
+
+impl Clients {
+    pub(crate) fn new(
+        device: &Device,
+        door: Arc<Door>,
+        assembly: LargeBuffers,
+        budget: Arc<Budget>,
+    ) -> Clients {
+        Clients {
+            entries: Vec::new(),
+            dirty: Vec::new(),
+            broken: Vec::new(),
+            count: 0,
+            door,
+            device: device.clone(),
+            waiting: FairQueue::default(),
+            stall_check: Instant::ZERO,
+            budget,
+            assembly,
+            fetched: Vec::new(),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, entry: Box<Entry>) {
+        let index = entry.client as usize;
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        self.entries[index] = Some(entry);
+        self.count += 1;
+    }
+
+    /// Drops one client, and all that it had.
+    #[cold]
+    pub(crate) fn remove(&mut self, client: u32, why: Drop, sink: &mut dyn RequestSink) {
+        let Some(entry) = self.entries.get_mut(client as usize).and_then(Option::take) else {
+            return;
+        };
+        match why {
+            Drop::Misbehaved(rule) => {
+                tracing::warn!(client, rule, "dropping a client that broke the protocol");
+            }
+            Drop::Lost(status) => tracing::debug!(client, ?status, "lost a client"),
+            Drop::Goodbye => tracing::debug!(client, "a client said goodbye"),
+        }
+        self.waiting.remove_client(client);
+        self.count -= 1;
+        let (generation, completions) = (entry.generation, entry.completions);
+        // Before its number is free: completions of the dead queue pair must not meet a new client.
+        drop(entry);
+        self.door.give_back(client, completions);
+        sink.disconnected(client, generation);
+    }
+
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        completion: &WorkCompletion,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) {
+        let client = (completion.id >> 32) as u32;
+        let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return };
+        // Left over from an earlier client of that number.
+        if entry.qp != completion.qp {
+            return;
+        }
+        let outcome = if completion.status != Status::Success {
+            Err(Drop::Lost(completion.status))
+        } else if completion.opcode == CompletionOpcode::RecvWriteWithImm {
+            entry.link.consumed();
+            self.received(client, completion, scratch, now, sink)
+        } else {
+            entry.link.retire(completion.id, &mut self.fetched);
+            if entry.link.has_posts() {
+                self.touch(client);
+            }
+            Ok(())
+        };
+        if let Err(why) = outcome {
+            self.remove(client, why, sink);
+        }
+    }
+
+    #[inline]
+    fn received(
+        &mut self,
+        client: u32,
+        completion: &WorkCompletion,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Result<(), Drop> {
+        let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return Ok(()) };
+        let imm = completion.imm.and_then(Immediate::from_wire);
+        let Some(Immediate { op, client: named, slot: index }) = imm else {
+            return Err("an immediate that names no operation".into());
+        };
+        // The queue pair knows who it is; the immediate must say the same.
+        if named != client {
+            return Err("an immediate that names another client".into());
+        }
+        if op != Op::Message {
+            return self.operation(client, op, index, completion, now, sink);
+        }
+        let Some(slot) = entry.slots.get_mut(index as usize) else {
+            return Err("a slot outside the window".into());
+        };
+        if slot.phase != Phase::Idle {
+            return Err("a request in a slot that is not free".into());
+        }
+        let Some(message) = entry.link.read(completion, index, scratch) else {
+            return Err("a length beyond the slot".into());
+        };
+        match split(message) {
+            Some((generation, Kind::Inline, body)) => {
+                slot.generation = generation;
+                slot.phase = Phase::Busy;
+                let token = entry.token(index);
+                sink.request(token, Message::Borrowed(body), self);
+                Ok(())
+            }
+            Some((generation, Kind::Announce, body)) => {
+                let Ok(announce) = Announce::read_from_bytes(body) else {
+                    return Err("a malformed announcement".into());
+                };
+                slot.generation = generation;
+                self.announced(client, index, announce.len.get(), now)
+            }
+            _ => Err("a malformed header".into()),
+        }
+    }
+
+    #[cold]
+    fn operation(
+        &mut self,
+        client: u32,
+        op: Op,
+        index: u32,
+        completion: &WorkCompletion,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Result<(), Drop> {
+        let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return Ok(()) };
+        let Some(&slot) = entry.slots.get(index as usize) else {
+            return Err("a slot outside the window".into());
+        };
+        match op {
+            Op::Chunk if slot.phase == Phase::Landing => {
+                self.landed(client, index, completion.byte_len.into(), now, sink)
+            }
+            Op::Cancel => {
+                match slot.phase {
+                    Phase::Waiting | Phase::Landing => self.drop_announced(client, index, now),
+                    Phase::Busy => {
+                        sink.cancelled(client, entry.generation, index, slot.generation);
+                    }
+                    // Answered already: the cancellation has crossed the answer.
+                    Phase::Idle | Phase::Lent => {}
+                }
+                Ok(())
+            }
+            Op::Release if slot.phase == Phase::Lent => {
+                self.released(client, index, now);
+                Ok(())
+            }
+            Op::Goodbye => Err(Drop::Goodbye),
+            Op::Chunk | Op::Release | Op::Message => {
+                Err("an operation that the slot does not wait for".into())
+            }
+        }
+    }
+
+    /// The client has posts that wait for the doorbell.
+    #[inline]
+    pub(crate) fn touch(&mut self, client: u32) {
+        if let Some(Some(entry)) = self.entries.get_mut(client as usize)
+            && !entry.dirty
+        {
+            entry.dirty = true;
+            self.dirty.push(client);
+        }
+    }
+
+    /// One doorbell for each client that has posts.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        while let Some(client) = self.dirty.pop() {
+            let Some(Some(entry)) = self.entries.get_mut(client as usize) else { continue };
+            entry.dirty = false;
+            entry.link.ring();
+            if entry.link.is_broken() {
+                self.broken.push(client);
+            }
+        }
+    }
+
+    /// The client and slot of a call, if both are still what they were.
+    #[inline]
+    fn find(&mut self, call: &CallToken) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(call.client as usize)?.as_deref_mut()?;
+        let slot = entry.slots.get(call.slot as usize)?;
+        let same = entry.generation == call.client_generation
+            && slot.generation == call.generation
+            && slot.phase == Phase::Busy;
+        same.then_some(entry)
+    }
+}
+
+impl Replies for Clients {
+    #[inline]
+    fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
+        let Some(entry) = self.find(call) else { return Err(ReserveError::Closed) };
+        if len as u64 > entry.max_message {
+            return Err(ReserveError::TooLarge { len: len as u64, max: entry.max_message });
+        }
+        if len > entry.link.max_in_slot() {
+            return self.reserve_large(call, len);
+        }
+        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else {
+            return Err(ReserveError::Closed);
+        };
+        entry.slots[call.slot as usize].large_reply = false;
+        match entry.link.stage(call.slot) {
+            Some(staged) => Ok(&mut staged[HEADER_BYTES..HEADER_BYTES + len]),
+            None => Err(Backpressure::SendQueue.into()),
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, call: CallToken, len: usize) {
+        let Some(entry) = self.find(&call) else { return };
+        let slot = &mut entry.slots[call.slot as usize];
+        if slot.large_reply {
+            return self.post_large(call, len);
+        }
+        slot.phase = Phase::Idle;
+        entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
+        self.touch(call.client);
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.device.now_ns())
+    }
+}
+
+impl Clients {
+    #[cold]
+    fn reserve_large(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
+        let buffer = match self.reply_buffer(call.client, len) {
+            Some(buffer) => Some(buffer),
+            None if self.trim() => self.reply_buffer(call.client, len),
+            None => None,
+        };
+        let Some(buffer) = buffer else { return Err(Backpressure::Memory.into()) };
+        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else {
+            return Err(ReserveError::Closed);
+        };
+        entry.slots[call.slot as usize].large_reply = true;
+        let large = entry.large(call.slot);
+        *large = Large::Reply(buffer);
+        match large {
+            Large::Reply(buffer) => Ok(buffer),
+            _ => Err(ReserveError::Closed),
+        }
+    }
+
+    fn reply_buffer(&mut self, client: u32, len: usize) -> Option<farcall_verbs::Buffer> {
+        let entry = self.entries.get_mut(client as usize)?.as_deref_mut()?;
+        entry.reply_buffer(len, &self.budget).unwrap_or_else(|error| {
+            tracing::warn!(%error, len, "no memory for a large response");
+            None
+        })
+    }
+
+    #[cold]
+    fn post_large(&mut self, call: CallToken, len: usize) {
+        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else { return };
+        let Large::Reply(mut buffer) = entry.take_large(call.slot) else { return };
+        let in_slot = len <= entry.link.max_in_slot();
+        let slot = &mut entry.slots[call.slot as usize];
+        slot.large_reply = false;
+        if in_slot {
+            // The answer came out shorter than was reserved.
+            slot.phase = Phase::Idle;
+            if let Some(staged) = entry.link.stage(call.slot) {
+                staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer[..len]);
+            }
+            entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
+        } else {
+            buffer.set_len(len);
+            // Published memory always has a name.
+            let Some(region) = buffer.remote() else { return };
+            slot.phase = Phase::Lent;
+            let lent = Lent { region: region.into() };
+            entry.held += len as u64;
+            // When is not known here; the next look at stalled clients dates it.
+            entry.moved = Instant::ZERO;
+            *entry.large(call.slot) = Large::Reply(buffer);
+            entry.link.post_control(call.slot, call.generation, Kind::Lent, lent.as_bytes());
+        }
+        self.touch(call.client);
+    }
+}

@@ -1,0 +1,223 @@
+//! The bytes on the wire: the header of a slot, the immediate, and the bodies of control messages.
+//!
+//! Everything here was written by a peer until it is checked: parsing returns `Option`, never
+//! panics, and works on private copies only.
+
+use farcall_verbs::RemoteRegion;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of the header in front of every message in a slot.
+pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+
+/// In front of every message: which use of the slot it belongs to, and what it is.
+///
+/// With the eight bytes that the core puts in front of arguments, a 32-byte argument makes a
+/// message of 48 bytes, the most that a completion of the shm device carries by itself.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// Counts the uses of the slot. A reply repeats its request's.
+    pub(crate) generation: U32,
+    /// A [`Kind`].
+    pub(crate) kind: u8,
+    reserved: [u8; 3],
+}
+
+/// What a message in a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A whole request or a whole response follows.
+    Inline = 1,
+    /// Client: a request of this many bytes wants to land ([`Announce`]).
+    Announce = 2,
+    /// Server: the announced request may be written here ([`Grant`]).
+    Grant = 3,
+    /// Server: the response waits here to be read ([`Lent`]).
+    Lent = 4,
+    /// Server: the announced request is over the limit ([`OverLimit`]).
+    OverLimit = 5,
+    /// Server: the cancelled request was dropped before a handler saw it.
+    Dropped = 6,
+}
+
+impl Kind {
+    fn from_wire(byte: u8) -> Option<Kind> {
+        [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit, Kind::Dropped]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Writes the header to the front of a message.
+#[inline]
+pub(crate) fn put_header(message: &mut [u8], generation: u32, kind: Kind) {
+    let header = Header { generation: generation.into(), kind: kind as u8, reserved: [0; 3] };
+    message[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+}
+
+/// Splits a message into generation, kind and body.
+#[inline]
+pub(crate) fn split(message: &[u8]) -> Option<(u32, Kind, &[u8])> {
+    let (header, body) = Header::ref_from_prefix(message).ok()?;
+    Some((header.generation.get(), Kind::from_wire(header.kind)?, body))
+}
+
+/// Body of [`Kind::Announce`].
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Announce {
+    /// Bytes of the request.
+    pub(crate) len: U64,
+}
+
+/// A [`RemoteRegion`] on the wire.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct WireRegion {
+    addr: U64,
+    len: U64,
+    rkey: U32,
+}
+
+impl From<RemoteRegion> for WireRegion {
+    fn from(region: RemoteRegion) -> WireRegion {
+        WireRegion { addr: region.addr.into(), len: region.len.into(), rkey: region.rkey.into() }
+    }
+}
+
+impl From<WireRegion> for RemoteRegion {
+    fn from(region: WireRegion) -> RemoteRegion {
+        RemoteRegion::new(region.addr.get(), region.rkey.get(), region.len.get())
+    }
+}
+
+/// Body of [`Kind::Grant`]: a ring of chunks. Chunk `k` of the request goes to position
+/// `k % (region.len / chunk)`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Grant {
+    /// The landing ring.
+    pub(crate) region: WireRegion,
+    /// Bytes of each chunk but the last.
+    pub(crate) chunk: U32,
+}
+
+/// Body of [`Kind::Lent`]: exactly the response.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Lent {
+    /// The bytes of the response, to be read and then released.
+    pub(crate) region: WireRegion,
+}
+
+/// Body of [`Kind::OverLimit`].
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct OverLimit {
+    /// Bytes of the request.
+    pub(crate) len: U64,
+    /// The most that the server takes.
+    pub(crate) max: U64,
+}
+
+// Any slot holds every control message.
+const _: () = {
+    let least = crate::address::MIN_SLOT_BYTES as usize - HEADER_BYTES;
+    assert!(size_of::<Grant>() <= least && size_of::<Lent>() <= least);
+    assert!(size_of::<OverLimit>() <= least && size_of::<Announce>() <= least);
+};
+
+/// What a WRITE_WITH_IMM means. All but `Message` and `Landed` carry no bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Op {
+    /// A message is in the slot.
+    Message = 0,
+    /// Client: one more chunk of the slot's request has landed.
+    /// Server: one more chunk of the landing ring is free again.
+    Chunk = 1,
+    /// Client: nobody waits for the slot's reply any more.
+    Cancel = 2,
+    /// Client: the lent response has been read; the server may reuse its memory.
+    Release = 3,
+    /// Either: nothing follows. The slot is zero.
+    Goodbye = 4,
+}
+
+const SLOT_BITS: u32 = 10;
+const CLIENT_BITS: u32 = 19;
+
+/// Most clients that one server thread tells apart.
+pub(crate) const MAX_CLIENTS: u32 = 1 << CLIENT_BITS;
+
+const _: () = assert!(crate::address::MAX_WINDOW == 1 << SLOT_BITS);
+
+/// The immediate names itself (Octopus s3.3): operation, client and slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Immediate {
+    pub(crate) op: Op,
+    pub(crate) client: u32,
+    pub(crate) slot: u32,
+}
+
+impl Immediate {
+    #[inline]
+    pub(crate) fn to_wire(self) -> u32 {
+        debug_assert!(self.client < MAX_CLIENTS && self.slot < 1 << SLOT_BITS);
+        (self.op as u32) << (SLOT_BITS + CLIENT_BITS) | self.client << SLOT_BITS | self.slot
+    }
+
+    #[inline]
+    pub(crate) fn from_wire(wire: u32) -> Option<Immediate> {
+        let op = match wire >> (SLOT_BITS + CLIENT_BITS) {
+            0 => Op::Message,
+            1 => Op::Chunk,
+            2 => Op::Cancel,
+            3 => Op::Release,
+            4 => Op::Goodbye,
+            _ => return None,
+        };
+        let client = wire >> SLOT_BITS & (MAX_CLIENTS - 1);
+        Some(Immediate { op, client, slot: wire & ((1 << SLOT_BITS) - 1) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_32_byte_argument_makes_48_bytes() {
+        assert_eq!(HEADER_BYTES + 8 + 32, 48);
+    }
+
+    #[test]
+    fn a_header_is_read_back() {
+        let mut message = *b"........body";
+        put_header(&mut message, 0xfedc_ba98, Kind::Lent);
+        assert_eq!(split(&message), Some((0xfedc_ba98, Kind::Lent, &b"body"[..])));
+        assert_eq!(split(&message[..7]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_immediate_is_itself_or_nothing(wire: u32) {
+            if let Some(immediate) = Immediate::from_wire(wire) {
+                prop_assert_eq!(immediate.to_wire(), wire);
+            } else {
+                prop_assert!(wire >> 29 > 4);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_nothing(bytes: Vec<u8>) {
+            if let Some((_, kind, body)) = split(&bytes) {
+                prop_assert_eq!(bytes[4], kind as u8);
+                prop_assert_eq!(body.len() + HEADER_BYTES, bytes.len());
+            }
+        }
+    }
+}

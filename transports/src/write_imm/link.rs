@@ -1,0 +1,327 @@
+//! One end of one connection: its queue pair, the slots its peer writes, what waits to be posted,
+//! and the buffers that are under way. The same for client and server.
+
+use std::collections::VecDeque;
+
+use farcall_core::transport::Message;
+use farcall_verbs::{Buffer, Local, PostError, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
+use farcall_verbs::{WorkCompletion, WorkRequest};
+
+use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header};
+use super::send_queue::SendQueue;
+use super::setup::Sizes;
+
+/// A WRITE_WITH_IMM that waits for the doorbell. With no bytes it is its immediate alone.
+#[derive(Debug, Clone, Copy)]
+struct Post {
+    imm: u32,
+    slot: u32,
+    len: u32,
+}
+
+/// What a buffer under way is, in the order of posting.
+#[derive(Debug, Clone, Copy)]
+enum UnderWay {
+    /// A slot's message.
+    Message,
+    /// Part of a large request.
+    Chunk,
+    /// Where part of a large response arrives.
+    Fetch { slot: u32 },
+}
+
+/// Part of a large response, fetched.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) slot: u32,
+    pub(crate) part: Buffer,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    // The queue pair goes before the memory that it works on.
+    qp: QueuePair,
+    outbox: Vec<Post>,
+    send_queue: SendQueue,
+    max_inline: usize,
+    slot_bytes: usize,
+    client: u32,
+    /// Receives that were consumed and not yet posted again.
+    consumed: u32,
+    replenish_at: u32,
+    broken: bool,
+    /// The buffer in which each slot's next message is made, unless it is under way.
+    staging: Box<[Option<Buffer>]>,
+    spare: Vec<Buffer>,
+    under_way: VecDeque<UnderWay>,
+    peer_slots: RemoteRegion,
+    slots: SharedRegion,
+}
+
+impl Link {
+    /// `buffers` are of `sizes.slot` bytes each, one for each slot and for each work request that
+    /// the send queue holds.
+    pub(crate) fn new(
+        qp: QueuePair,
+        slots: SharedRegion,
+        peer_slots: RemoteRegion,
+        sizes: &Sizes,
+        client: u32,
+        mut buffers: Vec<Buffer>,
+    ) -> Link {
+        let window = sizes.window as usize;
+        assert!(buffers.len() >= window + sizes.send_depth as usize);
+        assert!(peer_slots.len >= u64::from(sizes.window) * u64::from(sizes.slot));
+        let spare = buffers.split_off(window);
+        Link {
+            qp,
+            outbox: Vec::with_capacity(2 * window),
+            send_queue: SendQueue::new(sizes.send_depth),
+            max_inline: sizes.max_inline,
+            slot_bytes: sizes.slot as usize,
+            client,
+            consumed: 0,
+            replenish_at: (sizes.recv_depth / 4).max(1),
+            broken: false,
+            staging: buffers.into_iter().map(Some).collect(),
+            spare,
+            under_way: VecDeque::with_capacity(sizes.send_depth as usize),
+            peer_slots,
+            slots,
+        }
+    }
+
+    pub(crate) fn qp(&self) -> &QueuePair {
+        &self.qp
+    }
+
+    /// A post failed: the queue pair is in error, or the peer's numbers made no sense.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The longest message that goes in a slot.
+    #[inline]
+    pub(crate) fn max_in_slot(&self) -> usize {
+        self.slot_bytes - HEADER_BYTES
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.send_queue.room() as usize > self.outbox.len()
+    }
+
+    #[inline]
+    pub(crate) fn has_posts(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// The slot's buffer, at full length, header included. `None` only while more messages are
+    /// under way than the send queue holds, which cannot be.
+    #[inline]
+    pub(crate) fn stage(&mut self, slot: u32) -> Option<&mut [u8]> {
+        let staged = &mut self.staging[slot as usize];
+        if staged.is_none() {
+            *staged = self.spare.pop();
+        }
+        staged.as_deref_mut()
+    }
+
+    /// Queues the message of `len` bytes, header included, that the slot's buffer holds.
+    #[inline]
+    pub(crate) fn post(&mut self, slot: u32, generation: u32, kind: Kind, len: usize) {
+        let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
+        put_header(message, generation, kind);
+        self.push(Op::Message, slot, len as u32);
+    }
+
+    /// Queues a control message with this body.
+    #[cold]
+    pub(crate) fn post_control(&mut self, slot: u32, generation: u32, kind: Kind, body: &[u8]) {
+        let Some(message) = self.stage(slot) else { return };
+        message[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(body);
+        self.post(slot, generation, kind, HEADER_BYTES + body.len());
+    }
+
+    /// Queues an immediate alone.
+    #[cold]
+    pub(crate) fn post_op(&mut self, op: Op, slot: u32) {
+        self.push(op, slot, 0);
+    }
+
+    #[inline]
+    fn push(&mut self, op: Op, slot: u32, len: u32) {
+        let imm = Immediate { op, client: self.client, slot }.to_wire();
+        self.outbox.push(Post { imm, slot, len });
+    }
+
+    /// Takes back what has not been posted of this slot; `false` if it has been.
+    #[cold]
+    pub(crate) fn withdraw(&mut self, slot: u32) -> bool {
+        let before = self.outbox.len();
+        self.outbox.retain(|post| post.slot != slot || post.len == 0);
+        self.outbox.len() < before
+    }
+
+    /// One doorbell for all that waits. What the send queue has no room for waits on.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if self.outbox.is_empty() || self.broken {
+            return;
+        }
+        let mut posted = 0;
+        let mut failure = None;
+        let mut doorbell = self.qp.doorbell();
+        for post in &self.outbox {
+            if self.send_queue.room() == 0 {
+                break;
+            }
+            let len = post.len as usize;
+            let offset = post.slot as u64 * self.slot_bytes as u64;
+            let remote = self.peer_slots.slice(offset, len as u64);
+            let staged = &mut self.staging[post.slot as usize];
+            let local = match staged {
+                _ if len == 0 => Local::Inline(&[]),
+                Some(buffer) if len <= self.max_inline => Local::Inline(&buffer[..len]),
+                _ => {
+                    let Some(mut buffer) = staged.take() else { break };
+                    buffer.set_len(len);
+                    self.under_way.push_back(UnderWay::Message);
+                    Local::Buffer(buffer)
+                }
+            };
+            let Ok(remote) = remote else { break };
+            let signal = self.send_queue.post(false);
+            let request = WorkRequest::write(local, remote);
+            let request = finish(request.imm(post.imm), self.client, signal);
+            if let Err((error, _)) = doorbell.post(request) {
+                failure = Some(error);
+                break;
+            }
+            posted += 1;
+        }
+        drop(doorbell);
+        if posted == self.outbox.len() {
+            self.outbox.clear();
+        } else {
+            self.outbox.drain(..posted);
+        }
+        if let Some(error) = failure {
+            self.post_failed(error);
+        }
+    }
+
+    #[cold]
+    fn post_failed(&mut self, error: PostError) {
+        tracing::debug!(%error, "a connection broke while posting");
+        self.broken = true;
+    }
+
+    /// Writes a chunk of a large request at once.
+    pub(crate) fn write_chunk(&mut self, slot: u32, chunk: Buffer, remote: RemoteSlice) {
+        debug_assert!(self.send_queue.room() > 0);
+        let imm = Immediate { op: Op::Chunk, client: self.client, slot }.to_wire();
+        // Signaled, so that the memory comes back as soon as the request has landed.
+        let signal = self.send_queue.post(true);
+        self.under_way.push_back(UnderWay::Chunk);
+        let request = WorkRequest::write(chunk, remote).imm(imm);
+        let request = finish(request, self.client, signal);
+        if let Err((error, _)) = self.qp.post_send_one(request) {
+            self.post_failed(error);
+        }
+    }
+
+    /// Reads a part of a large response at once.
+    pub(crate) fn fetch(&mut self, slot: u32, into: Buffer, remote: RemoteSlice) {
+        debug_assert!(self.send_queue.room() > 0);
+        let signal = self.send_queue.post(true);
+        self.under_way.push_back(UnderWay::Fetch { slot });
+        let mut request = WorkRequest::read(into, remote);
+        if let Some(id) = signal {
+            request = request.signaled(work_id(self.client, id));
+        }
+        if let Err((error, _)) = self.qp.post_send_one(request) {
+            self.post_failed(error);
+        }
+    }
+
+    /// A work request of ours has completed, and so have all before it.
+    #[inline]
+    pub(crate) fn retire(&mut self, id: u64, fetched: &mut Vec<Fetched>) {
+        self.send_queue.retire(id as u32);
+        if !self.under_way.is_empty() {
+            self.reclaim(fetched);
+        }
+    }
+
+    fn reclaim(&mut self, fetched: &mut Vec<Fetched>) {
+        let Link { qp, under_way, spare, slot_bytes, .. } = self;
+        qp.reclaim(&mut |mut buffer| match under_way.pop_front() {
+            Some(UnderWay::Message) => {
+                buffer.set_len(*slot_bytes);
+                spare.push(buffer);
+            }
+            Some(UnderWay::Fetch { slot }) => fetched.push(Fetched { slot, part: buffer }),
+            // Dropped: it goes back to its pool with the request's other parts.
+            Some(UnderWay::Chunk) | None => {}
+        });
+    }
+
+    /// A receive was consumed. They are posted again in batches.
+    #[inline]
+    pub(crate) fn consumed(&mut self) {
+        self.consumed += 1;
+        if self.consumed >= self.replenish_at {
+            let first = work_id(self.client, 0);
+            if let Err(error) = self.qp.post_recvs(first..first + u64::from(self.consumed)) {
+                self.post_failed(error);
+            }
+            self.consumed = 0;
+        }
+    }
+
+    /// The message that a completion announces, as private bytes: from the completion itself where
+    /// it carries them, else read once out of the slot.
+    #[inline]
+    pub(crate) fn read<'a>(
+        &self,
+        completion: &'a WorkCompletion,
+        slot: u32,
+        scratch: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        if let Some(payload) = completion.payload() {
+            return Some(payload);
+        }
+        let len = completion.byte_len as usize;
+        if len > self.slot_bytes {
+            return None;
+        }
+        let message = &mut scratch[..len];
+        self.slots.copy_out(slot as usize * self.slot_bytes, message);
+        Some(message)
+    }
+}
+
+#[inline]
+fn finish(
+    request: farcall_verbs::WriteRequest<'_>,
+    client: u32,
+    signal: Option<u32>,
+) -> WorkRequest<'_> {
+    match signal {
+        Some(id) => request.signaled(work_id(client, id)),
+        None => request.unsignaled(),
+    }
+}
+
+/// The id of a work request: its completion leads back to the client whatever its status.
+#[inline]
+pub(crate) fn work_id(client: u32, count: u32) -> u64 {
+    u64::from(client) << 32 | u64::from(count)
+}
+
+/// A large message of private memory, to be kept.
+pub(crate) fn owned(buffer: Buffer) -> Message<'static> {
+    Message::Owned(bytes::Bytes::from_owner(buffer))
+}

@@ -1,0 +1,157 @@
+//! What each end makes before they are connected, and what they tell each other about it.
+
+use std::time::Duration;
+
+use farcall_verbs::{
+    Access, Capabilities, CompletionQueueHandle, ConnectOptions, Device, Endpoint, Operation,
+    ProtectionDomain, QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion,
+};
+use serde::{Deserialize, Serialize};
+
+use super::layout::MAX_CLIENTS;
+use super::link::{Link, work_id};
+use crate::backend::SetupError;
+use crate::handshake::Terms;
+
+/// Refuses devices that cannot carry this backend.
+pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
+    for operation in [Operation::WriteWithImm, Operation::Write, Operation::Read] {
+        if !caps.supports(QpType::Rc, operation) {
+            return Err(SetupError::Unsupported(format!(
+                "write_imm needs RC {operation:?}, which this device does not have"
+            )));
+        }
+    }
+    if caps.max_send_wr < 2 || caps.max_recv_wr < 2 {
+        return Err(SetupError::Unsupported(format!(
+            "write_imm needs room for 2 work requests each way; this device has {} and {}",
+            caps.max_send_wr, caps.max_recv_wr
+        )));
+    }
+    Ok(())
+}
+
+/// How much of everything a connection has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) window: u32,
+    pub(crate) slot: u32,
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) max_inline: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(terms: &Terms, caps: &Capabilities) -> Sizes {
+        // A message and a control message per slot, and a few. More is not an error: the send queue
+        // makes it wait.
+        let wanted = 2 * terms.window as usize + 32;
+        Sizes {
+            window: terms.window,
+            slot: terms.slot,
+            send_depth: wanted.min(caps.max_send_wr) as u32,
+            recv_depth: wanted.min(caps.max_recv_wr) as u32,
+            max_inline: caps.max_inline,
+        }
+    }
+
+    /// Completions that one connection may have outstanding: an entry for each receive, and for each
+    /// signaled work request (all of them while it is flushed).
+    pub(crate) fn completions(&self) -> usize {
+        (self.send_depth + self.recv_depth) as usize
+    }
+}
+
+/// One end's part of the handshake.
+#[derive(Debug, Serialize, Deserialize)]
+struct EndSetup {
+    endpoint: Vec<u8>,
+    /// Where the other end writes: `window` slots.
+    slots: RemoteRegion,
+    /// Which client of its server thread: in every immediate. The server says it.
+    client: u32,
+}
+
+/// An end that is not connected yet.
+#[derive(Debug)]
+pub(crate) struct Port {
+    qp: QueuePair,
+    slots: SharedRegion,
+    pd: ProtectionDomain,
+    sizes: Sizes,
+    client: u32,
+}
+
+impl Port {
+    /// Makes a queue pair with all its receives, and the slots that the peer will write.
+    pub(crate) fn open(
+        device: &Device,
+        cq: &CompletionQueueHandle,
+        terms: &Terms,
+        client: u32,
+    ) -> Result<Port, SetupError> {
+        let sizes = Sizes::new(terms, device.caps());
+        // A domain for each connection: no client's key opens another client's memory.
+        let pd = device.alloc_pd()?;
+        let bytes = sizes.window as usize * sizes.slot as usize;
+        let slots = pd.alloc_shared(bytes, Access::REMOTE_WRITE)?;
+        let config = QueuePairConfig::new(QpType::Rc, cq, cq)
+            .max_send_wr(sizes.send_depth as usize)
+            .max_recv_wr(sizes.recv_depth as usize);
+        let mut qp = pd.create_qp(config)?;
+        let first = work_id(client, 0);
+        qp.post_recvs(first..first + u64::from(sizes.recv_depth))
+            .map_err(|error| SetupError::Device(error.into()))?;
+        Ok(Port { qp, slots, pd, sizes, client })
+    }
+
+    /// What the peer must know.
+    pub(crate) fn setup(&self) -> Vec<u8> {
+        let setup = EndSetup {
+            endpoint: self.qp.endpoint().to_bytes().to_vec(),
+            slots: self.slots.remote(),
+            client: self.client,
+        };
+        postcard::to_allocvec(&setup).unwrap_or_default()
+    }
+
+    /// Connects to the peer that said this. `terms` are at most what the port was opened with.
+    pub(crate) fn connect(
+        mut self,
+        device: &Device,
+        terms: &Terms,
+        peer: &[u8],
+        side: Side,
+        timeout: Duration,
+    ) -> Result<(Link, ProtectionDomain), SetupError> {
+        let peer: EndSetup = postcard::from_bytes(peer)
+            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
+        let endpoint = Endpoint::from_bytes(&peer.endpoint)
+            .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
+        let recv_depth = self.sizes.recv_depth;
+        self.sizes = Sizes { recv_depth, ..Sizes::new(terms, device.caps()) };
+        if peer.slots.len < u64::from(terms.window) * u64::from(terms.slot) {
+            return Err(SetupError::Misbehaved("its slots are fewer than the window"));
+        }
+        if side == Side::Client {
+            if peer.client >= MAX_CLIENTS {
+                return Err(SetupError::Misbehaved("it gave an impossible client number"));
+            }
+            self.client = peer.client;
+        }
+        let count = (self.sizes.window + self.sizes.send_depth) as usize;
+        let size = self.sizes.slot as usize;
+        let pool = self.pd.alloc_private(count * size)?.into_pool(size);
+        let buffers: Vec<_> = std::iter::from_fn(|| pool.take()).take(count).collect();
+        self.qp.connect(&endpoint, &ConnectOptions::default().setup_timeout(timeout))?;
+        let Port { qp, slots, pd, sizes, client } = self;
+        Ok((Link::new(qp, slots, peer.slots, &sizes, client, buffers), pd))
+    }
+}
+
+/// Which end this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}

@@ -1,0 +1,241 @@
+//! The client's large messages: requests that it writes, responses that it reads.
+//!
+//! The client drives both (Octopus s3.3, client-active I/O). Each is moved in chunks, and all that
+//! are under way take turns, so that none keeps the others, or small calls, waiting.
+
+use std::collections::VecDeque;
+
+use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice};
+
+use super::chunks::{CHUNK_BYTES, Outgoing};
+use super::layout::Grant;
+use crate::memory::LargeBuffers;
+
+/// One step, to be posted.
+#[derive(Debug)]
+pub(crate) enum Transfer {
+    Chunk { chunk: Buffer, remote: RemoteSlice, last: bool },
+    Fetch { into: Buffer, remote: RemoteSlice },
+}
+
+#[derive(Debug)]
+enum Large {
+    None,
+    /// A request that is filled, or waits for its grant.
+    Request(Buffer),
+    /// What remains of a request that is written.
+    Sending {
+        rest: Buffer,
+        outgoing: Outgoing,
+        landing: RemoteRegion,
+    },
+    /// A response for which there is no memory yet.
+    Waiting {
+        lent: RemoteRegion,
+    },
+    /// A response that is read.
+    Fetching {
+        lent: RemoteRegion,
+        rest: Buffer,
+        offset: u64,
+        filled: Option<Buffer>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Transfers {
+    buffers: LargeBuffers,
+    large: Box<[Large]>,
+    /// Slots whose next step can be posted, in turn.
+    ready: VecDeque<u32>,
+    /// Slots that wait for memory.
+    waiting: VecDeque<u32>,
+    /// Slots whose response is whole.
+    whole: VecDeque<u32>,
+    /// Responses that are read now.
+    fetching: u32,
+}
+
+impl Transfers {
+    pub(crate) fn new(window: u32, buffers: LargeBuffers) -> Transfers {
+        Transfers {
+            buffers,
+            large: (0..window).map(|_| Large::None).collect(),
+            ready: VecDeque::with_capacity(window as usize),
+            waiting: VecDeque::with_capacity(window as usize),
+            whole: VecDeque::with_capacity(window as usize),
+            fetching: 0,
+        }
+    }
+
+    /// Nothing to do, now or after a completion.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.fetching == 0 && self.ready.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Something can be posted or handed over at once.
+    #[inline]
+    pub(crate) fn can_move(&self) -> bool {
+        !self.ready.is_empty() || !self.whole.is_empty()
+    }
+
+    /// Some response waits for memory, which comes back without an event.
+    pub(crate) fn wants_memory(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buffer> {
+        let taken = self.buffers.take(len).unwrap_or_else(|error| {
+            tracing::warn!(%error, len, "no memory for a large message");
+            None
+        });
+        if taken.is_some() || !self.buffers.trim() {
+            return taken;
+        }
+        self.buffers.take(len).unwrap_or_default()
+    }
+
+    /// Memory for a request of this slot, if there is some now.
+    pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
+        let buffer = self.buffer(len)?;
+        let large = &mut self.large[slot as usize];
+        *large = Large::Request(buffer);
+        match large {
+            Large::Request(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The length of the slot's request.
+    pub(crate) fn request_len(&self, slot: u32) -> u64 {
+        match &self.large[slot as usize] {
+            Large::Request(buffer) => buffer.len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// The server's answer to the announced request; `false` if it makes no sense.
+    pub(crate) fn granted(&mut self, slot: u32, grant: &Grant) -> bool {
+        let landing: RemoteRegion = grant.region.into();
+        let large = &mut self.large[slot as usize];
+        let Large::Request(rest) = std::mem::replace(large, Large::None) else { return false };
+        let Some(outgoing) = Outgoing::new(rest.len() as u64, grant, landing.len) else {
+            return false;
+        };
+        *large = Large::Sending { rest, outgoing, landing };
+        self.ready.push_back(slot);
+        true
+    }
+
+    /// The server took a chunk out; `false` if it cannot have.
+    pub(crate) fn credit(&mut self, slot: u32) -> bool {
+        let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else { return false };
+        let stalled = outgoing.next().is_none();
+        if stalled {
+            self.ready.push_back(slot);
+        }
+        outgoing.credit()
+    }
+
+    /// The slot's response waits at the server; `false` if it is over the limit.
+    pub(crate) fn lent(&mut self, slot: u32, lent: RemoteRegion, max_message: u64) -> bool {
+        if lent.len == 0 || lent.len > max_message || usize::try_from(lent.len).is_err() {
+            return false;
+        }
+        self.large[slot as usize] = Large::Waiting { lent };
+        self.waiting.push_back(slot);
+        true
+    }
+
+    /// Gives memory to those that wait for it, in order.
+    fn admit(&mut self) {
+        while let Some(&slot) = self.waiting.front() {
+            if let Large::Waiting { lent } = self.large[slot as usize] {
+                let Some(rest) = self.buffer(lent.len as usize) else { return };
+                self.large[slot as usize] = Large::Fetching { lent, rest, offset: 0, filled: None };
+                self.fetching += 1;
+                self.ready.push_back(slot);
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// The next step of the slot whose turn it is.
+    pub(crate) fn next(&mut self) -> Option<(u32, Transfer)> {
+        self.admit();
+        while let Some(slot) = self.ready.pop_front() {
+            if let Some((transfer, more)) = self.step(slot) {
+                if more {
+                    self.ready.push_back(slot);
+                }
+                return Some((slot, transfer));
+            }
+        }
+        None
+    }
+
+    fn step(&mut self, slot: u32) -> Option<(Transfer, bool)> {
+        let large = &mut self.large[slot as usize];
+        match large {
+            Large::Sending { rest, outgoing, landing } => {
+                let next = outgoing.next()?;
+                let remote = landing.slice(next.ring_offset, next.len).ok()?;
+                let chunk = rest.split_to(next.len as usize);
+                outgoing.sent();
+                let (more, last) = (outgoing.next().is_some(), outgoing.is_done());
+                if last {
+                    *large = Large::None;
+                }
+                Some((Transfer::Chunk { chunk, remote, last }, more))
+            }
+            Large::Fetching { lent, rest, offset, .. } => {
+                let len = CHUNK_BYTES.min(lent.len - *offset);
+                let remote = lent.slice(*offset, len).ok()?;
+                let into = rest.split_to(len as usize);
+                *offset += len;
+                let more = *offset < lent.len;
+                Some((Transfer::Fetch { into, remote }, more))
+            }
+            _ => None,
+        }
+    }
+
+    /// A part of the slot's response has arrived; parts arrive in order.
+    pub(crate) fn fetched(&mut self, slot: u32, part: Buffer) {
+        let Large::Fetching { lent, filled, .. } = &mut self.large[slot as usize] else { return };
+        let len = match filled {
+            None => filled.insert(part).len(),
+            Some(front) => {
+                // Cut from one buffer, in order: they join again.
+                let joined = front.unsplit(part);
+                debug_assert!(joined.is_ok());
+                front.len()
+            }
+        };
+        if len as u64 == lent.len {
+            self.whole.push_back(slot);
+        }
+    }
+
+    /// A response that is whole, and is now the caller's.
+    pub(crate) fn take_whole(&mut self) -> Option<(u32, Buffer)> {
+        let slot = self.whole.pop_front()?;
+        match std::mem::replace(&mut self.large[slot as usize], Large::None) {
+            Large::Fetching { filled: Some(buffer), .. } => {
+                self.fetching -= 1;
+                Some((slot, buffer))
+            }
+            _ => None,
+        }
+    }
+
+    /// The slot's request will not be sent, or not on.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let large = &mut self.large[slot as usize];
+        if matches!(large, Large::Request(_) | Large::Sending { .. }) {
+            *large = Large::None;
+            self.ready.retain(|ready| *ready != slot);
+        }
+    }
+}
