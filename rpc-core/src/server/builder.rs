@@ -31,8 +31,20 @@ impl Server {
             cancel: CancelPolicy::default(),
             async_calls: 16 << 10,
             bind: BindOptions::default(),
+            addresses: no_addresses,
         }
     }
+}
+
+/// Makes something to listen on of an address in text.
+pub type ReadAddress = fn(&str) -> Result<Box<dyn Binding>, BindError>;
+
+#[cold]
+fn no_addresses(_: &str) -> Result<Box<dyn Binding>, BindError> {
+    Err(BindError::InvalidAddress(
+        "this builder knows no addresses in text; give it some with `addresses`, or use `serve`"
+            .into(),
+    ))
 }
 
 /// What happens to an `async` handler whose caller gave up, or whose deadline has passed.
@@ -72,6 +84,7 @@ pub struct ServerBuilder {
     cancel: CancelPolicy,
     async_calls: usize,
     bind: BindOptions,
+    addresses: ReadAddress,
 }
 
 impl ServerBuilder {
@@ -122,6 +135,18 @@ impl ServerBuilder {
     pub fn max_clients(mut self, clients: usize) -> Self {
         self.bind.max_clients = clients;
         self
+    }
+
+    /// How [`listen`](Self::listen) reads an address; the crate that knows the transports gives it.
+    pub fn addresses(mut self, read: ReadAddress) -> Self {
+        self.addresses = read;
+        self
+    }
+
+    /// Listens at an address in text, such as `shm://kv`, and starts the threads.
+    pub fn listen(self, address: &str) -> Result<RunningServer, BindError> {
+        let address = (self.addresses)(address)?;
+        self.serve(&*address)
     }
 
     /// Listens, and starts the threads.

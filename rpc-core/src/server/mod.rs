@@ -16,7 +16,7 @@ mod table;
 mod thread;
 mod turn;
 
-pub use builder::{CancelPolicy, Server, ServerBuilder};
+pub use builder::{CancelPolicy, ReadAddress, Server, ServerBuilder};
 pub use context::CallContext;
 pub use reply::Reply;
 pub use running::{Drained, RunningServer};
