@@ -3,8 +3,8 @@
 //! Each [`Case`] is one rule of the InfiniBand specification, or one promise of `farcall-verbs`, written
 //! against its public API only. A case has two ends, an initiator and a target, which run the same
 //! `async` function by their [`Role`]; beside the device they have a [`Link`], over which they agree
-//! on what comes next. A [`Fixture`] decides where the ends run: in two threads, in two processes, or
-//! in turn in one thread (as a device in virtual time needs it). Every wait is bounded, by the
+//! on what comes next. A [`Fixture`] decides where the ends run: in two threads, in two processes,
+//! on two machines, or in turn in one thread (as a device in virtual time needs it). Every wait is bounded, by the
 //! device's own clock.
 //!
 //! A device runs the suite in a test file of its own, where each case becomes one `#[test]`:
@@ -36,7 +36,7 @@ mod verdict;
 
 pub use case::{Body, Case, Tally, check, find, run_all};
 pub use end::{End, PATIENCE_NS, Powers, Role, turn};
-pub use fixture::{Fixture, OneThread, Processes, Threads, play_as_child};
+pub use fixture::{Except, Fixture, Machines, OneThread, Processes, Threads, play_as_child, serve};
 pub use link::{ChannelLink, Link, LinkClosed, StreamLink, WRITE_TIMEOUT};
 pub use list::cases;
 pub use verdict::{CaseResult, Halt, Verdict};

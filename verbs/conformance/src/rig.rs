@@ -210,9 +210,7 @@ impl Rig {
             if end.overhear::<()>()?.is_some() {
                 return Ok(());
             }
-            if let Some(completion) = next_completion(&mut self.cq, &mut VecDeque::new())? {
-                self.polled.push_back(completion);
-            }
+            poll_into(&mut self.cq, &mut self.polled)?;
             ensure!(end.device().now_ns() < deadline_ns, "the other end has not come in time");
             turn().await;
         }
@@ -256,11 +254,16 @@ pub(crate) fn next_completion(
     polled: &mut VecDeque<WorkCompletion>,
 ) -> CaseResult<Option<WorkCompletion>> {
     if polled.is_empty() {
-        let mut batch: [WorkCompletion; 8] = Default::default();
-        let count = cq.poll(&mut batch)?;
-        polled.extend(batch.into_iter().take(count));
+        poll_into(cq, polled)?;
     }
     Ok(polled.pop_front())
+}
+
+fn poll_into(cq: &mut CompletionQueue, polled: &mut VecDeque<WorkCompletion>) -> CaseResult {
+    let mut batch: [WorkCompletion; 8] = Default::default();
+    let count = cq.poll(&mut batch)?;
+    polled.extend(batch.into_iter().take(count));
+    Ok(())
 }
 
 /// Shares a zeroed region and tells the other end where it is.

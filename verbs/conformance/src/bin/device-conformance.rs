@@ -1,16 +1,19 @@
 //! Runs the device conformance suite from the command line, where no test harness is at hand.
 
+use std::net::TcpListener;
 use std::process::ExitCode;
 
-use farcall_verbs_conformance::{Fixture, OneThread, Processes, Threads, Verdict, cases};
-use farcall_verbs_conformance::{play_as_child, run_all};
+use farcall_verbs_conformance::{Fixture, Machines, OneThread, Processes, Threads, Verdict};
+use farcall_verbs_conformance::{cases, play_as_child, run_all, serve};
 
 const USAGE: &str = "\
 usage: device-conformance list
-       device-conformance run DEVICE [processes|threads|one-thread] [FILTER]
+       device-conformance run DEVICE [processes|threads|one-thread|ADDRESS:PORT] [FILTER]
+       device-conformance serve DEVICE ADDRESS:PORT
 
-Plays every case whose name contains FILTER, each with its two ends in two processes
-(or in two threads, or in one thread), and exits with 0 only if none failed.";
+`run` plays every case whose name contains FILTER, each with its two ends in two processes
+(or in two threads, or in one thread, or with the target on the machine where `serve` runs),
+and exits with 0 only if none failed.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +26,12 @@ fn main() -> ExitCode {
         ["run", device] => run(device, "processes", ""),
         ["run", device, ends] => run(device, ends, ""),
         ["run", device, ends, filter] => run(device, ends, filter),
+        ["serve", device, address] => {
+            match TcpListener::bind(address).and_then(|listener| serve(&listener, device)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(&format!("cannot serve on {address}: {error}")),
+            }
+        }
         ["end", ..] => match play_as_child(&arguments[1..]) {
             Ok(Verdict::Failed(_) | Verdict::PeerLeft(_)) => ExitCode::FAILURE,
             Ok(_) => ExitCode::SUCCESS,
@@ -40,7 +49,10 @@ fn run(device: &str, ends: &str, filter: &str) -> ExitCode {
             Ok(program) => Box::new(Processes::new(program, device)),
             Err(error) => return failed(&format!("cannot find this program: {error}")),
         },
-        _ => return failed(USAGE),
+        address => match address.parse() {
+            Ok(server) => Box::new(Machines::new(device, server)),
+            Err(_) => return failed(USAGE),
+        },
     };
     let tally = run_all(&*fixture, filter, |case, verdict| println!("{:<72} {verdict}", case.name));
     println!("{}: {tally}", fixture.name());

@@ -38,6 +38,7 @@ pub(crate) async fn resources_may_be_dropped_in_any_order(end: &mut End) -> Case
         if let Some(buffer) = pool.take() {
             rig.post(WorkRequest::send(buffer).signaled(3))?;
         }
+        end.meet().await?;
         let Rig { qp, cq, pd, .. } = rig;
         let mut resources: [Option<Box<dyn Any>>; RESOURCES] = [
             Some(Box::new(qp)),

@@ -247,11 +247,9 @@ pub(crate) async fn queue_pairs_may_be_used_from_threads_of_their_own(end: &mut 
     for _ in 0..PAIRS {
         rigs.push(Rig::connected(end, QpType::Rc).await?);
     }
-    let pd = end.device().alloc_pd()?;
     match end.role() {
         Role::Target => {
             // Every rig has its own domain, so each its own region.
-            drop(pd);
             let mut regions = Vec::new();
             for rig in &rigs {
                 regions.push(expose(end, &rig.pd, 8, Access::all())?);
