@@ -1,6 +1,7 @@
 //! Calls, deadlines, dispatch and executors of farcall; knows no RDMA.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod client;
 pub mod codec;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod time;
 pub mod transport;
 mod wire;
 
+pub use channel::{Call, Channel, ChannelOptions, ReconnectPolicy};
 pub use client::{Connection, ConnectionOptions, PendingCall};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
@@ -20,4 +22,6 @@ pub use error::{
 pub use idle::IdlePolicy;
 pub use metrics::{Metrics, MetricsSnapshot};
 pub use server::{CallContext, CancelPolicy, Reply, RunningServer, Server, ServerBuilder};
-pub use service::{Answer, Method, MethodDescription, PollClient, Service, ServiceDescription};
+pub use service::{
+    Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
+};

@@ -1,5 +1,6 @@
 //! A service as its generated code describes it.
 
+use crate::channel::Channel;
 use crate::client::Connection;
 use crate::codec::{self, Decode, DecodeError, Reader};
 use crate::error::{CallError, RpcError};
@@ -128,6 +129,15 @@ pub trait Service: Send + 'static {
     /// Handles one call: finds the method, decodes the arguments, runs the handler, answers. A reply that is dropped
     /// says that the handler panicked.
     fn dispatch(&self, method: u32, arguments: Message<'_>, reply: Reply<'_>);
+}
+
+/// A client for any executor and for blocking callers. Generated for each service trait.
+pub trait ServiceClient: Sized {
+    /// The service that it calls.
+    const DESCRIPTION: &'static ServiceDescription;
+
+    /// A client that calls through this channel.
+    fn from_channel(channel: Channel) -> Self;
 }
 
 /// A client for a thread that owns its connection. Generated for each service trait.

@@ -74,10 +74,12 @@ pub(crate) enum Status {
     ShuttingDown = 10,
     /// The result could not be encoded. Body: why, in UTF-8.
     Unencodable = 11,
+    /// The server was gone. Never travels: a client counts with it.
+    Gone = 12,
 }
 
 impl Status {
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 13;
 
     /// All of them, in the order of their numbers.
     pub(crate) const ALL: [Status; Status::COUNT] = [
@@ -93,6 +95,7 @@ impl Status {
         Status::Overloaded,
         Status::ShuttingDown,
         Status::Unencodable,
+        Status::Gone,
     ];
 
     /// As metrics name it.
@@ -110,6 +113,7 @@ impl Status {
             Status::Overloaded => "overloaded",
             Status::ShuttingDown => "shutting_down",
             Status::Unencodable => "unencodable",
+            Status::Gone => "peer_gone",
         }
     }
 
@@ -155,7 +159,7 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
         Some(Status::TooLarge) => RpcError::TooLarge { len: word(0), max: word(8) },
         Some(Status::Overloaded) => RpcError::Overloaded(Backpressure::Server),
         Some(Status::ShuttingDown) => RpcError::PeerGone { may_have_run: false },
-        Some(Status::Value | Status::ServiceError) | None => {
+        Some(Status::Value | Status::ServiceError | Status::Gone) | None => {
             RpcError::PeerMisbehaved { what: "a response with an unknown status" }
         }
     }

@@ -6,5 +6,6 @@ mod options;
 mod pending;
 
 pub use connection::Connection;
+pub(crate) use connection::unencodable;
 pub use options::ConnectionOptions;
 pub use pending::PendingCall;

@@ -26,7 +26,6 @@ impl MethodTable {
         self.ids.len() as u32
     }
 
-    #[cfg(test)]
     /// The row of a method. A scan: services have few methods, and servers have a table of their own for this.
     pub(crate) fn row(&self, id: u32) -> u32 {
         self.ids.iter().position(|i| *i == id).unwrap_or(self.ids.len()) as u32

@@ -1,0 +1,291 @@
+//! The I/O thread's work, as a state machine: time and transport are arguments.
+
+use super::job::{Job, Outcome};
+use super::shared::Shared;
+use crate::error::{ReserveError, RpcError, TransportFailure};
+use crate::metrics::{MethodTable, ThreadCounters};
+use crate::time::{Instant, PollAt, Progress};
+use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
+use crate::wire::{self, HEADER_BYTES, RequestHeader};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The calls that the I/O thread has.
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    methods: Arc<MethodTable>,
+    counters: Arc<ThreadCounters>,
+    /// Not sent yet: the window is full, or there is no connection.
+    waiting: VecDeque<Box<Job>>,
+    /// By slot.
+    in_flight: Vec<Option<Box<Job>>>,
+    in_flight_count: usize,
+    /// No call's deadline is before this.
+    earliest: Instant,
+    seen_cancels: u64,
+    now: Instant,
+    lost: Option<TransportFailure>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        methods: Arc<MethodTable>,
+        counters: Arc<ThreadCounters>,
+        window: u32,
+    ) -> Self {
+        let mut driver = Driver {
+            shared,
+            methods,
+            counters,
+            waiting: VecDeque::with_capacity(64),
+            in_flight: Vec::new(),
+            in_flight_count: 0,
+            earliest: Instant::FAR_FUTURE,
+            seen_cancels: 0,
+            now: Instant::ZERO,
+            lost: None,
+        };
+        driver.in_flight.resize_with(window as usize, || None);
+        driver
+    }
+
+    /// One turn over a connection, at `now`.
+    pub(super) fn turn(&mut self, now: Instant, transport: &mut dyn ClientTransport) -> Progress {
+        self.now = now;
+        let mut worked = self.accept();
+        worked += self.sweep_cancelled(Some(&mut *transport));
+        worked += self.send(transport);
+        if worked > 0 {
+            transport.flush(now);
+        }
+        let mut progress = transport.poll(now, self);
+        if !self.waiting.is_empty() && progress.worked > 0 && self.send(transport) > 0 {
+            transport.flush(now);
+        }
+        if now >= self.earliest {
+            worked += self.expire(Some(&mut *transport));
+            transport.flush(now);
+        }
+        progress.worked += worked;
+        progress.next = progress.next.earlier(self.poll_at());
+        progress
+    }
+
+    /// One turn without a connection, at `now`.
+    pub(super) fn turn_unconnected(&mut self, now: Instant) -> Progress {
+        self.now = now;
+        let mut worked = self.accept() + self.sweep_cancelled(None);
+        if now >= self.earliest {
+            worked += self.expire(None);
+        }
+        Progress { worked, next: self.poll_at(), scanned: 0 }
+    }
+
+    fn poll_at(&self) -> PollAt {
+        match self.earliest {
+            Instant::FAR_FUTURE => PollAt::OnEvent,
+            at => PollAt::At(at),
+        }
+    }
+
+    /// Why the connection is over, if it is.
+    pub(super) fn lost(&self) -> Option<TransportFailure> {
+        self.lost
+    }
+
+    /// Calls that wait for a connection.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Cancellations seen so far, for [`Shared::fall_asleep`].
+    pub(super) fn seen_cancels(&self) -> u64 {
+        self.seen_cancels
+    }
+
+    /// There is a new connection, whose clock shows `now`; the old one's showed `then`.
+    pub(super) fn connected(&mut self, window: u32, then: Instant, now: Instant) {
+        self.lost = None;
+        self.in_flight.resize_with(window as usize, || None);
+        self.earliest = Instant::FAR_FUTURE;
+        for job in &mut self.waiting {
+            job.deadline = now + (job.deadline - then);
+            self.earliest = self.earliest.min(job.deadline);
+        }
+    }
+
+    /// Ends all calls that wait.
+    pub(super) fn fail_waiting(&mut self, error: &RpcError) {
+        while let Some(job) = self.waiting.pop_front() {
+            self.end(job, Outcome::Failed(error.clone()));
+        }
+    }
+
+    /// Takes what callers submitted.
+    fn accept(&mut self) -> u32 {
+        // What comes meanwhile is for the next turn: the connection is polled in between.
+        let submitted = self.shared.submitted() as u32;
+        for _ in 0..submitted {
+            let Some(mut job) = self.shared.next() else { break };
+            self.counters.started(self.methods.row(job.method));
+            job.deadline = self.now.saturating_add_nanos(job.timeout_ns);
+            self.earliest = self.earliest.min(job.deadline);
+            self.waiting.push_back(job);
+        }
+        submitted
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn send(&mut self, transport: &mut dyn ClientTransport) -> u32 {
+        let mut sent = 0;
+        while self.lost.is_none()
+            && let Some(mut job) = self.waiting.pop_front()
+        {
+            if job.ticket.is_cancelled() {
+                self.end(job, Outcome::Pending);
+                continue;
+            }
+            match transport.reserve(HEADER_BYTES + job.arguments.len()) {
+                Ok((slot, bytes)) => {
+                    let left = (job.deadline - self.now).as_nanos() as u64;
+                    RequestHeader::new(job.method, wire::timeout_us(left)).write(bytes);
+                    bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
+                    transport.post(slot, self.now);
+                    (job.slot, job.sent) = (slot, Some(self.now));
+                    self.in_flight[slot.index as usize] = Some(job);
+                    self.in_flight_count += 1;
+                    sent += 1;
+                }
+                // Full, or closed: then the next poll says why, and the call waits for a new connection.
+                Err(ReserveError::Backpressure(_) | ReserveError::Closed) => {
+                    self.waiting.push_front(job);
+                    break;
+                }
+                Err(error) => self.end(job, Outcome::Failed(error.into())),
+            }
+        }
+        sent
+    }
+
+    /// Finds what callers gave up, if any did.
+    fn sweep_cancelled(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
+        let cancels = self.shared.cancels();
+        if cancels == self.seen_cancels {
+            return 0;
+        }
+        self.seen_cancels = cancels;
+        self.end_where(transport, |job| job.ticket.is_cancelled().then_some(Outcome::Pending))
+    }
+
+    /// Ends what is past its deadline.
+    #[cold]
+    fn expire(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
+        let (now, connected) = (self.now, transport.is_some());
+        let sent = |job: &Job| job.sent.is_some();
+        let ended = self.end_where(transport, |job| {
+            let error = match (connected, sent(job)) {
+                (false, _) => RpcError::PeerGone { may_have_run: false },
+                (true, may_have_run) => RpcError::DeadlineExceeded { may_have_run },
+            };
+            (job.deadline <= now).then_some(Outcome::Failed(error))
+        });
+        let all = self.waiting.iter().chain(self.in_flight.iter().flatten());
+        self.earliest = all.map(|job| job.deadline).min().unwrap_or(Instant::FAR_FUTURE);
+        ended
+    }
+
+    /// Ends each call for which there is an outcome; what is in flight is abandoned.
+    fn end_where(
+        &mut self,
+        mut transport: Option<&mut dyn ClientTransport>,
+        outcome: impl Fn(&Job) -> Option<Outcome>,
+    ) -> u32 {
+        let mut ended = 0;
+        for index in 0..self.in_flight.len() {
+            let Some(end) = self.in_flight[index].as_deref().and_then(&outcome) else { continue };
+            if let Some(job) = self.in_flight[index].take() {
+                self.in_flight_count -= 1;
+                if let Some(transport) = &mut transport {
+                    transport.abandon(job.slot);
+                }
+                self.end(job, end);
+                ended += 1;
+            }
+        }
+        for _ in 0..self.waiting.len() {
+            let Some(job) = self.waiting.pop_front() else { break };
+            match outcome(&job) {
+                None => self.waiting.push_back(job),
+                Some(end) => {
+                    self.end(job, end);
+                    ended += 1;
+                }
+            }
+        }
+        ended
+    }
+
+    /// A call is over: counts it, and gives it to its caller.
+    fn end(&mut self, mut job: Box<Job>, outcome: Outcome) {
+        job.outcome = outcome;
+        self.hand_over(job);
+    }
+
+    fn hand_over(&mut self, job: Box<Job>) {
+        let row = self.methods.row(job.method);
+        self.counters.ended(row, job.status());
+        if let Some(sent) = job.sent {
+            self.counters.latency(row, (self.now - sent).as_nanos() as u64, 1);
+        }
+        self.shared.finish(job);
+    }
+
+    fn answered(&mut self, slot: SlotId) -> Option<Box<Job>> {
+        let place = self.in_flight.get_mut(slot.index as usize)?;
+        let job = place.take_if(|job| job.slot == slot)?;
+        self.in_flight_count -= 1;
+        Some(job)
+    }
+
+    fn fail_in_flight(&mut self, why: TransportFailure) {
+        for index in 0..self.in_flight.len() {
+            if let Some(job) = self.in_flight[index].take() {
+                self.end(job, Outcome::Failed(why.into()));
+            }
+        }
+        self.in_flight_count = 0;
+    }
+}
+
+impl ReplySink for Driver {
+    fn reply(&mut self, slot: SlotId, message: Message<'_>) {
+        if let Some(mut job) = self.answered(slot) {
+            job.reply(message);
+            self.hand_over(job);
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, slot: SlotId, why: TransportFailure) {
+        if let Some(job) = self.answered(slot) {
+            self.end(job, Outcome::Failed(why.into()));
+        }
+    }
+
+    #[cold]
+    fn closed(&mut self, why: TransportFailure) {
+        self.lost.get_or_insert(why);
+        self.fail_in_flight(why);
+    }
+}
+
+impl Drop for Driver {
+    /// However the I/O thread ends, no caller waits for ever.
+    fn drop(&mut self) {
+        use crate::error::FailureKind;
+        self.fail_in_flight(TransportFailure::new(FailureKind::Closed, true));
+        self.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+        self.shared.die();
+    }
+}

@@ -1,0 +1,146 @@
+//! The handle that callers share.
+
+use super::call::Call;
+use super::driver::Driver;
+use super::options::ChannelOptions;
+use super::shared::Shared;
+use super::thread::{IoThread, Origin};
+use crate::client::unencodable;
+use crate::codec::{self, Payload};
+use crate::error::{Backpressure, ConnectError, RpcError};
+use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::service::{Method, ServiceDescription};
+use crate::time::saturating_nanos;
+use crate::transport::{ClientTransport, Dial};
+use core::fmt;
+use core::time::Duration;
+use crossbeam_channel::{Receiver, bounded};
+use std::sync::Arc;
+use std::thread;
+
+/// How long [`Channel::close`] waits for the I/O thread.
+const CLOSE_BOUND: Duration = Duration::from_secs(2);
+
+/// A connection to a service for any number of threads and tasks: cheap to clone, usable from any executor.
+///
+/// A handler runs at most once per call. When the server is gone, calls in flight end in [`RpcError::PeerGone`], which
+/// says whether the call may have run; later calls dial again, and wait for the server as long as
+/// [`ReconnectPolicy`](super::ReconnectPolicy) and their deadline allow. When the window is full, a call waits for
+/// room, at most until its deadline.
+#[derive(Clone)]
+pub struct Channel {
+    inner: Arc<Inner>,
+    timeout_ns: u64,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+    ended: Receiver<()>,
+}
+
+impl Channel {
+    /// Dials, and starts the I/O thread. Blocks, at most for the dial's timeout.
+    pub fn connect(
+        address: impl Dial + 'static,
+        service: &'static ServiceDescription,
+        options: ChannelOptions,
+    ) -> Result<Channel, ConnectError> {
+        let transport = address.dial(service, &options.dial)?;
+        Channel::start(transport, Arc::new(address), service, options)
+    }
+
+    /// A channel over a connection that is there already; when that is lost, `address` is dialled.
+    pub fn start(
+        transport: Box<dyn ClientTransport>,
+        address: Arc<dyn Dial>,
+        service: &'static ServiceDescription,
+        options: ChannelOptions,
+    ) -> Result<Channel, ConnectError> {
+        let shared = Arc::new(Shared::new(options.max_calls, transport.unparker()));
+        let methods = Arc::new(MethodTable::new(&[service]));
+        let counters = Arc::new(ThreadCounters::new(&methods));
+        let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
+        let window = transport.limits().window;
+        let timeout_ns = saturating_nanos(options.deadline);
+        let io = IoThread {
+            driver: Driver::new(shared.clone(), methods, counters, window),
+            transport,
+            shared: shared.clone(),
+            origin: Origin { address, service },
+            options,
+        };
+        let (end, ended) = bounded(0);
+        let body = move || {
+            let _end = end;
+            io.run();
+        };
+        thread::Builder::new().name("farcall-io".into()).spawn(body).map_err(|source| {
+            let doing = "starting the I/O thread";
+            ConnectError::Io { address: service.name.into(), doing, source }
+        })?;
+        Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
+    }
+
+    /// The same connection with another deadline for calls that are given none.
+    pub fn with_deadline(&self, deadline: Duration) -> Channel {
+        Channel { inner: self.inner.clone(), timeout_ns: saturating_nanos(deadline) }
+    }
+
+    /// Prepares a call: encodes the arguments at once, sends them when the future is first polled.
+    pub fn call<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Call<M::Output> {
+        match self.prepare::<M, P>(arguments) {
+            Ok(job) => Call::new(self.clone(), job, M::read),
+            Err(error) => Call::failed(self.clone(), error, M::read),
+        }
+    }
+
+    fn prepare<M: Method, P: Payload + ?Sized>(
+        &self,
+        arguments: &P,
+    ) -> Result<Box<super::job::Job>, RpcError> {
+        let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
+        let encoded = codec::encoded_len(arguments).and_then(|len| {
+            job.arguments.resize(len, 0);
+            codec::encode(arguments, &mut job.arguments)
+        });
+        if let Err(error) = encoded {
+            self.inner.shared.recycle(job);
+            return Err(unencodable(M::NAME, error));
+        }
+        job.method = M::ID;
+        job.timeout_ns = self.timeout_ns;
+        Ok(job)
+    }
+
+    /// The counters of this channel's calls.
+    pub fn metrics(&self) -> Metrics {
+        self.inner.metrics.clone()
+    }
+
+    /// Says goodbye, for all clones. Calls in flight end in [`RpcError::PeerGone`], and so do later ones.
+    ///
+    /// Dropping the last clone does it too, without waiting.
+    pub fn close(self) {
+        self.inner.shared.stop();
+        // The thread's end disconnects the channel; nothing is ever sent.
+        let _ = self.inner.ended.recv_timeout(CLOSE_BOUND);
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let deadline = Duration::from_nanos(self.timeout_ns);
+        f.debug_struct("Channel").field("deadline", &deadline).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! A call on its way between a caller and the I/O thread.
+
+use crate::error::RpcError;
+use crate::service::Answer;
+use crate::time::Instant;
+use crate::transport::{Message, SlotId};
+use crate::wire::{self, Status};
+use atomic_waker::AtomicWaker;
+use bytes::Bytes;
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+use crossbeam_utils::atomic::AtomicCell;
+use std::sync::Arc;
+
+/// Buffers longer than this are given back after use instead of kept for the next call.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// One call. Whoever has the box owns the call's bytes.
+pub(super) struct Job {
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) method: u32,
+    pub(super) timeout_ns: u64,
+    /// The arguments, encoded.
+    pub(super) arguments: Vec<u8>,
+    pub(super) deadline: Instant,
+    /// When it left, and in which slot; only the I/O thread looks.
+    pub(super) sent: Option<Instant>,
+    pub(super) slot: SlotId,
+    pub(super) outcome: Outcome,
+    response: Vec<u8>,
+}
+
+/// How a call ended.
+pub(super) enum Outcome {
+    Pending,
+    /// The response is in the job's buffer.
+    Replied,
+    RepliedOwned(Bytes),
+    Failed(RpcError),
+}
+
+impl Job {
+    pub(super) fn new() -> Box<Job> {
+        Box::new(Job {
+            ticket: Arc::default(),
+            method: 0,
+            timeout_ns: 0,
+            arguments: Vec::new(),
+            deadline: Instant::FAR_FUTURE,
+            sent: None,
+            slot: SlotId { index: 0, generation: 0 },
+            outcome: Outcome::Pending,
+            response: Vec::new(),
+        })
+    }
+
+    /// Keeps a reply until its caller comes for it.
+    pub(super) fn reply(&mut self, message: Message<'_>) {
+        self.outcome = match message {
+            Message::Borrowed(bytes) => {
+                self.response.clear();
+                self.response.extend_from_slice(bytes);
+                Outcome::Replied
+            }
+            Message::Owned(bytes) => Outcome::RepliedOwned(bytes),
+        };
+    }
+
+    /// The answer, for its caller.
+    pub(super) fn answer(&mut self) -> Answer<'_> {
+        match core::mem::replace(&mut self.outcome, Outcome::Pending) {
+            Outcome::Replied => wire::open_response(Message::Borrowed(&self.response)),
+            Outcome::RepliedOwned(bytes) => wire::open_response(Message::Owned(bytes)),
+            Outcome::Failed(error) => Answer::Failed(error),
+            Outcome::Pending => Answer::Failed(RpcError::Cancelled),
+        }
+    }
+
+    /// How it ended, for the counters.
+    pub(super) fn status(&self) -> Status {
+        let number = match &self.outcome {
+            Outcome::Replied => self.response.first(),
+            Outcome::RepliedOwned(bytes) => bytes.first(),
+            Outcome::Failed(RpcError::DeadlineExceeded { may_have_run: false }) => {
+                return Status::Late;
+            }
+            Outcome::Failed(RpcError::DeadlineExceeded { .. }) => return Status::Expired,
+            Outcome::Failed(RpcError::TooLarge { .. }) => return Status::TooLarge,
+            Outcome::Failed(_) => return Status::Gone,
+            Outcome::Pending => return Status::Cancelled,
+        };
+        let known = number.and_then(|number| Status::ALL.get(usize::from(*number)));
+        known.copied().unwrap_or(Status::Malformed)
+    }
+
+    /// Ready for the next call.
+    pub(super) fn clear(&mut self) {
+        for buffer in [&mut self.arguments, &mut self.response] {
+            buffer.clear();
+            if buffer.capacity() > KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        self.outcome = Outcome::Pending;
+        self.sent = None;
+        self.ticket.reset();
+    }
+}
+
+/// Where a finished job meets its caller.
+#[derive(Default)]
+pub(super) struct Ticket {
+    done: AtomicCell<Option<Box<Job>>>,
+    waker: AtomicWaker,
+    cancelled: AtomicBool,
+}
+
+impl Ticket {
+    /// The caller waits: wake it when the job is done. Ask [`take`](Self::take) afterwards.
+    pub(super) fn register(&self, waker: &core::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    /// The finished job, for its caller.
+    pub(super) fn take(&self) -> Option<Box<Job>> {
+        self.done.take()
+    }
+
+    /// The caller gives up. Gives the job back if it is done; otherwise the I/O thread has it, and will see.
+    pub(super) fn cancel(&self) -> Option<Box<Job>> {
+        self.cancelled.store(true, Ordering::Release);
+        // `finish` puts the job down and then looks at the flag, so that at least one side sees the other; which of
+        // the two takes the job, the cell decides.
+        fence(Ordering::SeqCst);
+        self.done.take()
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Hands the finished job to its caller. Gives it back if nobody wants it.
+    pub(super) fn finish(job: Box<Job>) -> Option<Box<Job>> {
+        let ticket = job.ticket.clone();
+        ticket.done.store(Some(job));
+        fence(Ordering::SeqCst);
+        if ticket.is_cancelled() {
+            return ticket.done.take();
+        }
+        ticket.waker.wake();
+        None
+    }
+
+    fn reset(&self) {
+        self.cancelled.store(false, Ordering::Release);
+        self.waker.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_meeting_place_needs_no_lock() {
+        assert!(AtomicCell::<Option<Box<Job>>>::is_lock_free());
+    }
+
+    #[test]
+    fn a_job_goes_either_to_its_caller_or_back() {
+        let job = Job::new();
+        let ticket = job.ticket.clone();
+        assert!(Ticket::finish(job).is_none());
+        let job = ticket.take().expect("done");
+        assert!(ticket.cancel().is_none(), "it was taken already");
+        assert!(Ticket::finish(job).is_some(), "nobody wants it");
+        assert!(ticket.take().is_none());
+    }
+
+    #[test]
+    fn caller_and_io_thread_never_both_keep_a_job() {
+        let mut job = Job::new();
+        for _ in 0..2_000 {
+            let ticket = job.ticket.clone();
+            let io = std::thread::spawn(move || Ticket::finish(job));
+            let (mine, its) = (ticket.cancel(), io.join().expect("no panic"));
+            assert!(mine.is_some() != its.is_some());
+            job = mine.or(its).expect("one of them");
+            job.clear();
+        }
+    }
+}
