@@ -117,6 +117,9 @@ macro_rules! __every_case {
                 a_new_queue_pair_hears_nothing_meant_for_an_old_one,
                 a_failed_read_gives_back_its_buffer,
             }
+            model {
+                random_work_agrees_with_the_model,
+            }
             limits {
                 a_limit_is_kept_and_one_beyond_refused,
                 capabilities_do_not_contradict_each_other,

@@ -9,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod lifetime;
 pub(crate) mod limits;
 pub(crate) mod many;
+pub(crate) mod model;
 pub(crate) mod operations;
 pub(crate) mod ordering;
 pub(crate) mod protection;
