@@ -1,9 +1,63 @@
-//! RPC over RDMA for Rust, at the speed of the memory it crosses.
+//! RPC over RDMA for Rust programs, at the speed of the memory it crosses.
+//!
+//! A service is a trait with the attribute [`service`]. The attribute makes a server of any implementation of it, and two
+//! clients: one whose calls are futures for any executor, and one for a thread that polls its own connection. The
+//! address that both ends name chooses the device and the protocol that carry the calls; see [`Address`].
+//!
+//! ```
+//! use farcall::{Connect, Server};
+//!
+//! #[farcall::service]
+//! trait Greeter {
+//!     /// Greets whoever is named.
+//!     fn hello(&self, name: &str) -> String;
+//! }
+//!
+//! struct English;
+//!
+//! impl Greeter for English {
+//!     fn hello(&self, name: &str) -> String {
+//!         format!("Hello, {name}!")
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder().service(GreeterServer::new(English)).listen("shm://greeter")?;
+//! let client = GreeterClient::connect("shm://greeter")?;
+//! assert_eq!(client.hello("world").wait()?, "Hello, world!");
+//! server.shutdown();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A call's end
+//!
+//! A method that returns `Result<T, E>` gives its caller `Result<T, `[`CallError<E>`](CallError)`>`: the value, the service's own
+//! error, or an [`RpcError`]. Any other method gives `Result<T, RpcError>`. A handler runs at most once per call, and
+//! [`RpcError::may_have_run`] says whether it may have.
 #![forbid(unsafe_code)]
 
-pub use bytes::Bytes;
-pub use farcall_core::{CallError, RpcError};
+mod connect;
+
+pub use bytes::{self, Bytes};
+pub use farcall_core::server::Drained;
+pub use farcall_core::time::{self, Progress};
+pub use farcall_core::transport::{BindOptions, DialOptions};
+pub use farcall_core::{
+    Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
+    ConnectError, Connection, ConnectionOptions, IdlePolicy, MethodDescription, Metrics,
+    MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy, RpcError, RunningServer,
+    ServerBuilder, Service, ServiceClient, ServiceDescription,
+};
 pub use farcall_macros::service;
+pub use farcall_transports::Address;
+
+pub use self::connect::{Connect, ConnectPoll, Server};
+
+/// What most programs name: `use farcall::prelude::*`.
+pub mod prelude {
+    pub use crate::{CallError, Connect, ConnectPoll, PollClient, RpcError, Server, ServiceClient};
+}
 
 /// What generated code names; not for use by hand.
 #[doc(hidden)]
@@ -17,10 +71,16 @@ pub mod __private {
     pub use std::result::Result::{self, Err, Ok};
     pub use std::sync::Arc;
 
-    pub use farcall_core::codec::{As, Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole};
-    pub use farcall_core::service::{
-        Answer, Method, MethodDescription, ServiceDescription, Travels, read_result, read_value,
-    };
+    pub use farcall_core::codec::{Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, part};
+    pub use farcall_core::service::{read_result, read_value, side};
+    pub use farcall_core::time::Progress;
     pub use farcall_core::transport::Message;
-    pub use farcall_core::{CallError, RpcError};
+    pub use farcall_core::{
+        Answer, Call, CallError, Channel, Connection, Method, MethodDescription, PendingCall,
+        PollClient, Reply, RpcError, Service, ServiceClient, ServiceDescription,
+    };
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -68,15 +68,17 @@ pub enum Answer<'m> {
     Failed(RpcError),
 }
 
-/// Reads the answer of a method that does not return a `Result`: a value of type `T` in form `F`.
+/// Reads the answer of a method that does not return a `Result`, its value with [`side`].
 #[inline]
-pub fn read_value<F, T>(method: &'static str, answer: Answer<'_>) -> Result<T, RpcError>
-where
-    F: for<'m> Decode<'m, T>,
-{
+pub fn read_value<T>(
+    method: &'static str,
+    answer: Answer<'_>,
+    value: impl FnOnce(Message<'_>) -> Result<T, DecodeError>,
+) -> Result<T, RpcError> {
     match answer {
-        Answer::Value(message) => codec::decode::<F, T>(Reader::of(&message))
-            .map_err(|why| malformed_answer(method, "value", why)),
+        Answer::Value(message) => {
+            value(message).map_err(|why| malformed_answer(method, "value", why))
+        }
         Answer::Service(_) => Err(RpcError::PeerMisbehaved {
             what: "a method that cannot fail was answered with an error of the service",
         }),
@@ -84,17 +86,19 @@ where
     }
 }
 
-/// Reads the answer of a method that returns `Result<T, E>`: either side in its own form.
+/// Reads the answer of a method that returns `Result<T, E>`, either side with its own [`side`].
 #[inline]
-pub fn read_result<F, T, G, E>(method: &'static str, answer: Answer<'_>) -> Result<T, CallError<E>>
-where
-    F: for<'m> Decode<'m, T>,
-    G: for<'m> Decode<'m, E>,
-{
+pub fn read_result<T, E>(
+    method: &'static str,
+    answer: Answer<'_>,
+    value: impl FnOnce(Message<'_>) -> Result<T, DecodeError>,
+    error: impl FnOnce(Message<'_>) -> Result<E, DecodeError>,
+) -> Result<T, CallError<E>> {
     match answer {
-        Answer::Value(message) => codec::decode::<F, T>(Reader::of(&message))
-            .map_err(|why| CallError::Rpc(malformed_answer(method, "value", why))),
-        Answer::Service(message) => Err(match codec::decode::<G, E>(Reader::of(&message)) {
+        Answer::Value(message) => {
+            value(message).map_err(|why| CallError::Rpc(malformed_answer(method, "value", why)))
+        }
+        Answer::Service(message) => Err(match error(message) {
             Ok(error) => CallError::Service(error),
             Err(why) => CallError::Rpc(malformed_answer(method, "error", why)),
         }),
@@ -102,22 +106,19 @@ where
     }
 }
 
+/// Reads one side of an answer: a `T` in form `F`, and nothing after it.
+#[inline]
+pub fn side<F, T>(message: Message<'_>) -> Result<T, DecodeError>
+where
+    F: for<'m> Decode<'m, T>,
+{
+    codec::decode::<F, T>(Reader::of(&message))
+}
+
 #[cold]
 fn malformed_answer(method: &'static str, part: &'static str, why: DecodeError) -> RpcError {
     RpcError::Malformed { what: format!("the {part} that {method} answered: {why}").into() }
 }
-
-/// What must hold of every type in a service that is not a byte string. Never named by users: it is how the compiler
-/// tells them.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot travel between client and server",
-    label = "needs serde's `Serialize` and `Deserialize`",
-    note = "add `#[derive(serde::Serialize, serde::Deserialize)]` to it, or send a type that has them"
-)]
-pub trait Travels {}
-
-#[diagnostic::do_not_recommend]
-impl<T: serde::Serialize + serde::de::DeserializeOwned> Travels for T {}
 
 /// What a server serves. Generated for each service trait.
 ///
@@ -138,6 +139,9 @@ pub trait ServiceClient: Sized {
 
     /// A client that calls through this channel.
     fn from_channel(channel: Channel) -> Self;
+
+    /// The channel: its metrics, another deadline for its calls, its end.
+    fn channel(&self) -> &Channel;
 }
 
 /// A client for a thread that owns its connection. Generated for each service trait.

@@ -1,10 +1,9 @@
 //! Which form of the codec a type takes, told by how it is written.
 
-use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::quote;
 use syn::spanned::Spanned;
-use syn::visit::Visit;
-use syn::{GenericArgument, Lifetime, PathArguments, PathSegment, Type, TypePath, TypeReference};
+use syn::{GenericArgument, PathArguments, PathSegment, Type, TypePath};
 
 /// How values of one type are written; see the codec's forms of the same names.
 pub(crate) enum Form {
@@ -110,49 +109,6 @@ impl Form {
     }
 }
 
-/// The types within `ty` that serde must know in full: those that do not borrow from the message.
-pub(crate) fn of_serde(ty: &Type) -> Vec<&Type> {
-    match (Form::of(ty), peeled(ty)) {
-        (Form::Raw | Form::Fixed, _) => Vec::new(),
-        (Form::Serde, Type::Reference(reference)) => match peeled(&reference.elem) {
-            Type::Path(path) if is_borrowed_by_serde(path) => Vec::new(),
-            Type::Slice(slice) => of_serde(&slice.elem),
-            elem => of_serde(elem),
-        },
-        (Form::Serde, ty) if borrows(ty) => Vec::new(),
-        (Form::Serde, ty) => vec![ty],
-        (_, Type::Tuple(tuple)) => tuple.elems.iter().flat_map(of_serde).collect(),
-        (_, Type::Slice(slice)) => of_serde(&slice.elem),
-        (_, Type::Reference(reference)) => of_serde(&reference.elem),
-        (Form::Opt(_) | Form::Seq(_), Type::Path(path)) => path
-            .path
-            .segments
-            .last()
-            .into_iter()
-            .flat_map(type_arguments)
-            .flat_map(of_serde)
-            .collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// Does the type name a reference, or a lifetime other than `'static`?
-fn borrows(ty: &Type) -> bool {
-    struct Borrows(bool);
-    impl Visit<'_> for Borrows {
-        fn visit_type_reference(&mut self, _: &TypeReference) {
-            self.0 = true;
-        }
-
-        fn visit_lifetime(&mut self, lifetime: &Lifetime) {
-            self.0 |= lifetime.ident != "static";
-        }
-    }
-    let mut borrows = Borrows(false);
-    borrows.visit_type(ty);
-    borrows.0
-}
-
 /// How an argument reaches its handler.
 pub(crate) enum Passing {
     /// As it was read: owned, or borrowed from the message.
@@ -170,7 +126,7 @@ impl Passing {
             Type::Path(path) if is_borrowed_by_serde(path) => Passing::AsRead(quote!(#ty)),
             Type::Slice(slice) => {
                 let element = &slice.elem;
-                Passing::Lent(quote_spanned!(ty.span()=> ::std::vec::Vec<#element>))
+                Passing::Lent(quote!(::std::vec::Vec<#element>))
             }
             owned => Passing::Lent(quote!(#owned)),
         }
@@ -182,6 +138,24 @@ pub(crate) fn is_borrowed_by_serde(ty: &TypePath) -> bool {
     spelled(ty).is_some_and(|(path, _)| {
         matches!(path.as_str(), "str" | "Path" | "std::path::Path" | "serde_bytes::Bytes")
     })
+}
+
+/// These tokens, placed where the type is written, so that errors about the type point there. Names still resolve as
+/// everywhere in generated code, also where a macro of the user's gave the type.
+pub(crate) fn placed(ty: &Type, tokens: TokenStream) -> TokenStream {
+    let span = Span::call_site().located_at(ty.span());
+    respanned(tokens, span)
+}
+
+fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
+    let respan = |mut token: TokenTree| {
+        if let TokenTree::Group(group) = &token {
+            token = Group::new(group.delimiter(), respanned(group.stream(), span)).into();
+        }
+        token.set_span(span);
+        token
+    };
+    tokens.into_iter().map(respan).collect()
 }
 
 /// The type without invisible groups and parentheses.
@@ -258,23 +232,6 @@ mod tests {
         assert_eq!(form("Option<Vec<String>>"), "Serde");
         assert_eq!(form("(u8, String)"), "Serde");
         assert_eq!(form("HashMap<Vec<u8>, u8>"), "Serde");
-    }
-
-    #[test]
-    fn serde_must_know_what_is_not_a_byte_string() {
-        let of = |ty: &str| {
-            let ty: Type = syn::parse_str(ty).unwrap();
-            let types =
-                of_serde(&ty).into_iter().map(|ty| quote!(#ty).to_string().replace(' ', ""));
-            types.collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(of("Vec<Row>"), "Vec<Row>");
-        assert_eq!(of("Option<(Bytes, Row, u8)>"), "Row u8");
-        assert_eq!(of("&[Row]"), "Row");
-        assert_eq!(of("&Row"), "Row");
-        assert_eq!(of("&str"), "");
-        assert_eq!(of("Key<'_>"), "");
-        assert_eq!(of("Option<&[u8]>"), "");
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod tests;
 pub use self::bytes::{ByteString, Fixed, FromPiece, Raw, Whole};
 pub use self::compound::{Opt, Seq};
 pub use self::error::{DecodeError, EncodeError};
-pub use self::payload::{As, Payload, decode, encode, encoded_len};
+pub use self::payload::{As, Payload, decode, encode, encoded_len, part};
 pub use self::reader::{Piece, Reader};
 pub use self::serde::Serde;
 pub use self::writer::Writer;

@@ -25,6 +25,15 @@ impl<'v, F: Encode<T>, T: ?Sized> As<'v, F, T> {
     }
 }
 
+/// A value to be written in form `F`, as generated code says it.
+///
+/// Its type says no more than that it is a payload: where a type of the user's cannot be encoded, the compiler has one
+/// error to report, here, and none of each call that the payload is given to.
+#[inline]
+pub fn part<'v, F: Encode<T> + 'v, T: ?Sized>(value: &'v T) -> impl Payload + use<'v, F, T> {
+    As::<F, T>::new(value)
+}
+
 impl<F: Encode<T>, T: ?Sized> Payload for As<'_, F, T> {
     #[inline]
     fn size(&self) -> Result<usize, EncodeError> {

@@ -48,6 +48,10 @@ pub(super) fn channel(service: &Service) -> TokenStream {
             fn from_channel(channel: #private::Channel) -> Self {
                 Self { channel }
             }
+
+            fn channel(&self) -> &#private::Channel {
+                &self.channel
+            }
         }
 
         #[automatically_derived]

@@ -6,10 +6,10 @@ mod description;
 mod server;
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
-use syn::spanned::Spanned;
+use quote::{format_ident, quote};
 use syn::{Ident, ItemTrait, Type};
 
+use crate::forms::{Form, peeled, placed};
 use crate::model::{Argument, Method, Outcome, Service};
 
 pub(crate) fn all(service: &Service, item: &ItemTrait) -> TokenStream {
@@ -50,18 +50,21 @@ fn parameters(method: &Method) -> TokenStream {
 
 /// The arguments as one payload.
 fn payload(service: &Service, method: &Method) -> TokenStream {
-    let private = &service.private;
     let parts = method.arguments.iter().map(|Argument { ident, ty, form }| {
-        let form = form.tokens(private);
-        // Errors about the type belong where the type is written.
-        match crate::forms::peeled(ty) {
-            Type::Reference(_) => {
-                quote_spanned!(ty.span()=> #private::As::<#form, _>::new(#ident))
-            }
-            _ => quote_spanned!(ty.span()=> #private::As::<#form, _>::new(&#ident)),
+        let part = part(service, ty, form);
+        match peeled(ty) {
+            Type::Reference(_) => quote!(#part(#ident)),
+            _ => quote!(#part(&#ident)),
         }
     });
     quote!((#(#parts,)*))
+}
+
+/// The function that makes a payload of a reference to such a value.
+fn part(service: &Service, ty: &Type, form: &Form) -> TokenStream {
+    let private = &service.private;
+    let form = form.tokens(private);
+    placed(ty, quote!(#private::part::<#form, _>))
 }
 
 /// The type that stands for the method.

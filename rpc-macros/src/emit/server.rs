@@ -1,12 +1,11 @@
 //! The server: bytes in, a method of the implementation called, bytes out.
 
 use proc_macro2::TokenStream;
-use quote::{ToTokens, format_ident, quote, quote_spanned};
+use quote::{ToTokens, format_ident, quote};
 use syn::Ident;
-use syn::spanned::Spanned;
 
-use super::argument_name;
-use crate::forms::Passing;
+use super::{argument_name, part};
+use crate::forms::{Passing, placed};
 use crate::model::{Argument, Method, Outcome, Part, Service};
 
 pub(super) fn emit(service: &Service) -> TokenStream {
@@ -109,7 +108,7 @@ fn arm(service: &Service, method: &Method) -> TokenStream {
             let mut __reader = #private::Reader::of(&__message);
             #(#reads)*
             if let #private::Err(__why) = __reader.finish() {
-                return __reply.malformed(#name, "", __why);
+                return __reply.malformed(#name, "the end", __why);
             }
             #call
         }
@@ -122,9 +121,9 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
     let name = argument.ident.to_string();
     let name = name.trim_start_matches("r#");
     let (Passing::AsRead(ty) | Passing::Lent(ty)) = Passing::of(&argument.ty);
-    let read = quote_spanned!(argument.ty.span()=> <#form as #private::Decode<'_, #ty>>::read(&mut __reader));
+    let read = placed(&argument.ty, quote!(<#form as #private::Decode<'_, _>>::read));
     quote! {
-        let #into: #ty = match #read {
+        let #into: #ty = match #read(&mut __reader) {
             #private::Ok(__value) => __value,
             #private::Err(__why) => return __reply.malformed(#method, #name, __why),
         };
@@ -133,9 +132,9 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
 
 fn answer(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
-    let payload = |part: &Part| {
-        let form = part.form.tokens(private);
-        quote_spanned!(part.ty.span()=> #private::As::<#form, _>::new(&__value))
+    let payload = |side: &Part| {
+        let part = part(service, &side.ty, &side.form);
+        quote!(#part(&__value))
     };
     match &method.outcome {
         Outcome::Value(value) => {

@@ -1,0 +1,443 @@
+//! Services of every shape, called through both of their clients over a transport in memory.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use farcall::{
+    CallError, Connection, ConnectionOptions, PollClient, RpcError, RunningServer, ServiceClient,
+};
+use farcall_core::Server;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use support::memory::Memory;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Point {
+    x: i32,
+    y: i32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Key<'a> {
+    name: &'a str,
+    #[serde(with = "serde_bytes")]
+    bytes: &'a [u8],
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+enum Refusal {
+    #[error("no such key")]
+    NoSuchKey,
+    #[error("{0} is not allowed")]
+    NotAllowed(String),
+}
+
+/// Methods of every shape.
+#[farcall::service]
+trait Shapes {
+    fn nothing(&self);
+    fn one(&self, a: u8) -> u8;
+    #[allow(clippy::too_many_arguments)]
+    fn eight(
+        &self,
+        a: u8,
+        b: i16,
+        c: u32,
+        d: i64,
+        e: &str,
+        f: &[u8],
+        g: Option<bool>,
+        h: Vec<String>,
+    ) -> String;
+    fn sum(&self, numbers: &[u32]) -> u64;
+    fn lend(&self, point: &Point) -> Point;
+    fn view(&self, key: Key<'_>) -> usize;
+    fn borrowed_within(&self, parts: (&[u8], Option<&str>), rest: Vec<&str>) -> usize;
+    #[allow(clippy::too_many_arguments)]
+    fn bytes(
+        &self,
+        a: &[u8],
+        b: Vec<u8>,
+        c: Bytes,
+        d: ByteBuf,
+        e: [u8; 4],
+        f: Option<Bytes>,
+        g: &[Bytes],
+        h: (Bytes, u32),
+    ) -> Bytes;
+    fn echo_slice(&self, data: &[u8]) -> Vec<u8>;
+    fn echo_bytes(&self, data: Bytes) -> Bytes;
+    fn echo_array(&self, data: [u8; 32]) -> [u8; 32];
+    fn find(&self, key: &[u8]) -> Result<Option<Bytes>, Refusal>;
+    fn check(&self, fine: bool) -> Result<(), String>;
+    fn raw_error(&self) -> Result<u8, Bytes>;
+    fn many(&self, n: u32) -> Vec<Bytes>;
+    fn pair(&self) -> (Bytes, u64);
+    async fn later(&self, data: Bytes) -> Bytes;
+    async fn later_or_not(&self, yields: u32) -> Result<u32, Refusal>;
+    async fn nothing_later(&self);
+    fn panics(&self) -> u8;
+    async fn panics_later(&self);
+    fn r#type(&self, r#in: u32) -> u32;
+    #[rpc(id = 7, idempotent)]
+    fn named_by_number(&self) -> u8;
+    fn poll(&self) -> u8;
+    fn take(&self, n: u32) -> u32;
+}
+
+#[derive(Default)]
+struct Implementation {
+    /// How often a method without a result has run.
+    calls: AtomicUsize,
+}
+
+impl Shapes for Implementation {
+    fn nothing(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+    fn one(&self, a: u8) -> u8 {
+        a + 1
+    }
+    fn eight(
+        &self,
+        a: u8,
+        b: i16,
+        c: u32,
+        d: i64,
+        e: &str,
+        f: &[u8],
+        g: Option<bool>,
+        h: Vec<String>,
+    ) -> String {
+        format!("{a} {b} {c} {d} {e} {f:?} {g:?} {h:?}")
+    }
+    fn sum(&self, numbers: &[u32]) -> u64 {
+        numbers.iter().copied().map(u64::from).sum()
+    }
+    fn lend(&self, point: &Point) -> Point {
+        Point { x: point.y, y: point.x }
+    }
+    fn view(&self, key: Key<'_>) -> usize {
+        key.name.len() + key.bytes.len()
+    }
+    fn borrowed_within(&self, parts: (&[u8], Option<&str>), rest: Vec<&str>) -> usize {
+        parts.0.len() + parts.1.map_or(0, str::len) + rest.concat().len()
+    }
+    fn bytes(
+        &self,
+        a: &[u8],
+        b: Vec<u8>,
+        c: Bytes,
+        d: ByteBuf,
+        e: [u8; 4],
+        f: Option<Bytes>,
+        g: &[Bytes],
+        h: (Bytes, u32),
+    ) -> Bytes {
+        let mut all = [a, &b, &c, &d, &e, &f.unwrap_or_default(), &g.concat(), &h.0].concat();
+        all.push(h.1 as u8);
+        all.into()
+    }
+    fn echo_slice(&self, data: &[u8]) -> Vec<u8> {
+        data.to_vec()
+    }
+    fn echo_bytes(&self, data: Bytes) -> Bytes {
+        data
+    }
+    fn echo_array(&self, data: [u8; 32]) -> [u8; 32] {
+        data
+    }
+    fn find(&self, key: &[u8]) -> Result<Option<Bytes>, Refusal> {
+        match key {
+            b"" => Err(Refusal::NoSuchKey),
+            b"none" => Ok(None),
+            key => Ok(Some(Bytes::copy_from_slice(key))),
+        }
+    }
+    fn check(&self, fine: bool) -> Result<(), String> {
+        fine.then_some(()).ok_or_else(|| "not fine".to_owned())
+    }
+    fn raw_error(&self) -> Result<u8, Bytes> {
+        Err(Bytes::from_static(b"raw"))
+    }
+    fn many(&self, n: u32) -> Vec<Bytes> {
+        (0..n).map(|i| Bytes::from(vec![i as u8; i as usize])).collect()
+    }
+    fn pair(&self) -> (Bytes, u64) {
+        (Bytes::from_static(b"pair"), 2)
+    }
+    async fn later(&self, data: Bytes) -> Bytes {
+        data
+    }
+    async fn later_or_not(&self, yields: u32) -> Result<u32, Refusal> {
+        for _ in 0..yields {
+            yield_once().await;
+        }
+        if yields.is_multiple_of(2) {
+            Ok(yields)
+        } else {
+            Err(Refusal::NotAllowed(yields.to_string()))
+        }
+    }
+    async fn nothing_later(&self) {
+        yield_once().await;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+    fn panics(&self) -> u8 {
+        panic!("as it was asked to")
+    }
+    async fn panics_later(&self) {
+        yield_once().await;
+        panic!("as it was asked to")
+    }
+    fn r#type(&self, r#in: u32) -> u32 {
+        r#in * 2
+    }
+    fn named_by_number(&self) -> u8 {
+        7
+    }
+    fn poll(&self) -> u8 {
+        1
+    }
+    fn take(&self, n: u32) -> u32 {
+        n
+    }
+}
+
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+struct Running {
+    implementation: Arc<Implementation>,
+    memory: Memory,
+    server: RunningServer,
+}
+
+fn running() -> Running {
+    let implementation = Arc::new(Implementation::default());
+    let memory = Memory::new();
+    let server = Server::builder()
+        .service(ShapesServer::from(implementation.clone()))
+        .serve(&memory)
+        .unwrap();
+    Running { implementation, memory, server }
+}
+
+impl Running {
+    fn poll_client(&self) -> ShapesPollClient {
+        let description = <ShapesPollClient as PollClient>::DESCRIPTION;
+        let options = ConnectionOptions::default();
+        let connection = Connection::connect(&self.memory, description, &options).unwrap();
+        ShapesPollClient::from_connection(connection)
+    }
+}
+
+#[test]
+fn every_shape_of_method_is_called() {
+    let running = running();
+    let mut client = running.poll_client();
+    client.nothing().unwrap();
+    assert_eq!(client.one(1), Ok(2));
+    let strings = vec!["x".to_owned(), "yz".to_owned()];
+    assert_eq!(
+        client.eight(1, -2, 3, -4, "é", b"\x00\xff", Some(true), strings).unwrap(),
+        r#"1 -2 3 -4 é [0, 255] Some(true) ["x", "yz"]"#
+    );
+    assert_eq!(client.sum(&[1, 2, u32::MAX]), Ok(u64::from(u32::MAX) + 3));
+    assert_eq!(client.lend(&Point { x: 1, y: 2 }), Ok(Point { x: 2, y: 1 }));
+    assert_eq!(client.view(Key { name: "four", bytes: &[0; 300] }), Ok(304));
+    assert_eq!(client.borrowed_within((b"12", Some("345")), vec!["6", "78"]), Ok(8));
+    let bytes = client.bytes(
+        b"a",
+        vec![b'b'],
+        Bytes::from_static(b"c"),
+        ByteBuf::from(b"d"),
+        *b"eeee",
+        Some(Bytes::from_static(b"f")),
+        &[Bytes::from_static(b"g"), Bytes::from_static(b"g")],
+        (Bytes::from_static(b"h"), 33),
+    );
+    assert_eq!(bytes.unwrap(), &b"abcdeeeefggh!"[..]);
+    assert_eq!(client.r#type(21), Ok(42));
+    assert_eq!(client.named_by_number(), Ok(7));
+    assert_eq!((client.poll(), client.take(3)), (Ok(1), Ok(3)));
+    assert_eq!(client.many(3).unwrap(), [&b""[..], b"\x01", b"\x02\x02"]);
+    assert_eq!(client.pair().unwrap(), (Bytes::from_static(b"pair"), 2));
+    assert_eq!(running.implementation.calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn results_come_back_by_side() {
+    let running = running();
+    let mut client = running.poll_client();
+    assert_eq!(client.find(b"key"), Ok(Some(Bytes::from_static(b"key"))));
+    assert_eq!(client.find(b"none"), Ok(None));
+    assert_eq!(client.find(b""), Err(CallError::Service(Refusal::NoSuchKey)));
+    assert_eq!(client.check(true), Ok(()));
+    assert_eq!(client.check(false), Err(CallError::Service("not fine".to_owned())));
+    assert_eq!(client.raw_error(), Err(CallError::Service(Bytes::from_static(b"raw"))));
+}
+
+#[test]
+fn async_methods_are_answered_when_they_are_done() {
+    let running = running();
+    let mut client = running.poll_client();
+    assert_eq!(client.later(Bytes::from_static(b"now")).unwrap(), &b"now"[..]);
+    assert_eq!(client.later_or_not(4), Ok(4));
+    let refused = CallError::Service(Refusal::NotAllowed("3".to_owned()));
+    assert_eq!(client.later_or_not(3), Err(refused));
+    client.nothing_later().unwrap();
+    assert_eq!(running.implementation.calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn byte_strings_of_any_length_come_back() {
+    let running = running();
+    let mut client = running.poll_client();
+    for len in [0, 1, 31, 32, 33, 127, 128, 4095, 4096, 5000, 100_000] {
+        let data = vec![len as u8; len];
+        assert_eq!(client.echo_slice(&data).unwrap(), data);
+        assert_eq!(client.echo_bytes(data.clone().into()).unwrap(), data);
+        assert_eq!(client.later(data.clone().into()).unwrap(), data);
+    }
+    assert_eq!(client.echo_array([9; 32]), Ok([9; 32]));
+    assert!(running.memory.owned_messages() > 0, "some messages were long enough to be kept");
+}
+
+#[test]
+fn a_lone_byte_string_is_the_whole_message() {
+    let running = running();
+    let id = id_of("echo_array");
+    let mut request = header(id);
+    request.extend([5; 32]);
+    let reply = running.memory.raw_call(&request);
+    assert_eq!(reply.len(), 8 + 32, "nothing but the header and the bytes");
+    assert_eq!(&reply[8..], [5; 32]);
+}
+
+#[test]
+fn calls_can_be_outstanding_together() {
+    let running = running();
+    let mut client = running.poll_client();
+    let mut first = client.start_one(1).unwrap();
+    let mut second = client.start_find(b"").unwrap();
+    let mut third = client.start_later_or_not(2).unwrap();
+    let (mut one, mut find, mut later) = (None, None, None);
+    while one.is_none() || find.is_none() || later.is_none() {
+        // Two methods have the names of the client's own: the trait's are reached through it.
+        let connection = PollClient::connection(&mut client);
+        connection.poll();
+        one = one.or_else(|| connection.take(&mut first));
+        find = find.or_else(|| connection.take(&mut second));
+        later = later.or_else(|| connection.take(&mut third));
+    }
+    assert_eq!(one, Some(Ok(2)));
+    assert_eq!(find, Some(Err(CallError::Service(Refusal::NoSuchKey))));
+    assert_eq!(later, Some(Ok(2)));
+}
+
+#[test]
+fn a_handler_that_panics_fails_its_call_alone() {
+    let running = running();
+    let mut client = running.poll_client();
+    assert_eq!(client.panics(), Err(RpcError::HandlerPanicked));
+    assert_eq!(client.panics_later(), Err(RpcError::HandlerPanicked));
+    assert_eq!(client.one(1), Ok(2));
+    running.server.shutdown();
+}
+
+fn id_of(method: &str) -> u32 {
+    let methods = <ShapesPollClient as PollClient>::DESCRIPTION.methods;
+    methods.iter().find(|described| described.name == method).unwrap().id
+}
+
+fn header(id: u32) -> Vec<u8> {
+    [id.to_le_bytes(), [0; 4]].concat()
+}
+
+fn refusal(memory: &Memory, method: &str, arguments: &[u8]) -> String {
+    let mut request = header(id_of(method));
+    request.extend(arguments);
+    let reply = memory.raw_call(&request);
+    assert_eq!(reply[0], 3, "malformed");
+    String::from_utf8(reply[8..].to_vec()).unwrap()
+}
+
+#[test]
+fn malformed_arguments_are_refused_by_name() {
+    let running = running();
+    let memory = &running.memory;
+    assert_eq!(
+        refusal(memory, "one", &[]),
+        "a of Shapes.one: the message ends 1 or more bytes early"
+    );
+    assert_eq!(
+        refusal(memory, "one", &[1, 2, 3]),
+        "the end of Shapes.one: 2 bytes are left over after the last value"
+    );
+    assert_eq!(
+        refusal(memory, "eight", &[1, 3, 1, 1, 2, 0xC3, 0x28]),
+        "e of Shapes.eight: a string is not UTF-8"
+    );
+    assert_eq!(
+        refusal(memory, "nothing", b"x"),
+        "the end of Shapes.nothing: 1 bytes are left over after the last value"
+    );
+    assert_eq!(
+        refusal(memory, "type", &[0xFF; 9]),
+        "in of Shapes.type: a number does not fit its type"
+    );
+    assert!(refusal(memory, "sum", &[0xFF, 0xFF, 0xFF, 0x7F]).starts_with("numbers of Shapes.sum"));
+    assert!(refusal(memory, "echo_array", &[0; 31]).starts_with("data of Shapes.echo_array"));
+    // The server goes on.
+    assert_eq!(running.poll_client().one(1), Ok(2));
+}
+
+#[test]
+fn an_unknown_method_is_told() {
+    let running = running();
+    let reply = running.memory.raw_call(&header(0xDEAD_BEEF));
+    assert_eq!(reply[0], 2, "no such method");
+}
+
+#[test]
+fn a_malformed_answer_is_the_callers_to_see() {
+    // Another program's idea of the same method: same name and id, another result.
+    mod theirs {
+        #[farcall::service(name = "Shapes")]
+        #[allow(dead_code)]
+        pub(super) trait Theirs {
+            fn one(&self, a: u8) -> String;
+        }
+    }
+    let running = running();
+    let description = <theirs::TheirsPollClient as PollClient>::DESCRIPTION;
+    let connection =
+        Connection::connect(&running.memory, description, &ConnectionOptions::default()).unwrap();
+    let mut client = theirs::TheirsPollClient::from_connection(connection);
+    let Err(RpcError::Malformed { what }) = client.one(9) else { panic!("it was read") };
+    assert!(what.starts_with("the value that Shapes.one answered: "), "{what}");
+}
+
+#[test]
+fn the_description_tells_what_was_declared() {
+    let description = <ShapesClient as ServiceClient>::DESCRIPTION;
+    assert_eq!(description.name, "Shapes");
+    assert_eq!(description.methods.len(), 25);
+    assert_eq!(description.methods[0].name, "nothing");
+    let numbered = description.methods.iter().find(|method| method.id == 7).unwrap();
+    assert_eq!((numbered.name, numbered.idempotent), ("named_by_number", true));
+    assert!(!description.methods[0].idempotent);
+}

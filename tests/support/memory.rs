@@ -1,0 +1,340 @@
+//! The plainest transport: two queues behind a lock, so that generated code is tested apart from any device.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::transport::{
+    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Dial, DialOptions, Limits,
+    Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, Unpark,
+};
+use farcall_core::{
+    BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
+};
+
+const WINDOW: usize = 8;
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Longer messages arrive in memory that may be kept.
+const BORROWED_UP_TO_BYTES: usize = 4096;
+
+/// An address: everything dialled here reaches what listens here.
+#[derive(Clone, Default)]
+pub(crate) struct Memory {
+    link: Arc<Link>,
+}
+
+#[derive(Default)]
+struct Link {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Messages that were handed out in memory that may be kept.
+    owned: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    clients: u32,
+    closed: bool,
+    requests: VecDeque<(u32, SlotId, Vec<u8>)>,
+    replies: HashMap<u32, VecDeque<(SlotId, Vec<u8>)>>,
+}
+
+/// Wakes one end.
+struct End {
+    link: Arc<Link>,
+    unparked: AtomicBool,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many messages arrived in memory that may be kept.
+    pub(crate) fn owned_messages(&self) -> usize {
+        self.link.owned.load(Ordering::Relaxed)
+    }
+
+    /// Sends these bytes as a request, and gives the bytes of the reply.
+    pub(crate) fn raw_call(&self, request: &[u8]) -> Vec<u8> {
+        struct Raw(Option<Vec<u8>>);
+        impl ReplySink for Raw {
+            fn reply(&mut self, _: SlotId, message: Message<'_>) {
+                self.0 = Some(message.to_vec());
+            }
+            fn failed(&mut self, _: SlotId, why: TransportFailure) {
+                panic!("the request failed: {why}");
+            }
+            fn closed(&mut self, why: TransportFailure) {
+                panic!("the connection is over: {why}");
+            }
+        }
+        let mut client = Client::new(self.link.clone());
+        let (slot, bytes) = client.reserve(request.len()).unwrap();
+        bytes.copy_from_slice(request);
+        let now = client.now();
+        client.post(slot, now);
+        let mut answer = Raw(None);
+        loop {
+            client.poll(now, &mut answer);
+            if let Some(reply) = answer.0 {
+                return reply;
+            }
+            client.park(None);
+        }
+    }
+}
+
+impl Link {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn message(&self, bytes: &'_ [u8], visit: impl FnOnce(Message<'_>)) {
+        if bytes.len() <= BORROWED_UP_TO_BYTES {
+            visit(Message::Borrowed(bytes));
+        } else {
+            self.owned.fetch_add(1, Ordering::Relaxed);
+            visit(Message::Owned(Bytes::copy_from_slice(bytes)));
+        }
+    }
+}
+
+impl End {
+    fn new(link: Arc<Link>) -> Arc<Self> {
+        Arc::new(Self { link, unparked: AtomicBool::new(false) })
+    }
+
+    fn park(&self, until: Option<Instant>, pending: impl Fn(&State) -> bool) {
+        const BOUND: Duration = Duration::from_secs(10);
+        let bound = until.map_or(BOUND, |until| until.saturating_since(now()).min(BOUND));
+        let wait = |state: &mut State| {
+            !pending(state) && !state.closed && !self.unparked.load(Ordering::Acquire)
+        };
+        drop(self.link.changed.wait_timeout_while(self.link.state(), bound, wait));
+        self.unparked.store(false, Ordering::Release);
+    }
+}
+
+impl Unpark for End {
+    fn unpark(&self) {
+        let state = self.link.state();
+        self.unparked.store(true, Ordering::Release);
+        drop(state);
+        self.link.changed.notify_all();
+    }
+}
+
+fn now() -> Instant {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    Instant::from_nanos(START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64)
+}
+
+fn progress(worked: usize) -> Progress {
+    Progress { worked: worked as u32, next: PollAt::OnEvent, scanned: 0 }
+}
+
+fn check(len: usize) -> Result<(), ReserveError> {
+    if len <= MAX_MESSAGE_BYTES {
+        return Ok(());
+    }
+    Err(ReserveError::TooLarge { len: len as u64, max: MAX_MESSAGE_BYTES as u64 })
+}
+
+impl Dial for Memory {
+    fn dial(
+        &self,
+        _: &'static ServiceDescription,
+        _: &DialOptions,
+    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+        Ok(Box::new(Client::new(self.link.clone())))
+    }
+}
+
+impl Binding for Memory {
+    fn bind(
+        &self,
+        _: usize,
+        _: &[&'static ServiceDescription],
+        _: &BindOptions,
+    ) -> Result<Bound, BindError> {
+        struct Nobody;
+        impl Acceptor for Nobody {
+            fn stop(&mut self) {}
+        }
+        let link = self.link.clone();
+        let end = End::new(link.clone());
+        let server = Server { end, answers: Answers { link, reserved: HashMap::new() } };
+        Ok(Bound { transports: vec![Box::new(server)], acceptor: Box::new(Nobody) })
+    }
+}
+
+struct Client {
+    link: Arc<Link>,
+    end: Arc<End>,
+    client: u32,
+    slots: Vec<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    taken: bool,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    fn new(link: Arc<Link>) -> Self {
+        let mut state = link.state();
+        state.clients += 1;
+        let client = state.clients;
+        drop(state);
+        let end = End::new(link.clone());
+        Self { link, end, client, slots: (0..WINDOW).map(|_| Slot::default()).collect() }
+    }
+
+    fn free(&mut self, slot: SlotId) {
+        let slot = &mut self.slots[slot.index as usize];
+        slot.taken = false;
+        slot.generation += 1;
+    }
+}
+
+impl ClientTransport for Client {
+    fn now(&self) -> Instant {
+        now()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { window: WINDOW as u32, max_message: MAX_MESSAGE_BYTES as u64 }
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        check(len)?;
+        let index = self.slots.iter().position(|slot| !slot.taken);
+        let index = index.ok_or(farcall_core::Backpressure::Credits)?;
+        let slot = &mut self.slots[index];
+        slot.taken = true;
+        slot.bytes = vec![0xEE; len];
+        Ok((SlotId { index: index as u32, generation: slot.generation }, &mut slot.bytes))
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.free(slot);
+    }
+
+    fn post(&mut self, slot: SlotId, _: Instant) {
+        let bytes = std::mem::take(&mut self.slots[slot.index as usize].bytes);
+        self.link.state().requests.push_back((self.client, slot, bytes));
+        self.link.changed.notify_all();
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn abandon(&mut self, _: SlotId) {}
+
+    fn poll(&mut self, _: Instant, sink: &mut dyn ReplySink) -> Progress {
+        let mut state = self.link.state();
+        let arrived = std::mem::take(state.replies.entry(self.client).or_default());
+        let closed = state.closed;
+        drop(state);
+        for (slot, bytes) in &arrived {
+            self.free(*slot);
+            self.link.message(bytes, |message| sink.reply(*slot, message));
+        }
+        if closed {
+            sink.closed(TransportFailure::new(FailureKind::Goodbye, true));
+        }
+        progress(arrived.len())
+    }
+
+    fn park(&mut self, until: Option<Instant>) {
+        let has_reply =
+            |state: &State| state.replies.get(&self.client).is_some_and(|queue| !queue.is_empty());
+        self.end.park(until, has_reply);
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.end.clone()
+    }
+
+    fn close(&mut self) {}
+}
+
+struct Server {
+    end: Arc<End>,
+    answers: Answers,
+}
+
+struct Answers {
+    link: Arc<Link>,
+    reserved: HashMap<(u32, u32), Vec<u8>>,
+}
+
+impl ServerTransport for Server {
+    fn now(&self) -> Instant {
+        now()
+    }
+
+    fn poll(&mut self, _: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let arrived = std::mem::take(&mut self.answers.link.state().requests);
+        let link = self.answers.link.clone();
+        for (client, slot, bytes) in &arrived {
+            let call = CallToken {
+                client: *client,
+                client_generation: 0,
+                slot: slot.index,
+                generation: slot.generation,
+            };
+            link.message(bytes, |message| sink.request(call, message, &mut self.answers));
+        }
+        progress(arrived.len())
+    }
+
+    fn replies(&mut self) -> &mut dyn Replies {
+        &mut self.answers
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn park(&mut self, until: Option<Instant>) {
+        self.end.park(until, |state| !state.requests.is_empty());
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.end.clone()
+    }
+
+    fn connections(&self) -> usize {
+        self.answers.link.state().clients as usize
+    }
+
+    fn close(&mut self) {
+        self.answers.link.state().closed = true;
+        self.answers.link.changed.notify_all();
+    }
+}
+
+impl Replies for Answers {
+    fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
+        check(len)?;
+        let bytes = self.reserved.entry((call.client, call.slot)).or_default();
+        *bytes = vec![0xEE; len];
+        Ok(bytes)
+    }
+
+    fn post(&mut self, call: CallToken, len: usize) {
+        let bytes = self.reserved.remove(&(call.client, call.slot)).unwrap();
+        assert_eq!(bytes.len(), len);
+        let slot = SlotId { index: call.slot, generation: call.generation };
+        self.link.state().replies.entry(call.client).or_default().push_back((slot, bytes));
+        self.link.changed.notify_all();
+    }
+
+    fn now(&self) -> Instant {
+        now()
+    }
+}

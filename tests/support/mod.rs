@@ -1,0 +1,4 @@
+//! What the tests of generated code share.
+#![allow(dead_code)]
+
+pub(crate) mod memory;
