@@ -1,9 +1,7 @@
 //! A service as the macro would write it, by hand.
 
 use farcall_core::codec::{As, DecodeError, Fixed, Whole};
-use farcall_core::service::{
-    Answer, Method, MethodDescription, Service, ServiceDescription, read_result, read_value,
-};
+use farcall_core::service::{Answer, Method, MethodDescription, Service, ServiceDescription};
 use farcall_core::transport::Message;
 use farcall_core::{CallContext, CallError, Reply, RpcError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,29 +35,49 @@ macro_rules! method {
             type Output = $output;
 
             fn read(answer: Answer<'_>) -> $output {
-                $read($name, answer)
+                $read(answer)
             }
         }
     };
 }
 
 pub type Bytes = Result<Vec<u8>, RpcError>;
+type Array = Result<[u8; 32], RpcError>;
+type Refused = Result<Vec<u8>, CallError<Vec<u8>>>;
 
-method!(Echo, "Test.echo", 1, Bytes, read_value::<Whole, _>);
-method!(
-    Refuse,
-    "Test.refuse",
-    2,
-    Result<Vec<u8>, CallError<Vec<u8>>>,
-    read_result::<Whole, _, Whole, _>
-);
-method!(Panics, "Test.panics", 3, Bytes, read_value::<Whole, _>);
-method!(Later, "Test.later", 4, Bytes, read_value::<Whole, _>);
-method!(Grow, "Test.grow", 5, Bytes, read_value::<Whole, _>);
-method!(Remaining, "Test.remaining", 6, Bytes, read_value::<Whole, _>);
-method!(Echo32, "Test.echo32", 7, Result<[u8; 32], RpcError>, read_value::<Fixed, _>);
-method!(Later32, "Test.later32", 8, Result<[u8; 32], RpcError>, read_value::<Fixed, _>);
-method!(Unknown, "Test.unknown", 99, Bytes, read_value::<Whole, _>);
+fn read_bytes(answer: Answer<'_>) -> Bytes {
+    match answer {
+        Answer::Value(message) => Ok(message.to_vec()),
+        Answer::Service(_) => panic!("none of these methods has an error of its own"),
+        Answer::Failed(error) => Err(error),
+    }
+}
+
+fn read_array(answer: Answer<'_>) -> Array {
+    match answer {
+        Answer::Value(message) => Ok((*message).try_into().expect("32 bytes were sent")),
+        Answer::Service(_) => panic!("none of these methods has an error of its own"),
+        Answer::Failed(error) => Err(error),
+    }
+}
+
+fn read_refused(answer: Answer<'_>) -> Refused {
+    match answer {
+        Answer::Value(message) => Ok(message.to_vec()),
+        Answer::Service(message) => Err(CallError::Service(message.to_vec())),
+        Answer::Failed(error) => Err(error.into()),
+    }
+}
+
+method!(Echo, "Test.echo", 1, Bytes, read_bytes);
+method!(Refuse, "Test.refuse", 2, Refused, read_refused);
+method!(Panics, "Test.panics", 3, Bytes, read_bytes);
+method!(Later, "Test.later", 4, Bytes, read_bytes);
+method!(Grow, "Test.grow", 5, Bytes, read_bytes);
+method!(Remaining, "Test.remaining", 6, Bytes, read_bytes);
+method!(Echo32, "Test.echo32", 7, Array, read_array);
+method!(Later32, "Test.later32", 8, Array, read_array);
+method!(Unknown, "Test.unknown", 99, Bytes, read_bytes);
 
 /// Arguments that are one byte string.
 pub fn bytes(bytes: &[u8]) -> As<'_, Whole, [u8]> {
