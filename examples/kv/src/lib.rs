@@ -1,6 +1,8 @@
-//! A key-value store over farcall.
+//! A key-value store over farcall: the store, the service, and a YCSB that checks every answer.
 
 pub mod limits;
+pub mod link;
+pub mod service;
 pub mod store;
 pub mod tsv;
 pub mod ycsb;

@@ -1,3 +1,7 @@
 //! A key-value store over farcall, with YCSB and a demo that checks every answer.
 
-fn main() {}
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

@@ -9,6 +9,3 @@ pub use connection::Connection;
 pub(crate) use connection::unencodable;
 pub use options::ConnectionOptions;
 pub use pending::PendingCall;
-
-#[cfg(test)]
-mod tests;

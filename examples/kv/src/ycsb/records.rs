@@ -13,6 +13,9 @@ use super::stamp::{self, STAMP_BYTES, Stamp, Unsealed};
 /// Who wrote a record before the clients started.
 pub const LOADER: u32 = 0;
 
+/// What the keys of generated records begin with.
+pub const KEY_PREFIX: &str = "user";
+
 /// How long a field of a generated record is.
 #[derive(
     Clone,
@@ -123,7 +126,7 @@ impl Records {
         key.clear();
         let written = match self.content {
             // As the original with `insertorder=hashed`.
-            Content::Generated(_) => write!(key, "user{}", fnv_hash64(record)),
+            Content::Generated(_) => write!(key, "{KEY_PREFIX}{}", fnv_hash64(record)),
             Content::Lines(_) => write!(key, "{}", record + 1),
         };
         written.expect("a vector takes any bytes");

@@ -1,0 +1,161 @@
+//! `load` and `dump`: a store from a file, and to one.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use farcall_kv::link::{Link, NotStarted, PollLink};
+use farcall_kv::tsv;
+use farcall_kv::ycsb::latency::human_rate;
+
+use super::args::{DumpArgs, LoadArgs};
+use super::pages::Pages;
+use super::progress::Progress;
+use super::{connect_poll, idle};
+
+/// Entries on their way at once.
+const WINDOW: usize = 32;
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Puts each line of a file.
+pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
+    let name = args.file.display();
+    let (input, bytes): (Box<dyn BufRead>, _) = if args.file.as_os_str() == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(&args.file).with_context(|| format!("{name} cannot be opened"))?;
+        let bytes = file.metadata().ok().filter(|data| data.is_file()).map(|data| data.len());
+        (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), bytes)
+    };
+    let mut lines = tsv::Reader::new(input);
+    let mut loader = Loader {
+        link: connect_poll(&args.server.address)?,
+        in_flight: VecDeque::with_capacity(WINDOW),
+        timeout: args.server.timeout,
+        spins_before_yield: idle::spins_before_yield(2),
+        loaded: 0,
+    };
+    let mut progress = Progress::new("load", bytes);
+    let started = Instant::now();
+    let mut skipped = 0u64;
+    let mut stopped_at = None;
+    while let Some(line) = lines.read().with_context(|| format!("{name} cannot be read"))? {
+        match line {
+            Ok(entry) => loader.put(lines.number(), &entry)?,
+            Err(why) => {
+                eprintln!("{name}, line {}: {why}", lines.number());
+                if !args.skip_bad {
+                    stopped_at = Some(lines.number());
+                    break;
+                }
+                skipped += 1;
+            }
+        }
+        progress.set(lines.bytes(), || format!("{} entries", loader.loaded));
+    }
+    loader.finish()?;
+
+    let loaded = loader.loaded;
+    let rate = human_rate(loaded as f64 / started.elapsed().as_secs_f64().max(1e-6));
+    progress.finish(format!("{loaded} entries, {rate} entries/s"));
+    if let Some(line) = stopped_at {
+        bail!(
+            "stopped at line {line}; the {loaded} lines before it were loaded. \
+             Mend the line, or skip bad lines with --skip-bad"
+        );
+    }
+    if args.skip_bad {
+        eprintln!("{:>12}  {skipped} bad lines", "skipped");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps a window of puts in flight.
+struct Loader {
+    link: PollLink,
+    in_flight: VecDeque<(u64, <PollLink as Link>::Put)>,
+    timeout: Duration,
+    spins_before_yield: u32,
+    loaded: u64,
+}
+
+impl Loader {
+    fn put(&mut self, line: u64, entry: &tsv::Entry) -> Result<()> {
+        if self.in_flight.len() >= WINDOW {
+            self.await_oldest()?;
+        }
+        loop {
+            match self.link.start_put(&entry.key, &entry.value) {
+                Ok(put) => {
+                    self.in_flight.push_back((line, put));
+                    return Ok(());
+                }
+                Err(NotStarted::Full) if self.in_flight.is_empty() => {
+                    bail!("line {line}: the server has no room for it");
+                }
+                Err(NotStarted::Full) => self.await_oldest()?,
+                Err(NotStarted::Failed(why)) => bail!("line {line}: {why}"),
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.await_oldest()?;
+        }
+        Ok(())
+    }
+
+    fn await_oldest(&mut self) -> Result<()> {
+        let Some((line, mut put)) = self.in_flight.pop_front() else { return Ok(()) };
+        let deadline = Instant::now() + self.timeout;
+        let mut idle_polls = 0;
+        loop {
+            self.link.poll();
+            match self.link.take_put(&mut put) {
+                Some(Ok(_)) => {
+                    self.loaded += 1;
+                    return Ok(());
+                }
+                Some(Err(why)) => bail!("line {line}: {why}"),
+                None => {}
+            }
+            idle_polls += 1;
+            if idle_polls <= self.spins_before_yield {
+                std::hint::spin_loop();
+                continue;
+            }
+            if Instant::now() > deadline {
+                bail!("line {line}: no answer within {} s", self.timeout.as_secs_f64());
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Writes each entry as a line.
+pub(crate) fn dump(args: &DumpArgs) -> Result<ExitCode> {
+    let mut pages = Pages::connect(&args.server.address, args.server.timeout)?;
+    // On a terminal the entries themselves show how far it is.
+    let mut progress = (!io::stdout().is_terminal()).then(|| Progress::new("dump", None));
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+    let mut entries = 0u64;
+    while let Some(page) = pages.next()? {
+        for (key, value) in &page {
+            tsv::write_entry(&mut out, key, value)?;
+        }
+        entries += page.len() as u64;
+        if let Some(progress) = &mut progress {
+            progress.set(entries, || format!("{entries} entries"));
+        }
+    }
+    out.flush()?;
+    if let Some(progress) = progress {
+        progress.finish(format!("{entries} entries"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

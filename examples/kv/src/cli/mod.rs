@@ -1,0 +1,73 @@
+//! The program: one module for each command, and what they share.
+
+mod args;
+mod bytes;
+mod demo;
+mod entries;
+mod exit;
+mod file;
+mod idle;
+mod lifeline;
+mod pages;
+mod phase;
+mod progress;
+mod serve;
+mod ycsb;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+use clap::Parser;
+use farcall::{Connect, ConnectError, ConnectPoll};
+use farcall_kv::link::PollLink;
+use farcall_kv::service::{KvClient, KvPollClient};
+
+use self::args::{Cli, Command};
+
+/// Runs the command line.
+pub(crate) fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Get(args) => entries::get(&args),
+        Command::Put(args) => entries::put(&args),
+        Command::Del(args) => entries::del(&args),
+        Command::Scan(args) => entries::scan(&args),
+        Command::Load(args) => file::load(&args),
+        Command::Dump(args) => file::dump(&args),
+        Command::Ycsb(args) => ycsb::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoClient => Ok(demo::run_client()),
+    };
+    outcome.unwrap_or_else(|why| {
+        // Whoever reads our output has seen enough: `farcall-kv dump | head`.
+        if !is_broken_pipe(&why) {
+            eprintln!("farcall-kv: {why:#}");
+        }
+        exit::ERROR.into()
+    })
+}
+
+fn is_broken_pipe(why: &Error) -> bool {
+    why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A client whose calls can be waited for.
+fn connect(address: &str) -> Result<KvClient> {
+    KvClient::connect(address).map_err(|why| no_connection(address, why))
+}
+
+/// A connection that this thread polls.
+fn connect_poll(address: &str) -> Result<PollLink> {
+    let client = KvPollClient::connect(address).map_err(|why| no_connection(address, why))?;
+    Ok(PollLink::new(client))
+}
+
+fn no_connection(address: &str, why: ConnectError) -> Error {
+    let nobody_there = matches!(why, ConnectError::NoServer { .. });
+    let why = Error::new(why);
+    if nobody_there {
+        return why.context(format!("start one with: farcall-kv serve --listen {address}"));
+    }
+    why
+}

@@ -1,0 +1,49 @@
+//! The store's entries, page by page, so that none but the page at hand is in memory.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use farcall_kv::limits::PAGE_ENTRIES;
+use farcall_kv::service::KvClient;
+
+use super::connect;
+
+/// Walks over the store in the order of its keys.
+pub(crate) struct Pages {
+    client: KvClient,
+    timeout: Duration,
+    /// The last key seen, or the first wanted.
+    from: Vec<u8>,
+    after: bool,
+    over: bool,
+}
+
+impl Pages {
+    /// All entries of the store at `address`.
+    pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self> {
+        Ok(Self { client: connect(address)?, timeout, from: Vec::new(), after: false, over: false })
+    }
+
+    /// Only entries from this key on.
+    pub(crate) fn starting(self, from: Vec<u8>) -> Self {
+        Self { from, ..self }
+    }
+
+    /// The next entries, at least one, or `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        if self.over {
+            return Ok(None);
+        }
+        let scan = self.client.scan(&self.from, self.after, PAGE_ENTRIES);
+        let entries = scan.deadline(self.timeout).wait()?;
+        let Some((last, _)) = entries.last() else {
+            self.over = true;
+            return Ok(None);
+        };
+        self.from.clear();
+        self.from.extend_from_slice(last);
+        self.after = true;
+        Ok(Some(entries))
+    }
+}

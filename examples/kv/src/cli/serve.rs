@@ -1,0 +1,59 @@
+//! `serve`: a store, until a signal ends it.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use farcall::{RunningServer, Server};
+use farcall_kv::service::{KvServer, StoreService};
+use farcall_kv::store::Store;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::args::ServeArgs;
+use super::lifeline;
+
+/// Serves until SIGINT or SIGTERM, then drains: calls in progress are answered. A second signal
+/// ends at once.
+pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
+    // Before the first thread starts, so that no signal is lost.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals")?;
+    if args.until_stdin_ends {
+        lifeline::end_with_stdin();
+    }
+    let store = Arc::new(Store::with_limit(args.memory_limit.unwrap_or(u64::MAX)));
+    let service = KvServer::new(StoreService::new(store.clone()));
+    let server =
+        Server::builder().service(service).threads(args.threads).listen(args.listen.as_str())?;
+
+    // Whoever waits for this line may call now.
+    let mut out = io::stdout();
+    writeln!(out, "listening on {}", args.listen).and_then(|()| out.flush())?;
+
+    for signal in signals.forever() {
+        if signal == SIGUSR1 {
+            if args.metrics {
+                print_metrics(&server)?;
+            }
+            continue;
+        }
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_default(signal, Arc::new(true.into()))?;
+        }
+        break;
+    }
+    if args.metrics {
+        print_metrics(&server)?;
+    }
+    server.shutdown();
+    let size = store.size();
+    eprintln!("ended; {} keys, {} bytes of keys and values are gone", size.keys, size.bytes);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_metrics(server: &RunningServer) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(server.metrics().prometheus().as_bytes())?;
+    out.flush()
+}

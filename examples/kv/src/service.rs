@@ -1,0 +1,60 @@
+//! The service: what a client can ask of a store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::limits::KvError;
+use crate::store::Store;
+
+/// An ordered store of byte strings.
+///
+/// Every method sees each key as one atomic register: once a `put` or `del` was answered, whoever
+/// asks later sees it, or something newer.
+#[farcall::service]
+pub trait Kv {
+    /// The value of `key`, if it has one.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
+
+    /// Sets the value of `key`; tells whether it had one.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, KvError>;
+
+    /// Forgets `key`; tells whether it had a value.
+    fn del(&self, key: &[u8]) -> Result<bool, KvError>;
+
+    /// Entries in the order of their keys, from `from` on (without `from` itself if `after`): at
+    /// most `limit`, and at most a page (see [`crate::limits`]). None means that there are no more.
+    fn scan(&self, from: &[u8], after: bool, limit: u32) -> Result<Vec<(Bytes, Bytes)>, KvError>;
+}
+
+/// Serves a [`Store`].
+#[derive(Clone)]
+pub struct StoreService {
+    store: Arc<Store>,
+}
+
+impl StoreService {
+    /// Serves `store`, which its owner may go on using.
+    #[must_use]
+    pub fn new(store: Arc<Store>) -> Self {
+        Self { store }
+    }
+}
+
+impl Kv for StoreService {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.store.get(key)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, KvError> {
+        self.store.put(key, value)
+    }
+
+    fn del(&self, key: &[u8]) -> Result<bool, KvError> {
+        self.store.del(key)
+    }
+
+    fn scan(&self, from: &[u8], after: bool, limit: u32) -> Result<Vec<(Bytes, Bytes)>, KvError> {
+        Ok(self.store.scan(from, after, limit).entries)
+    }
+}
