@@ -1,7 +1,10 @@
 //! How a queue pair is named to a peer, out of band.
 
-use crate::EndpointError;
-use crate::QpNumber;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{EndpointError, QpNumber, shm};
 
 /// Names one queue pair of one device to a peer. Plain bytes, at most [`Endpoint::MAX_BYTES`], to be
 /// carried by whatever connects the two sides first. Whoever holds it may connect: it is a capability.
@@ -9,7 +12,11 @@ use crate::QpNumber;
 pub struct Endpoint {
     bytes: [u8; Endpoint::MAX_BYTES],
     len: u8,
+    shm: shm::ShmEndpoint,
 }
+
+/// The first bytes: which kind of device, and the version of what follows.
+const SHM_TAG: [u8; 4] = [1, 1, 0, 0];
 
 impl Endpoint {
     /// The most bytes that [`to_bytes`](Endpoint::to_bytes) gives.
@@ -22,23 +29,90 @@ impl Endpoint {
 
     /// The endpoint that a peer sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<Endpoint, EndpointError> {
-        unimplemented!()
+        let (tag, rest) =
+            bytes.split_first_chunk::<4>().ok_or(EndpointError("shorter than its tag"))?;
+        if *tag != SHM_TAG {
+            return Err(EndpointError("of a device or version unknown here"));
+        }
+        let shm = shm::ShmEndpoint::read_from_bytes(rest)
+            .map_err(|_| EndpointError("cut short, or too long"))?;
+        Ok(Endpoint::from_shm(shm))
     }
 
     /// The queue pair it names.
     pub fn qp(&self) -> QpNumber {
-        unimplemented!()
+        QpNumber(self.shm.qp)
+    }
+
+    pub(crate) fn from_shm(shm: shm::ShmEndpoint) -> Endpoint {
+        let mut bytes = [0; Endpoint::MAX_BYTES];
+        let record = shm.as_bytes();
+        let len = SHM_TAG.len() + record.len();
+        bytes[..SHM_TAG.len()].copy_from_slice(&SHM_TAG);
+        bytes[SHM_TAG.len()..len].copy_from_slice(record);
+        Endpoint { bytes, len: len as u8, shm }
+    }
+
+    pub(crate) fn shm(&self) -> &shm::ShmEndpoint {
+        &self.shm
     }
 }
 
 impl std::fmt::Debug for Endpoint {
+    /// Without the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("qp", &self.shm.qp).finish_non_exhaustive()
     }
 }
 
 /// A UD destination: the device behind an endpoint. One handle serves every queue pair there.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
-    _private: (),
+    shm: shm::AddressHandle,
+}
+
+impl AddressHandle {
+    pub(crate) fn from_shm(shm: shm::AddressHandle) -> AddressHandle {
+        AddressHandle { shm }
+    }
+
+    pub(crate) fn shm_peer(&self) -> &Arc<shm::Peer> {
+        &self.shm.peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint::from_shm(shm::ShmEndpoint {
+            secret: 0x1122_3344_5566_7788,
+            gid: [7; 16],
+            uid: 1000,
+            qp: 42,
+            ty: 0,
+            reserved: 0,
+        })
+    }
+
+    #[test]
+    fn an_endpoint_survives_the_wire() {
+        let back = Endpoint::from_bytes(endpoint().to_bytes()).unwrap();
+        assert_eq!((back.qp(), &back), (QpNumber(42), &endpoint()));
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        assert!(!format!("{:?}", endpoint()).contains("1122"));
+    }
+
+    proptest! {
+        #[test]
+        fn only_whole_endpoints_are_taken(cut in 0usize..44, garbage: Vec<u8>) {
+            prop_assert!(Endpoint::from_bytes(&endpoint().to_bytes()[..cut]).is_err());
+            let _ = Endpoint::from_bytes(&garbage);
+        }
+    }
 }

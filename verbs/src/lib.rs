@@ -12,8 +12,6 @@
 //!   memory ([`SharedRegion`]) may be written by a peer at any time and never gives a reference.
 //! - Posting moves a buffer into the queue pair; only a completion that was polled gives it back.
 
-#![allow(clippy::unimplemented, dead_code, unused_variables)]
-
 mod caps;
 mod completion_queue;
 mod device;
@@ -21,6 +19,7 @@ mod endpoint;
 mod error;
 mod memory;
 mod queue_pair;
+mod shm;
 mod work_completion;
 mod work_request;
 

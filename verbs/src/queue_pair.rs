@@ -3,9 +3,12 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, WorkRequest};
+use crate::{
+    Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, VerbsError, WorkRequest, shm,
+};
 
 /// The number of a queue pair, unique within its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -141,25 +144,47 @@ impl ConnectOptions {
 /// completions that were not polled are gone.
 #[derive(Debug)]
 pub struct QueuePair {
+    shm: shm::QueuePair,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl QueuePair {
+    pub(crate) fn new(
+        context: &Arc<shm::Context>,
+        pd: u32,
+        config: QueuePairConfig<'_>,
+    ) -> Result<QueuePair, VerbsError> {
+        let QueuePairConfig { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
+        if srq.is_some_and(|srq| !Arc::ptr_eq(&srq.context, context)) {
+            return Err(VerbsError::Foreign("shared receive queue"));
+        }
+        let config = shm::QueuePairParts {
+            ty,
+            pd,
+            send_cq: send_cq.shm_of(context)?,
+            recv_cq: recv_cq.shm_of(context)?,
+            srq: srq.map(|srq| &srq.shm),
+            max_send_wr,
+            max_recv_wr,
+        };
+        Ok(QueuePair { shm: shm::QueuePair::new(context, config)?, _not_sync: PhantomData })
+    }
+
     /// Its number.
     #[inline]
     pub fn number(&self) -> QpNumber {
-        unimplemented!()
+        QpNumber(self.shm.number())
     }
 
     /// Its state.
     #[inline]
     pub fn state(&self) -> QpState {
-        unimplemented!()
+        self.shm.state()
     }
 
     /// Its name for a peer.
     pub fn endpoint(&self) -> Endpoint {
-        unimplemented!()
+        Endpoint::from_shm(self.shm.endpoint())
     }
 
     /// Connects to a peer's queue pair and goes through ReadyToReceive to ReadyToSend. Both sides
@@ -170,19 +195,32 @@ impl QueuePair {
         peer: &Endpoint,
         options: &ConnectOptions,
     ) -> Result<(), ConnectError> {
-        unimplemented!()
+        self.shm.connect(peer.shm(), options)
     }
 
     /// Makes a UD queue pair ready to send, and to receive what carries `qkey`.
     pub fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
-        unimplemented!()
+        self.shm.activate(qkey)
     }
 
     /// Posts a list of work requests under one doorbell. They are taken from the front; those that
     /// could not be posted stay in the list, the offender first.
-    #[allow(clippy::ptr_arg)] // What was posted is removed from it.
     pub fn post_send(&mut self, requests: &mut Vec<WorkRequest<'_>>) -> Result<(), PostError> {
-        unimplemented!()
+        let mut doorbell = self.doorbell();
+        let mut refused = None;
+        let mut rest = requests.drain(..);
+        for request in rest.by_ref() {
+            if let Err((error, request)) = doorbell.post(request) {
+                refused = Some((error, request));
+                break;
+            }
+        }
+        let Some((error, request)) = refused else { return Ok(()) };
+        let mut left = Vec::with_capacity(rest.len() + 1);
+        left.push(request);
+        left.extend(rest);
+        *requests = left;
+        Err(error)
     }
 
     /// Posts one work request under its own doorbell; what was not taken is given back.
@@ -192,37 +230,40 @@ impl QueuePair {
         &mut self,
         request: impl Into<WorkRequest<'a>>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
-        unimplemented!()
+        self.shm.post(request.into())?;
+        self.shm.ring_doorbell();
+        Ok(())
     }
 
     /// Several work requests under one doorbell, without a list: it is rung when the guard is dropped.
     #[inline]
     pub fn doorbell(&mut self) -> Doorbell<'_> {
-        Doorbell { qp: self }
+        Doorbell { qp: self, posted: false }
     }
 
     /// Posts a receive. With no buffer it serves only a peer's WRITE_WITH_IMM or an empty SEND. On a
     /// UD queue pair the first [`GRH_BYTES`](crate::GRH_BYTES) of the buffer are for the route header.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
-        unimplemented!()
+        self.shm.post_recv(id, buffer)
     }
 
     /// Posts receives without buffers, one for each id, under one doorbell; all or none.
     #[inline]
     pub fn post_recvs(&mut self, ids: Range<u64>) -> Result<(), PostError> {
-        unimplemented!()
+        self.shm.post_recvs(ids)
     }
 
     /// Gives back the buffers of send work requests that a polled completion has retired, in the order
     /// of posting. A READ's buffer holds its data.
     #[inline]
     pub fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
-        unimplemented!()
+        self.shm.reclaim(into);
     }
 
     /// Breaks the connection: everything queued or posted is flushed, with completions.
+    #[allow(clippy::wrong_self_convention)] // The verb's name: modify to error.
     pub fn to_error(&mut self) {
-        unimplemented!()
+        self.shm.fail();
     }
 }
 
@@ -231,6 +272,7 @@ impl QueuePair {
 #[must_use = "the doorbell rings when this is dropped"]
 pub struct Doorbell<'q> {
     qp: &'q mut QueuePair,
+    posted: bool,
 }
 
 impl Doorbell<'_> {
@@ -241,26 +283,44 @@ impl Doorbell<'_> {
         &mut self,
         request: impl Into<WorkRequest<'a>>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
-        unimplemented!()
+        self.qp.shm.post(request.into())?;
+        self.posted = true;
+        Ok(())
     }
 }
 
 impl Drop for Doorbell<'_> {
     #[inline]
     fn drop(&mut self) {
-        unimplemented!()
+        if self.posted {
+            self.qp.shm.ring_doorbell();
+        }
     }
 }
 
 /// A receive queue that several queue pairs take their receives from.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
+    shm: shm::SharedReceiveQueue,
+    context: Arc<shm::Context>,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl SharedReceiveQueue {
+    pub(crate) fn new(
+        context: &Arc<shm::Context>,
+        max_wr: usize,
+        pd: u32,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        let shm = shm::SharedReceiveQueue::new(max_wr, pd).map_err(|error| VerbsError::System {
+            what: "memory for a shared receive queue",
+            source: error.into(),
+        })?;
+        Ok(SharedReceiveQueue { shm, context: Arc::clone(context), _not_sync: PhantomData })
+    }
+
     /// Posts a receive for whichever queue pair needs one next.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
-        unimplemented!()
+        self.shm.post_recv(id, buffer)
     }
 }

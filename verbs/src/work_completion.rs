@@ -92,11 +92,12 @@ pub struct WorkCompletion {
 impl WorkCompletion {
     /// The message's bytes where the completion itself carried them: a private copy, which no peer can
     /// change any more. `None` where the message is longer than
-    /// [`completion_payload`](crate::Capabilities::completion_payload), went into a buffer, or where
-    /// the device hides it: then read the memory it was written to.
+    /// [`completion_payload`](crate::Capabilities::completion_payload), a datagram, or where the device
+    /// hides it: then read the memory it went to.
     #[inline]
     pub fn payload(&self) -> Option<&[u8]> {
-        unimplemented!()
+        let bytes: &[u8; COMPLETION_PAYLOAD_BYTES] = zerocopy::transmute_ref!(&self.payload);
+        bytes.get(..usize::from(self.payload_len))
     }
 }
 

@@ -1,9 +1,12 @@
 //! Memory of a device: private, which only its owner touches, and shared, which peers may touch too.
 
+pub(crate) mod bytes;
+pub(crate) mod mapping;
 mod private;
 mod remote;
 mod shared;
 
+pub(crate) use private::Backing;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
 pub use shared::{Access, SharedRegion, SharedSlice};

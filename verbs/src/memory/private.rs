@@ -1,91 +1,164 @@
 //! Private memory: owned by one holder at a time, so real references are sound.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam_queue::ArrayQueue;
 
 use crate::RemoteRegion;
+use crate::memory::mapping::Mapping;
+use crate::shm;
 
-/// Memory that no peer can reach, to be used whole or cut into buffers.
+/// What keeps the pages of a private region there.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// Pages of this process alone.
+    Anonymous(Mapping),
+    /// Pages that peers may read.
+    Published(Arc<shm::RegionMemory>),
+}
+
+impl Backing {
+    fn start(&self) -> *mut u8 {
+        match self {
+            Backing::Anonymous(mapping) => mapping.start(),
+            Backing::Published(region) => region.start(),
+        }
+    }
+}
+
+/// Memory that no peer can write, to be used whole or cut into buffers.
 #[derive(Debug)]
 pub struct PrivateRegion {
-    _private: (),
+    backing: Backing,
+    len: usize,
+    pd: u32,
 }
 
 impl PrivateRegion {
+    pub(crate) fn new(backing: Backing, len: usize, pd: u32) -> PrivateRegion {
+        PrivateRegion { backing, len, pd }
+    }
+
     /// Bytes of it.
     pub fn len(&self) -> usize {
-        unimplemented!()
+        self.len
     }
 
     /// Whether it has no bytes; never so.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
     /// One buffer of all of it.
     pub fn into_buffer(self) -> Buffer {
-        unimplemented!()
+        let len = self.len;
+        let pool = self.into_pool(len);
+        pool.take().expect("a pool of one holds one")
     }
 
     /// Buffers of `buffer_size` bytes each (the last bytes stay unused where it does not divide).
+    ///
+    /// # Panics
+    /// If `buffer_size` is 0 or longer than the region.
     pub fn into_pool(self, buffer_size: usize) -> BufferPool {
-        unimplemented!()
+        assert!(
+            buffer_size > 0 && buffer_size <= self.len,
+            "buffers of {buffer_size} bytes cannot be cut from a region of {}",
+            self.len
+        );
+        let count = u32::try_from(self.len / buffer_size).unwrap_or(u32::MAX);
+        let free = ArrayQueue::new(count as usize);
+        for index in 0..count {
+            let _ = free.push(index);
+        }
+        let parts = (0..count).map(|_| AtomicU32::new(0)).collect();
+        BufferPool {
+            shared: Arc::new(PoolShared {
+                free,
+                parts,
+                buffer_size,
+                pd: self.pd,
+                backing: self.backing,
+            }),
+        }
     }
 }
 
 /// Buffers of one size. Clones are the same pool; taking and giving back takes no lock.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BufferPool {
-    _private: (),
+    shared: Arc<PoolShared>,
+}
+
+struct PoolShared {
+    /// Indices of whole buffers that nobody holds.
+    free: ArrayQueue<u32>,
+    /// Into how many parts each buffer that is out is cut.
+    parts: Box<[AtomicU32]>,
+    buffer_size: usize,
+    pd: u32,
+    backing: Backing,
 }
 
 impl BufferPool {
-    /// A buffer at full length, unless all are out.
+    /// A buffer at full length, unless all are out. It holds what its last user left.
+    #[inline]
     pub fn take(&self) -> Option<Buffer> {
-        unimplemented!()
+        let index = self.shared.free.pop()?;
+        self.shared.parts[index as usize].store(1, Ordering::Relaxed);
+        let len = self.shared.buffer_size;
+        // SAFETY: `index` is below the number of buffers, each of `buffer_size` bytes, that the backing
+        // has room for; a mapping never starts at null.
+        let start = unsafe {
+            NonNull::new_unchecked(self.shared.backing.start().add(index as usize * len))
+        };
+        Some(Buffer { start, len, capacity: len, index, pool: Arc::clone(&self.shared) })
     }
 
     /// How many are there to be taken.
     pub fn available(&self) -> usize {
-        unimplemented!()
+        self.shared.free.len()
     }
 
     /// The size of each.
     pub fn buffer_size(&self) -> usize {
-        unimplemented!()
+        self.shared.buffer_size
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool")
+            .field("buffer_size", &self.buffer_size())
+            .field("available", &self.available())
+            .finish()
     }
 }
 
 /// A piece of private memory: what is moved into a queue pair. A dropped buffer goes back to its pool.
-#[derive(Debug)]
 pub struct Buffer {
-    _private: (),
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+    index: u32,
+    pool: Arc<PoolShared>,
 }
+
+// SAFETY: a buffer owns its range of the pool's pages: no other buffer covers it, and no peer can write
+// it (peers may at most read a published one, which no reference of ours can notice).
+unsafe impl Send for Buffer {}
+// SAFETY: through `&Buffer` the bytes can only be read.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// The most bytes it can have.
     #[inline]
     pub fn capacity(&self) -> usize {
-        unimplemented!()
-    }
-
-    /// The name under which peers may READ it, if it was allocated to be
-    /// [published](crate::ProtectionDomain::alloc_published). It covers the present length.
-    pub fn remote(&self) -> Option<RemoteRegion> {
-        unimplemented!()
-    }
-
-    /// Cuts off the first `n` bytes as a buffer of their own. The memory goes back to its pool when all
-    /// parts are dropped.
-    ///
-    /// # Panics
-    /// If `n` is over the length.
-    pub fn split_to(&mut self, n: usize) -> Buffer {
-        unimplemented!()
-    }
-
-    /// Joins a part that starts where this one's capacity ends; anything else is given back.
-    pub fn unsplit(&mut self, tail: Buffer) -> Result<(), Buffer> {
-        unimplemented!()
+        self.capacity
     }
 
     /// Sets how many bytes of it count; bytes beyond the old length keep what they held.
@@ -94,7 +167,81 @@ impl Buffer {
     /// If `len` is over the capacity.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        unimplemented!()
+        assert!(len <= self.capacity, "{len} bytes in a buffer of {}", self.capacity);
+        self.len = len;
+    }
+
+    /// The name under which peers may READ it, if it was allocated to be
+    /// [published](crate::ProtectionDomain::alloc_published). It covers the present length.
+    pub fn remote(&self) -> Option<RemoteRegion> {
+        match &self.pool.backing {
+            Backing::Anonymous(_) => None,
+            Backing::Published(region) => {
+                let addr = self.start.as_ptr().addr() as u64;
+                Some(RemoteRegion::new(addr, region.rkey(), self.len as u64))
+            }
+        }
+    }
+
+    /// Cuts off the first `n` bytes as a buffer of their own. The memory goes back to its pool when all
+    /// parts are dropped.
+    ///
+    /// # Panics
+    /// If `n` is over the length.
+    pub fn split_to(&mut self, n: usize) -> Buffer {
+        assert!(n <= self.len, "{n} bytes cut off a buffer of {}", self.len);
+        // Relaxed, as for any counted reference: this part itself keeps the count above zero.
+        self.pool.parts[self.index as usize].fetch_add(1, Ordering::Relaxed);
+        let head = Buffer {
+            start: self.start,
+            len: n,
+            capacity: n,
+            index: self.index,
+            pool: Arc::clone(&self.pool),
+        };
+        // SAFETY: `n <= len <= capacity`, so the rest still lies in the buffer; the two do not overlap.
+        self.start = unsafe { self.start.add(n) };
+        self.len -= n;
+        self.capacity -= n;
+        head
+    }
+
+    /// Joins a part that starts where this one's capacity ends; the result's length is all of this one
+    /// and the part's length. Anything else is given back.
+    pub fn unsplit(&mut self, tail: Buffer) -> Result<(), Buffer> {
+        let end = self.start.as_ptr().addr() + self.capacity;
+        let adjacent = Arc::ptr_eq(&self.pool, &tail.pool)
+            && self.index == tail.index
+            && end == tail.start.as_ptr().addr();
+        if !adjacent {
+            return Err(tail);
+        }
+        self.len = self.capacity + tail.len;
+        self.capacity += tail.capacity;
+        Ok(()) // The tail's drop only takes its count: this part holds another.
+    }
+
+    /// The protection domain it belongs to.
+    #[inline]
+    pub(crate) fn pd(&self) -> u32 {
+        self.pool.pd
+    }
+
+    /// Where it starts; stable while it is moved.
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        // Release what this part wrote; acquire what the other parts wrote before the next user takes it.
+        if self.pool.parts[self.index as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
+            let back = self.pool.free.push(self.index);
+            debug_assert!(back.is_ok(), "a buffer came back twice");
+        }
     }
 }
 
@@ -102,14 +249,16 @@ impl Deref for Buffer {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        unimplemented!()
+        // SAFETY: `len` bytes from `start` are this buffer's alone, and initialised (pages start zeroed).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        unimplemented!()
+        // SAFETY: as in `deref`, and `&mut self` is the only way to it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -122,5 +271,65 @@ impl AsRef<[u8]> for Buffer {
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(len: usize) -> PrivateRegion {
+        PrivateRegion::new(Backing::Anonymous(Mapping::anonymous(len).unwrap()), len, 0)
+    }
+
+    #[test]
+    fn a_dropped_buffer_goes_back_to_its_pool() {
+        let pool = region(10_000).into_pool(4096);
+        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        drop(first);
+        assert_eq!(pool.available(), 1);
+        drop(second);
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool() {
+        let mut buffer = region(100).into_buffer();
+        buffer[99] = 7;
+        assert_eq!((buffer.len(), buffer[99]), (100, 7));
+    }
+
+    #[test]
+    fn parts_of_a_buffer_come_back_as_one() {
+        let pool = region(4096).into_pool(4096);
+        let mut tail = pool.take().unwrap();
+        let mut head = tail.split_to(1000);
+        head.fill(1);
+        tail.fill(2);
+        assert_eq!((head.len(), tail.len()), (1000, 3096));
+        let mut middle = tail.split_to(96);
+        drop(tail);
+        assert_eq!(pool.available(), 0);
+        assert!(middle.unsplit(head).is_err());
+        drop(middle);
+        assert_eq!(pool.available(), 1, "every part is gone");
+    }
+
+    #[test]
+    fn joined_parts_are_whole_again() {
+        let mut buffer = region(4096).into_buffer();
+        let mut head = buffer.split_to(64);
+        head.unsplit(buffer).unwrap();
+        assert_eq!((head.len(), head.capacity()), (4096, 4096));
     }
 }

@@ -1,6 +1,11 @@
 //! Shared memory: peers may read or write it at any time, so no reference into it is ever given.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
 use crate::RemoteRegion;
+use crate::memory::bytes::copy_forward;
+use crate::shm;
 
 bitflags::bitflags! {
     /// What peers may do with a shared region.
@@ -19,14 +24,18 @@ bitflags::bitflags! {
 /// when the last one is gone. Offsets are the owner's own: out of range they panic.
 #[derive(Clone, Debug)]
 pub struct SharedRegion {
-    _private: (),
+    memory: Arc<shm::RegionMemory>,
 }
 
 impl SharedRegion {
+    pub(crate) fn new(memory: Arc<shm::RegionMemory>) -> SharedRegion {
+        SharedRegion { memory }
+    }
+
     /// Its length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        unimplemented!()
+        self.memory.len()
     }
 
     /// Whether it has no bytes; never so.
@@ -37,74 +46,129 @@ impl SharedRegion {
 
     /// What peers may do with it.
     pub fn access(&self) -> Access {
-        unimplemented!()
+        self.memory.access()
     }
 
     /// Its name for peers.
     #[inline]
     pub fn remote(&self) -> RemoteRegion {
-        unimplemented!()
+        let addr = self.memory.start().addr() as u64;
+        RemoteRegion::new(addr, self.memory.rkey(), self.len() as u64)
+    }
+
+    /// Where `len` bytes at `offset` are.
+    ///
+    /// # Panics
+    /// If they do not lie in the region.
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "{len} bytes at offset {offset} do not lie in a region of {} bytes",
+            self.len()
+        );
+        // SAFETY: just checked to lie in the mapping.
+        unsafe { self.memory.start().add(offset) }
+    }
+
+    #[inline]
+    fn word_u32(&self, offset: usize) -> &AtomicU32 {
+        let word = self.at(offset, 4);
+        assert!(offset.is_multiple_of(4), "offset {offset} of a 32-bit word is not aligned");
+        // SAFETY: in range and aligned (mappings start at a page); peers and other threads of ours use
+        // this word too, which is what an atomic is for.
+        unsafe { &*word.cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    fn word_u64(&self, offset: usize) -> &AtomicU64 {
+        let word = self.at(offset, 8);
+        assert!(offset.is_multiple_of(8), "offset {offset} of a 64-bit word is not aligned");
+        // SAFETY: as for `word_u32`.
+        unsafe { &*word.cast::<AtomicU64>() }
     }
 
     /// The aligned word at `offset`, with acquire ordering.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
-        unimplemented!()
+        self.word_u32(offset).load(Ordering::Acquire)
     }
 
     /// The aligned word at `offset`, with acquire ordering.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
-        unimplemented!()
+        self.word_u64(offset).load(Ordering::Acquire)
     }
 
     /// Stores the aligned word at `offset`, with release ordering.
     #[inline]
     pub fn store_release_u32(&self, offset: usize, value: u32) {
-        unimplemented!()
+        self.word_u32(offset).store(value, Ordering::Release);
     }
 
     /// Stores the aligned word at `offset`, with release ordering.
     #[inline]
     pub fn store_release_u64(&self, offset: usize, value: u64) {
-        unimplemented!()
+        self.word_u64(offset).store(value, Ordering::Release);
     }
 
-    /// Copies into the region. The last aligned 8 bytes are stored last, with release ordering.
+    /// Copies into the region, low addresses first.
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        unimplemented!()
+        let target = self.at(offset, bytes.len());
+        // SAFETY: in range; whoever else uses these bytes meanwhile sees a mixture, which the copy
+        // tolerates. `bytes` is private, so the two do not overlap.
+        unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
     }
 
     /// Copies out of the region. A peer that writes meanwhile may leave a mixture.
     #[inline]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
-        unimplemented!()
+        let source = self.at(offset, bytes.len());
+        // SAFETY: as for `copy_in`; `bytes` is exclusively ours.
+        unsafe { copy_forward(bytes.as_mut_ptr(), source, bytes.len()) };
     }
 
     /// Part of it, for a work request.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> SharedSlice {
-        unimplemented!()
+        self.at(offset, len);
+        SharedSlice { memory: Arc::clone(&self.memory), offset, len }
     }
 }
 
 /// Part of a shared region: local memory of a work request.
 #[derive(Clone, Debug)]
 pub struct SharedSlice {
-    _private: (),
+    memory: Arc<shm::RegionMemory>,
+    offset: usize,
+    len: usize,
 }
 
 impl SharedSlice {
     /// Its length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        unimplemented!()
+        self.len
     }
 
     /// Whether it has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
+    }
+
+    /// Where it starts; valid for its length as long as this value lives.
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        // SAFETY: `SharedRegion::slice` checked the range.
+        unsafe { self.memory.start().add(self.offset) }
+    }
+
+    /// The protection domain it belongs to.
+    #[inline]
+    pub(crate) fn pd(&self) -> u32 {
+        self.memory.pd()
     }
 }

@@ -1,0 +1,198 @@
+//! Copies that tolerate somebody else writing at either side.
+//!
+//! Memory that a peer maps may change at any moment, so ordinary Rust copies there would be undefined
+//! behaviour. These are machine instructions on x86-64 and relaxed atomics elsewhere: what a race leaves
+//! behind is a mixture of bytes, nothing worse. Bytes are stored from low addresses to high ones; the
+//! last aligned word of an aligned destination is stored whole, after all before it.
+
+/// Copies `len` bytes forward.
+///
+/// # Safety
+/// Both ranges must be mapped for the access, and must not overlap. No Rust reference may cover shared
+/// memory; private memory must be readable (`source`) or exclusively ours (`target`).
+#[inline]
+pub(crate) unsafe fn copy_forward(target: *mut u8, source: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: passed on from the caller.
+    unsafe {
+        x86_64::copy_forward(target, source, len);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: passed on from the caller.
+    unsafe {
+        portable::copy_forward(target, source, len);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::arch::asm;
+
+    /// # Safety
+    /// As for [`super::copy_forward`].
+    #[inline]
+    pub(super) unsafe fn copy_forward(mut target: *mut u8, mut source: *const u8, mut len: usize) {
+        // Every store below is an ordinary one, and x86 makes those visible in program order (Intel SDM
+        // 3A 9.2.2). `rep movsb` would not do: its stores may be seen out of order.
+        if len >= 64 + 8 {
+            // At least 8 bytes remain, so that the last word is stored by an instruction of its own.
+            let bulk = (len - 8) & !63;
+            // SAFETY: reads and writes `bulk <= len` bytes of the ranges that the caller vouches for.
+            unsafe { copy_lines(target, source, bulk) };
+            // SAFETY: `bulk <= len`.
+            (target, source) = unsafe { (target.add(bulk), source.add(bulk)) };
+            len -= bulk;
+        }
+        while len >= 8 {
+            // SAFETY: 8 bytes remain in both ranges; asm, because the other side may race with it.
+            unsafe {
+                asm!(
+                    "mov {word}, [{source}]",
+                    "mov [{target}], {word}",
+                    word = out(reg) _,
+                    source = in(reg) source,
+                    target = in(reg) target,
+                    options(nostack, preserves_flags)
+                );
+                (target, source) = (target.add(8), source.add(8));
+            }
+            len -= 8;
+        }
+        while len > 0 {
+            // SAFETY: a byte remains in both ranges; asm, because the other side may race with it.
+            unsafe {
+                asm!(
+                    "mov {byte}, [{source}]",
+                    "mov [{target}], {byte}",
+                    byte = out(reg_byte) _,
+                    source = in(reg) source,
+                    target = in(reg) target,
+                    options(nostack, preserves_flags)
+                );
+                (target, source) = (target.add(1), source.add(1));
+            }
+            len -= 1;
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::copy_forward`]; `len` is a positive multiple of 64.
+    #[inline]
+    unsafe fn copy_lines(target: *mut u8, source: *const u8, len: usize) {
+        if std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: the CPU has AVX; the rest is passed on from the caller.
+            unsafe { copy_lines_avx(target, source, len) }
+        } else {
+            // SAFETY: passed on from the caller.
+            unsafe { copy_lines_sse(target, source, len) }
+        }
+    }
+
+    #[target_feature(enable = "avx")]
+    unsafe fn copy_lines_avx(target: *mut u8, source: *const u8, len: usize) {
+        // SAFETY: the loop covers exactly `len` bytes of both ranges.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovdqu {a}, [{source}]",
+                "vmovdqu {b}, [{source} + 32]",
+                "vmovdqu [{target}], {a}",
+                "vmovdqu [{target} + 32], {b}",
+                "add {source}, 64",
+                "add {target}, 64",
+                "sub {len}, 64",
+                "jne 2b",
+                "vzeroupper",
+                a = out(ymm_reg) _,
+                b = out(ymm_reg) _,
+                source = inout(reg) source => _,
+                target = inout(reg) target => _,
+                len = inout(reg) len => _,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                options(nostack)
+            );
+        }
+    }
+
+    unsafe fn copy_lines_sse(target: *mut u8, source: *const u8, len: usize) {
+        // SAFETY: the loop covers exactly `len` bytes of both ranges.
+        unsafe {
+            asm!(
+                "2:",
+                "movups {a}, [{source}]",
+                "movups {b}, [{source} + 16]",
+                "movups {c}, [{source} + 32]",
+                "movups {d}, [{source} + 48]",
+                "movups [{target}], {a}",
+                "movups [{target} + 16], {b}",
+                "movups [{target} + 32], {c}",
+                "movups [{target} + 48], {d}",
+                "add {source}, 64",
+                "add {target}, 64",
+                "sub {len}, 64",
+                "jne 2b",
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                source = inout(reg) source => _,
+                target = inout(reg) target => _,
+                len = inout(reg) len => _,
+                options(nostack)
+            );
+        }
+    }
+}
+
+#[cfg_attr(target_arch = "x86_64", cfg(test))]
+mod portable {
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    /// # Safety
+    /// As for [`super::copy_forward`].
+    pub(super) unsafe fn copy_forward(mut target: *mut u8, mut source: *const u8, mut len: usize) {
+        // SAFETY: every access lies in the ranges that the caller vouches for; words only where both
+        // sides are aligned. Atomics, because the other side may race with it.
+        unsafe {
+            while len > 0 {
+                if len >= 8 && target.addr().is_multiple_of(8) && source.addr().is_multiple_of(8) {
+                    let word = (*source.cast::<AtomicU64>()).load(Ordering::Relaxed);
+                    (*target.cast::<AtomicU64>()).store(word, Ordering::Release);
+                    (target, source) = (target.add(8), source.add(8));
+                    len -= 8;
+                } else {
+                    let byte = (*source.cast::<AtomicU8>()).load(Ordering::Relaxed);
+                    (*target.cast::<AtomicU8>()).store(byte, Ordering::Release);
+                    (target, source) = (target.add(1), source.add(1));
+                    len -= 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_copy_moves_its_range_and_nothing_else(
+            bytes in proptest::collection::vec(any::<u8>(), 0..2000),
+            from in 0usize..64,
+            to in 0usize..64,
+        ) {
+            let from = from.min(bytes.len());
+            let source = &bytes[from..];
+            for copy in [copy_forward, portable::copy_forward] {
+                let mut target = vec![0xA5u8; to + source.len() + 40];
+                // SAFETY: both are ours alone and long enough.
+                unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr(), source.len()) };
+                prop_assert_eq!(&target[to..to + source.len()], source);
+                prop_assert!(target[..to].iter().all(|byte| *byte == 0xA5));
+                prop_assert!(target[to + source.len()..].iter().all(|byte| *byte == 0xA5));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Pages of this process, mapped and unmapped by their owner.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// The size of a small page: what lengths are rounded up to.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Below this, pages are faulted in at once: the first message must not pay for them.
+const POPULATE_MAX_BYTES: usize = 64 << 20;
+
+/// From this on, huge pages are asked for.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A range of mapped pages.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped. Who may read or
+// write there is up to whoever uses the pointer.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the mapping itself has no interior state.
+unsafe impl Sync for Mapping {}
+
+/// `len` rounded up to whole pages.
+pub(crate) fn page_rounded(len: usize) -> Option<usize> {
+    len.checked_next_multiple_of(PAGE_BYTES)
+}
+
+impl Mapping {
+    /// Fresh zeroed pages that no other process ever sees.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Mapping> {
+        let len = page_rounded(len).ok_or(io::Errno::NOMEM)?;
+        // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it.
+        let start = unsafe {
+            mmap_anonymous(
+                null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | populate(len),
+            )?
+        };
+        Ok(Self::taken(start.cast(), len))
+    }
+
+    /// The first `len` bytes of a memory file. The caller has seen to it that the file has them and is
+    /// sealed against shrinking, or it is our own.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
+        // other processes, which is why this type gives only raw pointers.
+        let start =
+            unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate(len), file, 0)? };
+        Ok(Self::taken(start.cast(), len))
+    }
+
+    fn taken(start: *mut u8, len: usize) -> Mapping {
+        if len >= HUGE_PAGE_BYTES {
+            // SAFETY: advice on a range that we have just mapped; it changes no contents. A kernel
+            // without huge pages refuses, and plain pages serve.
+            let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+        }
+        let start = NonNull::new(start).expect("mmap never gives page zero without a hint");
+        Mapping { start, len }
+    }
+
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn populate(len: usize) -> MapFlags {
+    if len <= POPULATE_MAX_BYTES { MapFlags::POPULATE } else { MapFlags::empty() }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours since `taken`; whoever holds pointers into it holds this value too.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

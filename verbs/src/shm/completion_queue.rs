@@ -1,0 +1,469 @@
+//! Completion queues: what the poller owns, and what others share with it.
+//!
+//! The common poll is one load of the attention word and one of the next cell of each queue pair. All
+//! else (new queue pairs, send completions, errors, work that waits, sleeping) sets a bit of that word.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use rustix::io;
+
+use super::datagram::{DatagramReceiver, Path};
+use super::events::{Channel, new_event, ring};
+use super::pair::Pair;
+use super::peer::lock;
+use super::receive::Receiver;
+use crate::{CompletionOpcode, CqError, QpNumber, Status, WorkCompletion};
+
+/// Bits of the attention word.
+pub(super) mod attention {
+    /// Queue pairs or senders have come or gone.
+    pub(crate) const CHANGES: u32 = 1;
+    /// Send completions are there.
+    pub(crate) const SENDS: u32 = 2;
+    /// A queue pair is in error: its receives are to be flushed.
+    pub(crate) const ERRORS: u32 = 4;
+    /// A queue pair has work that waits: polling tries it again.
+    pub(crate) const WAITING: u32 = 8;
+    /// The poller has asked for events: they are to be called off when it polls.
+    pub(crate) const ARMED: u32 = 16;
+    /// More may be outstanding than there is room for: to be counted with every poll.
+    pub(crate) const CROWDED: u32 = 32;
+    /// More was outstanding than there was room for.
+    pub(crate) const OVERRUN: u32 = 64;
+    /// Bits that stay until what they stand for is over.
+    pub(crate) const LASTING: u32 = CROWDED | OVERRUN;
+}
+
+/// A send work request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendDone {
+    pub(super) pair: u64,
+    pub(super) qp: u32,
+    pub(super) number: u64,
+    pub(super) id: u64,
+    pub(super) opcode: CompletionOpcode,
+    pub(super) status: Status,
+    pub(super) byte_len: u32,
+}
+
+/// What the poller has to know.
+pub(super) enum Change {
+    /// Send completions of this queue pair may come.
+    Sender(Arc<Pair>),
+    /// A connected queue pair receives here.
+    Receiver(Box<Receiver>),
+    /// A datagram queue pair receives here.
+    Datagrams(Box<DatagramReceiver>),
+    /// A datagram queue pair has a new sender.
+    Path(u64, Arc<Path>),
+    /// A queue pair is gone.
+    Gone(u64),
+}
+
+/// What others share with the poller.
+pub(crate) struct CqShared {
+    attention: CachePadded<AtomicU32>,
+    armed: AtomicBool,
+    closed: AtomicBool,
+    capacity: usize,
+    /// Completions that the attached queue pairs may have outstanding at once.
+    demand: AtomicUsize,
+    sends: ArrayQueue<SendDone>,
+    changes: Mutex<Vec<Change>>,
+    channel: Option<Arc<Channel>>,
+    event: Option<OwnedFd>,
+}
+
+impl CqShared {
+    pub(super) fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
+    }
+
+    /// Sets bits of the attention word, and wakes the poller if it sleeps.
+    #[inline]
+    pub(super) fn notice(&self, bits: u32) {
+        self.attention.fetch_or(bits, Ordering::SeqCst);
+        if self.armed.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.armed.swap(false, Ordering::SeqCst)
+            && let Some(event) = &self.event
+        {
+            ring(event.as_fd());
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&self, done: SendDone) {
+        let bits = match self.sends.push(done) {
+            Ok(()) => attention::SENDS,
+            Err(_) => attention::OVERRUN,
+        };
+        self.notice(bits);
+    }
+
+    /// Tells the poller; a queue that nobody will poll any more takes nothing.
+    pub(super) fn change(&self, change: Change) {
+        let mut changes = lock(&self.changes);
+        if !self.closed.load(Ordering::SeqCst) {
+            changes.push(change);
+            drop(changes);
+            self.notice(attention::CHANGES);
+        }
+    }
+
+    /// `more` completions may be outstanding from now on.
+    pub(super) fn expect(&self, more: usize) {
+        if self.demand.fetch_add(more, Ordering::SeqCst) + more > self.capacity {
+            self.notice(attention::CROWDED);
+        }
+    }
+
+    pub(super) fn expect_no_more(&self, less: usize) {
+        self.demand.fetch_sub(less, Ordering::SeqCst);
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if let (Some(channel), Some(event)) = (&self.channel, &self.event) {
+            channel.remove(event.as_fd());
+        }
+    }
+}
+
+impl std::fmt::Debug for CqShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CqShared").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// What the poller owns.
+pub(crate) struct CompletionQueue {
+    pub(crate) shared: Arc<CqShared>,
+    receivers: Vec<Receiver>,
+    datagrams: Vec<DatagramReceiver>,
+    /// Queue pairs whose completions come here, by id: to retire their work.
+    pairs: HashMap<u64, Arc<Pair>, foldhash::fast::RandomState>,
+    /// Where the next poll starts, so that a busy queue pair does not starve the others.
+    next: usize,
+    scanned: u32,
+    armed: bool,
+    /// Send completions go first in this poll.
+    sends_first: bool,
+    /// What was counted while crowded, and not polled yet.
+    staged: VecDeque<WorkCompletion>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        capacity: usize,
+        channel: Option<Arc<Channel>>,
+    ) -> io::Result<CompletionQueue> {
+        let event = match &channel {
+            Some(channel) => {
+                let event = new_event()?;
+                channel.add(event.as_fd())?;
+                Some(event)
+            }
+            None => None,
+        };
+        let shared = Arc::new(CqShared {
+            attention: CachePadded::new(AtomicU32::new(0)),
+            armed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            capacity,
+            demand: AtomicUsize::new(0),
+            sends: ArrayQueue::new(capacity),
+            changes: Mutex::default(),
+            channel,
+            event,
+        });
+        Ok(CompletionQueue {
+            shared,
+            receivers: Vec::new(),
+            datagrams: Vec::new(),
+            pairs: HashMap::default(),
+            next: 0,
+            scanned: 0,
+            armed: false,
+            sends_first: false,
+            staged: VecDeque::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        if self.shared.attention.load(Ordering::Acquire) != 0 {
+            return self.poll_attentively(out);
+        }
+        Ok(self.receive(out))
+    }
+
+    #[inline]
+    pub(crate) fn scanned(&self) -> u32 {
+        self.scanned
+    }
+
+    /// What has arrived at connected queue pairs, and datagrams.
+    #[inline]
+    fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
+        if let ([receiver], []) = (self.receivers.as_mut_slice(), self.datagrams.as_slice()) {
+            let count = receiver.receive(out);
+            self.scanned = count as u32 + 1;
+            return count;
+        }
+        self.receive_in_turn(out)
+    }
+
+    fn receive_in_turn(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let connected = self.receivers.len();
+        let all = connected + self.datagrams.len();
+        let (mut count, mut scanned) = (0, 0);
+        for step in 0..all {
+            let index = (self.next + step) % all;
+            let room = &mut out[count..];
+            let (found, looked_at) = match self.receivers.get_mut(index) {
+                Some(receiver) => (receiver.receive(room), 1),
+                None => {
+                    let datagrams = &mut self.datagrams[index - connected];
+                    (datagrams.receive(room), datagrams.len())
+                }
+            };
+            count += found;
+            scanned += found + looked_at;
+            if count == out.len() {
+                self.next = index + 1;
+                break;
+            }
+        }
+        self.scanned = scanned as u32;
+        count
+    }
+
+    #[cold]
+    fn poll_attentively(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let bits = self.shared.attention.fetch_and(attention::LASTING, Ordering::SeqCst);
+        if bits & attention::CHANGES != 0 {
+            self.apply_changes();
+        }
+        if bits & attention::OVERRUN != 0 {
+            return Err(self.overrun());
+        }
+        if bits & attention::WAITING != 0 {
+            self.try_waiting();
+        }
+        let count = if bits & attention::CROWDED != 0 {
+            self.poll_crowded(bits, out)?
+        } else {
+            self.collect(bits, out)
+        };
+        if bits & attention::ARMED != 0 {
+            if count > 0 {
+                self.disarm();
+            } else {
+                self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Everything that has completed: sends, arrivals, flushed receives. Neither kind starves the other:
+    /// when there is room for one, they take turns.
+    fn collect(&mut self, bits: u32, out: &mut [WorkCompletion]) -> usize {
+        self.sends_first = !self.sends_first;
+        let sends = if self.sends_first { out.len().div_ceil(2) } else { out.len() / 2 };
+        let mut count = self.take_sends(&mut out[..sends]);
+        count += self.receive(&mut out[count..]);
+        count += self.take_sends(&mut out[count..]);
+        if bits & attention::ERRORS != 0 {
+            count += self.flush(&mut out[count..]);
+        }
+        count
+    }
+
+    fn take_sends(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let mut count = 0;
+        while count < out.len()
+            && let Some(done) = self.shared.sends.pop()
+        {
+            // Work of a queue pair that has been dropped is of no interest any more.
+            let Some(pair) = self.pairs.get(&done.pair) else { continue };
+            pair.retired.store(done.number + 1, Ordering::Release);
+            let completion = &mut out[count];
+            completion.id = done.id;
+            completion.qp = QpNumber(done.qp);
+            completion.status = done.status;
+            completion.opcode = done.opcode;
+            completion.byte_len = done.byte_len;
+            completion.imm = None;
+            completion.source = None;
+            completion.buffer = None;
+            completion.payload_len = u8::MAX;
+            count += 1;
+        }
+        if !self.shared.sends.is_empty() {
+            self.shared.attention.fetch_or(attention::SENDS, Ordering::SeqCst);
+        }
+        count
+    }
+
+    /// Receives of queue pairs in error, once what arrived before has been polled.
+    fn flush(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let mut count = 0;
+        if !out.is_empty() {
+            for receiver in &mut self.receivers {
+                count += receiver.flush(&mut out[count..]);
+            }
+            for datagrams in &mut self.datagrams {
+                count += datagrams.tidy(&mut out[count..]);
+            }
+        }
+        if count == out.len() {
+            self.shared.attention.fetch_or(attention::ERRORS, Ordering::SeqCst);
+        }
+        count
+    }
+
+    fn try_waiting(&mut self) {
+        let mut waiting = false;
+        for pair in self.pairs.values() {
+            waiting |= pair.progress();
+        }
+        if waiting {
+            self.shared.attention.fetch_or(attention::WAITING, Ordering::SeqCst);
+        }
+    }
+
+    fn apply_changes(&mut self) {
+        let changes = std::mem::take(&mut *lock(&self.shared.changes));
+        for change in changes {
+            match change {
+                Change::Sender(pair) => {
+                    self.pairs.insert(pair.id, pair);
+                }
+                Change::Receiver(receiver) => {
+                    self.pairs.insert(receiver.pair.id, Arc::clone(&receiver.pair));
+                    receiver.arm(self.armed);
+                    self.receivers.push(*receiver);
+                }
+                Change::Datagrams(datagrams) => {
+                    self.pairs.insert(datagrams.pair.id, Arc::clone(&datagrams.pair));
+                    self.datagrams.push(*datagrams);
+                }
+                Change::Path(id, path) => {
+                    let of_pair = |datagrams: &&mut DatagramReceiver| datagrams.pair.id == id;
+                    if let Some(datagrams) = self.datagrams.iter_mut().find(of_pair) {
+                        datagrams.add(path);
+                        datagrams.arm(self.armed);
+                    }
+                }
+                Change::Gone(id) => {
+                    self.pairs.remove(&id);
+                    self.receivers.retain(|receiver| receiver.pair.id != id);
+                    self.datagrams.retain(|datagrams| datagrams.pair.id != id);
+                }
+            }
+        }
+        // Something may have arrived, or failed, before we knew of it.
+        self.shared.attention.fetch_or(attention::ERRORS, Ordering::SeqCst);
+    }
+
+    /// With more work requests outstanding than the queue has room for, completions are counted as they
+    /// come, as hardware does; here at the latest when they are polled.
+    fn poll_crowded(&mut self, bits: u32, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let capacity = self.shared.capacity;
+        let mut staged = std::mem::take(&mut self.staged);
+        let mut batch: [WorkCompletion; 16] = std::array::from_fn(|_| WorkCompletion::default());
+        loop {
+            let count = self.collect(bits, &mut batch);
+            staged.extend(batch.iter_mut().take(count).map(std::mem::take));
+            if staged.len() > capacity {
+                return Err(self.overrun());
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        let count = staged.len().min(out.len());
+        for (out, completion) in out.iter_mut().zip(staged.drain(..count)) {
+            *out = completion;
+        }
+        self.staged = staged;
+        Ok(count)
+    }
+
+    /// Completions were lost: nothing that is attached can be trusted to tell its owner what happened.
+    fn overrun(&mut self) -> CqError {
+        self.shared.attention.fetch_or(attention::OVERRUN, Ordering::SeqCst);
+        self.staged.clear();
+        for pair in self.pairs.values() {
+            pair.fail();
+        }
+        CqError::Overrun
+    }
+
+    pub(crate) fn arm(&mut self) {
+        if self.shared.channel.is_none() {
+            return;
+        }
+        self.armed = true;
+        self.shared.armed.store(true, Ordering::SeqCst);
+        self.arm_inboxes(true);
+        // The inboxes are armed before the look at them: a peer that publishes a cell after the look sees
+        // that it has to ring (`Outbox::ring_doorbell`).
+        fence(Ordering::SeqCst);
+        let before = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
+        let arrived = self.receivers.iter().any(Receiver::has_arrival)
+            || self.datagrams.iter().any(DatagramReceiver::has_arrival)
+            || !self.staged.is_empty();
+        let busy = attention::CHANGES | attention::SENDS | attention::ERRORS | attention::OVERRUN;
+        if arrived || before & busy != 0 {
+            self.shared.wake();
+        }
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.shared.armed.store(false, Ordering::SeqCst);
+            self.arm_inboxes(false);
+        }
+    }
+
+    fn arm_inboxes(&self, armed: bool) {
+        for receiver in &self.receivers {
+            receiver.arm(armed);
+        }
+        for datagrams in &self.datagrams {
+            datagrams.arm(armed);
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // What is there refers to queue pairs, and they to the shared part: let go of it here.
+        let changes = std::mem::take(&mut *lock(&self.shared.changes));
+        drop(changes);
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("capacity", &self.shared.capacity)
+            .field("queue_pairs", &self.pairs.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,286 @@
+//! An opened device: what its queue pairs and regions have in common.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::io;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::control::Control;
+use super::memfd;
+use super::pair::Pair;
+use super::peer::{Peer, lock, socket_name};
+use super::region::{MAX_REGIONS, RegionMemory, RegionWords};
+use super::wire::Gid;
+use crate::caps::OperationSet;
+use crate::memory::mapping::page_rounded;
+use crate::{
+    Access, COMPLETION_PAYLOAD_BYTES, Capabilities, ConnectError, OpenError, Operation, VerbsError,
+    Visibility, WriteOrder,
+};
+
+/// Payload bytes of a datagram: what RoCE with jumbo frames carries.
+pub(crate) const MTU_BYTES: usize = 4096;
+
+/// Bytes copied from the caller's slice while posting. The device could take any number; this is what
+/// NICs of the day take, so that code proven here runs there.
+pub(crate) const MAX_INLINE_BYTES: usize = 256;
+
+/// An opened device.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(super) gid: Gid,
+    pub(super) uid: u32,
+    clock: quanta::Clock,
+    caps: Capabilities,
+    words: RegionWords,
+    words_file: OwnedFd,
+    tables: Mutex<Tables>,
+    peers: Mutex<HashMap<Gid, Weak<Peer>>>,
+    next_qp: AtomicU32,
+    pub(super) control: Arc<Control>,
+    thread: OnceLock<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    regions: HashMap<u32, Weak<RegionMemory>>,
+    free_slots: Vec<u32>,
+    used_slots: u32,
+    pairs: HashMap<u32, Weak<Pair>>,
+}
+
+impl Context {
+    pub(crate) fn open() -> Result<Arc<Context>, OpenError> {
+        let system = |what| {
+            move |error: io::Errno| OpenError::System {
+                device: super::NAME,
+                what,
+                source: error.into(),
+            }
+        };
+        raise_descriptor_limit();
+        let mut gid = Gid::default();
+        getrandom(&mut gid, GetRandomFlags::empty()).map_err(system("random identifier"))?;
+        let uid = getuid().as_raw();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(system("control socket"))?;
+        let name = socket_name(uid, &gid).map_err(system("name of the control socket"))?;
+        bind(&listener, &name).map_err(system("binding the control socket"))?;
+        listen(&listener, 4096).map_err(system("listening on the control socket"))?;
+        let (words_file, words) = memfd::create("farcall-regions", RegionWords::BYTES)
+            .map_err(system("memory file of region words"))?;
+        memfd::seal_for_readers(words_file.as_fd())
+            .map_err(system("sealing the memory file of region words"))?;
+        let control = Control::new(listener.as_fd()).map_err(system("event queue"))?;
+        let context = Arc::new(Context {
+            gid,
+            uid,
+            clock: quanta::Clock::new(),
+            caps: capabilities(),
+            words: RegionWords::new(words),
+            words_file,
+            tables: Mutex::default(),
+            peers: Mutex::default(),
+            next_qp: AtomicU32::new(1),
+            control: Arc::new(control),
+            thread: OnceLock::new(),
+        });
+        let (weak, control) = (Arc::downgrade(&context), Arc::clone(&context.control));
+        let thread = thread::Builder::new()
+            .name("farcall-shm".into())
+            .spawn(move || control.run(&weak, &listener))
+            .map_err(|source| OpenError::System {
+                device: super::NAME,
+                what: "control thread",
+                source,
+            })?;
+        let _ = context.thread.set(thread);
+        Ok(context)
+    }
+
+    pub(crate) fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.clock.raw())
+    }
+
+    /// Registers fresh zeroed memory. Where peers may not write, only this mapping ever can.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        pd: u32,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<RegionMemory>, VerbsError> {
+        let pages = page_rounded(len).filter(|pages| *pages > 0).ok_or(VerbsError::Limit {
+            what: "region length",
+            asked: len,
+            max: isize::MAX as usize,
+        })?;
+        let system =
+            |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
+        let (file, mapping) =
+            memfd::create("farcall-region", pages).map_err(system("memory for a region"))?;
+        if !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+            memfd::seal_for_readers(file.as_fd()).map_err(system("sealing a region"))?;
+        }
+        let mut tables = lock(&self.tables);
+        let slot = match tables.free_slots.pop() {
+            Some(slot) => slot,
+            None if tables.used_slots < MAX_REGIONS => {
+                tables.used_slots += 1;
+                tables.used_slots - 1
+            }
+            None => {
+                let max = MAX_REGIONS as usize;
+                return Err(VerbsError::Limit { what: "number of regions", asked: max + 1, max });
+            }
+        };
+        let rkey = loop {
+            let mut key = [0; 4];
+            if let Err(error) = getrandom(&mut key, GetRandomFlags::empty()) {
+                tables.free_slots.push(slot);
+                return Err(system("random key")(error));
+            }
+            let key = u32::from_ne_bytes(key);
+            if key != 0 && !tables.regions.contains_key(&key) {
+                break key;
+            }
+        };
+        let word = self.words.word(slot);
+        let generation = word.load(Ordering::Relaxed).wrapping_add(1) | 1;
+        word.store(generation, Ordering::Release);
+        let region = Arc::new(RegionMemory {
+            context: Arc::clone(self),
+            mapping,
+            file,
+            len,
+            access,
+            rkey,
+            pd,
+            slot,
+            generation,
+        });
+        tables.regions.insert(rkey, Arc::downgrade(&region));
+        Ok(region)
+    }
+
+    pub(super) fn deregister(&self, rkey: u32, slot: u32) {
+        let word = self.words.word(slot);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        let mut tables = lock(&self.tables);
+        tables.regions.remove(&rkey);
+        tables.free_slots.push(slot);
+    }
+
+    pub(super) fn region(&self, rkey: u32) -> Option<Arc<RegionMemory>> {
+        lock(&self.tables).regions.get(&rkey)?.upgrade()
+    }
+
+    pub(super) fn words_file(&self) -> BorrowedFd<'_> {
+        self.words_file.as_fd()
+    }
+
+    /// A number that no queue pair of this context has had.
+    pub(super) fn new_qp_number(&self) -> u32 {
+        self.next_qp.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn add_pair(&self, number: u32, pair: &Arc<Pair>) {
+        lock(&self.tables).pairs.insert(number, Arc::downgrade(pair));
+    }
+
+    pub(super) fn remove_pair(&self, number: u32) {
+        lock(&self.tables).pairs.remove(&number);
+    }
+
+    pub(super) fn pair(&self, number: u32) -> Option<Arc<Pair>> {
+        lock(&self.tables).pairs.get(&number)?.upgrade()
+    }
+
+    /// The peer with this identifier, connected if it was not.
+    pub(crate) fn peer(
+        self: &Arc<Self>,
+        gid: Gid,
+        timeout: Duration,
+    ) -> Result<Arc<Peer>, ConnectError> {
+        let known = |peers: &HashMap<Gid, Weak<Peer>>| {
+            peers.get(&gid).and_then(Weak::upgrade).filter(|peer| !peer.is_dead())
+        };
+        if let Some(peer) = known(&lock(&self.peers)) {
+            return Ok(peer);
+        }
+        // Not under the lock: a peer that does not answer must not hold up the others.
+        let dialed = Arc::new(Peer::dial(gid, self.uid, timeout)?);
+        let mut peers = lock(&self.peers);
+        if let Some(peer) = known(&peers) {
+            return Ok(peer);
+        }
+        self.control.watch(&dialed).map_err(|error| ConnectError::System {
+            what: "watching the peer's socket",
+            source: error.into(),
+        })?;
+        peers.retain(|_, peer| peer.strong_count() > 0);
+        peers.insert(gid, Arc::downgrade(&dialed));
+        Ok(dialed)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.control.stop();
+        // The last reference may have been the control thread's own, for the length of an answer.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A connection takes a few descriptors, and the usual soft limit of 1,024 is for programs that use
+/// `select`: take what the hard limit allows.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+fn capabilities() -> Capabilities {
+    use Operation::{Send, SendWithImm, Write, WriteWithImm};
+    Capabilities {
+        max_inline: MAX_INLINE_BYTES,
+        max_sge: 1,
+        max_send_wr: 1 << 15,
+        max_recv_wr: 1 << 15,
+        max_cqe: 1 << 17,
+        max_rd_atomic: 1 << 15,
+        mtu: MTU_BYTES,
+        max_message: 1 << 31,
+        completion_payload: COMPLETION_PAYLOAD_BYTES,
+        atomics: true,
+        srq: true,
+        flush: false,
+        wait: true,
+        write_order: if cfg!(target_arch = "x86_64") {
+            WriteOrder::LeftToRight
+        } else {
+            WriteOrder::Unordered
+        },
+        visibility: Visibility::CompletionMeansVisible,
+        rc: OperationSet::of(&Operation::ALL),
+        uc: OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm]),
+        ud: OperationSet::of(&[Send, SendWithImm]),
+    }
+}

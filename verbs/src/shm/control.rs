@@ -1,0 +1,249 @@
+//! The control thread of a context: it answers peers' questions, notices their deaths, and tries again
+//! what waits while nobody polls. It sleeps otherwise.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
+
+use super::context::Context;
+use super::events::{new_event, ring};
+use super::pair::{Attached, Pair};
+use super::peer::{Peer, lock};
+use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};
+
+/// How often work that waits for a peer is tried again while its owner does not poll.
+const RETRY_NS: i64 = 200_000;
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST_FREE: u64 = 2;
+
+/// What other threads share with the control thread.
+#[derive(Debug)]
+pub(crate) struct Control {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    stopped: AtomicBool,
+    next_token: AtomicU64,
+    /// Peers whose sockets are watched for their end.
+    watched: Mutex<HashMap<u64, (Weak<Peer>, OwnedFd)>>,
+    /// Queue pairs with work that waits.
+    waiting: Mutex<Vec<Weak<Pair>>>,
+}
+
+impl Control {
+    pub(crate) fn new(listener: BorrowedFd<'_>) -> io::Result<Control> {
+        let control = Control {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            wake: new_event()?,
+            stopped: AtomicBool::new(false),
+            next_token: AtomicU64::new(FIRST_FREE),
+            watched: Mutex::default(),
+            waiting: Mutex::default(),
+        };
+        control.add(listener, LISTENER, epoll::EventFlags::IN)?;
+        control.add(control.wake.as_fd(), WAKE, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(control)
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    }
+
+    /// Watches a peer for its death.
+    pub(crate) fn watch(&self, peer: &Arc<Peer>) -> io::Result<()> {
+        let socket = peer.socket()?;
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let mut watched = lock(&self.watched);
+        watched.retain(|_, (peer, socket)| {
+            let keep = peer.strong_count() > 0;
+            if !keep {
+                let _ = epoll::delete(&self.epoll, &*socket);
+            }
+            keep
+        });
+        self.add(socket.as_fd(), token, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)?;
+        watched.insert(token, (Arc::downgrade(peer), socket));
+        Ok(())
+    }
+
+    /// `pair` has work that waits: it is tried again now and then.
+    pub(crate) fn retry(&self, pair: &Arc<Pair>) {
+        lock(&self.waiting).push(Arc::downgrade(pair));
+        ring(self.wake.as_fd());
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        ring(self.wake.as_fd());
+    }
+
+    /// The thread's body.
+    pub(crate) fn run(&self, context: &Weak<Context>, listener: &OwnedFd) {
+        let mut connections = HashMap::new();
+        let empty =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [empty; 64];
+        while !self.stopped.load(Ordering::SeqCst) {
+            let timeout = (!lock(&self.waiting).is_empty())
+                .then_some(Timespec { tv_sec: 0, tv_nsec: RETRY_NS });
+            let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+                Ok(count) => count,
+                Err(io::Errno::INTR) => 0,
+                Err(error) => {
+                    tracing::error!(%error, "shm control thread cannot wait; peers will not be served");
+                    return;
+                }
+            };
+            for event in &events[..count] {
+                match event.data.u64() {
+                    LISTENER => self.accept(listener, &mut connections),
+                    WAKE => {}
+                    token => self.serve(token, context, &mut connections),
+                }
+            }
+            self.retry_waiting();
+        }
+    }
+
+    fn accept(&self, listener: &OwnedFd, connections: &mut HashMap<u64, Connection>) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "shm control thread cannot accept a peer");
+                return;
+            }
+        };
+        let ours = rustix::process::getuid();
+        if !socket_peercred(&socket).is_ok_and(|theirs| theirs.uid == ours) {
+            tracing::warn!("a process of another user tried to reach this shm device");
+            return;
+        }
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        if self.add(socket.as_fd(), token, epoll::EventFlags::IN).is_ok() {
+            connections.insert(token, Connection { socket, attached: Vec::new() });
+        }
+    }
+
+    /// Something happened on a connection: a question, or its end.
+    fn serve(
+        &self,
+        token: u64,
+        context: &Weak<Context>,
+        connections: &mut HashMap<u64, Connection>,
+    ) {
+        if let Some(connection) = connections.get_mut(&token) {
+            let open = context.upgrade().is_some_and(|context| connection.serve(&context));
+            if !open && let Some(connection) = connections.remove(&token) {
+                connection.ended();
+            }
+            return;
+        }
+        let gone = lock(&self.watched).remove(&token);
+        if let Some((peer, socket)) = gone {
+            let _ = epoll::delete(&self.epoll, &socket);
+            if let Some(peer) = peer.upgrade() {
+                peer.died();
+            }
+        }
+    }
+
+    fn retry_waiting(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        for weak in waiting {
+            if let Some(pair) = weak.upgrade()
+                && pair.progress()
+            {
+                lock(&self.waiting).push(weak);
+            }
+        }
+    }
+}
+
+/// A peer that has connected to us.
+struct Connection {
+    socket: OwnedFd,
+    /// What it has attached to, to be told when it ends: from which queue pair, to which.
+    attached: Vec<(u32, u32, Attached)>,
+}
+
+impl Connection {
+    /// Answers one question. `false`: the connection has ended, or the peer misbehaves.
+    fn serve(&mut self, context: &Arc<Context>) -> bool {
+        let question = match wire::receive::<Question>(&self.socket, RecvFlags::DONTWAIT) {
+            Ok(Some((question, _fds))) => question,
+            Err(io::Errno::AGAIN) => return true,
+            Ok(None) | Err(_) => return false,
+        };
+        let answered = match question.what {
+            _ if question.version != PROTOCOL_VERSION && question.what == ask::HELLO => {
+                Err(answer::VERSION)
+            }
+            ask::HELLO => self.answer(&Answer::default(), &[context.words_file()]),
+            ask::ATTACH => self.attach(context, &question),
+            ask::REGION => self.region(context, question.rkey),
+            ask::CLOSED => {
+                self.closed(question.from_qp, question.to_qp);
+                return true;
+            }
+            _ => Err(answer::MALFORMED),
+        };
+        match answered {
+            Ok(sent) => sent,
+            Err(status) => {
+                self.answer(&Answer { status, ..Answer::default() }, &[]).unwrap_or(false)
+            }
+        }
+    }
+
+    /// `Ok(false)`: the peer does not read its answers, or is gone.
+    fn answer(&self, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<bool, u32> {
+        Ok(wire::send(self.socket.as_fd(), answer, fds, SendFlags::DONTWAIT).is_ok())
+    }
+
+    fn attach(&mut self, context: &Arc<Context>, question: &Question) -> Result<bool, u32> {
+        let pair = context.pair(question.to_qp).ok_or(answer::NO_QUEUE_PAIR)?;
+        let admitted = pair.admit(question)?;
+        let fds: Vec<_> = admitted.fds.iter().map(AsFd::as_fd).collect();
+        let sent = self.answer(&admitted.answer, &fds)?;
+        self.attached.retain(|(_, _, attached)| attached.is_live());
+        self.attached.push((question.from_qp, question.to_qp, admitted.attached));
+        Ok(sent)
+    }
+
+    fn region(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
+        let region = context.region(rkey).ok_or(answer::NO_REGION)?;
+        let answer = Answer {
+            pd: region.pd,
+            access: u32::from(region.access.bits()),
+            slot: region.slot,
+            generation: region.generation,
+            addr: region.mapping.start().addr() as u64,
+            len: region.len as u64,
+            ..Answer::default()
+        };
+        self.answer(&answer, &[region.file.as_fd()])
+    }
+
+    /// The peer has dropped a queue pair.
+    fn closed(&mut self, from_qp: u32, to_qp: u32) {
+        for (_, _, attached) in
+            self.attached.extract_if(.., |(from, to, _)| (*from, *to) == (from_qp, to_qp))
+        {
+            attached.peer_died();
+        }
+    }
+
+    fn ended(self) {
+        for (_, _, attached) in self.attached {
+            attached.peer_died();
+        }
+    }
+}

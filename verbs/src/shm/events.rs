@@ -1,0 +1,113 @@
+//! Where a thread sleeps, and how others wake it.
+//!
+//! Every inbox has an eventfd of its own, which its one peer may write; the channel is an epoll set over
+//! them, edge-triggered, so that nothing is ever read back. A hostile peer that drains or fills its
+//! eventfd therefore disturbs nobody but itself.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io;
+
+/// A set of event descriptors to sleep on.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+}
+
+/// Events taken by one wait; more stay for the next.
+const EVENTS_PER_WAIT: usize = 32;
+
+impl Channel {
+    pub(crate) fn new() -> io::Result<Channel> {
+        let channel =
+            Channel { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, wake: new_event()? };
+        channel.add(channel.wake.as_fd())?;
+        Ok(channel)
+    }
+
+    /// From now on `event` wakes whoever waits. [`remove`](Channel::remove) it before it is closed: the
+    /// peer holds it too, so closing alone would leave it in the set.
+    pub(crate) fn add(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, event, epoll::EventData::new_u64(0), flags)
+    }
+
+    pub(crate) fn remove(&self, event: BorrowedFd<'_>) {
+        let removed = epoll::delete(&self.epoll, event);
+        debug_assert!(removed.is_ok());
+    }
+
+    /// Whether something happened within `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = Timespec::try_from(timeout)
+            .unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
+        let empty =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [empty; EVENTS_PER_WAIT];
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok(count) => Ok(count > 0),
+            Err(io::Errno::INTR) => Ok(true), // A signal: let the caller look around.
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        ring(self.wake.as_fd());
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+pub(crate) fn new_event() -> io::Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// Makes the event happen. It cannot fail in a way that matters: full means that it has happened.
+#[cold]
+pub(crate) fn ring(event: BorrowedFd<'_>) {
+    let _ = io::retry_on_intr(|| io::write(event, &1u64.to_ne_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ring_is_an_event_although_nobody_reads_it() {
+        let channel = Channel::new().unwrap();
+        let event = new_event().unwrap();
+        channel.add(event.as_fd()).unwrap();
+        assert!(!channel.wait(Duration::ZERO).unwrap());
+        for _ in 0..3 {
+            ring(event.as_fd());
+            assert!(channel.wait(Duration::ZERO).unwrap());
+            assert!(!channel.wait(Duration::ZERO).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_wake_before_the_wait_is_not_lost() {
+        let channel = Channel::new().unwrap();
+        channel.wake();
+        assert!(channel.wait(Duration::from_secs(10)).unwrap());
+    }
+
+    #[test]
+    fn a_removed_event_is_silent_although_the_peer_still_holds_it() {
+        let channel = Channel::new().unwrap();
+        let event = new_event().unwrap();
+        let at_the_peer = event.try_clone().unwrap();
+        channel.add(event.as_fd()).unwrap();
+        channel.remove(event.as_fd());
+        drop(event);
+        ring(at_the_peer.as_fd());
+        assert!(!channel.wait(Duration::ZERO).unwrap());
+    }
+}

@@ -1,0 +1,188 @@
+//! The inbox of a queue pair: the one piece of memory in which a peer's messages arrive.
+//!
+//! Lines that the owner writes often, lines that it writes seldom, and the cells that the peer writes lie
+//! apart, so that none is moved between caches without need.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io;
+
+use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS};
+use super::memfd;
+use crate::memory::mapping::{Mapping, PAGE_BYTES};
+
+/// Written by the owner as it takes messages; read by the peer when what it knew is used up.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct CreditLine {
+    /// Receives posted since the beginning, wrapping.
+    pub(crate) posted: AtomicU32,
+    /// Cells taken since the beginning, wrapping.
+    pub(crate) head: AtomicU32,
+}
+
+/// Written by the owner when something changes; read by the peer with every message.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct StateLine {
+    /// An [`InboxState`].
+    pub(crate) state: AtomicU32,
+    /// Not zero: the owner sleeps, or is about to; the peer rings after publishing.
+    pub(crate) armed: AtomicU32,
+}
+
+/// Written by the peer.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct SenderLine {
+    /// Shared credits that the peer has taken since the beginning, wrapping (see `shared_receive`).
+    pub(crate) taken: AtomicU32,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct InboxLines {
+    pub(crate) credit: CreditLine,
+    pub(crate) state: StateLine,
+    pub(crate) sender: SenderLine,
+}
+
+/// What the owner of an inbox says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum InboxState {
+    /// Not connected yet.
+    Init = 0,
+    /// Takes messages.
+    Ready = 1,
+    /// In error: takes no more.
+    Error = 2,
+    /// The queue pair is gone.
+    Destroyed = 3,
+}
+
+/// How an inbox is laid out: known to both sides from these two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InboxLayout {
+    /// Cells of the ring.
+    pub(crate) cells: u32,
+    /// Entries of the table of receive lengths.
+    pub(crate) lengths: u32,
+}
+
+impl InboxLayout {
+    /// For a queue pair with `max_recv_wr` receives. Every message that a receive admits has a cell: twice
+    /// as many, so that the owner may tell late what it has taken.
+    pub(crate) fn for_receives(max_recv_wr: usize) -> InboxLayout {
+        let receives = u32::try_from(max_recv_wr).unwrap_or(MAX_CELLS).next_power_of_two();
+        InboxLayout {
+            cells: receives.saturating_mul(2).clamp(MIN_CELLS, MAX_CELLS),
+            lengths: receives.clamp(16, MAX_CELLS),
+        }
+    }
+
+    /// What a peer claims, checked.
+    pub(crate) fn checked(self) -> Option<InboxLayout> {
+        let fits =
+            |count: u32, min: u32| count.is_power_of_two() && (min..=MAX_CELLS).contains(&count);
+        (fits(self.cells, MIN_CELLS) && fits(self.lengths, 16)).then_some(self)
+    }
+
+    fn cells_offset(self) -> usize {
+        PAGE_BYTES + (self.lengths as usize * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn len(self) -> usize {
+        self.cells_offset() + self.cells as usize * size_of::<Cell>()
+    }
+}
+
+/// A mapped inbox, of ours or of a peer.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    mapping: Mapping,
+    layout: InboxLayout,
+}
+
+impl Inbox {
+    /// A fresh one of ours, and the file to give to the peer.
+    pub(crate) fn create(layout: InboxLayout) -> io::Result<(Inbox, OwnedFd)> {
+        let (file, mapping) = memfd::create("farcall-inbox", layout.len())?;
+        Ok((Inbox { mapping, layout }, file))
+    }
+
+    /// A peer's.
+    pub(crate) fn map(file: BorrowedFd<'_>, layout: InboxLayout) -> io::Result<Inbox> {
+        let mapping = memfd::map_foreign(file.as_fd(), layout.len(), true)?;
+        Ok(Inbox { mapping, layout })
+    }
+
+    #[inline]
+    pub(crate) fn lines(&self) -> &InboxLines {
+        // SAFETY: the first page of the mapping, which is page-aligned and zeroed at the start; all in it
+        // are atomics, so that the other side may write them.
+        unsafe { &*self.mapping.start().cast::<InboxLines>() }
+    }
+
+    pub(crate) fn lines_ptr(&self) -> NonNull<InboxLines> {
+        NonNull::from(self.lines())
+    }
+
+    /// The length of the receive that the `position`-th message will meet.
+    #[inline]
+    pub(crate) fn receive_length(&self, position: u32) -> &AtomicU32 {
+        let index = (position & (self.layout.lengths - 1)) as usize;
+        // SAFETY: the table starts at the second page and has `lengths` entries, a power of two.
+        unsafe { &*self.mapping.start().add(PAGE_BYTES).cast::<AtomicU32>().add(index) }
+    }
+
+    /// The ring; the caller keeps this inbox as long as it uses the ring.
+    pub(crate) fn ring(&self) -> CellRing {
+        // SAFETY: the cells lie in the mapping by the layout's construction, 64-byte aligned.
+        unsafe {
+            let cells = self.mapping.start().add(self.layout.cells_offset()).cast::<Cell>();
+            CellRing::new(cells, self.layout.cells)
+        }
+    }
+
+    pub(crate) fn layout(&self) -> InboxLayout {
+        self.layout
+    }
+
+    pub(crate) fn set_state(&self, state: InboxState) {
+        self.lines().state.state.store(state as u32, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_lie_apart_and_in_the_first_page() {
+        assert!(size_of::<InboxLines>() <= PAGE_BYTES);
+        assert_eq!(std::mem::offset_of!(InboxLines, state), 128);
+        assert_eq!(std::mem::offset_of!(InboxLines, sender), 256);
+    }
+
+    #[test]
+    fn a_claimed_layout_is_checked() {
+        for (cells, lengths) in [(0, 16), (63, 16), (65, 16), (64, 0), (64, 17), (1 << 17, 16)] {
+            assert_eq!(InboxLayout { cells, lengths }.checked(), None, "{cells} {lengths}");
+        }
+        assert!(InboxLayout::for_receives(1).checked().is_some());
+        assert!(InboxLayout::for_receives(1 << 15).checked().is_some());
+    }
+
+    #[test]
+    fn both_sides_see_the_same_cells() {
+        let (ours, file) = Inbox::create(InboxLayout::for_receives(16)).unwrap();
+        let theirs = Inbox::map(file.as_fd(), ours.layout()).unwrap();
+        theirs.ring().cell(7).fill(3, &[9]);
+        assert_eq!(ours.ring().cell(7).length(), 3);
+        ours.set_state(InboxState::Ready);
+        assert_eq!(theirs.lines().state.state.load(Ordering::Acquire), InboxState::Ready as u32);
+    }
+}

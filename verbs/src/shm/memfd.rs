@@ -1,0 +1,67 @@
+//! Memory files: pages with a descriptor that can be handed to another process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io;
+
+use crate::memory::mapping::Mapping;
+
+/// A fresh memory file of ours and our mapping of it, sealed so that nobody can change its size: a peer
+/// that shrank it would make our next access fault.
+pub(crate) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    let mapping = Mapping::of_file(file.as_fd(), len, true)?;
+    Ok((file, mapping))
+}
+
+/// From now on nobody else can map it for writing; our own mapping stays writable.
+pub(crate) fn seal_for_readers(file: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+}
+
+/// Maps a peer's file: refused unless it has `len` bytes and can never lose them.
+pub(crate) fn map_foreign(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
+    if len == 0 || !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+        return Err(io::Errno::PERM);
+    }
+    let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+    if size < len as u64 {
+        return Err(io::Errno::INVAL);
+    }
+    Mapping::of_file(file, len, writable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_could_shrink_is_not_mapped() {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        assert_eq!(map_foreign(file.as_fd(), 4096, true).unwrap_err(), io::Errno::PERM);
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        assert!(map_foreign(file.as_fd(), 4096, true).is_ok());
+    }
+
+    #[test]
+    fn a_file_shorter_than_promised_is_not_mapped() {
+        let (file, _mapping) = create("test", 4096).unwrap();
+        assert_eq!(map_foreign(file.as_fd(), 8192, true).unwrap_err(), io::Errno::INVAL);
+    }
+
+    #[test]
+    fn readers_cannot_map_for_writing() {
+        let (file, mapping) = create("test", 4096).unwrap();
+        seal_for_readers(file.as_fd()).unwrap();
+        assert!(map_foreign(file.as_fd(), 4096, true).is_err());
+        assert!(map_foreign(file.as_fd(), 4096, false).is_ok());
+        // SAFETY: the first byte of a mapping of ours that nobody else uses.
+        unsafe { mapping.start().write(1) };
+    }
+}

@@ -1,0 +1,382 @@
+//! A queue pair's heart, shared by its owner, the owners of its completion queues, and the control
+//! thread.
+
+use std::cell::UnsafeCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use crossbeam_utils::CachePadded;
+
+use super::completion_queue::{CqShared, SendDone, attention};
+use super::context::Context;
+use super::datagram;
+use super::events::ring;
+use super::inbox::{Inbox, InboxState};
+use super::peer::{Peer, lock};
+use super::send::SendSide;
+use super::shared_receive::CreditPage;
+use super::slow::SlowQueue;
+use super::wire::{Answer, Gid, Question, answer};
+use crate::{CompletionOpcode, QpState, QpType, Status};
+
+/// Bits of [`Pair::gate`]: posting takes the short way only while none is set.
+pub(super) mod gate {
+    /// Not ready to send.
+    pub(crate) const CLOSED: u32 = 1;
+    /// Work waits in the slow queue; whoever holds its lock has the sending side too.
+    pub(crate) const SLOW: u32 = 2;
+}
+
+/// What peers attach to.
+#[derive(Debug)]
+pub(super) enum Arrivals {
+    /// Connected: one inbox, one peer.
+    One {
+        inbox: Inbox,
+        /// The inbox's file, until the peer has come for it.
+        file: Mutex<Option<OwnedFd>>,
+    },
+    /// Datagrams: an inbox for each sender.
+    Many(datagram::Paths),
+}
+
+pub(crate) struct Pair {
+    pub(super) number: u32,
+    pub(super) ty: QpType,
+    pub(super) pd: u32,
+    /// What an endpoint proves: only who was told may attach.
+    pub(super) secret: u64,
+    pub(super) context: Arc<Context>,
+    pub(super) send_cq: Arc<CqShared>,
+    pub(super) recv_cq: Arc<CqShared>,
+    /// Names it at its completion queues.
+    pub(super) id: u64,
+    pub(super) arrivals: Arrivals,
+    /// The event that the peer rings; there if the receive queue has a channel.
+    pub(super) event: Option<OwnedFd>,
+    /// Where receives are counted when several peers share them.
+    pub(super) credit: Option<Arc<CreditPage>>,
+    /// Whom it is to be connected with, once known from either side.
+    attached_by: Mutex<Option<(Gid, u32)>>,
+    pub(super) gate: CachePadded<AtomicU32>,
+    state: AtomicU32,
+    /// The peer, once connected: its context and its queue pair.
+    pub(super) connected_to: OnceLock<(Arc<Peer>, u32)>,
+    /// The peer is gone: what waits ends with RetryExceeded.
+    pub(super) peer_gone: AtomicBool,
+    /// The owner has dropped it.
+    pub(super) detached: AtomicBool,
+    /// One more than the number of the last send work request that a polled completion retired.
+    pub(super) retired: CachePadded<AtomicU64>,
+    /// Receives consumed since the beginning, wrapping; written by the owner of the receive queue.
+    pub(super) consumed: CachePadded<AtomicU32>,
+    pub(super) qkey: AtomicU32,
+    pub(super) slow: Mutex<SlowQueue>,
+    side: UnsafeCell<SendSide>,
+}
+
+// SAFETY: all but `side` is shareable by itself. `side` is touched by the queue pair's owner while the
+// SLOW bit of `gate` is clear, and under the lock of `slow` while it is set. The bit is set only by the
+// owner, under the lock, and cleared under the lock (release; the owner reads it with acquire). Raw
+// pointers inside lead to memory that the same value keeps mapped.
+unsafe impl Send for Pair {}
+// SAFETY: as above.
+unsafe impl Sync for Pair {}
+
+/// The parts that [`Pair::new`] puts together.
+pub(super) struct PairParts {
+    pub(super) number: u32,
+    pub(super) ty: QpType,
+    pub(super) pd: u32,
+    pub(super) secret: u64,
+    pub(super) context: Arc<Context>,
+    pub(super) send_cq: Arc<CqShared>,
+    pub(super) recv_cq: Arc<CqShared>,
+    pub(super) id: u64,
+    pub(super) arrivals: Arrivals,
+    pub(super) event: Option<OwnedFd>,
+    pub(super) credit: Option<Arc<CreditPage>>,
+}
+
+impl Pair {
+    pub(super) fn new(parts: PairParts) -> Pair {
+        let PairParts {
+            number,
+            ty,
+            pd,
+            secret,
+            context,
+            send_cq,
+            recv_cq,
+            id,
+            arrivals,
+            event,
+            credit,
+        } = parts;
+        Pair {
+            number,
+            ty,
+            pd,
+            secret,
+            context,
+            send_cq,
+            recv_cq,
+            id,
+            arrivals,
+            event,
+            credit,
+            attached_by: Mutex::default(),
+            gate: CachePadded::new(AtomicU32::new(gate::CLOSED)),
+            state: AtomicU32::new(QpState::Init as u32),
+            connected_to: OnceLock::new(),
+            peer_gone: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
+            retired: CachePadded::new(AtomicU64::new(0)),
+            consumed: CachePadded::new(AtomicU32::new(0)),
+            qkey: AtomicU32::new(0),
+            slow: Mutex::default(),
+            side: UnsafeCell::new(SendSide::default()),
+        }
+    }
+
+    /// The sending side.
+    ///
+    /// # Safety
+    /// The caller is the owner and the SLOW bit is clear, or it holds the lock of `slow` and the slow
+    /// queue is not empty, or it is the owner and holds that lock. No other reference from here is alive.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // That is what the protocol of `gate` is for.
+    pub(super) unsafe fn side(&self) -> &mut SendSide {
+        // SAFETY: exclusive by the protocol above, which the caller vouches for.
+        unsafe { &mut *self.side.get() }
+    }
+
+    pub(super) fn inbox(&self) -> Option<&Inbox> {
+        match &self.arrivals {
+            Arrivals::One { inbox, .. } => Some(inbox),
+            Arrivals::Many(_) => None,
+        }
+    }
+
+    pub(super) fn set_inbox_state(&self, state: InboxState) {
+        match &self.arrivals {
+            Arrivals::One { inbox, .. } => inbox.set_state(state),
+            Arrivals::Many(paths) => paths.set_state(state),
+        }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            0 => QpState::Init,
+            1 => QpState::ReadyToReceive,
+            2 => QpState::ReadyToSend,
+            _ => QpState::Error,
+        }
+    }
+
+    /// Moves on from `from`; `false` if it is not there any more (only errors come in between).
+    pub(super) fn advance(&self, from: QpState, to: QpState) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Takes the one who may connect: the first that asks from either side, and nobody else after that.
+    pub(super) fn bind_to(&self, gid: Gid, qp: u32) -> bool {
+        *lock(&self.attached_by).get_or_insert((gid, qp)) == (gid, qp)
+    }
+
+    /// A peer asks to attach: its answer, if it may.
+    pub(super) fn admit(self: &Arc<Self>, question: &Question) -> Result<Admitted, u32> {
+        if question.secret != self.secret || self.detached.load(Ordering::Acquire) {
+            return Err(answer::NO_QUEUE_PAIR);
+        }
+        if question.ty != self.ty as u32 {
+            return Err(answer::TYPE);
+        }
+        match &self.arrivals {
+            Arrivals::One { inbox, file } => {
+                if !self.bind_to(question.gid, question.from_qp) {
+                    return Err(answer::TAKEN);
+                }
+                let file = lock(file).take().ok_or(answer::TAKEN)?;
+                let attached = Attached::Connected(Arc::downgrade(self));
+                self.admitted(inbox, file, attached)
+            }
+            Arrivals::Many(paths) => {
+                let (path, file) =
+                    paths.open(self, question.gid, question.from_qp).ok_or(answer::RESOURCES)?;
+                let attached = Attached::Sender(Arc::downgrade(self), Arc::downgrade(&path));
+                self.admitted(path.inbox(), file, attached)
+            }
+        }
+    }
+
+    fn admitted(&self, inbox: &Inbox, file: OwnedFd, attached: Attached) -> Result<Admitted, u32> {
+        let mut fds = vec![file];
+        let clone = |fd: &OwnedFd| fd.try_clone().map_err(|_| answer::RESOURCES);
+        if let Some(credit) = &self.credit {
+            fds.extend(credit.file().map(clone).transpose()?);
+        }
+        let event = match &attached {
+            Attached::Connected(_) => self.event.as_ref().map(clone).transpose()?,
+            Attached::Sender(_, path) => match path.upgrade() {
+                Some(path) => path.event().map(clone).transpose()?,
+                None => None,
+            },
+        };
+        fds.extend(event);
+        let layout = inbox.layout();
+        let answer = Answer {
+            pd: self.pd,
+            cells: layout.cells,
+            lengths: layout.lengths,
+            shared_credit: u32::from(self.credit.is_some()),
+            ..Answer::default()
+        };
+        Ok(Admitted { answer, fds, attached })
+    }
+
+    /// The peer's process or context is gone. UC and UD have no notion of it, as on hardware.
+    pub(super) fn peer_died(self: &Arc<Self>) {
+        if self.ty == QpType::Rc {
+            self.peer_gone.store(true, Ordering::SeqCst);
+            self.fail();
+        }
+    }
+
+    /// Into the error state: what waits to be sent is flushed here, posted receives by the owner of
+    /// their completion queue.
+    pub(super) fn fail(&self) {
+        self.enter_error();
+        self.flush(&mut lock(&self.slow));
+    }
+
+    /// Into the error state, and everybody is told; what waits is the caller's to flush.
+    pub(super) fn enter_error(&self) {
+        let before = self.state.swap(QpState::Error as u32, Ordering::SeqCst);
+        self.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
+        self.set_inbox_state(InboxState::Error);
+        if before != QpState::Error as u32 {
+            self.tell_peer();
+        }
+        self.recv_cq.notice(attention::ERRORS);
+        self.send_cq.notice(attention::ERRORS);
+    }
+
+    /// A peer that only waits would never look at our inbox's state: tell it that we are gone.
+    pub(super) fn tell_peer(&self) {
+        if let Some((peer, to_qp)) = self.connected_to.get()
+            && !self.peer_gone.load(Ordering::SeqCst)
+        {
+            peer.tell_closed(self.number, *to_qp);
+        }
+    }
+
+    /// Ends all that waits; the lock shows that the caller may.
+    pub(super) fn flush(&self, slow: &mut SlowQueue) {
+        let gone = self.peer_gone.load(Ordering::SeqCst);
+        let mut status = if gone { Status::RetryExceeded } else { Status::Flushed };
+        while let Some(item) = slow.pop() {
+            self.complete(item.done(status, 0));
+            status = Status::Flushed;
+        }
+        self.gate.fetch_and(!gate::SLOW, Ordering::SeqCst);
+    }
+
+    /// Tries what waits. `true`: some still does.
+    pub(super) fn progress(&self) -> bool {
+        if self.gate.load(Ordering::Acquire) & gate::SLOW == 0 {
+            return false;
+        }
+        let mut slow = lock(&self.slow);
+        slow.run(self)
+    }
+
+    /// Reports a send work request that has ended.
+    #[inline]
+    pub(super) fn complete(&self, done: SendDone) {
+        self.send_cq.push(done);
+    }
+
+    /// The end of work request `number`.
+    #[inline]
+    pub(super) fn done(
+        &self,
+        number: u64,
+        id: u64,
+        opcode: CompletionOpcode,
+        status: Status,
+        byte_len: u32,
+    ) -> SendDone {
+        SendDone { pair: self.id, qp: self.number, number, id, opcode, status, byte_len }
+    }
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair")
+            .field("number", &self.number)
+            .field("ty", &self.ty)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a peer gets that may attach.
+pub(super) struct Admitted {
+    pub(super) answer: Answer,
+    pub(super) fds: Vec<OwnedFd>,
+    pub(super) attached: Attached,
+}
+
+/// Who is to be told when a connection ends.
+#[derive(Debug)]
+pub(super) enum Attached {
+    /// A connected queue pair of ours.
+    Connected(Weak<Pair>),
+    /// One sender of datagrams.
+    Sender(Weak<Pair>, Weak<datagram::Path>),
+}
+
+impl Attached {
+    pub(super) fn is_live(&self) -> bool {
+        match self {
+            Attached::Connected(pair) => pair.strong_count() > 0,
+            Attached::Sender(pair, path) => pair.strong_count() > 0 && path.strong_count() > 0,
+        }
+    }
+
+    pub(super) fn peer_died(self) {
+        match self {
+            Attached::Connected(pair) => {
+                if let Some(pair) = pair.upgrade() {
+                    pair.peer_died();
+                }
+            }
+            Attached::Sender(pair, path) => {
+                if let (Some(pair), Some(path)) = (pair.upgrade(), path.upgrade()) {
+                    path.close();
+                    pair.recv_cq.notice(attention::ERRORS);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.context.remove_pair(self.number);
+        if let (Some(event), Some(channel)) = (&self.event, self.recv_cq.channel()) {
+            channel.remove(event.as_fd());
+        }
+    }
+}
+
+/// Rings a peer's event, if it has one.
+pub(super) fn ring_event(event: Option<&OwnedFd>) {
+    if let Some(event) = event {
+        ring(event.as_fd());
+    }
+}

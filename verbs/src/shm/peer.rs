@@ -1,0 +1,212 @@
+//! A peer's context, as we see it: the socket to its control thread, and its memory as far as mapped.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use rustix::io;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    connect, shutdown, socket_with,
+};
+
+use super::memfd;
+use super::pair::Pair;
+use super::region::{MAX_REGIONS, MappedRegion, RegionWords};
+use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use crate::{Access, ConnectError};
+
+/// How long a question on the data path (a key used for the first time) may take.
+const REGION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A peer's context.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(super) gid: Gid,
+    socket: OwnedFd,
+    /// Held from a question to its answer.
+    conversation: Mutex<()>,
+    words: Arc<RegionWords>,
+    dead: AtomicBool,
+    regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
+    /// Who wants to know when it dies.
+    pairs: Mutex<Vec<Weak<Pair>>>,
+}
+
+/// Locks; a thread that panicked while holding it has left the data in a usable state, here as in all of
+/// this device: every critical section is a few plain updates.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The abstract socket of a context. It exists as long as a process holds it open, and in no directory.
+pub(crate) fn socket_name(uid: u32, gid: &Gid) -> io::Result<SocketAddrUnix> {
+    let gid = u128::from_be_bytes(*gid);
+    SocketAddrUnix::new_abstract_name(format!("farcall-shm-{uid}-{gid:032x}").as_bytes())
+}
+
+impl Peer {
+    /// Connects to the control thread of a context of the same user.
+    pub(crate) fn dial(gid: Gid, uid: u32, timeout: Duration) -> Result<Peer, ConnectError> {
+        let system =
+            |what| move |error: io::Errno| ConnectError::System { what, source: error.into() };
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(system("socket to the peer's device"))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout))
+            .map_err(system("timeout of the socket to the peer's device"))?;
+        let name = socket_name(uid, &gid).map_err(system("name of the peer's device"))?;
+        connect(&socket, &name).map_err(|error| match error {
+            io::Errno::AGAIN => ConnectError::Timeout(timeout),
+            error => ConnectError::PeerGone(error.into()),
+        })?;
+        let theirs = socket_peercred(&socket)
+            .map_err(system("credentials of the peer's device"))?
+            .uid
+            .as_raw();
+        if theirs != uid {
+            return Err(ConnectError::OtherUser { theirs, ours: uid });
+        }
+        let hello = Question { what: ask::HELLO, version: PROTOCOL_VERSION, ..Question::default() };
+        let (_, fds) = converse(&socket, &hello, timeout)?;
+        let [words] = fds.as_slice() else {
+            return Err(ConnectError::Malformed("no region words"));
+        };
+        let words = memfd::map_foreign(words.as_fd(), RegionWords::BYTES, false)
+            .map_err(|_| ConnectError::Malformed("region words"))?;
+        Ok(Peer {
+            gid,
+            socket,
+            conversation: Mutex::default(),
+            words: Arc::new(RegionWords::new(words)),
+            dead: AtomicBool::new(false),
+            regions: Mutex::default(),
+            pairs: Mutex::default(),
+        })
+    }
+
+    /// A question and its answer.
+    pub(crate) fn ask(
+        &self,
+        question: &Question,
+        timeout: Duration,
+    ) -> Result<(Answer, Vec<OwnedFd>), ConnectError> {
+        let _conversation = lock(&self.conversation);
+        let answered = converse(&self.socket, question, timeout);
+        if let Err(ConnectError::Timeout(_) | ConnectError::Malformed(_)) = answered {
+            // A late answer would be taken for the next one's.
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
+        answered
+    }
+
+    /// The peer's region with this key. A key never used before costs a question to the peer.
+    pub(crate) fn region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
+        let mut regions = lock(&self.regions);
+        if let Some(region) = regions.get(&rkey)
+            && region.is_alive()
+        {
+            return Some(Arc::clone(region));
+        }
+        // A good moment to let go of what the peer has deregistered meanwhile.
+        regions.retain(|_, region| region.is_alive());
+        drop(regions);
+        let question = Question { what: ask::REGION, rkey, ..Question::default() };
+        let (answer, fds) = self.ask(&question, REGION_TIMEOUT).ok()?;
+        let region = Arc::new(self.mapped(rkey, &answer, &fds)?);
+        if !region.is_alive() {
+            return None;
+        }
+        lock(&self.regions).insert(rkey, Arc::clone(&region));
+        Some(region)
+    }
+
+    /// Maps what the peer says is its region: every number is checked before it is used.
+    fn mapped(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
+        let [file] = fds else { return None };
+        let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
+        let len = usize::try_from(answer.len).ok()?;
+        if answer.slot >= MAX_REGIONS || answer.addr.checked_add(answer.len).is_none() {
+            return None;
+        }
+        let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        Some(MappedRegion {
+            mapping: memfd::map_foreign(file.as_fd(), len, writable).ok()?,
+            base: answer.addr,
+            len: answer.len,
+            rkey,
+            access,
+            pd: answer.pd,
+            words: Arc::clone(&self.words),
+            slot: answer.slot,
+            generation: answer.generation,
+        })
+    }
+
+    /// `pair` fails when this peer dies; at once, if it is dead already.
+    pub(crate) fn watch(&self, pair: &Arc<Pair>) {
+        {
+            let mut pairs = lock(&self.pairs);
+            pairs.retain(|pair| pair.strong_count() > 0);
+            pairs.push(Arc::downgrade(pair));
+        }
+        if self.is_dead() {
+            pair.peer_died();
+        }
+    }
+
+    /// Its socket has closed: it is gone.
+    pub(crate) fn died(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        let pairs = std::mem::take(&mut *lock(&self.pairs));
+        for pair in pairs.iter().filter_map(Weak::upgrade) {
+            pair.peer_died();
+        }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// A second descriptor of its socket, to be watched for its end.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        self.socket
+            .try_clone()
+            .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::MFILE))
+    }
+
+    /// Tells it that our queue pair is gone. There is no answer, and nobody waits: a peer that does not
+    /// read will find out when it sends, or when we exit.
+    pub(crate) fn tell_closed(&self, from_qp: u32, to_qp: u32) {
+        let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
+        let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
+    }
+}
+
+fn converse(
+    socket: &OwnedFd,
+    question: &Question,
+    timeout: Duration,
+) -> Result<(Answer, Vec<OwnedFd>), ConnectError> {
+    let failed = |error: io::Errno| match error {
+        io::Errno::AGAIN => ConnectError::Timeout(timeout),
+        io::Errno::BADMSG => ConnectError::Malformed("an answer of another size"),
+        io::Errno::PIPE | io::Errno::CONNRESET => ConnectError::PeerGone(error.into()),
+        error => {
+            ConnectError::System { what: "talking to the peer's device", source: error.into() }
+        }
+    };
+    let timeout = timeout.max(Duration::from_millis(1)); // Zero would mean for ever.
+    set_socket_timeout(socket, Timeout::Recv, Some(timeout)).map_err(failed)?;
+    wire::send(socket.as_fd(), question, &[], SendFlags::empty()).map_err(failed)?;
+    let (answer, fds) = wire::receive::<Answer>(socket, RecvFlags::empty())
+        .map_err(failed)?
+        .ok_or_else(|| ConnectError::PeerGone(io::Errno::CONNRESET.into()))?;
+    match answer.status {
+        answer::OK => Ok((answer, fds)),
+        status => Err(ConnectError::Refused(answer::reason(status))),
+    }
+}

@@ -1,0 +1,390 @@
+//! The receiving side of a connected queue pair, in the hands of whoever polls its completion queue.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header};
+use super::inbox::InboxLines;
+use super::pair::Pair;
+use super::shared_receive::ReceivePool;
+use super::spsc::Consumer;
+use crate::{Buffer, CompletionOpcode, QpNumber, QpState, QpType, Status, WorkCompletion};
+
+/// The longest message.
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+
+/// A posted receive.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) id: u64,
+    pub(super) buffer: Option<Buffer>,
+}
+
+/// Posted receives on their way to the poller.
+#[derive(Debug)]
+pub(super) enum Posted {
+    One(Receive),
+    /// Receives without buffers, with consecutive ids.
+    Run {
+        id: u64,
+        count: u32,
+    },
+}
+
+/// Where receives come from.
+pub(super) enum Source {
+    Own(Consumer<Posted>),
+    Shared(Arc<ReceivePool>),
+}
+
+/// A SEND that has arrived in part.
+struct Partial {
+    receive: Receive,
+    imm: Option<u32>,
+    total: usize,
+    done: usize,
+}
+
+pub(super) struct Receiver {
+    ring: CellRing,
+    /// The next cell, and the tag that it will carry.
+    position: u32,
+    tag: u16,
+    /// What remains of a run of receives without buffers.
+    run_left: u32,
+    run_next: u64,
+    number: QpNumber,
+    /// Receives used since the beginning, wrapping.
+    consumed: u32,
+    /// The head that the peer has been told.
+    told_head: u32,
+    lines: NonNull<InboxLines>,
+    partial: Option<Partial>,
+    /// The peer has written what it must not, or a message ended the connection: nothing more is read.
+    poisoned: bool,
+    source: Source,
+    pub(super) pair: Arc<Pair>,
+}
+
+// SAFETY: `lines` points into the inbox that `pair` keeps mapped; what is there are atomics.
+unsafe impl Send for Receiver {}
+
+/// What became of a cell off the common path.
+enum Rare {
+    /// The completion is filled.
+    Completed,
+    /// Taken, but the message goes on.
+    Taken,
+    /// Not taken.
+    Stopped,
+}
+
+impl Receiver {
+    /// For a connected queue pair.
+    pub(super) fn new(pair: Arc<Pair>, source: Source) -> Option<Receiver> {
+        let inbox = pair.inbox()?;
+        let ring = inbox.ring();
+        Some(Receiver {
+            ring,
+            position: 0,
+            tag: ring.tag(0),
+            run_left: 0,
+            run_next: 0,
+            number: QpNumber(pair.number),
+            consumed: 0,
+            told_head: 0,
+            lines: inbox.lines_ptr(),
+            partial: None,
+            poisoned: false,
+            source,
+            pair,
+        })
+    }
+
+    #[inline]
+    fn lines(&self) -> &InboxLines {
+        // SAFETY: points into the inbox that `pair` keeps mapped.
+        unsafe { self.lines.as_ref() }
+    }
+
+    /// Whether the next cell is there.
+    pub(super) fn has_arrival(&self) -> bool {
+        self.ring.cell(self.position).header().tag() == self.tag
+    }
+
+    /// Completes what has arrived, as far as `out` has room.
+    #[inline]
+    pub(super) fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let mut count = 0;
+        while let Some(completion) = out.get_mut(count) {
+            // SAFETY: the ring's cells stay mapped through `pair`; a copy of the ring's address lets the
+            // cell be looked at while `self` changes.
+            let ring = self.ring;
+            let cell = ring.cell(self.position);
+            let header = cell.header();
+            if header.tag() != self.tag {
+                break;
+            }
+            if self.run_left != 0
+                && header.kind() == CellKind::WriteImm as u8
+                && header.carried() as usize <= CELL_PAYLOAD_BYTES
+                && self.partial.is_none()
+            {
+                let id = self.run_next;
+                self.run_next = id.wrapping_add(1);
+                self.run_left -= 1;
+                self.immediate(completion, cell, header, Receive { id, buffer: None });
+                count += 1;
+                continue;
+            }
+            match self.rare(header, cell, completion) {
+                Rare::Completed => count += 1,
+                Rare::Taken => {}
+                Rare::Stopped => break,
+            }
+        }
+        if self.position != self.told_head {
+            self.tell(count);
+        }
+        count
+    }
+
+    /// Lets the others know how far we are: the owner of the queue pair at once (it may post again), the
+    /// peer when we have nothing to do or a quarter of the ring is used (its cells are twice its credits,
+    /// so it never waits for this).
+    #[inline]
+    fn tell(&mut self, count: usize) {
+        self.pair.consumed.store(self.consumed, Ordering::Release);
+        if count == 0 || self.position.wrapping_sub(self.told_head) >= self.ring.count() / 4 {
+            self.told_head = self.position;
+            self.lines().credit.head.store(self.position, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    fn next_cell(&mut self) {
+        self.position = self.position.wrapping_add(1);
+        if self.position & (self.ring.count() - 1) == 0 {
+            self.tag = self.ring.tag(self.position);
+        }
+    }
+
+    /// A WRITE_WITH_IMM has met `receive`.
+    #[inline]
+    fn immediate(
+        &mut self,
+        completion: &mut WorkCompletion,
+        cell: &Cell,
+        header: Header,
+        receive: Receive,
+    ) {
+        completion.opcode = CompletionOpcode::RecvWriteWithImm;
+        completion.imm = Some(header.imm());
+        let carried = header.carried();
+        if carried == CARRIES_NOTHING {
+            completion.byte_len = cell.length().min(MAX_MESSAGE_BYTES) as u32;
+        } else {
+            completion.byte_len = carried.into();
+            cell.payload(&mut completion.payload);
+        }
+        completion.payload_len = carried;
+        self.finish(completion, receive);
+    }
+
+    /// Fills what all successful receives have in common, and goes on to the next cell.
+    #[inline]
+    fn finish(&mut self, completion: &mut WorkCompletion, receive: Receive) {
+        completion.id = receive.id;
+        completion.qp = self.number;
+        completion.status = Status::Success;
+        completion.source = None;
+        completion.buffer = receive.buffer;
+        self.consumed = self.consumed.wrapping_add(1);
+        self.next_cell();
+    }
+
+    /// The receive that the next message meets.
+    fn next_receive(&mut self) -> Option<Receive> {
+        if self.run_left == 0 {
+            match &mut self.source {
+                Source::Shared(pool) => return pool.pop(),
+                Source::Own(posted) => match posted.pop()? {
+                    Posted::One(receive) => return Some(receive),
+                    Posted::Run { id, count } => (self.run_next, self.run_left) = (id, count),
+                },
+            }
+        }
+        let id = self.run_next;
+        self.run_next = id.wrapping_add(1);
+        self.run_left -= 1;
+        Some(Receive { id, buffer: None })
+    }
+
+    #[cold]
+    fn rare(&mut self, header: Header, cell: &Cell, completion: &mut WorkCompletion) -> Rare {
+        if self.poisoned {
+            return Rare::Stopped;
+        }
+        let carried = header.carried();
+        let length = cell.length();
+        match (CellKind::of(header.kind()), &self.partial) {
+            (Some(CellKind::WriteImm), None)
+                if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
+            {
+                let Some(receive) = self.next_receive() else { return self.no_receive() };
+                self.immediate(completion, cell, header, receive);
+                Rare::Completed
+            }
+            (Some(kind @ (CellKind::Send | CellKind::SendImm)), None)
+                if length <= MAX_MESSAGE_BYTES
+                    && u64::from(carried) == length.min(CELL_PAYLOAD_BYTES as u64) =>
+            {
+                let Some(receive) = self.next_receive() else { return self.no_receive() };
+                let imm = (kind == CellKind::SendImm).then(|| header.imm());
+                self.begin(
+                    cell,
+                    completion,
+                    Partial { receive, imm, total: length as usize, done: 0 },
+                )
+            }
+            (Some(CellKind::More), Some(partial))
+                if usize::from(carried)
+                    == (partial.total - partial.done).min(CELL_PAYLOAD_BYTES) =>
+            {
+                match self.partial.take() {
+                    Some(partial) => self.more(cell, completion, partial),
+                    None => Rare::Stopped,
+                }
+            }
+            (Some(CellKind::TooLong), None) => {
+                let Some(receive) = self.next_receive() else { return self.no_receive() };
+                self.too_long(completion, receive)
+            }
+            _ => self.garbage(),
+        }
+    }
+
+    /// The front of a SEND.
+    fn begin(&mut self, cell: &Cell, completion: &mut WorkCompletion, partial: Partial) -> Rare {
+        let room = partial.receive.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        if partial.total > room {
+            return self.too_long(completion, partial.receive);
+        }
+        self.more(cell, completion, partial)
+    }
+
+    /// Takes the cell's bytes into the posted buffer. Its length has been checked against the message's,
+    /// and the message's against the buffer's.
+    fn more(&mut self, cell: &Cell, completion: &mut WorkCompletion, mut partial: Partial) -> Rare {
+        let mut words = [0; CELL_PAYLOAD_BYTES / 8];
+        cell.payload(&mut words);
+        let carried = (partial.total - partial.done).min(CELL_PAYLOAD_BYTES);
+        if let Some(buffer) = &mut partial.receive.buffer {
+            let into = &mut buffer[partial.done..partial.done + carried];
+            for (into, word) in into.chunks_mut(8).zip(&words) {
+                into.copy_from_slice(&word.to_ne_bytes()[..into.len()]);
+            }
+        }
+        partial.done += carried;
+        if partial.done < partial.total {
+            self.partial = Some(partial);
+            self.next_cell();
+            return Rare::Taken;
+        }
+        let Partial { mut receive, imm, total, .. } = partial;
+        if let Some(buffer) = &mut receive.buffer {
+            buffer.set_len(total);
+        }
+        completion.opcode = CompletionOpcode::Recv;
+        completion.imm = imm;
+        completion.byte_len = total as u32;
+        completion.payload_len = if total <= CELL_PAYLOAD_BYTES {
+            completion.payload = words;
+            total as u8
+        } else {
+            CARRIES_NOTHING
+        };
+        self.finish(completion, receive);
+        Rare::Completed
+    }
+
+    /// A SEND was longer than the receive that it met: on a reliable connection that ends it.
+    fn too_long(&mut self, completion: &mut WorkCompletion, receive: Receive) -> Rare {
+        self.failed(completion, receive, Status::LocalLength);
+        self.consumed = self.consumed.wrapping_add(1);
+        self.next_cell();
+        self.poison();
+        Rare::Completed
+    }
+
+    fn failed(&self, completion: &mut WorkCompletion, receive: Receive, status: Status) {
+        *completion = WorkCompletion {
+            id: receive.id,
+            qp: self.number,
+            status,
+            opcode: CompletionOpcode::Recv,
+            buffer: receive.buffer,
+            ..WorkCompletion::default()
+        };
+    }
+
+    /// A message without a receive: with a shared queue another sender was quicker than the count, and it
+    /// waits here; otherwise the peer has sent what it had no credit for.
+    fn no_receive(&mut self) -> Rare {
+        match self.source {
+            Source::Shared(_) => Rare::Stopped,
+            Source::Own(_) => self.garbage(),
+        }
+    }
+
+    fn garbage(&mut self) -> Rare {
+        tracing::warn!(
+            qp = self.number.0,
+            "a peer wrote garbage into its inbox; queue pair in error"
+        );
+        self.poison();
+        Rare::Stopped
+    }
+
+    fn poison(&mut self) {
+        self.poisoned = true;
+        self.pair.fail();
+    }
+
+    /// In error: completes posted receives as flushed. Messages that came before have been delivered.
+    pub(super) fn flush(&mut self, out: &mut [WorkCompletion]) -> usize {
+        if self.pair.state() != QpState::Error {
+            return 0;
+        }
+        let mut count = 0;
+        while let Some(completion) = out.get_mut(count) {
+            let receive = match self.partial.take() {
+                Some(partial) => Some(partial.receive),
+                None if matches!(self.source, Source::Shared(_)) => None,
+                None => self.next_receive(),
+            };
+            let Some(receive) = receive else { break };
+            self.failed(completion, receive, Status::Flushed);
+            self.consumed = self.consumed.wrapping_add(1);
+            count += 1;
+        }
+        self.pair.consumed.store(self.consumed, Ordering::Release);
+        count
+    }
+
+    /// Asks the peer to ring from now on, or not to.
+    pub(super) fn arm(&self, armed: bool) {
+        self.lines().state.armed.store(armed.into(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Source::Shared(pool) = &self.source {
+            let taken = self.lines().sender.taken.load(Ordering::Acquire);
+            pool.credit.settle(taken, self.consumed, self.ring.count());
+        }
+        debug_assert!(self.pair.ty != QpType::Ud);
+    }
+}

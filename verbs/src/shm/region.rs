@@ -1,0 +1,116 @@
+//! Memory regions: our own, and those of peers as we map them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::context::Context;
+use crate::Access;
+use crate::memory::mapping::Mapping;
+
+/// Regions of one context: what its page of region words has room for.
+pub(crate) const MAX_REGIONS: u32 = 1 << 16;
+
+/// The words that tell peers which regions are alive: one per slot, odd while the region lives. The file
+/// behind it is sealed: only its owner can write it.
+#[derive(Debug)]
+pub(crate) struct RegionWords {
+    mapping: Mapping,
+}
+
+impl RegionWords {
+    pub(crate) const BYTES: usize = MAX_REGIONS as usize * 4;
+
+    /// `mapping` has [`RegionWords::BYTES`] bytes.
+    pub(crate) fn new(mapping: Mapping) -> RegionWords {
+        debug_assert!(mapping.len() >= Self::BYTES);
+        RegionWords { mapping }
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, slot: u32) -> &AtomicU32 {
+        let slot = slot.min(MAX_REGIONS - 1) as usize;
+        // SAFETY: the mapping has MAX_REGIONS words, page-aligned, which only atomics touch.
+        unsafe { &*self.mapping.start().cast::<AtomicU32>().add(slot) }
+    }
+}
+
+/// A region of ours. Deregistered when dropped: peers see its word change.
+#[derive(Debug)]
+pub(crate) struct RegionMemory {
+    pub(super) context: Arc<Context>,
+    pub(super) mapping: Mapping,
+    pub(super) file: OwnedFd,
+    pub(super) len: usize,
+    pub(super) access: Access,
+    pub(super) rkey: u32,
+    pub(super) pd: u32,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl RegionMemory {
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.mapping.start()
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    #[inline]
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    #[inline]
+    pub(crate) fn pd(&self) -> u32 {
+        self.pd
+    }
+}
+
+impl Drop for RegionMemory {
+    fn drop(&mut self) {
+        self.context.deregister(self.rkey, self.slot);
+    }
+}
+
+/// A peer's region, mapped here.
+#[derive(Debug)]
+pub(crate) struct MappedRegion {
+    pub(super) mapping: Mapping,
+    /// Its address at its owner: what remote addresses count from.
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) rkey: u32,
+    pub(super) access: Access,
+    pub(super) pd: u32,
+    pub(super) words: Arc<RegionWords>,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl MappedRegion {
+    /// Whether its owner has not deregistered it.
+    #[inline]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.words.word(self.slot).load(Ordering::Acquire) == self.generation
+    }
+
+    /// Where `len` bytes at the owner's address `addr` are here; `None` if they do not lie in it.
+    #[inline]
+    pub(crate) fn at(&self, addr: u64, len: u64) -> Option<*mut u8> {
+        let offset = addr.wrapping_sub(self.base);
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: `offset <= len`, and the mapping was made with at least `len` bytes.
+        Some(unsafe { self.mapping.start().add(offset as usize) })
+    }
+}

@@ -1,0 +1,441 @@
+//! The sending side: how a work request is carried out by the initiator's CPU.
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::cell::{
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, words_of,
+};
+use super::datagram::Destinations;
+use super::inbox::{Inbox, InboxLines, InboxState};
+use super::pair::{Pair, ring_event};
+use super::peer::Peer;
+use super::region::MappedRegion;
+use super::shared_receive::CreditPage;
+use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
+use crate::memory::bytes::copy_forward;
+use crate::{Access, QpType, RemoteSlice, Status};
+
+/// Regions of the peer found without a lock; a power of two.
+const CACHED_REGIONS: usize = 8;
+
+/// What posting needs. See [`Pair::side`] for who may touch it.
+#[derive(Debug, Default)]
+pub(super) struct SendSide {
+    pub(super) outbox: Option<Outbox>,
+    /// The peer's regions used last, by the low bits of their keys.
+    regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
+    pub(super) peer: Option<Arc<Peer>>,
+    pub(super) rnr_retry: u8,
+    pub(super) rnr_timer_ns: u64,
+    pub(super) retry_timeout_ns: u64,
+    /// Where datagrams go.
+    pub(super) destinations: Destinations,
+}
+
+/// A peer's inbox, written by us.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    ring: CellRing,
+    lines: NonNull<InboxLines>,
+    /// Cells written since the beginning, wrapping.
+    position: u32,
+    /// The last `head` and `posted` seen: looked up again only when they are used up.
+    head_seen: u32,
+    posted_seen: u32,
+    /// Receives used since the beginning, wrapping.
+    sent: u32,
+    /// Where receives are counted if other senders use them too.
+    credit: Option<CreditPage>,
+    event: Option<OwnedFd>,
+    /// The protection domain of the peer's queue pair.
+    pd: u32,
+    inbox: Inbox,
+}
+
+// SAFETY: `lines` points into `inbox`'s mapping, which moves along; what is there are atomics.
+unsafe impl Send for Outbox {}
+// SAFETY: as above.
+unsafe impl Sync for Outbox {}
+
+impl Outbox {
+    pub(super) fn new(
+        inbox: Inbox,
+        pd: u32,
+        credit: Option<CreditPage>,
+        event: Option<OwnedFd>,
+    ) -> Outbox {
+        Outbox {
+            ring: inbox.ring(),
+            lines: inbox.lines_ptr(),
+            position: 0,
+            head_seen: 0,
+            posted_seen: 0,
+            sent: 0,
+            credit,
+            event,
+            pd,
+            inbox,
+        }
+    }
+
+    #[inline]
+    fn lines(&self) -> &InboxLines {
+        // SAFETY: points into the mapping of `inbox`, which lives as long as this does.
+        unsafe { self.lines.as_ref() }
+    }
+
+    /// Whether the peer's queue pair takes messages.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.lines().state.state.load(Ordering::Acquire) == InboxState::Ready as u32
+    }
+
+    /// Why it does not.
+    #[cold]
+    fn not_ready(&self) -> Outcome {
+        match self.lines().state.state.load(Ordering::Acquire) {
+            state if state == InboxState::Init as u32 => Outcome::Wait(Wait::NotReady),
+            state if state == InboxState::Ready as u32 => Outcome::Wait(Wait::Room),
+            _ => Outcome::Failed(Status::RetryExceeded),
+        }
+    }
+
+    /// Free cells. What the peer says is not believed beyond the ring's size; a lie makes us overwrite
+    /// what it has not read yet, which is its own loss.
+    #[inline]
+    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+        let free = |head: u32, ring: &CellRing, position: u32| {
+            ring.count().wrapping_sub(position.wrapping_sub(head)).min(ring.count())
+        };
+        let room = free(self.head_seen, &self.ring, self.position);
+        if room >= wanted {
+            return room;
+        }
+        self.head_seen = self.lines().credit.head.load(Ordering::Acquire);
+        free(self.head_seen, &self.ring, self.position)
+    }
+
+    /// Whether the peer has a receive for the next message.
+    #[inline]
+    fn has_receive(&mut self) -> bool {
+        if let Some(credit) = &self.credit {
+            return credit.available() > 0;
+        }
+        if self.sent == self.posted_seen {
+            self.posted_seen = self.lines().credit.posted.load(Ordering::Acquire);
+        }
+        self.sent != self.posted_seen
+    }
+
+    /// Uses up one receive; `false` if another sender was quicker.
+    #[inline]
+    pub(super) fn take_receive(&mut self) -> bool {
+        if let Some(credit) = &self.credit {
+            if !credit.take() {
+                return false;
+            }
+            // What a dead sender had taken and not used is given back by these two numbers.
+            self.lines().sender.taken.fetch_add(1, Ordering::Release);
+        }
+        self.sent = self.sent.wrapping_add(1);
+        true
+    }
+
+    /// The longest message that the next receive takes, where the peer says so beforehand.
+    fn receive_length(&self) -> u64 {
+        match self.credit {
+            Some(_) => u64::MAX,
+            None => u64::from(self.inbox.receive_length(self.sent).load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The cell `ahead` of the next one, and its tag.
+    #[inline]
+    pub(super) fn cell(&self, ahead: u32) -> (&Cell, u16) {
+        let position = self.position.wrapping_add(ahead);
+        (self.ring.cell(position), self.ring.tag(position))
+    }
+
+    #[inline]
+    pub(super) fn advance(&mut self, cells: u32) {
+        self.position = self.position.wrapping_add(cells);
+    }
+
+    #[inline]
+    fn put(&mut self, kind: CellKind, carried: u8, imm: u32, length: u64, payload: &[u64]) {
+        let (cell, tag) = self.cell(0);
+        cell.fill(length, payload);
+        cell.publish(Header::new(tag, kind, carried, imm));
+        self.advance(1);
+    }
+
+    /// Tells a sleeping peer that there is something. The fence orders the cell before the look at
+    /// `armed`; the peer arms before it looks at the cells (`CompletionQueue::arm`).
+    #[inline]
+    pub(super) fn ring_doorbell(&self) {
+        fence(Ordering::SeqCst);
+        if self.lines().state.armed.load(Ordering::Relaxed) != 0 {
+            self.wake_peer();
+        }
+    }
+
+    #[cold]
+    fn wake_peer(&self) {
+        if self.lines().state.armed.swap(0, Ordering::SeqCst) != 0 {
+            ring_event(self.event.as_ref());
+        }
+    }
+}
+
+impl SendSide {
+    /// The common case: a small inline WRITE_WITH_IMM to a connected, ready peer. `false`: nothing was
+    /// done; the general way finds out why.
+    #[inline]
+    pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
+        let cached = &self.regions[remote.rkey as usize % CACHED_REGIONS];
+        let (Some(region), Some(outbox)) = (cached, &mut self.outbox) else { return false };
+        if region.rkey != remote.rkey
+            || remote.len != bytes.len() as u64
+            || !region.access.contains(Access::REMOTE_WRITE)
+            || !region.is_alive()
+        {
+            return false;
+        }
+        let Some(target) = region.at(remote.addr, remote.len) else { return false };
+        if outbox.credit.is_some()
+            || !outbox.is_ready()
+            || !outbox.has_receive()
+            || outbox.room(1) == 0
+        {
+            return false;
+        }
+        outbox.sent = outbox.sent.wrapping_add(1);
+        let words = words_of(bytes);
+        // SAFETY: `region.at` checked the range in a mapping that allows writing.
+        unsafe { store_small(target, bytes, &words) };
+        let used = bytes.len().div_ceil(8);
+        outbox.put(CellKind::WriteImm, bytes.len() as u8, imm, bytes.len() as u64, &words[..used]);
+        true
+    }
+
+    /// Rings the peer, if there is one.
+    #[inline]
+    pub(super) fn ring_doorbell(&self) {
+        if let Some(outbox) = &self.outbox {
+            outbox.ring_doorbell();
+        }
+    }
+
+    /// Carries out a work request, as far as it goes.
+    pub(super) fn execute(&mut self, pair: &Pair, item: &mut Item) -> Outcome {
+        let outcome = match &mut item.task {
+            Task::Datagram { bytes, imm, to } => {
+                return self.destinations.send(pair, bytes, *imm, *to);
+            }
+            Task::Send { bytes, imm, sent } => {
+                let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };
+                let outcome = send(outbox, bytes, *imm, sent);
+                outbox.ring_doorbell();
+                outcome
+            }
+            Task::Write { bytes, remote, imm } => self.write(bytes, *remote, *imm),
+            Task::Read { room, remote } => self.read(room, *remote),
+            Task::Atomic { room, remote, change } => {
+                self.atomic(room, *remote, |word| change.apply(word))
+            }
+        };
+        match outcome {
+            // An unreliable connection knows no negative answers: what fails there is lost.
+            Outcome::Wait(wait) if pair.ty == QpType::Uc && wait != Wait::Room => {
+                Outcome::Done(item.task.len() as u32)
+            }
+            Outcome::Failed(_) if pair.ty == QpType::Uc => Outcome::Done(item.task.len() as u32),
+            outcome => outcome,
+        }
+    }
+
+    /// The peer's region with this key, if its queue pair may lend it.
+    fn region(&mut self, rkey: u32) -> Result<&Arc<MappedRegion>, Status> {
+        let (Some(outbox), Some(peer)) = (&self.outbox, &self.peer) else {
+            return Err(Status::RemoteOperation);
+        };
+        let cached = &mut self.regions[rkey as usize % CACHED_REGIONS];
+        let known = cached.as_ref().is_some_and(|region| region.rkey == rkey && region.is_alive());
+        if !known {
+            *cached = None;
+            let region = peer.region(rkey).filter(|region| region.pd == outbox.pd);
+            *cached = Some(region.ok_or(Status::RemoteAccess)?);
+        }
+        cached.as_ref().ok_or(Status::RemoteAccess)
+    }
+
+    /// Where `remote` is here, if the peer's queue pair takes messages and lends it for `access`.
+    fn target(&mut self, remote: RemoteSlice, access: Access) -> Result<*mut u8, Outcome> {
+        match &self.outbox {
+            Some(outbox) if outbox.is_ready() => {}
+            Some(outbox) => return Err(outbox.not_ready()),
+            None => return Err(Outcome::Wait(Wait::NotReady)),
+        }
+        if remote.len == 0 {
+            return Ok(NonNull::dangling().as_ptr()); // No bytes, no key: as on hardware.
+        }
+        let region = self.region(remote.rkey).map_err(Outcome::Failed)?;
+        if !region.access.contains(access) {
+            return Err(Outcome::Failed(Status::RemoteAccess));
+        }
+        region.at(remote.addr, remote.len).ok_or(Outcome::Failed(Status::RemoteAccess))
+    }
+
+    fn write(&mut self, bytes: &Bytes, remote: RemoteSlice, imm: Option<u32>) -> Outcome {
+        let target = match self.target(remote, Access::REMOTE_WRITE) {
+            Ok(target) => target,
+            Err(outcome) => return outcome,
+        };
+        let len = bytes.len();
+        let Some(imm) = imm else {
+            // SAFETY: both ranges are checked and mapped; peers may race with either side of shared
+            // memory, which the copy tolerates.
+            unsafe { copy_forward(target, bytes.start(), len) };
+            return Outcome::Done(len as u32);
+        };
+        let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };
+        if !outbox.has_receive() {
+            return Outcome::Wait(Wait::Receive);
+        }
+        if outbox.room(1) == 0 {
+            return Outcome::Wait(Wait::Room);
+        }
+        if !outbox.take_receive() {
+            return Outcome::Wait(Wait::Receive);
+        }
+        if len <= CELL_PAYLOAD_BYTES {
+            let mut small = [0; CELL_PAYLOAD_BYTES];
+            // SAFETY: `small` has room for `len` bytes, which the source has; a single look at memory
+            // that may be shared, so that the target and the cell get the same bytes.
+            unsafe { copy_forward(small.as_mut_ptr(), bytes.start(), len) };
+            let words = words_of(&small[..len]);
+            // SAFETY: as for the copy above.
+            unsafe { store_small(target, &small[..len], &words) };
+            let used = len.div_ceil(8);
+            outbox.put(CellKind::WriteImm, len as u8, imm, len as u64, &words[..used]);
+        } else {
+            // SAFETY: as for the copy above.
+            unsafe { copy_forward(target, bytes.start(), len) };
+            outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u64, &[]);
+        }
+        outbox.ring_doorbell();
+        Outcome::Done(len as u32)
+    }
+
+    fn read(&mut self, room: &Room, remote: RemoteSlice) -> Outcome {
+        match self.target(remote, Access::REMOTE_READ) {
+            Ok(source) => {
+                // SAFETY: both ranges are checked, mapped, and of this length (posting compared them);
+                // peers may race with shared memory, which the copy tolerates.
+                unsafe { copy_forward(room.start(), source, remote.len as usize) };
+                Outcome::Done(remote.len as u32)
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn atomic(
+        &mut self,
+        room: &Room,
+        remote: RemoteSlice,
+        change: impl Fn(&AtomicU64) -> u64,
+    ) -> Outcome {
+        let word = match self.target(remote, Access::REMOTE_ATOMIC) {
+            Ok(word) => word,
+            Err(outcome) => return outcome,
+        };
+        if !remote.addr.is_multiple_of(8) {
+            return Outcome::Failed(Status::RemoteInvalidRequest);
+        }
+        // SAFETY: 8 bytes in range (posting checked the length), and aligned: regions start at a page on
+        // both sides, and the address there is a multiple of 8.
+        let old = change(unsafe { &*word.cast::<AtomicU64>() });
+        // SAFETY: posting checked that there is room for 8 bytes.
+        unsafe { copy_forward(room.start(), old.to_ne_bytes().as_ptr(), 8) };
+        Outcome::Done(8)
+    }
+}
+
+/// Stores up to 48 bytes into a peer's memory, low addresses first, aligned words whole.
+///
+/// # Safety
+/// `target` must be mapped for writing `bytes.len()` bytes; `words` holds the same bytes.
+#[inline]
+unsafe fn store_small(target: *mut u8, bytes: &[u8], words: &[u64; CELL_PAYLOAD_BYTES / 8]) {
+    let whole = bytes.len() / 8;
+    if !target.addr().is_multiple_of(8) {
+        // SAFETY: passed on from the caller.
+        return unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
+    }
+    for (i, word) in words.iter().take(whole).enumerate() {
+        // SAFETY: word `i` lies in the range, aligned; the owner of the memory may look at it any time,
+        // which is why it is an atomic store. Release: whoever sees a word sees those before it.
+        unsafe { (*target.cast::<AtomicU64>().add(i)).store(*word, Ordering::Release) };
+    }
+    let rest = &bytes[whole * 8..];
+    if !rest.is_empty() {
+        // SAFETY: the rest of the same range.
+        unsafe { copy_forward(target.add(whole * 8), rest.as_ptr(), rest.len()) };
+    }
+}
+
+/// Puts a SEND into the peer's inbox, in pieces as there is room; `sent` bytes are there already.
+fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<usize>) -> Outcome {
+    let len = bytes.len();
+    if !outbox.is_ready() {
+        return outbox.not_ready();
+    }
+    let mut done = match *sent {
+        Some(done) => done,
+        None => {
+            if !outbox.has_receive() {
+                return Outcome::Wait(Wait::Receive);
+            }
+            if outbox.room(1) == 0 {
+                return Outcome::Wait(Wait::Room);
+            }
+            if len as u64 > outbox.receive_length() {
+                outbox.take_receive();
+                outbox.put(CellKind::TooLong, CARRIES_NOTHING, 0, len as u64, &[]);
+                return Outcome::Failed(Status::RemoteInvalidRequest);
+            }
+            if !outbox.take_receive() {
+                return Outcome::Wait(Wait::Receive);
+            }
+            let kind = if imm.is_some() { CellKind::SendImm } else { CellKind::Send };
+            let (words, carried) = piece(bytes, 0);
+            let used = carried.div_ceil(8);
+            outbox.put(kind, carried as u8, imm.unwrap_or(0), len as u64, &words[..used]);
+            carried
+        }
+    };
+    while done < len {
+        if outbox.room(1) == 0 {
+            *sent = Some(done);
+            return Outcome::Wait(Wait::Room);
+        }
+        let (words, carried) = piece(bytes, done);
+        outbox.put(CellKind::More, carried as u8, 0, 0, &words[..carried.div_ceil(8)]);
+        done += carried;
+    }
+    Outcome::Done(len as u32)
+}
+
+/// The next bytes of a message that fit a cell, from `offset` on.
+#[inline]
+pub(super) fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize) {
+    let carried = (bytes.len() - offset).min(CELL_PAYLOAD_BYTES);
+    let mut words = [0u64; CELL_PAYLOAD_BYTES / 8];
+    // SAFETY: `carried` bytes from `offset` on lie in the message, and `words` has room for 48; the
+    // source may be shared, which the copy tolerates.
+    unsafe { copy_forward(words.as_mut_ptr().cast(), bytes.start().add(offset), carried) };
+    (words, carried)
+}

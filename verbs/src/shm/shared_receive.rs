@@ -1,0 +1,135 @@
+//! Receives that several senders use: shared receive queues, and those of datagrams.
+//!
+//! Several senders cannot each count for themselves, so the number of posted receives is one word in a
+//! page that all of them map. A hostile sender can take or add credits: it can keep the others waiting, as
+//! it could by sending on hardware, and make messages arrive that have no receive, which wait or are
+//! dropped.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use rustix::io;
+
+use super::memfd;
+use super::receive::Receive;
+use crate::memory::mapping::{Mapping, PAGE_BYTES};
+use crate::{Buffer, PostError};
+
+/// The word that counts posted receives which no sender has taken.
+#[derive(Debug)]
+pub(super) struct CreditPage {
+    mapping: Mapping,
+    file: Option<OwnedFd>,
+}
+
+impl CreditPage {
+    pub(super) fn create() -> io::Result<CreditPage> {
+        let (file, mapping) = memfd::create("farcall-credit", PAGE_BYTES)?;
+        Ok(CreditPage { mapping, file: Some(file) })
+    }
+
+    /// A peer's.
+    pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<CreditPage> {
+        Ok(CreditPage { mapping: memfd::map_foreign(file, PAGE_BYTES, true)?, file: None })
+    }
+
+    /// The file of a page of ours.
+    pub(super) fn file(&self) -> Option<&OwnedFd> {
+        self.file.as_ref()
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the first word of a mapped page, which only atomics touch on either side.
+        unsafe { &*self.mapping.start().cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    pub(super) fn available(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
+    }
+
+    /// Takes one, if there is one.
+    #[inline]
+    pub(super) fn take(&self) -> bool {
+        self.word()
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
+            .is_ok()
+    }
+
+    #[inline]
+    pub(super) fn give(&self, count: u32) {
+        self.word().fetch_add(count, Ordering::AcqRel);
+    }
+
+    /// A sender is gone: gives back what it had taken for messages that never came. What it claims is
+    /// believed up to the number of messages that its inbox could have held.
+    pub(super) fn settle(&self, taken: u32, arrived: u32, cells: u32) {
+        let lost = taken.wrapping_sub(arrived);
+        if lost <= cells {
+            self.give(lost);
+        }
+    }
+}
+
+/// A queue of receives that several queue pairs, or several senders of one, draw from.
+#[derive(Debug)]
+pub(super) struct ReceivePool {
+    receives: ArrayQueue<Receive>,
+    pub(super) credit: Arc<CreditPage>,
+    pub(super) pd: u32,
+}
+
+impl ReceivePool {
+    pub(super) fn new(max_wr: usize, pd: u32) -> io::Result<ReceivePool> {
+        let credit = Arc::new(CreditPage::create()?);
+        Ok(ReceivePool { receives: ArrayQueue::new(max_wr), credit, pd })
+    }
+
+    pub(super) fn post(
+        &self,
+        id: u64,
+        buffer: Option<Buffer>,
+    ) -> Result<(), (PostError, Option<Buffer>)> {
+        self.receives
+            .push(Receive { id, buffer })
+            .map_err(|receive| (PostError::QueueFull, receive.buffer))?;
+        self.credit.give(1);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn pop(&self) -> Option<Receive> {
+        self.receives.pop()
+    }
+
+    /// How many more may be posted.
+    pub(super) fn room(&self) -> usize {
+        self.receives.capacity() - self.receives.len()
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.receives.capacity()
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(super) pool: Arc<ReceivePool>,
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(max_wr: usize, pd: u32) -> io::Result<SharedReceiveQueue> {
+        Ok(SharedReceiveQueue { pool: Arc::new(ReceivePool::new(max_wr, pd)?) })
+    }
+
+    pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+        if buffer.as_ref().is_some_and(|buffer| buffer.pd() != self.pool.pd) {
+            return Err(PostError::Foreign);
+        }
+        self.pool.post(id, buffer).map_err(|(error, _)| error)
+    }
+}

@@ -1,0 +1,271 @@
+//! Work that cannot be carried out at once: it waits, in order, for the peer to post a receive, to take
+//! what is in its inbox, or to connect. Whoever polls tries again, and so does the control thread.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::completion_queue::SendDone;
+use super::datagram::To;
+use super::pair::{Pair, gate};
+use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
+
+/// `rnr_retry` that means: for ever.
+const RETRY_FOR_EVER: u8 = 7;
+
+/// How far a work request got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Carried out, with this many bytes.
+    Done(u32),
+    /// Not yet.
+    Wait(Wait),
+    /// Never.
+    Failed(Status),
+}
+
+/// What a work request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The peer has not connected.
+    NotReady,
+    /// The peer has posted no receive.
+    Receive,
+    /// The peer's inbox is full.
+    Room,
+}
+
+/// Bytes to be sent.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// In a private buffer that the queue pair holds until the work request is retired, or in the
+    /// caller's slice for the time of the post.
+    At(*const u8, usize),
+    /// Copied, because the caller's slice could not be sent at once.
+    Copied(Box<[u8]>),
+    /// In a shared region.
+    Shared(SharedSlice),
+}
+
+impl Bytes {
+    #[inline]
+    pub(super) fn start(&self) -> *const u8 {
+        match self {
+            Bytes::At(start, _) => *start,
+            Bytes::Copied(bytes) => bytes.as_ptr(),
+            Bytes::Shared(slice) => slice.start(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Bytes::At(_, len) => *len,
+            Bytes::Copied(bytes) => bytes.len(),
+            Bytes::Shared(slice) => slice.len(),
+        }
+    }
+}
+
+/// Room for what is read.
+#[derive(Debug)]
+pub(super) enum Room {
+    /// In a private buffer that the queue pair holds until the work request is retired.
+    At(*mut u8),
+    /// In a shared region.
+    Shared(SharedSlice),
+}
+
+impl Room {
+    #[inline]
+    pub(super) fn start(&self) -> *mut u8 {
+        match self {
+            Room::At(start) => *start,
+            Room::Shared(slice) => slice.start(),
+        }
+    }
+}
+
+/// What an atomic does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    CompareAndSwap { expected: u64, new: u64 },
+    Add(u64),
+}
+
+impl Change {
+    pub(super) fn apply(self, word: &AtomicU64) -> u64 {
+        match self {
+            Change::Add(add) => word.fetch_add(add, Ordering::SeqCst),
+            Change::CompareAndSwap { expected, new } => {
+                match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Task {
+    /// `sent`: bytes in the inbox already, once it has begun.
+    Send {
+        bytes: Bytes,
+        imm: Option<u32>,
+        sent: Option<usize>,
+    },
+    Datagram {
+        bytes: Bytes,
+        imm: Option<u32>,
+        to: To,
+    },
+    Write {
+        bytes: Bytes,
+        remote: RemoteSlice,
+        imm: Option<u32>,
+    },
+    Read {
+        room: Room,
+        remote: RemoteSlice,
+    },
+    Atomic {
+        room: Room,
+        remote: RemoteSlice,
+        change: Change,
+    },
+}
+
+impl Task {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Task::Send { bytes, .. } | Task::Datagram { bytes, .. } | Task::Write { bytes, .. } => {
+                bytes.len() as u64
+            }
+            Task::Read { remote, .. } | Task::Atomic { remote, .. } => remote.len,
+        }
+    }
+
+    fn opcode(&self) -> CompletionOpcode {
+        match self {
+            Task::Send { .. } | Task::Datagram { .. } => CompletionOpcode::Send,
+            Task::Write { .. } => CompletionOpcode::Write,
+            Task::Read { .. } => CompletionOpcode::Read,
+            Task::Atomic { change: Change::Add(_), .. } => CompletionOpcode::FetchAdd,
+            Task::Atomic { .. } => CompletionOpcode::CompareAndSwap,
+        }
+    }
+}
+
+/// An accepted work request.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) task: Task,
+    /// Counts the send work requests of its queue pair.
+    pub(super) number: u64,
+    pub(super) id: u64,
+    pub(super) signaled: bool,
+    /// Which queue pair it completes on.
+    pub(super) pair: u64,
+    pub(super) qp: u32,
+}
+
+// SAFETY: the addresses in `Bytes::At` and `Room::At` lead to a private buffer that stays with the queue
+// pair until this item is retired or dropped; nobody else touches it meanwhile.
+unsafe impl Send for Item {}
+
+impl Item {
+    /// Its end.
+    pub(super) fn done(&self, status: Status, byte_len: u32) -> SendDone {
+        SendDone {
+            pair: self.pair,
+            qp: self.qp,
+            number: self.number,
+            id: self.id,
+            opcode: self.task.opcode(),
+            status,
+            byte_len,
+        }
+    }
+
+    /// The caller's slice is about to go away.
+    pub(super) fn keep_bytes(&mut self) {
+        if let Task::Send { bytes, .. } | Task::Write { bytes, .. } | Task::Datagram { bytes, .. } =
+            &mut self.task
+            && let Bytes::At(start, len) = *bytes
+        {
+            // SAFETY: the caller's slice, still borrowed by the post that calls this.
+            let slice = unsafe { std::slice::from_raw_parts(start, len) };
+            *bytes = Bytes::Copied(slice.into());
+        }
+    }
+}
+
+/// What waits, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct SlowQueue {
+    items: VecDeque<Item>,
+    /// What the oldest waits for, and since when.
+    waiting: Option<(Wait, u64)>,
+}
+
+impl SlowQueue {
+    pub(super) fn push(&mut self, item: Item) {
+        self.items.push_back(item);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Item> {
+        self.waiting = None;
+        self.items.pop_front()
+    }
+
+    /// Tries what waits; the caller holds the lock. `true`: some still does.
+    pub(super) fn run(&mut self, pair: &Pair) -> bool {
+        while let Some(item) = self.items.front_mut() {
+            // SAFETY: the lock is held (`self` is what it guards) and the queue is not empty.
+            let side = unsafe { pair.side() };
+            match side.execute(pair, item) {
+                Outcome::Done(len) => {
+                    let done = item.done(Status::Success, len);
+                    if item.signaled {
+                        pair.complete(done);
+                    }
+                    self.pop();
+                }
+                Outcome::Wait(wait) => {
+                    let now = pair.context.now_ns();
+                    let since = match self.waiting {
+                        Some((same, since)) if same == wait => since,
+                        _ => now,
+                    };
+                    self.waiting = Some((wait, since));
+                    let waited = now.saturating_sub(since);
+                    let (limit, status) = match wait {
+                        Wait::NotReady => (side.retry_timeout_ns, Status::RetryExceeded),
+                        Wait::Receive if side.rnr_retry == RETRY_FOR_EVER => return true,
+                        Wait::Receive => {
+                            let limit = side.rnr_timer_ns.saturating_mul(side.rnr_retry.into());
+                            (limit, Status::RnrRetryExceeded)
+                        }
+                        // As long as the peer lives: its control thread would tell.
+                        Wait::Room => return true,
+                    };
+                    if waited < limit {
+                        return true;
+                    }
+                    self.fail(pair, status);
+                }
+                Outcome::Failed(status) => self.fail(pair, status),
+            }
+        }
+        pair.gate.fetch_and(!gate::SLOW, Ordering::SeqCst);
+        false
+    }
+
+    /// The oldest ends with `status`, the rest is flushed, and so will be all that comes.
+    fn fail(&mut self, pair: &Pair, status: Status) {
+        if let Some(item) = self.pop() {
+            pair.complete(item.done(status, 0));
+        }
+        pair.enter_error();
+        pair.flush(self);
+    }
+}

@@ -1,0 +1,199 @@
+//! A bounded queue from one thread to one other, inside this process: posted receives on their way from
+//! the queue pair's owner to the owner of the completion queue.
+
+use std::mem::MaybeUninit;
+
+use crossbeam_utils::CachePadded;
+
+use super::sync::{AtomicU32, Ordering};
+
+#[cfg(loom)]
+use loom::{cell::UnsafeCell, sync::Arc};
+#[cfg(not(loom))]
+use std::sync::Arc;
+
+/// The standard cell behind loom's interface.
+#[cfg(not(loom))]
+#[derive(Debug)]
+struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    fn new(value: T) -> Self {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+struct Shared<T> {
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    /// Entries pushed since the beginning, wrapping; written by the producer.
+    tail: CachePadded<AtomicU32>,
+    /// Entries popped since the beginning, wrapping; written by the consumer.
+    head: CachePadded<AtomicU32>,
+}
+
+// SAFETY: a slot is touched by the producer while `tail - head` leaves it free, and by the consumer once
+// `tail` (release, acquire) has covered it; never by both.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    #[inline]
+    fn slot(&self, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
+        &self.slots[position as usize & (self.slots.len() - 1)]
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let (mut head, tail) =
+            (self.head.load(Ordering::Acquire), self.tail.load(Ordering::Acquire));
+        while head != tail {
+            // SAFETY: both sides are gone, and the slots from head to tail are filled.
+            self.slot(head).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+            head = head.wrapping_add(1);
+        }
+    }
+}
+
+/// The end that pushes.
+pub(crate) struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: u32,
+    /// The last `head` seen: looked up again only when the queue seems full.
+    head: u32,
+}
+
+/// The end that pops.
+pub(crate) struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: u32,
+    /// The last `tail` seen: looked up again only when the queue seems empty.
+    tail: u32,
+}
+
+/// A queue with room for at least `capacity` entries.
+pub(crate) fn queue<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let slots =
+        (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let shared = Arc::new(Shared {
+        slots,
+        tail: CachePadded::new(AtomicU32::new(0)),
+        head: CachePadded::new(AtomicU32::new(0)),
+    });
+    let producer = Producer { shared: shared.clone(), tail: 0, head: 0 };
+    (producer, Consumer { shared, head: 0, tail: 0 })
+}
+
+impl<T> Producer<T> {
+    /// Takes the entry, or gives it back when there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
+        if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len() {
+            self.head = self.shared.head.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len() {
+                return Err(entry);
+            }
+        }
+        // SAFETY: the slot is free: the consumer has moved `head` past it, and there is one producer.
+        self.shared.slot(self.tail).with_mut(|slot| unsafe {
+            (*slot).write(entry);
+        });
+        self.tail = self.tail.wrapping_add(1);
+        self.shared.tail.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<T> Consumer<T> {
+    /// The oldest entry.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        if self.head == self.tail {
+            self.tail = self.shared.tail.load(Ordering::Acquire);
+            if self.head == self.tail {
+                return None;
+            }
+        }
+        // SAFETY: the producer has filled this slot and moved `tail` past it; there is one consumer.
+        let entry =
+            self.shared.slot(self.head).with_mut(|slot| unsafe { (*slot).assume_init_read() });
+        self.head = self.head.wrapping_add(1);
+        self.shared.head.store(self.head, Ordering::Release);
+        Some(entry)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn it_is_a_bounded_queue(pushes in proptest::collection::vec(any::<bool>(), 0..400)) {
+            let (mut producer, mut consumer) = queue(8);
+            let mut model = VecDeque::new();
+            for (i, push) in pushes.into_iter().enumerate() {
+                if push {
+                    prop_assert_eq!(producer.push(i).is_ok(), model.len() < 8);
+                    if model.len() < 8 {
+                        model.push_back(i);
+                    }
+                } else {
+                    prop_assert_eq!(consumer.pop(), model.pop_front());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_popped_is_dropped_once() {
+        let counted = Arc::new(());
+        let (mut producer, mut consumer) = queue(4);
+        for _ in 0..3 {
+            producer.push(Arc::clone(&counted)).unwrap();
+        }
+        drop(consumer.pop());
+        drop((producer, consumer));
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod ring_loom {
+    use super::*;
+
+    #[test]
+    fn ring_entries_arrive_in_order_and_whole() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = queue(2);
+            let pushing = loom::thread::spawn(move || {
+                for i in 0..3u32 {
+                    let mut entry = Box::new(i);
+                    while let Err(back) = producer.push(entry) {
+                        entry = back;
+                        loom::thread::yield_now();
+                    }
+                }
+            });
+            for i in 0..3u32 {
+                let entry = loop {
+                    match consumer.pop() {
+                        Some(entry) => break entry,
+                        None => loom::thread::yield_now(),
+                    }
+                };
+                assert_eq!(*entry, i);
+            }
+            pushing.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,193 @@
+//! What a context and its peers say to each other over a Unix socket: fixed records, with descriptors
+//! beside them. Nothing here is on the data path.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Changes when any record or any shared memory layout does.
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
+
+/// The most descriptors beside one record.
+pub(crate) const MAX_FDS: usize = 3;
+
+/// Identifies a context.
+pub(crate) type Gid = [u8; 16];
+
+/// What is asked.
+pub(crate) mod ask {
+    /// Who are you: the answer carries the file of region words.
+    pub(crate) const HELLO: u32 = 1;
+    /// Connect to a queue pair: the answer carries its inbox.
+    pub(crate) const ATTACH: u32 = 2;
+    /// A region by its key: the answer carries its file.
+    pub(crate) const REGION: u32 = 3;
+    /// No question: what was attached is gone. There is no answer.
+    pub(crate) const CLOSED: u32 = 4;
+}
+
+/// How an answer ends.
+pub(crate) mod answer {
+    pub(crate) const OK: u32 = 0;
+    pub(crate) const VERSION: u32 = 1;
+    pub(crate) const NO_QUEUE_PAIR: u32 = 2;
+    pub(crate) const TAKEN: u32 = 3;
+    pub(crate) const TYPE: u32 = 4;
+    pub(crate) const NO_REGION: u32 = 5;
+    pub(crate) const RESOURCES: u32 = 6;
+    pub(crate) const MALFORMED: u32 = 7;
+
+    /// In words.
+    pub(crate) fn reason(status: u32) -> &'static str {
+        match status {
+            VERSION => "it speaks another version of the shared-memory protocol",
+            NO_QUEUE_PAIR => "its queue pair is gone, or was never there",
+            TAKEN => "its queue pair is connected to somebody else",
+            TYPE => "its queue pair is of another type",
+            NO_REGION => "it has no memory region with this key",
+            RESOURCES => "it has no memory or descriptors left",
+            MALFORMED => "it did not understand the question",
+            _ => "for a reason unknown to this version",
+        }
+    }
+}
+
+/// A question.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub(crate) struct Question {
+    pub(crate) what: u32,
+    pub(crate) version: u32,
+    /// ATTACH, CLOSED: who asks.
+    pub(crate) gid: Gid,
+    pub(crate) from_qp: u32,
+    /// ATTACH, CLOSED: the queue pair meant; ATTACH: its type, and the secret of its endpoint.
+    pub(crate) to_qp: u32,
+    pub(crate) secret: u64,
+    pub(crate) ty: u32,
+    /// REGION: the key wanted.
+    pub(crate) rkey: u32,
+}
+
+/// An answer.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub(crate) struct Answer {
+    pub(crate) status: u32,
+    /// ATTACH: the inbox's layout.
+    pub(crate) cells: u32,
+    pub(crate) lengths: u32,
+    /// ATTACH, REGION: the protection domain.
+    pub(crate) pd: u32,
+    /// ATTACH: 1 if its receives are counted in a shared credit page, which is the second descriptor.
+    pub(crate) shared_credit: u32,
+    /// REGION: what peers may do, where its word is, and what it holds while the region lives.
+    pub(crate) access: u32,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    /// REGION: where it is and how long.
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+}
+
+/// Sends a record and its descriptors; `DONTWAIT` where the sender must not block.
+pub(crate) fn send<T: IntoBytes + Immutable>(
+    socket: BorrowedFd<'_>,
+    record: &T,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let sent = io::retry_on_intr(|| {
+        sendmsg(
+            socket,
+            &[IoSlice::new(record.as_bytes())],
+            &mut control,
+            flags | SendFlags::NOSIGNAL,
+        )
+    })?;
+    if sent == size_of::<T>() { Ok(()) } else { Err(io::Errno::MSGSIZE) }
+}
+
+/// Receives one record and its descriptors; `None` at the end of the connection.
+pub(crate) fn receive<T: FromBytes + IntoBytes>(
+    socket: impl AsFd,
+    flags: RecvFlags,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut record = T::new_zeroed();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = io::retry_on_intr(|| {
+        recvmsg(
+            socket.as_fd(),
+            &mut [IoSliceMut::new(record.as_mut_bytes())],
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    // A record of another size is not ours; descriptors that did not fit are lost.
+    if got.bytes != size_of::<T>() || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(io::Errno::BADMSG);
+    }
+    Ok(Some((record, fds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_record_arrives_with_its_descriptors() {
+        let (ours, theirs) = pair();
+        let question = Question { what: ask::REGION, rkey: 7, ..Question::default() };
+        let fds = [ours.as_fd(), theirs.as_fd()];
+        send(ours.as_fd(), &question, &fds, SendFlags::empty()).unwrap();
+        let (got, fds) = receive::<Question>(&theirs, RecvFlags::empty()).unwrap().unwrap();
+        assert_eq!((got, fds.len()), (question, 2));
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_not_an_error() {
+        let (ours, theirs) = pair();
+        drop(ours);
+        assert!(receive::<Question>(&theirs, RecvFlags::empty()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_record_of_another_size_is_refused() {
+        let (ours, theirs) = pair();
+        send(ours.as_fd(), &7u32, &[], SendFlags::empty()).unwrap();
+        let got = receive::<Question>(&theirs, RecvFlags::empty());
+        assert_eq!(got.unwrap_err(), io::Errno::BADMSG);
+    }
+}

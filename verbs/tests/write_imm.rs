@@ -1,0 +1,122 @@
+//! WRITE_WITH_IMM from end to end: between two threads, each with a device of its own.
+
+use std::thread;
+
+use farcall_verbs::{
+    Access, CompletionOpcode, CompletionQueue, ConnectOptions, Device, Endpoint, ProtectionDomain,
+    QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion, Status, WorkCompletion,
+    WorkRequest,
+};
+
+struct End {
+    _pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: QueuePair,
+    region: SharedRegion,
+}
+
+impl End {
+    fn new() -> End {
+        let device = Device::open("shm").unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(1024, None).unwrap();
+        let config = QueuePairConfig::new(QpType::Rc, &cq, &cq);
+        let qp = pd.create_qp(config).unwrap();
+        let region = pd.alloc_shared(1 << 20, Access::REMOTE_WRITE).unwrap();
+        End { _pd: pd, cq, qp, region }
+    }
+
+    fn connect(&mut self, peer: &Endpoint) {
+        self.qp.connect(peer, &ConnectOptions::default()).unwrap();
+    }
+
+    /// The next `out.len()` completions.
+    fn completions(&mut self, count: usize) -> Vec<WorkCompletion> {
+        let mut out: Vec<_> = (0..count).map(|_| WorkCompletion::default()).collect();
+        let mut got = 0;
+        for _ in 0..2_000_000_000u64 {
+            got += self.cq.poll(&mut out[got..]).unwrap();
+            if got == count {
+                return out;
+            }
+            std::hint::spin_loop();
+        }
+        panic!("{got} of {count} completions came");
+    }
+}
+
+fn pair() -> (End, End) {
+    let (mut a, mut b) = (End::new(), End::new());
+    b.qp.post_recvs(0..128).unwrap();
+    a.qp.post_recvs(0..128).unwrap();
+    let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
+    a.connect(&to_b);
+    b.connect(&to_a);
+    (a, b)
+}
+
+#[test]
+fn every_length_arrives_in_memory_and_small_ones_in_the_completion() {
+    let (mut a, mut b) = pair();
+    for len in 0..=256usize {
+        for offset in [0, 3] {
+            let message: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            let remote = b.region.remote().slice(offset, len as u64).unwrap();
+            let request = WorkRequest::write(&message[..], remote).imm(len as u32).signaled(9);
+            a.qp.post_send_one(request).unwrap();
+            let sent = a.completions(1).remove(0);
+            assert_eq!(
+                (sent.id, sent.status, sent.opcode),
+                (9, Status::Success, CompletionOpcode::Write)
+            );
+            let got = b.completions(1).remove(0);
+            assert_eq!(got.opcode, CompletionOpcode::RecvWriteWithImm);
+            assert_eq!((got.imm, got.byte_len), (Some(len as u32), len as u32));
+            assert_eq!(got.payload(), (len <= 48).then_some(&message[..]));
+            let mut landed = vec![0; len];
+            b.region.copy_out(offset as usize, &mut landed);
+            assert_eq!(landed, message);
+            b.qp.post_recvs(0..1).unwrap();
+        }
+    }
+}
+
+#[test]
+fn two_threads_answer_each_other() {
+    const ROUNDS: u64 = 20_000;
+    let (mut a, mut b) = pair();
+    let to_a: RemoteRegion = a.region.remote();
+    let to_b: RemoteRegion = b.region.remote();
+    let answering = thread::spawn(move || {
+        let (mut round, mut retired) = (0, 0);
+        while round < ROUNDS {
+            let got = b.completions(1).remove(0);
+            if got.opcode == CompletionOpcode::Write {
+                retired += 1;
+                continue;
+            }
+            b.qp.post_recvs(round..round + 1).unwrap();
+            let slot = to_a.slice(round % 64 * 64, 32).unwrap();
+            let request = WorkRequest::write(got.payload().unwrap(), slot).imm(got.imm.unwrap());
+            b.qp.post_send_one(match round % 32 {
+                31 => request.signaled(round),
+                _ => request.unsignaled(),
+            })
+            .unwrap();
+            round += 1;
+        }
+        assert!(retired >= ROUNDS / 32 - 1);
+    });
+    for round in 0..ROUNDS {
+        let message = [round.to_ne_bytes(); 4].concat();
+        let slot = to_b.slice(round % 64 * 64, 32).unwrap();
+        let request = WorkRequest::write(&message[..], slot).imm(round as u32);
+        a.qp.post_send_one(request.signaled(round)).unwrap();
+        let mut got = a.completions(2);
+        got.sort_by_key(|completion| completion.imm);
+        assert_eq!(got[0].opcode, CompletionOpcode::Write);
+        assert_eq!((got[1].imm, got[1].payload()), (Some(round as u32), Some(&message[..])));
+        a.qp.post_recvs(round..round + 1).unwrap();
+    }
+    answering.join().unwrap();
+}
