@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use farcall::{
-    CallError, Connection, ConnectionOptions, PollClient, RpcError, RunningServer, ServiceClient,
+    CallError, Channel, ChannelOptions, Connection, ConnectionOptions, PollClient, RpcError,
+    RunningServer, ServiceClient,
 };
 use farcall_core::Server;
 use serde::{Deserialize, Serialize};
@@ -236,6 +237,13 @@ fn running() -> Running {
 }
 
 impl Running {
+    fn client(&self) -> ShapesClient {
+        let description = <ShapesClient as ServiceClient>::DESCRIPTION;
+        let options = ChannelOptions::default();
+        let channel = Channel::connect(self.memory.clone(), description, options).unwrap();
+        ShapesClient::from_channel(channel)
+    }
+
     fn poll_client(&self) -> ShapesPollClient {
         let description = <ShapesPollClient as PollClient>::DESCRIPTION;
         let options = ConnectionOptions::default();
@@ -276,6 +284,40 @@ fn every_shape_of_method_is_called() {
     assert_eq!(client.many(3).unwrap(), [&b""[..], b"\x01", b"\x02\x02"]);
     assert_eq!(client.pair().unwrap(), (Bytes::from_static(b"pair"), 2));
     assert_eq!(running.implementation.calls.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn calls_can_be_waited_for_without_an_executor() {
+    let running = running();
+    let client = running.client();
+    client.nothing().wait().unwrap();
+    assert_eq!(client.lend(&Point { x: 1, y: 2 }).wait(), Ok(Point { x: 2, y: 1 }));
+    assert_eq!(client.find(b"key").wait(), Ok(Some(Bytes::from_static(b"key"))));
+    assert_eq!(client.find(b"").wait(), Err(CallError::Service(Refusal::NoSuchKey)));
+    assert_eq!(client.later_or_not(2).wait(), Ok(2));
+    assert_eq!(client.panics().wait(), Err(RpcError::HandlerPanicked));
+    let late = client.one(1).deadline(std::time::Duration::ZERO).wait();
+    assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+}
+
+#[tokio::test]
+async fn calls_are_futures_for_any_executor() {
+    let running = running();
+    let client = running.client();
+    let calls: Vec<_> = (0..100_u32)
+        .map(|n| {
+            let client = client.clone();
+            // Nothing of the arguments is borrowed by the call.
+            let key = n.to_le_bytes();
+            let call = client.echo_slice(&key);
+            tokio::spawn(async move { (call.await, client.later_or_not(n).await) })
+        })
+        .collect();
+    for (n, call) in (0..100_u32).zip(calls) {
+        let (echo, later) = call.await.unwrap();
+        assert_eq!(echo.unwrap(), n.to_le_bytes());
+        assert_eq!(later.is_ok(), n.is_multiple_of(2));
+    }
 }
 
 #[test]

@@ -25,3 +25,10 @@ pub use server::{CallContext, CancelPolicy, Reply, RunningServer, Server, Server
 pub use service::{
     Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
 };
+
+#[cfg(test)]
+extern crate self as farcall_core;
+
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;

@@ -86,6 +86,16 @@ impl Form {
         }
     }
 
+    /// Does serde have a part in it?
+    pub(crate) fn has_serde(&self) -> bool {
+        match self {
+            Form::Serde => true,
+            Form::Raw | Form::Whole | Form::Fixed => false,
+            Form::Opt(form) | Form::Seq(form) => form.has_serde(),
+            Form::Tuple(forms) => forms.iter().any(Form::has_serde),
+        }
+    }
+
     /// The form as a type.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
         match self {
@@ -143,8 +153,12 @@ pub(crate) fn is_borrowed_by_serde(ty: &TypePath) -> bool {
 /// These tokens, placed where the type is written, so that errors about the type point there. Names still resolve as
 /// everywhere in generated code, also where a macro of the user's gave the type.
 pub(crate) fn placed(ty: &Type, tokens: TokenStream) -> TokenStream {
-    let span = Span::call_site().located_at(ty.span());
-    respanned(tokens, span)
+    respanned(tokens, span_at(ty))
+}
+
+/// The span of tokens that are [`placed`].
+pub(crate) fn span_at(ty: &Type) -> Span {
+    Span::call_site().located_at(ty.span())
 }
 
 fn respanned(tokens: TokenStream, span: Span) -> TokenStream {

@@ -127,6 +127,13 @@ impl Channel {
         let _ = self.inner.ended.recv_timeout(CLOSE_BOUND);
     }
 
+    /// A handle whose I/O thread a test plays.
+    #[cfg(test)]
+    pub(super) fn detached(shared: &Arc<Shared>, metrics: Metrics) -> Channel {
+        let inner = Inner { shared: shared.clone(), metrics, ended: bounded(0).1 };
+        Channel { inner: Arc::new(inner), timeout_ns: 10_000_000_000 }
+    }
+
     pub(super) fn shared(&self) -> &Shared {
         &self.inner.shared
     }

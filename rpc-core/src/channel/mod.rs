@@ -14,6 +14,9 @@ mod redial;
 mod shared;
 mod thread;
 
+#[cfg(test)]
+mod tests;
+
 pub use call::Call;
 pub use handle::Channel;
 pub use options::{ChannelOptions, ReconnectPolicy};

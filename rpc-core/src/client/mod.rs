@@ -9,3 +9,6 @@ pub use connection::Connection;
 pub(crate) use connection::unencodable;
 pub use options::ConnectionOptions;
 pub use pending::PendingCall;
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,9 @@ mod table;
 mod thread;
 mod turn;
 
+#[cfg(test)]
+mod tests;
+
 pub use builder::{CancelPolicy, ReadAddress, Server, ServerBuilder};
 pub use context::CallContext;
 pub use reply::Reply;

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use super::{description, linked, method_type, output, parameters, payload};
+use super::{calling, description, linked, method_type, output, parameters};
 use crate::model::{Method, Service};
 
 /// The client whose calls are futures.
@@ -19,14 +19,15 @@ pub(super) fn channel(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let Method { ident, attributes, .. } = method;
         let doc = undocumented(service, method);
-        let (parameters, payload) = (parameters(method), payload(service, method));
+        let parameters = parameters(method);
         let (ty, output) = (method_type(service, method), output(service, method));
+        let call = calling(service, method, quote!(self.channel.call::<#ty, _>));
         quote! {
             #(#attributes)*
             #doc
             #[inline]
             pub fn #ident(&self, #parameters) -> #private::Call<#output> {
-                self.channel.call::<#ty, _>(&#payload)
+                #call
             }
         }
     });
@@ -139,8 +140,10 @@ fn poll_methods(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
     let Method { ident, attributes, .. } = method;
     let doc = undocumented(service, method);
-    let (parameters, payload) = (parameters(method), payload(service, method));
+    let parameters = parameters(method);
     let (ty, output) = (method_type(service, method), output(service, method));
+    let call = calling(service, method, quote!(self.connection.call::<#ty, _>));
+    let start = calling(service, method, quote!(self.connection.start::<#ty, _>));
     let starter = method.starter();
     let start_doc = format!(
         "Starts a call of {} and leaves it outstanding; `take` gives its outcome.",
@@ -152,7 +155,7 @@ fn poll_methods(service: &Service, method: &Method) -> TokenStream {
         #doc
         #[inline]
         pub fn #ident(&mut self, #parameters) -> #output {
-            self.connection.call::<#ty, _>(&#payload)
+            #call
         }
 
         #[doc = #start_doc]
@@ -162,7 +165,7 @@ fn poll_methods(service: &Service, method: &Method) -> TokenStream {
             &mut self,
             #parameters
         ) -> #private::Result<#private::PendingCall<#output>, #private::RpcError> {
-            self.connection.start::<#ty, _>(&#payload)
+            #start
         }
     }
 }

@@ -27,7 +27,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     let output = output(service, method);
     let side = |side: &Part| {
         let (form, ty) = (side.form.tokens(private), &side.ty);
-        placed(ty, quote!(#private::side::<#form, _>))
+        placed(ty, quote!(|__message| #private::side::<#form, _>(__message)))
     };
     let read = match &method.outcome {
         Outcome::Value(value) => {

@@ -5,11 +5,11 @@ mod declaration;
 mod description;
 mod server;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 use syn::{Ident, ItemTrait, Type};
 
-use crate::forms::{Form, peeled, placed};
+use crate::forms::{Form, peeled, placed, span_at};
 use crate::model::{Argument, Method, Outcome, Service};
 
 pub(crate) fn all(service: &Service, item: &ItemTrait) -> TokenStream {
@@ -51,20 +51,41 @@ fn parameters(method: &Method) -> TokenStream {
 /// The arguments as one payload.
 fn payload(service: &Service, method: &Method) -> TokenStream {
     let parts = method.arguments.iter().map(|Argument { ident, ty, form }| {
-        let part = part(service, ty, form);
-        match peeled(ty) {
-            Type::Reference(_) => quote!(#part(#ident)),
-            _ => quote!(#part(&#ident)),
-        }
+        let reference = match peeled(ty) {
+            Type::Reference(_) => quote!(#ident),
+            _ => quote!(&#ident),
+        };
+        part(service, ty, form, reference)
     });
     quote!((#(#parts,)*))
 }
 
-/// The function that makes a payload of a reference to such a value.
-fn part(service: &Service, ty: &Type, form: &Form) -> TokenStream {
+/// The payload of a reference to a value of such a type.
+fn part(service: &Service, ty: &Type, form: &Form, reference: TokenStream) -> TokenStream {
     let private = &service.private;
     let form = form.tokens(private);
-    placed(ty, quote!(#private::part::<#form, _>))
+    call_placed(ty, quote!(#private::part::<#form, _>), reference)
+}
+
+/// A call of `function` with the method's arguments as one payload.
+fn calling(service: &Service, method: &Method, function: TokenStream) -> TokenStream {
+    let payload = payload(service, method);
+    // The compiler tells of a type that cannot be encoded once more here; in the same place, that is one error.
+    let by_serde = method.arguments.iter().find(|argument| argument.form.has_serde());
+    let telling = by_serde.or(method.arguments.first());
+    match telling {
+        Some(argument) => call_placed(&argument.ty, function, quote!(&#payload)),
+        None => quote!(#function(&#payload)),
+    }
+}
+
+/// A call of this function, placed where the type is written.
+fn call_placed(ty: &Type, function: TokenStream, arguments: TokenStream) -> TokenStream {
+    let mut arguments = Group::new(Delimiter::Parenthesis, arguments);
+    arguments.set_span(span_at(ty));
+    let mut call = placed(ty, function);
+    call.extend([TokenTree::Group(arguments)]);
+    call
 }
 
 /// The type that stands for the method.

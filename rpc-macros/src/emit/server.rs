@@ -4,8 +4,8 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use syn::Ident;
 
-use super::{argument_name, part};
-use crate::forms::{Passing, placed};
+use super::{argument_name, call_placed, part};
+use crate::forms::Passing;
 use crate::model::{Argument, Method, Outcome, Part, Service};
 
 pub(super) fn emit(service: &Service) -> TokenStream {
@@ -121,9 +121,10 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
     let name = argument.ident.to_string();
     let name = name.trim_start_matches("r#");
     let (Passing::AsRead(ty) | Passing::Lent(ty)) = Passing::of(&argument.ty);
-    let read = placed(&argument.ty, quote!(<#form as #private::Decode<'_, _>>::read));
+    let read = quote!(<#form as #private::Decode<'_, _>>::read);
+    let read = call_placed(&argument.ty, read, quote!(&mut __reader));
     quote! {
-        let #into: #ty = match #read(&mut __reader) {
+        let #into: #ty = match #read {
             #private::Ok(__value) => __value,
             #private::Err(__why) => return __reply.malformed(#method, #name, __why),
         };
@@ -132,24 +133,25 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
 
 fn answer(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
-    let payload = |side: &Part| {
-        let part = part(service, &side.ty, &side.form);
-        quote!(#part(&__value))
+    let reply = |side: &Part, function: TokenStream| {
+        let payload = part(service, &side.ty, &side.form, quote!(&__value));
+        call_placed(&side.ty, function, quote!(&#payload))
     };
     match &method.outcome {
         Outcome::Value(value) => {
-            let value = payload(value);
+            let reply = reply(value, quote!(__reply.value));
             quote!({
                 let __value = __answer;
-                __reply.value(&#value)
+                #reply
             })
         }
         Outcome::Fallible(parts) => {
-            let (value, error) = (payload(&parts.0), payload(&parts.1));
+            let value = reply(&parts.0, quote!(__reply.value));
+            let error = reply(&parts.1, quote!(__reply.service_error));
             quote! {
                 match __answer {
-                    #private::Ok(__value) => __reply.value(&#value),
-                    #private::Err(__value) => __reply.service_error(&#error),
+                    #private::Ok(__value) => #value,
+                    #private::Err(__value) => #error,
                 }
             }
         }

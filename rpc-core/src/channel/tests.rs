@@ -1,0 +1,244 @@
+//! The I/O thread's driver against a server driven by hand, in virtual time.
+
+use super::call::Call;
+use super::driver::Driver;
+use super::shared::Shared;
+use crate::error::{FailureKind, RpcError};
+use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::service::Method;
+use crate::support::loopback::{ClientEnd, Clock, Loopback, ServerEnd};
+use crate::support::service::{Bytes, Echo, TEST, bytes};
+use crate::time::{Instant, PollAt};
+use crate::transport::{
+    CallToken, ClientTransport, Message, Replies, RequestSink, ServerTransport,
+};
+use crate::wire::{RequestHeader, Status};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+
+const WINDOW: u32 = 2;
+const MAX_CALLS: usize = 8;
+
+#[derive(Default)]
+struct Inbox(Vec<(CallToken, Vec<u8>)>);
+
+impl RequestSink for Inbox {
+    fn request(&mut self, call: CallToken, message: Message<'_>, _replies: &mut dyn Replies) {
+        self.0.push((call, message.to_vec()));
+    }
+    fn cancelled(&mut self, _client: u32, _generation: u32, _slot: u32, _slot_generation: u32) {}
+    fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
+}
+
+struct Bench {
+    net: Loopback,
+    server: ServerEnd,
+    inbox: Inbox,
+    transport: ClientEnd,
+    driver: Driver,
+    shared: Arc<Shared>,
+    metrics: Metrics,
+}
+
+fn bench() -> Bench {
+    let net = Loopback::new(Clock::virtual_time(), WINDOW);
+    let server = net.listen();
+    let transport = net.dial_end().expect("a server listens");
+    let shared = Arc::new(Shared::new(MAX_CALLS, transport.unparker()));
+    let methods = Arc::new(MethodTable::new(&[&TEST]));
+    let counters = Arc::new(ThreadCounters::new(&methods));
+    let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
+    let driver = Driver::new(shared.clone(), methods, counters, WINDOW);
+    Bench { net, server, inbox: Inbox::default(), transport, driver, shared, metrics }
+}
+
+impl Bench {
+    fn call(&self, payload: &[u8], deadline: Duration) -> Call<Bytes> {
+        let channel = super::handle::Channel::detached(&self.shared, self.metrics.clone());
+        let mut call = channel.call::<Echo, _>(&bytes(payload)).deadline(deadline);
+        assert!(poll(&mut call).is_pending());
+        call
+    }
+
+    fn turn(&mut self) {
+        self.driver.turn(self.net.clock.now(), &mut self.transport);
+    }
+
+    fn receive(&mut self) -> usize {
+        self.server.poll(Instant::ZERO, &mut self.inbox);
+        self.inbox.0.len()
+    }
+
+    fn answer(&mut self) {
+        let (call, mut request) = self.inbox.0.remove(0);
+        Status::Value.write(&mut request);
+        self.server
+            .replies()
+            .reserve(&call, request.len())
+            .expect("room")
+            .copy_from_slice(&request);
+        self.server.replies().post(call, request.len());
+    }
+}
+
+fn poll<R>(call: &mut Call<R>) -> Poll<R> {
+    core::pin::Pin::new(call).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+const LONG: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_call_goes_there_and_back() {
+    let mut bench = bench();
+    let mut call = bench.call(b"x", LONG);
+    bench.turn();
+    bench.receive();
+    bench.answer();
+    bench.turn();
+    assert_eq!(poll(&mut call), Poll::Ready(Ok(b"x".to_vec())));
+    let misuse = poll(&mut call);
+    assert!(matches!(misuse, Poll::Ready(Err(RpcError::Misuse { .. }))));
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method(TEST.name, "echo").expect("known");
+    assert_eq!((echo.calls(), echo.ok(), echo.histogram().len()), (1, 1, 1));
+    assert_eq!(Echo::NAME, "Test.echo");
+}
+
+#[test]
+fn a_call_waits_for_room_in_the_window_and_its_timeout_shrinks() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..3).map(|_| bench.call(b"x", LONG)).collect();
+    bench.turn();
+    assert_eq!(bench.receive(), WINDOW as usize);
+    bench.net.clock.advance(Duration::from_secs(4));
+    bench.answer();
+    bench.turn();
+    assert_eq!(bench.receive(), 2);
+    let header = RequestHeader::read(&bench.inbox.0[1].1).expect("a header");
+    assert_eq!(header.timeout_us(), 6_000_000);
+    (0..2).for_each(|_| bench.answer());
+    bench.turn();
+    assert!(calls.iter_mut().all(|call| poll(call).is_ready()));
+}
+
+#[test]
+fn deadlines_say_whether_the_call_was_sent() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..3).map(|_| bench.call(b"x", Duration::from_secs(1))).collect();
+    bench.turn();
+    bench.net.clock.advance(Duration::from_secs(1));
+    bench.turn();
+    for (n, call) in calls.iter_mut().enumerate() {
+        let error = RpcError::DeadlineExceeded { may_have_run: n < WINDOW as usize };
+        assert_eq!(poll(call), Poll::Ready(Err(error)));
+    }
+    assert_eq!(bench.transport.owned_slots(), WINDOW as usize, "slots outlive their calls");
+    bench.receive();
+    (0..WINDOW).for_each(|_| bench.answer());
+    bench.turn();
+    assert_eq!(bench.transport.owned_slots(), 0);
+}
+
+#[test]
+fn a_dropped_call_is_abandoned_wherever_it_is() {
+    let mut bench = bench();
+    let sent = bench.call(b"sent", LONG);
+    bench.turn();
+    bench.receive();
+    let mut calls: Vec<_> = (0..3).map(|_| bench.call(b"x", LONG)).collect();
+    bench.turn();
+    let waiting = calls.pop().expect("three");
+    let submitted = bench.call(b"x", LONG);
+    drop((sent, waiting, submitted));
+    bench.turn();
+    assert_eq!(bench.metrics.snapshot().calls(), 5);
+    let in_flight: u64 = bench.metrics.snapshot().methods.iter().map(|m| m.in_flight()).sum();
+    assert_eq!(in_flight, 2);
+    // All jobs but two are free again.
+    let free: Vec<_> = (0..MAX_CALLS - 2).map_while(|_| bench.shared.job()).collect();
+    assert_eq!(free.len(), MAX_CALLS - 2);
+    assert!(bench.shared.job().is_none());
+}
+
+#[test]
+fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..3).map(|_| bench.call(b"x", LONG)).collect();
+    bench.turn();
+    bench.receive();
+    bench.server.die(FailureKind::PeerGone);
+    bench.turn();
+    assert!(bench.driver.lost().is_some());
+    for call in &mut calls[..2] {
+        let error = RpcError::PeerGone { may_have_run: true };
+        assert_eq!(poll(call), Poll::Ready(Err(error)));
+    }
+    assert!(poll(&mut calls[2]).is_pending());
+    assert!(bench.driver.is_waiting());
+
+    // The new device's clock has another origin; what is left of the deadline is the same.
+    let then = bench.net.clock.now();
+    let new_net = Loopback::new(Clock::virtual_time(), WINDOW);
+    new_net.clock.advance(Duration::from_secs(1_000_000));
+    bench.server = new_net.listen();
+    bench.transport = new_net.dial_end().expect("a server listens");
+    bench.net = new_net;
+    bench.inbox.0.clear();
+    bench.driver.connected(WINDOW, then, bench.net.clock.now());
+    bench.turn();
+    assert_eq!(bench.receive(), 1);
+    let header = RequestHeader::read(&bench.inbox.0[0].1).expect("a header");
+    assert_eq!(header.timeout_us(), 10_000_000);
+    bench.answer();
+    bench.turn();
+    assert_eq!(poll(&mut calls[2]), Poll::Ready(Ok(b"x".to_vec())));
+}
+
+#[test]
+fn without_a_connection_deadlines_still_hold() {
+    let mut bench = bench();
+    let mut call = bench.call(b"x", LONG);
+    bench.server.die(FailureKind::PeerGone);
+    let progress = bench.driver.turn_unconnected(bench.net.clock.now());
+    assert_eq!(progress.next, PollAt::At(bench.net.clock.now() + LONG));
+    bench.net.clock.advance(LONG);
+    bench.driver.turn_unconnected(bench.net.clock.now());
+    assert_eq!(poll(&mut call), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+}
+
+#[test]
+fn more_calls_than_there_may_be_are_refused_and_later_ones_are_not() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..MAX_CALLS).map(|_| bench.call(b"x", LONG)).collect();
+    let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
+    let mut refused = channel.call::<Echo, _>(&bytes(b"x"));
+    let Poll::Ready(Err(RpcError::Overloaded(_))) = poll(&mut refused) else {
+        panic!("there is no room")
+    };
+    bench.turn();
+    while !calls.is_empty() {
+        bench.receive();
+        while !bench.inbox.0.is_empty() {
+            bench.answer();
+        }
+        bench.turn();
+        calls.retain_mut(|call| poll(call).is_pending());
+    }
+    let mut accepted = channel.call::<Echo, _>(&bytes(b"x"));
+    assert!(poll(&mut accepted).is_pending());
+}
+
+#[test]
+fn an_io_thread_that_ends_leaves_nobody_waiting() {
+    let mut bench = bench();
+    let mut sent = bench.call(b"x", LONG);
+    bench.turn();
+    let mut submitted = bench.call(b"x", LONG);
+    drop(bench.driver);
+    assert_eq!(poll(&mut sent), Poll::Ready(Err(RpcError::PeerGone { may_have_run: true })));
+    assert_eq!(poll(&mut submitted), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+    let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
+    let mut later = channel.call::<Echo, _>(&bytes(b"x"));
+    assert_eq!(poll(&mut later), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+}

@@ -1,0 +1,256 @@
+//! The poll-mode client against a server driven by hand, in virtual time.
+
+use super::{Connection, ConnectionOptions};
+use crate::error::{Backpressure, FailureKind, RpcError};
+use crate::idle::IdlePolicy;
+use crate::support::loopback::{Clock, Loopback, ServerEnd};
+use crate::support::service::{Echo, bytes};
+use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use crate::wire::{HEADER_BYTES, RequestHeader, Status};
+use core::time::Duration;
+
+const WINDOW: u32 = 4;
+
+/// Keeps requests until the test answers them.
+#[derive(Default)]
+struct Inbox {
+    requests: Vec<(CallToken, Vec<u8>)>,
+    cancelled: Vec<(u32, u32)>,
+}
+
+impl RequestSink for Inbox {
+    fn request(&mut self, call: CallToken, message: Message<'_>, _replies: &mut dyn Replies) {
+        self.requests.push((call, message.to_vec()));
+    }
+
+    fn cancelled(&mut self, _client: u32, _generation: u32, slot: u32, generation: u32) {
+        self.cancelled.push((slot, generation));
+    }
+
+    fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
+}
+
+struct Bench {
+    net: Loopback,
+    server: ServerEnd,
+    inbox: Inbox,
+    client: Connection,
+}
+
+fn bench() -> Bench {
+    let net = Loopback::new(Clock::virtual_time(), WINDOW);
+    let server = net.listen();
+    let options =
+        ConnectionOptions::default().deadline(Duration::from_millis(10)).idle(IdlePolicy::PARK);
+    let end = net.dial_end().expect("a server listens");
+    Bench { client: Connection::new(Box::new(end), &options), server, inbox: Inbox::default(), net }
+}
+
+impl Bench {
+    fn receive(&mut self) -> usize {
+        let now = self.server.now();
+        self.server.poll(now, &mut self.inbox);
+        self.inbox.requests.len()
+    }
+
+    /// Answers the request at this place of the inbox with its own arguments.
+    fn answer(&mut self, at: usize) {
+        let (call, request) = self.inbox.requests.remove(at);
+        let replies = self.server.replies();
+        let reply = replies.reserve(&call, request.len()).expect("room");
+        Status::Value.write(reply);
+        reply[HEADER_BYTES..].copy_from_slice(&request[HEADER_BYTES..]);
+        replies.post(call, request.len());
+    }
+}
+
+#[test]
+fn answers_come_in_any_order_to_their_calls() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..WINDOW as u8)
+        .map(|n| bench.client.start::<Echo, _>(&bytes(&[n])).expect("room"))
+        .collect();
+    bench.client.poll();
+    assert_eq!(bench.receive(), WINDOW as usize);
+    let header = RequestHeader::read(&bench.inbox.requests[0].1).expect("a header");
+    assert_eq!((header.method(), header.timeout_us()), (1, 10_000));
+    for at in [3, 1, 1, 0] {
+        bench.answer(at);
+    }
+    bench.client.poll();
+    for (n, call) in calls.iter_mut().enumerate() {
+        assert_eq!(bench.client.take(call), Some(Ok(vec![n as u8])));
+        assert_eq!(bench.client.take(call), None, "an answer is taken once");
+    }
+}
+
+#[test]
+fn nothing_leaves_before_the_poll() {
+    let mut bench = bench();
+    let call = bench.client.start::<Echo, _>(&bytes(b"a")).expect("room");
+    assert_eq!(bench.receive(), 0);
+    bench.client.poll();
+    assert_eq!(bench.receive(), 1);
+    bench.client.cancel(call);
+}
+
+#[test]
+fn a_full_window_is_backpressure_and_loses_nothing() {
+    let mut bench = bench();
+    let mut calls: Vec<_> =
+        (0..WINDOW).map(|_| bench.client.start::<Echo, _>(&bytes(b"x")).expect("room")).collect();
+    let refused = bench.client.start::<Echo, _>(&bytes(b"y")).expect_err("the window is full");
+    assert_eq!(refused, RpcError::Overloaded(Backpressure::Credits));
+    assert!(!refused.may_have_run());
+    bench.client.poll();
+    bench.receive();
+    bench.answer(0);
+    bench.client.poll();
+    assert_eq!(bench.client.take(&mut calls[0]), Some(Ok(b"x".to_vec())));
+    assert!(bench.client.start::<Echo, _>(&bytes(b"y")).is_ok());
+}
+
+#[test]
+fn answers_that_nobody_takes_are_bounded() {
+    let mut bench = bench();
+    let mut started = 0;
+    let error = loop {
+        match bench.client.start::<Echo, _>(&bytes(b"x")) {
+            Ok(_untaken) => started += 1,
+            Err(error) => break error,
+        }
+        bench.client.poll();
+        bench.receive();
+        bench.answer(0);
+        bench.client.poll();
+        assert!(started < 10_000);
+    };
+    assert_eq!(error, RpcError::Overloaded(Backpressure::Calls));
+}
+
+#[test]
+fn a_deadline_ends_the_call_and_a_late_reply_frees_the_slot_only() {
+    let mut bench = bench();
+    let mut late = bench.client.start::<Echo, _>(&bytes(b"late")).expect("room");
+    bench.client.poll();
+    bench.receive();
+    bench.net.clock.advance(Duration::from_millis(10));
+    bench.client.park(None);
+    bench.client.poll();
+    let error = RpcError::DeadlineExceeded { may_have_run: true };
+    assert_eq!(bench.client.take(&mut late), Some(Err(error)));
+    assert_eq!(bench.client.in_flight(), 0);
+
+    // The slot is not used again while the server may still answer into it.
+    let mut calls: Vec<_> =
+        (1..WINDOW).map(|_| bench.client.start::<Echo, _>(&bytes(b"new")).expect("room")).collect();
+    assert!(bench.client.start::<Echo, _>(&bytes(b"one too many")).is_err());
+    bench.client.poll();
+    bench.receive();
+    assert_eq!(bench.inbox.cancelled.len(), 1, "the server is told");
+    bench.answer(0);
+    bench.client.poll();
+    assert!(calls.iter_mut().all(|call| bench.client.take(call).is_none()));
+    calls.push(bench.client.start::<Echo, _>(&bytes(b"new")).expect("the slot is free again"));
+    bench.client.poll();
+    bench.receive();
+    (0..WINDOW).for_each(|_| bench.answer(0));
+    bench.client.poll();
+    for call in &mut calls {
+        assert_eq!(bench.client.take(call), Some(Ok(b"new".to_vec())));
+    }
+}
+
+#[test]
+fn a_deadline_counts_from_when_the_call_leaves() {
+    let mut bench = bench();
+    bench.client.poll();
+    bench.net.clock.advance(Duration::from_secs(5));
+    let mut call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    bench.client.poll();
+    assert_eq!(bench.client.take(&mut call), None);
+    bench.receive();
+    bench.answer(0);
+    bench.client.poll();
+    assert!(matches!(bench.client.take(&mut call), Some(Ok(_))));
+}
+
+#[test]
+fn a_blocking_call_to_a_silent_server_ends_at_its_deadline() {
+    let mut bench = bench();
+    let before = bench.server.now();
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert_eq!(bench.server.now() - before, Duration::from_millis(10));
+}
+
+#[test]
+fn a_deadline_in_the_past_sends_nothing() {
+    let mut bench = bench();
+    bench.client.set_deadline(Duration::ZERO);
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    assert_eq!(bench.receive(), 0);
+}
+
+#[test]
+fn a_cancelled_call_is_told_to_the_server_and_its_answer_dropped() {
+    let mut bench = bench();
+    let call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    bench.client.poll();
+    bench.receive();
+    bench.client.cancel(call);
+    bench.client.poll();
+    bench.receive();
+    assert_eq!(bench.inbox.cancelled.len(), 1);
+    bench.answer(0);
+    assert_eq!(bench.client.poll().worked, 1);
+    assert_eq!(bench.client.in_flight(), 0);
+}
+
+#[test]
+fn when_the_server_dies_every_call_says_so() {
+    let mut bench = bench();
+    let mut call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    bench.client.poll();
+    bench.receive();
+    bench.server.die(FailureKind::PeerGone);
+    bench.client.poll();
+    assert_eq!(bench.client.take(&mut call), Some(Err(RpcError::PeerGone { may_have_run: true })));
+    assert!(bench.client.is_closed());
+    let later = bench.client.start::<Echo, _>(&bytes(b"x")).expect_err("closed");
+    assert_eq!(later, RpcError::PeerGone { may_have_run: false });
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    assert_eq!(result, Err(RpcError::PeerGone { may_have_run: false }));
+}
+
+#[test]
+fn a_blocking_call_keeps_the_answers_of_others() {
+    let mut bench = bench();
+    let mut early = bench.client.start::<Echo, _>(&bytes(b"early")).expect("room");
+    bench.client.poll();
+    bench.receive();
+    bench.answer(0);
+    // Its own answer never comes; the other's does, meanwhile.
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert_eq!(bench.client.take(&mut early), Some(Ok(b"early".to_vec())));
+}
+
+#[test]
+fn a_message_over_the_limit_is_refused_by_its_size() {
+    let mut bench = bench();
+    let result = bench.client.call::<Echo, _>(&bytes(&vec![0; 2 << 20]));
+    let (len, max) = ((2 << 20) + 8, 1 << 20);
+    assert_eq!(result, Err(RpcError::TooLarge { len, max }));
+}
+
+#[test]
+fn waiting_for_a_taken_call_ends() {
+    let mut bench = bench();
+    let call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    bench.client.poll();
+    bench.receive();
+    bench.answer(0);
+    assert_eq!(bench.client.wait(call), Some(Ok(b"x".to_vec())));
+}

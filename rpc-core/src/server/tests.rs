@@ -1,0 +1,334 @@
+//! One server thread's desk against clients driven by hand, in virtual time.
+
+use super::desk::Desk;
+use super::executor::Executor;
+use super::table::Table;
+use super::turn::Turn;
+use super::{CallContext, CancelPolicy};
+use crate::client::{Connection, ConnectionOptions, PendingCall};
+use crate::error::{Backpressure, CallError, RpcError};
+use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::service::Method;
+use crate::support::loopback::{Clock, Loopback, ServerEnd};
+use crate::support::service::{
+    Bytes, Echo, Grow, Later, Panics, Refuse, Remaining, TEST, Test, Unknown, bytes,
+};
+use crate::time::{PollAt, Progress};
+use crate::transport::{ClientTransport, ReplySink, ServerTransport, SlotId};
+use core::sync::atomic::Ordering::SeqCst;
+use core::time::Duration;
+use std::sync::Arc;
+
+const ASYNC_CALLS: usize = 4;
+
+struct Bench {
+    net: Loopback,
+    end: ServerEnd,
+    desk: Desk,
+    test: Test,
+    client: Connection,
+    metrics: Metrics,
+}
+
+fn bench_with(policy: CancelPolicy) -> Bench {
+    let net = Loopback::new(Clock::virtual_time(), 8);
+    let end = net.listen();
+    let test = Test::default();
+    let methods = Arc::new(MethodTable::new(&[&TEST]));
+    let counters = Arc::new(ThreadCounters::new(&methods));
+    let desk = Desk::new(
+        vec![Box::new(test.clone())],
+        Table::new(&[&TEST]).expect("distinct ids"),
+        methods.unknown(),
+        Turn::new(counters.clone()),
+        Executor::new(ASYNC_CALLS, policy, end.unparker()),
+    );
+    let metrics = Metrics::new("server", methods, vec![counters]);
+    Bench { client: client(&net), net, end, desk, test, metrics }
+}
+
+fn bench() -> Bench {
+    bench_with(CancelPolicy::Abort)
+}
+
+fn client(net: &Loopback) -> Connection {
+    let options = ConnectionOptions::default().deadline(Duration::from_millis(10));
+    Connection::new(Box::new(net.dial_end().expect("a server listens")), &options)
+}
+
+impl Bench {
+    fn start<M: Method<Output = R>, R>(&mut self, arguments: &[u8]) -> PendingCall<R> {
+        let call = self.client.start::<M, _>(&bytes(arguments)).expect("room");
+        self.client.poll();
+        call
+    }
+
+    /// One turn of the server.
+    fn turn(&mut self) -> Progress {
+        let progress = self.desk.turn(self.end.now(), &mut self.end);
+        if !progress.is_idle() {
+            self.desk.ended(self.end.now());
+        }
+        progress
+    }
+
+    fn take<R>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
+        self.client.poll();
+        self.client.take(call)
+    }
+
+    fn call<M: Method<Output = R>, R>(&mut self, arguments: &[u8]) -> R {
+        let mut call = self.start::<M, R>(arguments);
+        self.turn();
+        self.take(&mut call).expect("answered in one turn")
+    }
+
+    fn errors(&self, method: &str) -> Vec<(&'static str, u64)> {
+        self.metrics.snapshot().method("Test", method).expect("known").errors().collect()
+    }
+}
+
+#[test]
+fn a_handler_answers_in_place_with_a_value_or_its_own_error() {
+    let mut bench = bench();
+    assert_eq!(bench.call::<Echo, _>(b"hello"), Ok(b"hello".to_vec()));
+    let refused = bench.call::<Refuse, _>(b"no");
+    assert_eq!(refused, Err(CallError::Service(b"no".to_vec())));
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method("Test", "echo").expect("known");
+    assert_eq!((echo.calls(), echo.ok(), echo.in_flight()), (1, 1, 0));
+    assert_eq!(bench.errors("refuse"), [("service_error", 1)]);
+}
+
+#[test]
+fn a_panic_fails_that_call_and_the_server_lives() {
+    let mut bench = bench();
+    assert_eq!(bench.call::<Panics, _>(b""), Err(RpcError::HandlerPanicked));
+    assert_eq!(CallContext::current(), None);
+    assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
+    assert_eq!(bench.errors("panics"), [("handler_panicked", 1)]);
+    assert_eq!(bench.end.unanswered(), 0);
+}
+
+#[test]
+fn an_async_handler_that_panics_fails_that_call_alone() {
+    let mut bench = bench();
+    let mut good = bench.start::<Later, Bytes>(b"good");
+    let mut bad = bench.start::<Later, Bytes>(b"panic");
+    bench.turn();
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.take(&mut bad), Some(Err(RpcError::HandlerPanicked)));
+    assert_eq!(bench.take(&mut good), Some(Ok(b"good".to_vec())));
+}
+
+#[test]
+fn unknown_methods_and_bad_arguments_have_errors_of_their_own() {
+    let mut bench = bench();
+    assert_eq!(bench.call::<Unknown, _>(b""), Err(RpcError::NoSuchMethod { method: 99 }));
+    let malformed = bench.call::<Grow, _>(b"abc").expect_err("three bytes are no length");
+    assert!(matches!(malformed, RpcError::Malformed { .. }));
+    assert!(malformed.to_string().contains("len of Test.grow"), "{malformed}");
+}
+
+#[test]
+fn a_message_shorter_than_its_header_is_answered_and_harms_nobody() {
+    struct Heard(u32);
+    impl ReplySink for Heard {
+        fn reply(&mut self, _slot: SlotId, _message: crate::transport::Message<'_>) {
+            self.0 += 1;
+        }
+        fn failed(&mut self, _slot: SlotId, _why: crate::TransportFailure) {}
+        fn closed(&mut self, _why: crate::TransportFailure) {}
+    }
+    let mut bench = bench();
+    let mut hostile = bench.net.dial_end().expect("a server listens");
+    for len in 0..8 {
+        let (slot, _) = hostile.reserve(len).expect("room");
+        hostile.post(slot, bench.end.now());
+        hostile.flush(bench.end.now());
+        bench.turn();
+        let mut heard = Heard(0);
+        hostile.poll(bench.end.now(), &mut heard);
+        assert_eq!(heard.0, 1, "{len} bytes");
+    }
+    assert_eq!(bench.test.ran.load(SeqCst), 0);
+    assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
+}
+
+#[test]
+fn a_result_over_the_limit_says_its_size() {
+    let mut bench = bench();
+    let (len, max) = ((2 << 20) + 8, 1 << 20);
+    let result = bench.call::<Grow, _>(&(2_u32 << 20).to_le_bytes());
+    assert_eq!(result, Err(RpcError::TooLarge { len, max }));
+}
+
+#[test]
+fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
+    let mut bench = bench();
+    bench.net.set_reply_memory(false);
+    let mut call = bench.start::<Grow, Bytes>(&1000_u32.to_le_bytes());
+    bench.turn();
+    assert_eq!(bench.turn().next, PollAt::Now);
+    assert!(!bench.desk.is_done(), "an answer still has to leave");
+    assert_eq!(bench.take(&mut call), None);
+    bench.net.set_reply_memory(true);
+    bench.turn();
+    assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
+}
+
+#[test]
+fn async_handlers_overlap_and_answer_when_woken() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..3_u8).map(|n| bench.start::<Later, Bytes>(&[n])).collect();
+    bench.turn();
+    assert_eq!(bench.test.gate.waiting.load(SeqCst), 3);
+    assert!(bench.turn().is_idle());
+    assert_eq!(bench.metrics.snapshot().method("Test", "later").expect("known").in_flight(), 3);
+    assert_eq!(bench.call::<Echo, _>(b"meanwhile"), Ok(b"meanwhile".to_vec()));
+    bench.test.gate.open();
+    bench.turn();
+    for (n, call) in calls.iter_mut().enumerate() {
+        assert_eq!(bench.take(call), Some(Ok(vec![n as u8])));
+    }
+}
+
+#[test]
+fn more_async_calls_than_there_may_be_are_refused_before_they_run() {
+    let mut bench = bench();
+    let calls: Vec<_> = (0..ASYNC_CALLS).map(|_| bench.start::<Later, Bytes>(b"")).collect();
+    bench.turn();
+    let refused = bench.call::<Later, Bytes>(b"");
+    assert_eq!(refused, Err(RpcError::Overloaded(Backpressure::Server)));
+    bench.test.gate.open();
+    bench.turn();
+    for mut call in calls {
+        assert!(matches!(bench.take(&mut call), Some(Ok(_))));
+    }
+}
+
+#[test]
+fn a_cancelled_call_drops_its_handler_and_frees_its_slot() {
+    let mut bench = bench();
+    let call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    bench.client.cancel(call);
+    bench.client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
+    assert_eq!(bench.end.unanswered(), 0);
+    assert_eq!(bench.errors("later"), [("cancelled", 1)]);
+    bench.test.gate.open();
+    assert_eq!(bench.turn().worked, 1, "a waker that outlives its future wakes nothing");
+    assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
+}
+
+#[test]
+fn a_server_may_let_cancelled_handlers_finish() {
+    let mut bench = bench_with(CancelPolicy::Finish);
+    let call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    bench.client.cancel(call);
+    bench.client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 0);
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.test.gate.passed.load(SeqCst), 1);
+    assert_eq!(bench.end.unanswered(), 0);
+}
+
+#[test]
+fn a_deadline_that_passes_drops_the_handler() {
+    let mut bench = bench();
+    let mut call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    let at = bench.end.now() + Duration::from_millis(10);
+    assert_eq!(bench.turn().next, PollAt::At(at));
+    bench.net.clock.advance(Duration::from_millis(10));
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
+    let error = RpcError::DeadlineExceeded { may_have_run: true };
+    assert_eq!(bench.take(&mut call), Some(Err(error)));
+    assert_eq!(bench.turn().next, PollAt::OnEvent);
+}
+
+#[test]
+fn a_client_that_goes_takes_its_handlers_along() {
+    let mut bench = bench();
+    let _call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    bench.client = client(&bench.net);
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
+    assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
+}
+
+#[test]
+fn deadlines_travel() {
+    let mut bench = bench();
+    let remaining = bench.call::<Remaining, _>(b"").expect("answered");
+    assert_eq!(u64::from_le_bytes(remaining.try_into().expect("eight bytes")), 10_000);
+}
+
+#[test]
+fn who_shuts_down_turns_new_calls_away_and_answers_old_ones() {
+    let mut bench = bench();
+    let mut old = bench.start::<Later, Bytes>(b"old");
+    bench.turn();
+    bench.desk.turn_away();
+    let new = bench.call::<Echo, _>(b"new");
+    assert_eq!(new, Err(RpcError::PeerGone { may_have_run: false }));
+    assert!(!bench.desk.is_done());
+    bench.test.gate.open();
+    bench.turn();
+    assert!(bench.desk.is_done());
+    assert_eq!(bench.take(&mut old), Some(Ok(b"old".to_vec())));
+}
+
+#[test]
+fn calls_that_are_aborted_are_answered() {
+    let mut bench = bench();
+    let mut call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    assert_eq!(bench.desk.abort_all(&mut bench.end), 1);
+    assert_eq!(bench.take(&mut call), Some(Err(RpcError::Cancelled)));
+}
+
+#[test]
+fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
+    let mut bench = bench();
+    let clock = bench.net.clock.clone();
+    // A first slow turn warns the desk; in the second one the first handler takes longer than the others may wait.
+    *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
+        clock.advance(Duration::from_millis(20));
+    }));
+    bench.client.set_deadline(Duration::from_millis(15));
+    bench.call::<Echo, _>(b"warns").expect("in time");
+    let mut calls: Vec<_> =
+        (0..3).map(|_| bench.client.start::<Echo, _>(&bytes(b"x")).expect("room")).collect();
+    bench.client.poll();
+    bench.turn();
+    assert!(matches!(bench.take(&mut calls[0]), Some(Ok(_))));
+    for call in &mut calls[1..] {
+        let error = RpcError::DeadlineExceeded { may_have_run: false };
+        assert_eq!(bench.take(call), Some(Err(error)));
+    }
+    assert_eq!(bench.test.ran.load(SeqCst), 2);
+}
+
+#[test]
+fn latency_runs_from_notice_to_departure() {
+    let mut bench = bench();
+    let clock = bench.net.clock.clone();
+    *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
+        clock.advance(Duration::from_micros(100));
+    }));
+    (0..50).for_each(|_| drop(bench.call::<Echo, _>(b"x")));
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method("Test", "echo").expect("known");
+    assert_eq!(echo.histogram().len(), 50, "no slow call is left out");
+    let median = echo.latency(0.5).as_micros();
+    assert!((97..=103).contains(&median), "{median} us");
+}
