@@ -2,3 +2,4 @@
 #![allow(dead_code)]
 
 pub(crate) mod memory;
+pub(crate) mod shapes;

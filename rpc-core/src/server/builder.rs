@@ -9,6 +9,7 @@ use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
 use crate::transport::{BindOptions, Binding, Bound};
+use core::fmt;
 use std::sync::Arc;
 
 /// Most threads of one server.
@@ -193,6 +194,16 @@ impl ServerBuilder {
         let services: Vec<_> = descriptions.iter().map(|d| d.name).collect();
         tracing::info!(?services, threads, "serving");
         Ok(running)
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let services: Vec<_> = self.services.iter().map(|s| s.description().name).collect();
+        f.debug_struct("ServerBuilder")
+            .field("services", &services)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 

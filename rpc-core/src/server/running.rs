@@ -5,6 +5,7 @@ use super::thread::Seed;
 use crate::error::BindError;
 use crate::metrics::Metrics;
 use crate::transport::{Acceptor, Unpark};
+use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
@@ -129,5 +130,14 @@ impl Drop for EndNotice {
     fn drop(&mut self) {
         // The channel has room for each thread; a server that no longer listens does not care.
         let _ = self.0.try_send(());
+    }
+}
+
+impl fmt::Debug for RunningServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningServer")
+            .field("threads", &self.threads.len())
+            .field("connections", &self.connections())
+            .finish_non_exhaustive()
     }
 }
