@@ -81,6 +81,18 @@ pub mod __private {
     };
 }
 
+/// The code of README and book, compiled and run as this crate's own documentation is.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../book/src/quick-start.md")]
+    struct QuickStart;
+
+    #[doc = include_str!("../book/src/addresses.md")]
+    struct Addresses;
+
+    #[doc = include_str!("../book/src/errors.md")]
+    struct Errors;
+}

@@ -1,13 +1,17 @@
 //! Which thread runs where.
 
+use anyhow::{Result, bail};
 use core_affinity::CoreId;
 
-/// Puts the caller's thread on `core`; tells whether the system did.
-pub fn pin(core: usize) -> bool {
-    core_affinity::set_for_current(CoreId { id: core })
-}
-
-/// The cores that this process may use.
-pub fn available() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
+/// Puts the caller's thread on `core`.
+pub fn pin(core: usize) -> Result<()> {
+    let available: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect();
+    if !available.contains(&core) {
+        bail!("core {core} is not available; this process may use {available:?}");
+    }
+    if !core_affinity::set_for_current(CoreId { id: core }) {
+        bail!("the system does not let this thread be pinned to core {core}");
+    }
+    Ok(())
 }

@@ -1,8 +1,14 @@
 //! Benchmarks of farcall, as ratios against the limit measured in the same run.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 pub mod clock;
 pub mod cores;
+pub mod echo;
 pub mod latency;
 pub mod limit;
 pub mod report;
+
+/// How long the calls, and then the limit, have the cores before the other has them.
+pub const SLICE: Duration = Duration::from_millis(20);

@@ -1,17 +1,19 @@
 //! What the machine itself allows: a cache line bounced between two cores, and memcpy.
 
 use std::hint::{black_box, spin_loop};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
 use crossbeam_utils::CachePadded;
 
 use crate::clock::Clock;
-use crate::cores;
 use crate::latency::Latency;
+use crate::report::LimitReport;
+use crate::{SLICE, cores};
 
 /// Round trips between two readings of the clock, so that its cost does not show in the limit.
 const ROUNDS_PER_SAMPLE: u64 = 32;
@@ -36,13 +38,17 @@ pub struct Bounce {
 
 impl Bounce {
     /// Starts the partner on `core`; the caller's thread is the other end.
-    pub fn start(core: usize) -> io::Result<Self> {
+    pub fn start(core: usize) -> Result<Self> {
         let line = Arc::new(CachePadded::new(AtomicU64::new(REST)));
         let theirs = Arc::clone(&line);
+        let (pinned, is_pinned) = mpsc::channel();
         let partner = thread::Builder::new().name("bounce".into()).spawn(move || {
-            cores::pin(core);
-            answer(&theirs);
+            // The receiver waits below, and an error means that nobody wants a partner any more.
+            if pinned.send(cores::pin(core)).is_ok() {
+                answer(&theirs);
+            }
         })?;
+        is_pinned.recv().context("the bounce's other thread ended")??;
         Ok(Self { line, partner: Some(partner), latency: Latency::new() })
     }
 
@@ -108,6 +114,28 @@ fn answer(line: &AtomicU64) {
             _ => spin_loop(),
         }
     }
+}
+
+/// The machine's limit alone, for about `time`.
+pub fn run(size: usize, time: Duration, cores: [usize; 2]) -> Result<LimitReport> {
+    let [server, client] = cores;
+    cores::pin(client)?;
+    let clock = Clock::new();
+    let mut bounce = Bounce::start(server)?;
+    let mut memcpy = Memcpy::new(size);
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        bounce.slice(&clock, SLICE);
+        memcpy.slice(&clock, SLICE);
+    }
+    Ok(LimitReport {
+        bench: "limit",
+        size,
+        cores,
+        limit_ns: bounce.latency().quantile(0.5),
+        limit_p99_ns: bounce.latency().quantile(0.99),
+        memcpy_bandwidth: memcpy.bandwidth(),
+    })
 }
 
 /// Copies between distinct buffers of one size, on the caller's core.

@@ -2,20 +2,15 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use farcall_bench::clock::Clock;
-use farcall_bench::cores;
-use farcall_bench::limit::{Bounce, Memcpy};
-use farcall_bench::report::LimitReport;
-
-/// How long the limit, and then the calls, have the cores before the other has them.
-const SLICE: Duration = Duration::from_millis(20);
+use farcall_bench::echo::{self, Mode};
+use farcall_bench::limit;
 
 #[derive(Parser)]
-#[command(about = "How near to the machine's limit a farcall call comes")]
+#[command(version, about = "How near to the machine's limit a farcall call comes")]
 struct Options {
     #[command(subcommand)]
     bench: Bench,
@@ -23,8 +18,45 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// Calls that give back what they get, by turns with the limit of the same two cores
+    Echo(EchoOptions),
     /// The machine's own limit: a cache line bounced between two cores, and memcpy
     Limit(LimitOptions),
+    /// The server of `echo --processes`
+    #[command(hide = true)]
+    Serve {
+        #[arg(long)]
+        address: String,
+        #[arg(long)]
+        core: usize,
+    },
+}
+
+#[derive(Args)]
+struct EchoOptions {
+    /// The device under the backend
+    #[arg(long, default_value = "shm")]
+    device: String,
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Bytes of the argument, and of the result
+    #[arg(long, default_value_t = 32)]
+    size: usize,
+    /// Calls that each client keeps outstanding
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// Connections, all driven by one thread
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
+    /// The server is a thread of this process (the default)
+    #[arg(long)]
+    threads: bool,
+    /// The server is a process of its own
+    #[arg(long, conflicts_with = "threads")]
+    processes: bool,
+    #[command(flatten)]
+    run: RunOptions,
 }
 
 #[derive(Args)]
@@ -39,8 +71,8 @@ struct LimitOptions {
 #[derive(Args)]
 struct RunOptions {
     /// Seconds in all
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    #[arg(long, default_value = "3", value_parser = parse_seconds)]
+    seconds: Duration,
     /// The server's core and the client's
     #[arg(long, value_name = "SERVER,CLIENT", default_value = "0,1", value_parser = parse_cores)]
     cores: [usize; 2],
@@ -51,7 +83,9 @@ struct RunOptions {
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().bench {
-        Bench::Limit(options) => limit(&options),
+        Bench::Echo(options) => run_echo(options),
+        Bench::Limit(options) => run_limit(&options),
+        Bench::Serve { address, core } => echo::serve(&address, core),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,49 +96,37 @@ fn main() -> ExitCode {
     }
 }
 
-fn limit(options: &LimitOptions) -> Result<()> {
-    let [server, client] = options.run.cores;
-    options.run.pin(client)?;
-    let clock = Clock::new();
-    let mut bounce = Bounce::start(server).context("cannot start the bounce's other thread")?;
-    let mut memcpy = Memcpy::new(options.size);
-    let end = Instant::now() + Duration::try_from_secs_f64(options.run.seconds)?;
-    while Instant::now() < end {
-        bounce.slice(&clock, SLICE);
-        memcpy.slice(&clock, SLICE);
-    }
-    let report = LimitReport {
-        bench: "limit",
+fn run_echo(options: EchoOptions) -> Result<()> {
+    let report = echo::run(&echo::Options {
+        device: options.device,
+        backend: options.backend,
         size: options.size,
+        window: options.window.into(),
+        clients: options.clients.into(),
+        mode: if options.processes { Mode::Processes } else { Mode::Threads },
+        time: options.run.seconds,
         cores: options.run.cores,
-        limit_ns: bounce.latency().quantile(0.5),
-        limit_p99_ns: bounce.latency().quantile(0.99),
-        memcpy_bandwidth: memcpy.bandwidth(),
-    };
-    options.run.print(&report, &report.table())
+    })?;
+    print(&report, &report.table(), options.run.json)
 }
 
-impl RunOptions {
-    /// Puts the caller on `core`, once both cores are known to exist.
-    fn pin(&self, core: usize) -> Result<()> {
-        let available = cores::available();
-        if let Some(missing) = self.cores.iter().find(|core| !available.contains(core)) {
-            bail!("core {missing} is not available; this process may use {available:?}");
-        }
-        if !cores::pin(core) {
-            bail!("the system does not let this thread be pinned to core {core}");
-        }
-        Ok(())
-    }
+fn run_limit(options: &LimitOptions) -> Result<()> {
+    let report = limit::run(options.size, options.run.seconds, options.run.cores)?;
+    print(&report, &report.table(), options.run.json)
+}
 
-    fn print(&self, report: &impl serde::Serialize, table: &str) -> Result<()> {
-        if self.json {
-            println!("{}", serde_json::to_string(report)?);
-        } else {
-            print!("{table}");
-        }
-        Ok(())
+fn print(report: &impl serde::Serialize, table: &str, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+    } else {
+        print!("{table}");
     }
+    Ok(())
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 fn parse_cores(text: &str) -> Result<[usize; 2], String> {

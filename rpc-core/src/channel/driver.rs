@@ -53,18 +53,15 @@ impl Driver {
     /// One turn over a connection, at `now`.
     pub(super) fn turn(&mut self, now: Instant, transport: &mut dyn ClientTransport) -> Progress {
         self.now = now;
+        // First of all: what is sent after the goodbye has come might have run, for all that anyone knows.
+        let mut progress = transport.poll(now, self);
         let mut worked = self.accept();
         worked += self.sweep_cancelled(Some(&mut *transport));
-        worked += self.send(transport);
-        if worked > 0 {
-            transport.flush(now);
-        }
-        let mut progress = transport.poll(now, self);
-        if !self.waiting.is_empty() && progress.worked > 0 && self.send(transport) > 0 {
-            transport.flush(now);
-        }
         if now >= self.earliest {
             worked += self.expire(Some(&mut *transport));
+        }
+        worked += self.send(transport);
+        if worked > 0 {
             transport.flush(now);
         }
         progress.worked += worked;

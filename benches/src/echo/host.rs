@@ -1,0 +1,114 @@
+//! Where the server runs: a thread of this process, or a process of its own.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, bail};
+use farcall::{RunningServer, Server};
+
+use super::service::{EchoServer, Parrot};
+
+/// What a server process prints when it can be connected to.
+const READY: &str = "ready";
+
+/// A server that can be asked to rest, and be resumed.
+pub(super) enum Host {
+    /// A thread of this process.
+    Thread {
+        /// The server.
+        server: RunningServer,
+        /// Ends its rest.
+        resume: mpsc::Sender<()>,
+    },
+    /// A process of its own, which ends when its standard input does.
+    Process {
+        /// The process.
+        child: Child,
+        /// A byte ends its rest.
+        input: ChildStdin,
+    },
+}
+
+impl Host {
+    /// A server at `address`, its thread on `core`.
+    pub(super) fn thread(address: &str, core: usize) -> Result<Self> {
+        let (server, resume) = listen(address, core)?;
+        Ok(Self::Thread { server, resume })
+    }
+
+    /// The same in another process, which runs this program's `serve`.
+    pub(super) fn process(address: &str, core: usize) -> Result<Self> {
+        let program = env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(program)
+            .args(["serve", "--address", address, "--core", &core.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the server process")?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("the server process has no pipes");
+        };
+        let host = Self::Process { child, input };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).context("cannot hear the server process")?;
+        if line.trim() != READY {
+            bail!("the server process did not start; its error is above");
+        }
+        Ok(host)
+    }
+
+    /// Ends the rest that a call of `rest` began.
+    pub(super) fn resume(&mut self) -> Result<()> {
+        match self {
+            Self::Thread { resume, .. } => resume.send(()).context("the server is gone"),
+            Self::Process { input, .. } => input.write_all(&[0]).context("the server is gone"),
+        }
+    }
+
+    /// Ends the server, and waits for it.
+    pub(super) fn stop(self) -> Result<()> {
+        match self {
+            Self::Thread { server, .. } => stop(server)?,
+            Self::Process { mut child, input } => {
+                drop(input);
+                let status = child.wait().context("cannot wait for the server process")?;
+                if !status.success() {
+                    bail!("the server process failed: {status}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The whole life of a server process: serves until its standard input ends.
+pub fn serve(address: &str, core: usize) -> Result<()> {
+    let (server, resume) = listen(address, core)?;
+    println!("{READY}");
+    for byte in io::stdin().lock().bytes() {
+        byte.context("cannot read the standard input")?;
+        resume.send(()).context("the server is gone")?;
+    }
+    stop(server)
+}
+
+fn stop(server: RunningServer) -> Result<()> {
+    let drained = server.shutdown();
+    if drained.aborted_calls > 0 || drained.stuck_threads > 0 {
+        bail!("the server did not end in order: {drained:?}");
+    }
+    Ok(())
+}
+
+fn listen(address: &str, core: usize) -> Result<(RunningServer, mpsc::Sender<()>)> {
+    let (parrot, resume) = Parrot::new();
+    let server = Server::builder()
+        .service(EchoServer::new(parrot))
+        .threads(1)
+        .pin([core])
+        .listen(address)
+        .with_context(|| format!("cannot listen at {address}"))?;
+    Ok((server, resume))
+}

@@ -1,0 +1,206 @@
+//! The client's side: calls made and timed on one thread.
+
+use std::collections::VecDeque;
+use std::hint::spin_loop;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use farcall::PollClient;
+
+use super::service::EchoPollClient;
+use super::shape::{Pending, Shape};
+use crate::clock::Clock;
+use crate::latency::Latency;
+
+/// With many calls outstanding, one in this many is timed.
+const TIMED_EACH: u64 = 16;
+
+/// Calls at the begin of a slice warm the caches that the other slice had; so much time of them is not counted.
+const UNCOUNTED: Duration = Duration::from_millis(1);
+
+/// Turns without an answer after which the clock is looked at.
+const TURNS_PER_CLOCK: u32 = 1 << 16;
+
+/// Longest wait for an answer: nothing here takes a thousandth of it.
+const ANSWER_BOUND: Duration = Duration::from_secs(10);
+
+/// What was measured.
+#[derive(Default)]
+pub(super) struct Totals {
+    /// Answers.
+    pub(super) calls: u64,
+    /// The time that the calls had the cores.
+    pub(super) nanos: u64,
+    /// From start to answer.
+    pub(super) latency: Latency,
+    /// Compare all of each answer, which takes time.
+    thorough: bool,
+}
+
+impl Totals {
+    fn warming() -> Self {
+        Self { thorough: true, ..Self::default() }
+    }
+}
+
+/// One connection and its outstanding calls, oldest first.
+struct Connection<S: Shape> {
+    client: EchoPollClient,
+    outstanding: VecDeque<(Pending<S::Output>, Option<u64>)>,
+}
+
+/// All connections of the run.
+pub(super) struct Load<S: Shape> {
+    shape: S,
+    window: usize,
+    connections: Vec<Connection<S>>,
+    clock: Clock,
+}
+
+impl<S: Shape> Load<S> {
+    /// Keeps `window` calls outstanding on each of `clients`.
+    pub(super) fn new(shape: S, window: usize, clients: Vec<EchoPollClient>, clock: Clock) -> Self {
+        let connection =
+            |client| Connection { client, outstanding: VecDeque::with_capacity(window) };
+        Self { shape, window, connections: clients.into_iter().map(connection).collect(), clock }
+    }
+
+    /// Lets the server sleep, so that its core is free for `meanwhile`.
+    pub(super) fn rest(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let client = &mut self.connections[0].client;
+        let resting = client.start_rest()?;
+        client.poll();
+        meanwhile()?;
+        match client.connection().wait(resting) {
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => bail!("the server was not resumed in time"),
+            Some(Err(error)) => Err(error.into()),
+            None => bail!("the server's rest was taken twice"),
+        }
+    }
+
+    /// Calls for about `time`; when it returns no call is outstanding.
+    pub(super) fn slice(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        if self.window == 1 && self.connections.len() == 1 {
+            self.one_by_one(UNCOUNTED, &mut Totals::warming())?;
+            return self.one_by_one(time, totals);
+        }
+        self.many(UNCOUNTED, &mut Totals::warming())?;
+        self.many(time, totals)
+    }
+
+    fn one_by_one(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        let client = &mut self.connections[0].client;
+        let begin = self.clock.stamp();
+        let end = self.clock.after(time);
+        loop {
+            let before = self.clock.stamp();
+            let output = self.shape.call(client)?;
+            let after = self.clock.stamp();
+            totals.latency.record(self.clock.nanos_between(before, after));
+            totals.calls += 1;
+            check(&self.shape, &output, totals.thorough)?;
+            if after >= end {
+                totals.nanos += self.clock.nanos_between(begin, after);
+                return Ok(());
+            }
+        }
+    }
+
+    fn many(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        let clock = self.clock.clone();
+        let mut turns = Turns::begin(&clock, time);
+        loop {
+            let mut outstanding = 0;
+            let before = totals.calls;
+            for connection in &mut self.connections {
+                connection.answers(&self.shape, &mut turns, totals)?;
+                if turns.last < turns.end {
+                    connection.fill(&self.shape, self.window, &mut turns)?;
+                }
+                outstanding += connection.outstanding.len();
+            }
+            if outstanding == 0 {
+                break;
+            }
+            if totals.calls == before {
+                turns.idle()?;
+            }
+        }
+        totals.nanos += clock.nanos_between(turns.begin, clock.stamp());
+        Ok(())
+    }
+}
+
+/// The time in a slice of many calls, read only where a call is timed or nothing comes.
+struct Turns<'c> {
+    clock: &'c Clock,
+    begin: u64,
+    end: u64,
+    last: u64,
+    give_up: u64,
+    idle: u32,
+    started: u64,
+}
+
+impl<'c> Turns<'c> {
+    fn begin(clock: &'c Clock, time: Duration) -> Self {
+        let begin = clock.stamp();
+        let end = clock.after(time);
+        let give_up = clock.after(time + ANSWER_BOUND);
+        Self { clock, begin, end, last: begin, give_up, idle: 0, started: 0 }
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.last = self.clock.stamp();
+        self.last
+    }
+
+    /// A turn in which nothing came.
+    fn idle(&mut self) -> Result<()> {
+        spin_loop();
+        self.idle += 1;
+        if self.idle < TURNS_PER_CLOCK {
+            return Ok(());
+        }
+        self.idle = 0;
+        if self.stamp() >= self.give_up {
+            bail!("an answer did not come within {ANSWER_BOUND:?}");
+        }
+        Ok(())
+    }
+}
+
+impl<S: Shape> Connection<S> {
+    /// Takes the answers that have come.
+    fn answers(&mut self, shape: &S, turns: &mut Turns<'_>, totals: &mut Totals) -> Result<()> {
+        self.client.poll();
+        while let Some((pending, started)) = self.outstanding.front_mut() {
+            let Some(output) = self.client.take(pending) else { break };
+            if let Some(started) = *started {
+                totals.latency.record(turns.clock.nanos_between(started, turns.stamp()));
+            }
+            self.outstanding.pop_front();
+            totals.calls += 1;
+            check(shape, &output?, totals.thorough)?;
+        }
+        Ok(())
+    }
+
+    /// Starts calls until the window is full.
+    fn fill(&mut self, shape: &S, window: usize, turns: &mut Turns<'_>) -> Result<()> {
+        while self.outstanding.len() < window {
+            let timed = turns.started.is_multiple_of(TIMED_EACH).then(|| turns.stamp());
+            self.outstanding.push_back((shape.start(&mut self.client)?, timed));
+            turns.started += 1;
+        }
+        Ok(())
+    }
+}
+
+fn check<S: Shape>(shape: &S, output: &S::Output, all: bool) -> Result<()> {
+    if !shape.is_right(output, all) {
+        bail!("an answer differs from what was sent");
+    }
+    Ok(())
+}

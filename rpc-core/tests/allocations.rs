@@ -1,0 +1,89 @@
+//! The steady state allocates nothing: counted over all threads, on a transport that keeps its buffers.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use farcall_core::{
+    Channel, ChannelOptions, Connection, ConnectionOptions, PendingCall, RpcError, Server,
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::collections::VecDeque;
+use support::loopback::{Clock, Loopback};
+use support::service::{Echo32, Later32, TEST, Test, bytes};
+
+#[global_allocator]
+static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const WINDOW: usize = 16;
+const ROUNDS: usize = 500;
+
+/// Runs the work once to warm up, then counts.
+fn allocations(mut work: impl FnMut()) -> usize {
+    work();
+    let region = Region::new(GLOBAL);
+    work();
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+fn window(connection: &mut Connection) {
+    let mut calls: VecDeque<PendingCall<Result<[u8; 32], RpcError>>> =
+        VecDeque::with_capacity(WINDOW);
+    let mut left = ROUNDS;
+    while left > 0 || !calls.is_empty() {
+        while left > 0
+            && let Ok(call) = connection.start::<Echo32, _>(&bytes(&[left as u8; 32]))
+        {
+            calls.push_back(call);
+            left -= 1;
+        }
+        connection.poll();
+        while let Some(call) = calls.front_mut()
+            && let Some(result) = connection.take(call)
+        {
+            assert!(result.is_ok());
+            calls.pop_front();
+        }
+    }
+}
+
+/// One test, so that no other thread of the test program allocates meanwhile.
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let net = Loopback::new(Clock::real(), WINDOW as u32);
+    let _server =
+        Server::builder().service(Test::default()).serve(&net).expect("the place is free");
+    let options = ConnectionOptions::default();
+    let mut connection = Connection::connect(&net, &TEST, &options).expect("a server listens");
+
+    let counted = allocations(|| {
+        for n in 0..ROUNDS {
+            let data = [n as u8; 32];
+            assert_eq!(connection.call::<Echo32, _>(&bytes(&data)), Ok(data));
+        }
+    });
+    assert_eq!(counted, 0, "poll mode, one call at a time");
+
+    // The queue of pending calls is this test's own.
+    let counted = allocations(|| window(&mut connection));
+    assert!(counted <= 1, "poll mode, a window of calls: {counted}");
+
+    let counted = allocations(|| {
+        for n in 0..ROUNDS {
+            let data = [n as u8; 32];
+            assert_eq!(connection.call::<Later32, _>(&bytes(&data)), Ok(data));
+        }
+    });
+    assert_eq!(counted, 0, "async handlers");
+
+    let channel = Channel::connect(net.clone(), &TEST, ChannelOptions::default());
+    let channel = channel.expect("a server listens");
+    let counted = allocations(|| {
+        for n in 0..ROUNDS {
+            let data = [n as u8; 32];
+            assert_eq!(channel.call::<Echo32, _>(&bytes(&data)).wait(), Ok(data));
+        }
+    });
+    assert_eq!(counted, 0, "a channel, blocking");
+}
