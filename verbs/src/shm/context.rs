@@ -16,7 +16,7 @@ use super::control::Control;
 use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
-use super::region::{MAX_REGIONS, RegionMemory, RegionWords};
+use super::region::{REGION_SLOTS, RegionMemory, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::memory::mapping::page_rounded;
@@ -137,12 +137,12 @@ impl Context {
         let mut tables = lock(&self.tables);
         let slot = match tables.free_slots.pop() {
             Some(slot) => slot,
-            None if tables.used_slots < MAX_REGIONS => {
+            None if tables.used_slots < REGION_SLOTS - 1 => {
                 tables.used_slots += 1;
-                tables.used_slots - 1
+                tables.used_slots
             }
             None => {
-                let max = MAX_REGIONS as usize;
+                let max = REGION_SLOTS as usize - 1;
                 return Err(VerbsError::Limit { what: "number of regions", asked: max + 1, max });
             }
         };
@@ -178,6 +178,7 @@ impl Context {
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {
         let word = self.words.word(slot);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.words.deregistrations().fetch_add(1, Ordering::Release);
         let mut tables = lock(&self.tables);
         tables.regions.remove(&rkey);
         tables.free_slots.push(slot);

@@ -32,7 +32,7 @@ pub(crate) struct Control {
     stopped: AtomicBool,
     next_token: AtomicU64,
     /// Peers whose sockets are watched for their end.
-    watched: Mutex<HashMap<u64, (Weak<Peer>, OwnedFd)>>,
+    watched: Mutex<HashMap<u64, Weak<Peer>>>,
     /// Queue pairs with work that waits.
     waiting: Mutex<Vec<Weak<Pair>>>,
 }
@@ -56,21 +56,13 @@ impl Control {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    /// Watches a peer for its death.
+    /// Watches a peer for its death. A dropped peer closes its socket, which ends the watch.
     pub(crate) fn watch(&self, peer: &Arc<Peer>) -> io::Result<()> {
-        let socket = peer.socket()?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let mut watched = lock(&self.watched);
-        watched.retain(|_, (peer, socket)| {
-            let keep = peer.strong_count() > 0;
-            if !keep {
-                let _ = epoll::delete(&self.epoll, &*socket);
-            }
-            keep
-        });
-        self.add(socket.as_fd(), token, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)?;
-        watched.insert(token, (Arc::downgrade(peer), socket));
-        Ok(())
+        watched.retain(|_, peer| peer.strong_count() > 0);
+        watched.insert(token, Arc::downgrade(peer));
+        self.add(peer.socket(), token, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)
     }
 
     /// `pair` has work that waits: it is tried again now and then.
@@ -147,11 +139,8 @@ impl Control {
             return;
         }
         let gone = lock(&self.watched).remove(&token);
-        if let Some((peer, socket)) = gone {
-            let _ = epoll::delete(&self.epoll, &socket);
-            if let Some(peer) = peer.upgrade() {
-                peer.died();
-            }
+        if let Some(peer) = gone.and_then(|peer| peer.upgrade()) {
+            peer.died();
         }
     }
 

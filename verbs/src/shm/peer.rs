@@ -1,7 +1,7 @@
 //! A peer's context, as we see it: the socket to its control thread, and its memory as far as mapped.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rustix::net::{
 
 use super::memfd;
 use super::pair::Pair;
-use super::region::{MAX_REGIONS, MappedRegion, RegionWords};
+use super::region::{MappedRegion, REGION_SLOTS, RegionWords};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
@@ -111,8 +111,7 @@ impl Peer {
         {
             return Some(Arc::clone(region));
         }
-        // A good moment to let go of what the peer has deregistered meanwhile.
-        regions.retain(|_, region| region.is_alive());
+        regions.remove(&rkey);
         drop(regions);
         let question = Question { what: ask::REGION, rkey, ..Question::default() };
         let (answer, fds) = self.ask(&question, REGION_TIMEOUT).ok()?;
@@ -124,12 +123,25 @@ impl Peer {
         Some(region)
     }
 
+    /// How many regions the peer has deregistered so far.
+    #[inline]
+    pub(crate) fn deregistrations(&self) -> u32 {
+        self.words.deregistrations().load(Ordering::Acquire)
+    }
+
+    /// Lets go of what the peer has deregistered.
+    pub(crate) fn forget_dead_regions(&self) {
+        lock(&self.regions).retain(|_, region| region.is_alive());
+    }
+
     /// Maps what the peer says is its region: every number is checked before it is used.
     fn mapped(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
         let [file] = fds else { return None };
         let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
         let len = usize::try_from(answer.len).ok()?;
-        if answer.slot >= MAX_REGIONS || answer.addr.checked_add(answer.len).is_none() {
+        if !(1..REGION_SLOTS).contains(&answer.slot)
+            || answer.addr.checked_add(answer.len).is_none()
+        {
             return None;
         }
         let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -171,11 +183,9 @@ impl Peer {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// A second descriptor of its socket, to be watched for its end.
-    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
-        self.socket
-            .try_clone()
-            .map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::MFILE))
+    /// Its socket, to be watched for its end.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Tells it that our queue pair is gone. There is no answer, and nobody waits: a peer that does not

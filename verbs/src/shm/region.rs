@@ -8,10 +8,11 @@ use super::context::Context;
 use crate::Access;
 use crate::memory::mapping::Mapping;
 
-/// Regions of one context: what its page of region words has room for.
-pub(crate) const MAX_REGIONS: u32 = 1 << 16;
+/// Slots of one context's file of region words; the first is not for a region.
+pub(crate) const REGION_SLOTS: u32 = 1 << 16;
 
-/// The words that tell peers which regions are alive: one per slot, odd while the region lives. The file
+/// The words that tell peers which regions are alive: one per slot, odd while the region lives. The first
+/// counts deregistrations, so that peers know when to look through what they have mapped. The file
 /// behind it is sealed: only its owner can write it.
 #[derive(Debug)]
 pub(crate) struct RegionWords {
@@ -19,7 +20,7 @@ pub(crate) struct RegionWords {
 }
 
 impl RegionWords {
-    pub(crate) const BYTES: usize = MAX_REGIONS as usize * 4;
+    pub(crate) const BYTES: usize = REGION_SLOTS as usize * 4;
 
     /// `mapping` has [`RegionWords::BYTES`] bytes.
     pub(crate) fn new(mapping: Mapping) -> RegionWords {
@@ -29,9 +30,15 @@ impl RegionWords {
 
     #[inline]
     pub(crate) fn word(&self, slot: u32) -> &AtomicU32 {
-        let slot = slot.min(MAX_REGIONS - 1) as usize;
-        // SAFETY: the mapping has MAX_REGIONS words, page-aligned, which only atomics touch.
+        let slot = slot.min(REGION_SLOTS - 1) as usize;
+        // SAFETY: the mapping has REGION_SLOTS words, page-aligned, which only atomics touch.
         unsafe { &*self.mapping.start().cast::<AtomicU32>().add(slot) }
+    }
+
+    /// Deregistrations so far, wrapping.
+    #[inline]
+    pub(crate) fn deregistrations(&self) -> &AtomicU32 {
+        self.word(0)
     }
 }
 

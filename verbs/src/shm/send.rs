@@ -28,6 +28,8 @@ pub(super) struct SendSide {
     /// The peer's regions used last, by the low bits of their keys.
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
     pub(super) peer: Option<Arc<Peer>>,
+    /// The peer's count of deregistrations when `regions` was last looked through.
+    deregistrations: u32,
     pub(super) rnr_retry: u8,
     pub(super) rnr_timer_ns: u64,
     pub(super) retry_timeout_ns: u64,
@@ -231,6 +233,11 @@ impl SendSide {
 
     /// Carries out a work request, as far as it goes.
     pub(super) fn execute(&mut self, pair: &Pair, item: &mut Item) -> Outcome {
+        if let Some(peer) = &self.peer
+            && peer.deregistrations() != self.deregistrations
+        {
+            self.forget_dead_regions();
+        }
         let outcome = match &mut item.task {
             Task::Datagram { bytes, imm, to } => {
                 return self.destinations.send(pair, bytes, *imm, *to);
@@ -254,6 +261,16 @@ impl SendSide {
             }
             Outcome::Failed(_) if pair.ty == QpType::Uc => Outcome::Done(item.task.len() as u32),
             outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn forget_dead_regions(&mut self) {
+        let Some(peer) = &self.peer else { return };
+        self.deregistrations = peer.deregistrations();
+        peer.forget_dead_regions();
+        for cached in &mut self.regions {
+            cached.take_if(|region| !region.is_alive());
         }
     }
 
