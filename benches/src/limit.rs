@@ -18,6 +18,9 @@ use crate::{SLICE, cores};
 /// Round trips between two readings of the clock, so that its cost does not show in the limit.
 const ROUNDS_PER_SAMPLE: u64 = 32;
 
+/// Bytes copied between two readings of the clock, at least, for the same reason.
+const COPIED_PER_STAMP_BYTES: usize = 1 << 16;
+
 /// At a slice's begin the partner may still wait for its core; this much of it is not counted.
 const UNCOUNTED_ROUNDS: u64 = 4096;
 
@@ -154,11 +157,14 @@ impl Memcpy {
 
     /// Copies for about `time`.
     pub fn slice(&mut self, clock: &Clock, time: Duration) {
+        let copies = (COPIED_PER_STAMP_BYTES / self.from.len().max(1)).max(1) as u64;
         let begin = clock.stamp();
         let end = clock.after(time);
         loop {
-            black_box(&mut self.to).copy_from_slice(black_box(&self.from));
-            self.copies += 1;
+            for _ in 0..copies {
+                black_box(&mut self.to).copy_from_slice(black_box(&self.from));
+            }
+            self.copies += copies;
             let now = clock.stamp();
             if now >= end {
                 self.nanos += clock.nanos_between(begin, now);
