@@ -16,7 +16,6 @@ use super::link::{Fetched, Link, owned};
 use super::transfer::{Transfer, Transfers};
 use super::{MEMORY_RETRY_NANOS, POLL_BATCH, STEPS_PER_POLL, Waker};
 use crate::handshake::Terms;
-use crate::memory::{Budget, Exposure, LargeBuffers};
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,14 +85,13 @@ impl Client {
         terms: &Terms,
         memory: u64,
     ) -> Client {
-        let large = LargeBuffers::new(&pd, Exposure::Private, &Budget::new(memory));
         let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
         let window = Window {
             link,
             slots: vec![slot; terms.window as usize].into(),
             // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
             free: (0..terms.window).rev().collect(),
-            transfers: Transfers::new(terms.window, large),
+            transfers: Transfers::new(terms.window, &pd, memory),
             fetched: Vec::new(),
             max_message: terms.max_message,
             over: None,
@@ -202,6 +200,10 @@ impl ClientTransport for Client {
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        if let Some(why) = self.window.over {
+            self.window.close(why.kind, sink);
+            return Progress::IDLE;
+        }
         let found = match std::mem::take(&mut self.held) {
             0 => self.cq.poll(&mut self.completions),
             held => Ok(held),
@@ -216,14 +218,21 @@ impl ClientTransport for Client {
                 break;
             }
         }
-        let next =
-            if self.window.is_calm() { PollAt::OnEvent } else { self.window.drive(now, sink) };
-        let next = if found == self.completions.len() { PollAt::Now } else { next };
-        Progress { worked: found as u32, next, scanned: self.cq.scanned() }
+        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
+        if !self.window.is_calm() {
+            let (moved, next) = self.window.drive(now, sink);
+            progress.worked += moved;
+            progress.next = next;
+        }
+        if found == self.completions.len() {
+            progress.next = PollAt::Now;
+        }
+        progress.scanned = self.cq.scanned();
+        progress
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        if self.held > 0 || self.window.link.has_posts() || self.window.has_work() {
+        if self.held > 0 || self.window.has_work() {
             return;
         }
         self.cq.arm();
@@ -375,18 +384,19 @@ impl Window {
                 }
                 Ok(())
             }
-            (Kind::Dropped, Phase::Announced | Phase::Sending) if slot.abandoned => {
-                self.end(index);
-                Ok(())
-            }
             _ => Err(NONSENSE),
         }
     }
 
     #[cold]
     fn operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
-        let slot = self.slots.get(index as usize).ok_or(NONSENSE)?;
+        let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
+        let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
         match op {
+            Op::Dropped if slot.abandoned && unsent => {
+                self.end(index);
+                Ok(())
+            }
             // For an abandoned request it comes too late to matter.
             Op::Chunk if slot.abandoned => Ok(()),
             Op::Chunk if slot.phase == Phase::Sending && self.transfers.credit(index) => Ok(()),
@@ -399,23 +409,28 @@ impl Window {
     #[inline]
     fn is_calm(&self) -> bool {
         self.transfers.is_idle()
-            && self.fetched.is_empty()
+            && !self.link.has_posts()
             && !self.link.is_broken()
-            && self.over.is_none()
     }
 
     fn has_work(&self) -> bool {
-        self.over.is_some() && !self.told || self.link.is_broken() || self.transfers.can_move()
+        let news = self.over.is_some() || self.link.is_broken();
+        let posts = self.link.has_posts() || self.transfers.can_move();
+        (news && !self.told) || (posts && !news && self.link.has_room())
     }
 
-    /// Moves large messages on, a bounded number of bytes, and notices what broke.
+    /// Moves large messages on, a bounded number of bytes, and notices what broke. Answers how many
+    /// steps it took, and when to come back.
     #[cold]
-    fn drive(&mut self, now: Instant, sink: &mut dyn ReplySink) -> PollAt {
-        if self.link.is_broken() || self.over.is_some() {
-            let kind = self.over.map_or(FailureKind::PeerGone, |why| why.kind);
-            self.close(kind, sink);
-            return PollAt::OnEvent;
+    fn drive(&mut self, now: Instant, sink: &mut dyn ReplySink) -> (u32, PollAt) {
+        if self.over.is_some() {
+            return (0, PollAt::OnEvent);
         }
+        if self.link.is_broken() {
+            self.close(FailureKind::PeerGone, sink);
+            return (0, PollAt::OnEvent);
+        }
+        let mut moved = 0;
         for Fetched { slot, part } in self.fetched.drain(..) {
             self.transfers.fetched(slot, part);
         }
@@ -423,15 +438,19 @@ impl Window {
             let slot = self.slots[index as usize];
             self.link.post_op(Op::Release, index);
             self.end(index);
+            moved += 1;
             if !slot.abandoned {
                 sink.reply(SlotId { index, generation: slot.generation }, owned(buffer));
             }
         }
+        // What waited before goes before.
+        self.link.ring();
         for _ in 0..STEPS_PER_POLL {
             if !self.link.has_room() {
                 break;
             }
             let Some((index, transfer)) = self.transfers.next() else { break };
+            moved += 1;
             match transfer {
                 Transfer::Chunk { chunk, remote, last } => {
                     self.link.write_chunk(index, chunk, remote);
@@ -442,14 +461,14 @@ impl Window {
                 Transfer::Fetch { into, remote } => self.link.fetch(index, into, remote),
             }
         }
-        self.link.ring();
-        if self.transfers.can_move() {
+        let next = if self.transfers.can_move() && self.link.has_room() {
             PollAt::Now
         } else if self.transfers.wants_memory() {
             PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
         } else {
             PollAt::OnEvent
-        }
+        };
+        (moved, next)
     }
 
     /// The connection is over; the sink hears of it once.

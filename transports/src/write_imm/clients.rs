@@ -27,6 +27,8 @@ pub(crate) struct Clients {
     pub(crate) device: Device,
     /// Requests that wait for memory to land in.
     pub(crate) waiting: FairQueue,
+    /// A response found no memory.
+    pub(crate) starved: bool,
     /// When clients that hold memory others wait for are looked at next.
     pub(crate) stall_check: Instant,
     pub(crate) budget: Arc<Budget>,
@@ -67,6 +69,7 @@ impl Clients {
             door,
             device: device.clone(),
             waiting: FairQueue::default(),
+            starved: false,
             stall_check: Instant::ZERO,
             budget,
             assembly,
@@ -219,10 +222,16 @@ impl Clients {
                 Ok(())
             }
             Op::Goodbye => Err(Drop::Goodbye),
-            Op::Chunk | Op::Release | Op::Message => {
+            Op::Chunk | Op::Release | Op::Dropped | Op::Message => {
                 Err("an operation that the slot does not wait for".into())
             }
         }
+    }
+
+    /// There is more to do than completions say.
+    #[inline]
+    pub(crate) fn need_attention(&self) -> bool {
+        !self.waiting.is_empty() || !self.broken.is_empty() || self.starved
     }
 
     /// The client has posts that wait for the doorbell.
@@ -301,12 +310,21 @@ impl Replies for Clients {
 impl Clients {
     #[cold]
     fn reserve_large(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
-        let buffer = match self.reply_buffer(call.client, len) {
-            Some(buffer) => Some(buffer),
-            None if self.trim() => self.reply_buffer(call.client, len),
-            None => None,
+        let share = self.budget.limit() / 2;
+        let held = self.find(call).map_or(0, |entry| entry.held);
+        // A client that does not read its responses holds its share, and no more.
+        let buffer = if held > 0 && held + len as u64 > share {
+            None
+        } else {
+            match self.reply_buffer(call.client, len) {
+                None if self.trim() => self.reply_buffer(call.client, len),
+                buffer => buffer,
+            }
         };
-        let Some(buffer) = buffer else { return Err(Backpressure::Memory.into()) };
+        let Some(buffer) = buffer else {
+            self.starved = true;
+            return Err(Backpressure::Memory.into());
+        };
         let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else {
             return Err(ReserveError::Closed);
         };

@@ -154,10 +154,8 @@ impl Clients {
             entry.held -= whole.len() as u64;
             entry.put_ring(ring);
         }
-        let slot = &mut entry.slots[index as usize];
-        slot.phase = Phase::Idle;
-        let generation = slot.generation;
-        entry.link.post_control(index, generation, Kind::Dropped, &[]);
+        entry.slots[index as usize].phase = Phase::Idle;
+        entry.link.post_op(Op::Dropped, index);
         self.touch(client);
         self.serve_waiting(now);
     }

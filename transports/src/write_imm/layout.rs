@@ -38,13 +38,11 @@ pub(crate) enum Kind {
     Lent = 4,
     /// Server: the announced request is over the limit ([`OverLimit`]).
     OverLimit = 5,
-    /// Server: the cancelled request was dropped before a handler saw it.
-    Dropped = 6,
 }
 
 impl Kind {
     fn from_wire(byte: u8) -> Option<Kind> {
-        [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit, Kind::Dropped]
+        [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -129,7 +127,7 @@ const _: () = {
     assert!(size_of::<OverLimit>() <= least && size_of::<Announce>() <= least);
 };
 
-/// What a WRITE_WITH_IMM means. All but `Message` and `Landed` carry no bytes.
+/// What a WRITE_WITH_IMM means. All but `Message` and a client's `Chunk` carry no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Op {
@@ -144,6 +142,9 @@ pub(crate) enum Op {
     Release = 3,
     /// Either: nothing follows. The slot is zero.
     Goodbye = 4,
+    /// Server: the cancelled request was dropped before a handler saw it. Not a message: it may
+    /// follow a grant that the client has not read out of the slot yet.
+    Dropped = 5,
 }
 
 const SLOT_BITS: u32 = 10;
@@ -177,6 +178,7 @@ impl Immediate {
             2 => Op::Cancel,
             3 => Op::Release,
             4 => Op::Goodbye,
+            5 => Op::Dropped,
             _ => return None,
         };
         let client = wire >> SLOT_BITS & (MAX_CLIENTS - 1);
@@ -208,7 +210,7 @@ mod tests {
             if let Some(immediate) = Immediate::from_wire(wire) {
                 prop_assert_eq!(immediate.to_wire(), wire);
             } else {
-                prop_assert!(wire >> 29 > 4);
+                prop_assert!(wire >> 29 > 5);
             }
         }
 

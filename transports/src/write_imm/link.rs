@@ -107,6 +107,7 @@ impl Link {
         self.slot_bytes - HEADER_BYTES
     }
 
+    /// One more work request has room, after those that wait.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.send_queue.room() as usize > self.outbox.len()

@@ -79,3 +79,6 @@ impl Unpark for Waker {
 fn sleep_time(until: Option<Instant>, now: Instant) -> Duration {
     until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - now))
 }
+
+#[cfg(test)]
+mod tests;

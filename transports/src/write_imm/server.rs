@@ -93,12 +93,15 @@ impl Server {
     /// The rare work: clients whose posts failed, requests that wait for memory.
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
+        // Grants leave at once: the turn may have nothing else to send.
         if !self.clients.waiting.is_empty() {
             self.clients.serve_waiting(now);
         }
-        if !self.clients.waiting.is_empty() {
+        let starved = std::mem::take(&mut self.clients.starved);
+        if starved || !self.clients.waiting.is_empty() {
             self.clients.find_stalled(now);
         }
+        self.clients.ring();
         while let Some(client) = self.clients.broken.pop() {
             self.clients.remove(client, Why::Lost(Status::Flushed), sink);
         }
@@ -132,7 +135,7 @@ impl ServerTransport for Server {
             self.clients.complete(completion, &mut self.scratch, now, sink);
         }
         let mut next = PollAt::OnEvent;
-        if !(self.clients.waiting.is_empty() && self.clients.broken.is_empty()) {
+        if self.clients.need_attention() {
             next = self.attend(now, sink);
         }
         if found == self.completions.len() {

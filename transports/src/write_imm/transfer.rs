@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice};
+use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
 use super::chunks::{CHUNK_BYTES, Outgoing};
 use super::layout::Grant;
-use crate::memory::LargeBuffers;
+use crate::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be posted.
 #[derive(Debug)]
@@ -44,7 +44,10 @@ enum Large {
 
 #[derive(Debug)]
 pub(crate) struct Transfers {
-    buffers: LargeBuffers,
+    requests: LargeBuffers,
+    /// Apart, so that requests which wait for the server never hold what a response needs, while the
+    /// server waits for its response to be read: neither would move again.
+    responses: LargeBuffers,
     large: Box<[Large]>,
     /// Slots whose next step can be posted, in turn.
     ready: VecDeque<u32>,
@@ -57,9 +60,11 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    pub(crate) fn new(window: u32, buffers: LargeBuffers) -> Transfers {
+    pub(crate) fn new(window: u32, pd: &ProtectionDomain, memory: u64) -> Transfers {
+        let half = || LargeBuffers::new(pd, Exposure::Private, &Budget::new(memory / 2));
         Transfers {
-            buffers,
+            requests: half(),
+            responses: half(),
             large: (0..window).map(|_| Large::None).collect(),
             ready: VecDeque::with_capacity(window as usize),
             waiting: VecDeque::with_capacity(window as usize),
@@ -85,20 +90,9 @@ impl Transfers {
         !self.waiting.is_empty()
     }
 
-    fn buffer(&mut self, len: usize) -> Option<Buffer> {
-        let taken = self.buffers.take(len).unwrap_or_else(|error| {
-            tracing::warn!(%error, len, "no memory for a large message");
-            None
-        });
-        if taken.is_some() || !self.buffers.trim() {
-            return taken;
-        }
-        self.buffers.take(len).unwrap_or_default()
-    }
-
     /// Memory for a request of this slot, if there is some now.
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
-        let buffer = self.buffer(len)?;
+        let buffer = buffer(&mut self.requests, len)?;
         let large = &mut self.large[slot as usize];
         *large = Large::Request(buffer);
         match large {
@@ -152,7 +146,8 @@ impl Transfers {
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             if let Large::Waiting { lent } = self.large[slot as usize] {
-                let Some(rest) = self.buffer(lent.len as usize) else { return };
+                let len = lent.len as usize;
+                let Some(rest) = buffer(&mut self.responses, len) else { return };
                 self.large[slot as usize] = Large::Fetching { lent, rest, offset: 0, filled: None };
                 self.fetching += 1;
                 self.ready.push_back(slot);
@@ -238,4 +233,15 @@ impl Transfers {
             self.ready.retain(|ready| *ready != slot);
         }
     }
+}
+
+fn buffer(buffers: &mut LargeBuffers, len: usize) -> Option<Buffer> {
+    let taken = buffers.take(len).unwrap_or_else(|error| {
+        tracing::warn!(%error, len, "no memory for a large message");
+        None
+    });
+    if taken.is_some() || !buffers.trim() {
+        return taken;
+    }
+    buffers.take(len).unwrap_or_default()
 }

@@ -1,0 +1,200 @@
+//! Peers that break the protocol: each is dropped, alone.
+
+use farcall_core::error::FailureKind;
+use farcall_verbs::{
+    Access, CompletionQueue, ConnectOptions, Endpoint, ProtectionDomain, QpType, QueuePair,
+    QueuePairConfig, RemoteRegion, WorkCompletion, WorkRequest,
+};
+use serde::{Deserialize, Serialize};
+use zerocopy::IntoBytes;
+
+use super::super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Op, put_header};
+use super::pair::{BOUND, Caller, Host, limits};
+use crate::backend::BackendKind;
+
+/// A client that has a queue pair, the keys, and no manners.
+struct Rogue {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    slots: RemoteRegion,
+    client: u32,
+    pd: ProtectionDomain,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Setup {
+    endpoint: Vec<u8>,
+    slots: RemoteRegion,
+    client: u32,
+}
+
+impl Rogue {
+    /// A queue pair, and what its peer must know. The slots are gone at once: it never reads them.
+    fn end(host: &Host) -> (QueuePair, CompletionQueue, ProtectionDomain, Setup) {
+        let pd = host.device.alloc_pd().unwrap();
+        let cq = host.device.create_cq(512, None).unwrap();
+        let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &cq, &cq)).unwrap();
+        qp.post_recvs(0..64).unwrap();
+        let slots = pd.alloc_shared(4 * 256, Access::REMOTE_WRITE).unwrap().remote();
+        let setup = Setup { endpoint: qp.endpoint().to_bytes().to_vec(), slots, client: 0 };
+        (qp, cq, pd, setup)
+    }
+
+    fn new(host: &Host) -> Rogue {
+        let (mut qp, cq, pd, ours) = Rogue::end(host);
+        let ours = postcard::to_allocvec(&ours).unwrap();
+        let accepted = host.intake.accept(&host.limits.terms(), &ours, BOUND).unwrap();
+        let theirs: Setup = postcard::from_bytes(&accepted.setup).unwrap();
+        let endpoint = Endpoint::from_bytes(&theirs.endpoint).unwrap();
+        qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
+        Rogue { qp, cq, slots: theirs.slots, client: theirs.client, pd }
+    }
+
+    fn write(&mut self, slot: u32, bytes: &[u8], imm: u32) {
+        let remote = self.slots.slice(u64::from(slot) * 256, bytes.len() as u64).unwrap();
+        let mut buffer = self.pd.alloc_private(4096).unwrap().into_buffer();
+        buffer.set_len(bytes.len());
+        buffer.copy_from_slice(bytes);
+        let request = WorkRequest::write(buffer, remote).imm(imm).signaled(1);
+        self.qp.post_send_one(request).unwrap();
+    }
+
+    fn message(&mut self, slot: u32, kind: Kind, body: &[u8]) {
+        let mut message = vec![0; HEADER_BYTES];
+        put_header(&mut message, 1, kind);
+        message.extend_from_slice(body);
+        self.write(slot, &message, self.imm(Op::Message, slot));
+    }
+
+    fn op(&mut self, op: Op, slot: u32) {
+        let imm = self.imm(op, slot);
+        self.write(0, &[], imm);
+    }
+
+    fn imm(&self, op: Op, slot: u32) -> u32 {
+        Immediate { op, client: self.client, slot }.to_wire()
+    }
+
+    fn poll(&mut self) {
+        let mut completions: [WorkCompletion; 16] = std::array::from_fn(|_| Default::default());
+        let _ = self.cq.poll(&mut completions);
+    }
+}
+
+/// What the rogue does costs it its connection, and nobody else anything.
+fn is_dropped_alone(attack: impl FnOnce(&mut Rogue)) {
+    let mut host = Host::new(limits(4, 256, 10_000));
+    let mut honest = host.admit();
+    assert_eq!(host.call(&mut honest, b"before"), b"before");
+    let mut rogue = Rogue::new(&host);
+    host.settle(&mut [&mut honest]);
+    assert_eq!(host.transport.connections(), 2);
+    attack(&mut rogue);
+    for _ in 0..100 {
+        host.poll();
+        rogue.poll();
+    }
+    assert_eq!(host.transport.connections(), 1);
+    assert_eq!(host.desk.disconnected.len(), 1);
+    assert_eq!(host.desk.disconnected[0].0, rogue.client);
+    assert_eq!(host.call(&mut honest, b"after"), b"after");
+    assert!(honest.heard.closed.is_empty());
+}
+
+#[test]
+fn garbage_in_a_slot() {
+    is_dropped_alone(|rogue| rogue.write(0, &[0xff; 40], rogue.imm(Op::Message, 0)));
+}
+
+#[test]
+fn a_message_shorter_than_its_header() {
+    is_dropped_alone(|rogue| rogue.write(0, &[1; 3], rogue.imm(Op::Message, 0)));
+}
+
+#[test]
+fn a_message_longer_than_its_slot() {
+    is_dropped_alone(|rogue| rogue.write(0, &[1; 300], rogue.imm(Op::Message, 0)));
+}
+
+#[test]
+fn a_response_where_a_request_should_be() {
+    is_dropped_alone(|rogue| rogue.message(0, Kind::Lent, &[0; 20]));
+}
+
+#[test]
+fn an_immediate_that_names_another_client() {
+    is_dropped_alone(|rogue| {
+        let imm = Immediate { op: Op::Message, client: 0, slot: 0 }.to_wire();
+        assert_ne!(rogue.client, 0);
+        rogue.write(0, &[0; 16], imm);
+    });
+}
+
+#[test]
+fn an_immediate_that_names_no_operation() {
+    is_dropped_alone(|rogue| rogue.write(0, &[0; 16], u32::MAX));
+}
+
+#[test]
+fn a_slot_outside_the_window() {
+    is_dropped_alone(|rogue| rogue.write(0, &[0; 16], rogue.imm(Op::Message, 4)));
+}
+
+#[test]
+fn a_second_request_in_a_slot_that_is_lent() {
+    is_dropped_alone(|rogue| {
+        rogue.message(0, Kind::Announce, Announce { len: 5000.into() }.as_bytes());
+        rogue.message(0, Kind::Inline, b"again");
+    });
+}
+
+#[test]
+fn a_chunk_that_nobody_waits_for() {
+    is_dropped_alone(|rogue| rogue.op(Op::Chunk, 2));
+}
+
+#[test]
+fn a_chunk_of_the_wrong_length() {
+    is_dropped_alone(|rogue| {
+        rogue.message(0, Kind::Announce, Announce { len: 5000.into() }.as_bytes());
+        rogue.op(Op::Chunk, 0);
+    });
+}
+
+#[test]
+fn a_release_of_nothing() {
+    is_dropped_alone(|rogue| rogue.op(Op::Release, 1));
+}
+
+#[test]
+fn an_announcement_of_nothing() {
+    is_dropped_alone(|rogue| rogue.message(0, Kind::Announce, Announce { len: 0.into() }.as_bytes()));
+}
+
+#[test]
+fn a_malformed_announcement() {
+    is_dropped_alone(|rogue| rogue.message(0, Kind::Announce, &[1; 3]));
+}
+
+#[test]
+fn a_server_that_answers_what_nobody_asked_is_left() {
+    let host = Host::new(limits(4, 256, 10_000));
+    let limits = limits(4, 256, 10_000);
+    let pending = BackendKind::WriteImm.prepare(&host.device, &limits).unwrap();
+    let theirs: Setup = postcard::from_bytes(&pending.setup()).unwrap();
+    let (mut qp, _cq, _pd, ours) = Rogue::end(&host);
+    let endpoint = Endpoint::from_bytes(&theirs.endpoint).unwrap();
+    qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
+    let ours = postcard::to_allocvec(&ours).unwrap();
+    let mut caller = Caller::new(pending.finish(&limits.terms(), &ours, BOUND).unwrap());
+    let mut message = vec![0; HEADER_BYTES];
+    put_header(&mut message, 77, Kind::Inline);
+    let imm = Immediate { op: Op::Message, client: 0, slot: 1 }.to_wire();
+    let remote = theirs.slots.slice(256, message.len() as u64).unwrap();
+    qp.post_send_one(WorkRequest::write(&message[..], remote).imm(imm)).unwrap();
+    for _ in 0..100 {
+        caller.poll(host.now);
+    }
+    assert_eq!(caller.heard.closed.len(), 1);
+    assert!(matches!(caller.heard.closed[0].kind, FailureKind::PeerMisbehaved(_)));
+}

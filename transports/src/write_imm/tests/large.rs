@@ -1,0 +1,199 @@
+//! Messages larger than a slot: rendezvous, its limits, its memory, its cancellation.
+
+use farcall_core::error::{FailureKind, ReserveError};
+use farcall_core::time::Instant;
+
+use super::super::chunks::{CHUNK_BYTES, RING_CHUNKS};
+use super::pair::{Host, limits, pattern};
+use crate::address::Limits;
+
+const CHUNK: usize = CHUNK_BYTES as usize;
+const RING: usize = CHUNK * RING_CHUNKS as usize;
+
+#[test]
+fn messages_of_every_kind_of_size_come_back() {
+    let mut host = Host::new(limits(4, 256, 8 << 20));
+    let mut caller = host.admit();
+    let sizes =
+        [249, 4096, CHUNK - 1, CHUNK, CHUNK + 1, RING - 1, RING, RING + 1, 3 * RING + 17, 8 << 20];
+    for len in sizes {
+        let bytes = pattern(len as u32, len);
+        assert!(host.call(&mut caller, &bytes) == bytes, "{len} bytes");
+    }
+    assert_eq!(caller.heard.owned, sizes.len());
+}
+
+#[test]
+fn large_and_small_calls_share_a_connection() {
+    let mut host = Host::new(limits(4, 256, 16 << 20));
+    let mut caller = host.admit();
+    let large: Vec<_> = (0..3).map(|n| pattern(n, (4 << 20) + n as usize)).collect();
+    let slots: Vec<_> = large.iter().map(|bytes| caller.send(bytes)).collect();
+    for n in 0..5u8 {
+        // Small calls do not wait for the end of large ones.
+        caller.send(&[n]);
+        host.run(&mut [&mut caller], |_, callers| !callers[0].heard.replies.is_empty());
+        assert_eq!(caller.heard.replies.pop_front().unwrap().1, [n]);
+    }
+    host.run(&mut [&mut caller], |_, callers| callers[0].heard.replies.len() == 3);
+    for (slot, bytes) in caller.heard.replies.drain(..) {
+        let at = slots.iter().position(|sent| *sent == slot).unwrap();
+        assert!(bytes == large[at]);
+    }
+}
+
+#[test]
+fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers() {
+    let mut host = Host::new(limits(2, 256, 10_000));
+    host.desk.hold = true;
+    let mut caller = host.admit();
+    let error = caller.transport.reserve(10_001).map(|_| ()).unwrap_err();
+    assert_eq!(error, ReserveError::TooLarge { len: 10_001, max: 10_000 });
+    caller.send(b"?");
+    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    let error = host.answer(&[0; 10_001]).unwrap_err();
+    assert_eq!(error, ReserveError::TooLarge { len: 10_001, max: 10_000 });
+}
+
+#[test]
+fn an_answer_may_come_out_other_than_reserved() {
+    let mut host = Host::new(limits(2, 256, 1 << 20));
+    host.desk.hold = true;
+    let mut caller = host.admit();
+    for (reserved, posted) in [(5000, 100), (5000, 4000), (5000, 0)] {
+        caller.send(b"?");
+        host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+        let (call, _) = host.desk.held.pop_front().unwrap();
+        let replies = host.transport.replies();
+        replies.reserve(&call, reserved).unwrap().fill(7);
+        replies.post(call, posted);
+        host.settle(&mut [&mut caller]);
+        assert_eq!(caller.heard.replies.pop_front().unwrap().1, vec![7; posted]);
+    }
+    // A large answer that failed to be made, and the error that goes instead.
+    caller.send(b"?");
+    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    let (call, _) = host.desk.held.pop_front().unwrap();
+    let replies = host.transport.replies();
+    replies.reserve(&call, 5000).unwrap();
+    replies.reserve(&call, 3).unwrap().copy_from_slice(b"err");
+    replies.post(call, 3);
+    host.settle(&mut [&mut caller]);
+    assert_eq!(caller.heard.replies.pop_front().unwrap().1, b"err");
+}
+
+/// Abandons a large call after each number of turns, so that every phase is met.
+#[test]
+fn a_large_call_can_be_abandoned_in_every_phase() {
+    let mut host = Host::new(limits(1, 256, 8 << 20));
+    let mut caller = host.admit();
+    let bytes = pattern(5, 3 * RING + 5);
+    for turns in 0..60 {
+        let slot = caller.send(&bytes);
+        for _ in 0..turns {
+            host.poll();
+            caller.poll(host.now);
+        }
+        caller.transport.abandon(slot);
+        caller.transport.flush(host.now);
+        host.settle(&mut [&mut caller]);
+        caller.heard.replies.clear();
+        assert!(caller.heard.closed.is_empty() && caller.heard.failed.is_empty(), "{turns}");
+        assert_eq!(host.call(&mut caller, b"after"), b"after", "{turns}");
+    }
+    assert!(host.call(&mut caller, &bytes) == bytes);
+}
+
+/// Memory for four messages with their rings, of which a client may hold half.
+fn scarce(max_message: u64) -> Limits {
+    Limits { window: 4, slot: 256, max_message, memory: 4 * max_message + (4 << 20) }
+}
+
+#[test]
+fn a_stalled_client_does_not_stall_others() {
+    let mut host = Host::new(scarce(4 << 20));
+    let (mut stalled, mut lively) = (host.admit(), host.admit());
+    let bytes = pattern(1, 4 << 20);
+    // It asks for as much as it can get, and never writes: it is not polled.
+    for _ in 0..2 {
+        stalled.send(&bytes);
+    }
+    host.settle(&mut []);
+    for _ in 0..5 {
+        assert!(host.call(&mut lively, &bytes) == bytes);
+    }
+    host.run(&mut [&mut stalled], |_, callers| callers[0].heard.replies.len() == 2);
+}
+
+#[test]
+fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end() {
+    let mut host = Host::new(scarce(4 << 20));
+    let bytes = pattern(1, 4 << 20);
+    let mut stalled: Vec<_> = (0..4).map(|_| host.admit()).collect();
+    for caller in &mut stalled {
+        caller.send(&bytes);
+    }
+    host.settle(&mut []);
+    let mut lively = host.admit();
+    lively.send(&bytes);
+    host.settle(&mut [&mut lively]);
+    assert!(lively.heard.replies.is_empty() && host.desk.disconnected.is_empty());
+    for _ in 0..200 {
+        // Virtual time: a tenth of a second per turn.
+        host.now = host.now.saturating_add_nanos(100_000_000);
+        host.poll();
+        lively.poll(host.now);
+    }
+    host.run(&mut [&mut lively], |_, callers| !callers[0].heard.replies.is_empty());
+    assert!(!host.desk.disconnected.is_empty());
+    assert!(lively.heard.closed.is_empty());
+}
+
+#[test]
+fn a_waiting_request_that_is_abandoned_waits_no_more() {
+    let mut host = Host::new(scarce(4 << 20));
+    let bytes = pattern(1, 4 << 20);
+    let (mut first, mut second, mut third) = (host.admit(), host.admit(), host.admit());
+    for caller in [&mut first, &mut second] {
+        caller.send(&bytes);
+        caller.send(&bytes);
+    }
+    host.settle(&mut []);
+    let waiting = third.send(&bytes);
+    host.settle(&mut []);
+    third.transport.abandon(waiting);
+    third.transport.flush(host.now);
+    host.settle(&mut [&mut third]);
+    assert_eq!(host.call(&mut third, b"on"), b"on");
+    host.run(&mut [&mut first, &mut second], |_, callers| {
+        callers.iter().all(|caller| caller.heard.replies.len() == 2)
+    });
+    assert!(third.heard.replies.is_empty());
+}
+
+#[test]
+fn an_announcement_over_the_limit_fails_alone() {
+    // The client believes in more than the server: its terms were tampered with.
+    let mut host = Host::new(limits(2, 256, 10_000));
+    let mut caller = host.admit_trusting(&limits(2, 256, 1 << 20));
+    let slot = caller.send(&[1; 20_000]);
+    host.settle(&mut [&mut caller]);
+    let (failed, why) = caller.heard.failed.pop().unwrap();
+    assert_eq!(failed, slot);
+    assert_eq!(why.kind, FailureKind::TooLarge { len: 20_000, max: 10_000 });
+    assert!(!why.may_have_run);
+    assert_eq!(host.call(&mut caller, b"next"), b"next");
+}
+
+#[test]
+fn memory_is_used_again() {
+    let mut host = Host::new(limits(2, 256, 1 << 20));
+    let mut caller = host.admit();
+    let bytes = pattern(1, 1 << 20);
+    for _ in 0..200 {
+        assert!(host.call(&mut caller, &bytes) == bytes);
+    }
+    let (slot, _) = caller.transport.reserve(1 << 20).unwrap();
+    caller.transport.release(slot);
+    caller.transport.flush(Instant::ZERO);
+}

@@ -1,0 +1,287 @@
+//! Two ends, joined without sockets or threads, and the sinks that write down what they hear.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use farcall_core::error::{ReserveError, TransportFailure};
+use farcall_core::time::Instant;
+use farcall_core::transport::{
+    CallToken, ClientTransport, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+};
+use farcall_verbs::Device;
+
+use crate::address::Limits;
+use crate::backend::{Accepted, BackendKind, Intake, PendingClient, SetupError};
+use crate::handshake::{Hello, Reception, Terms};
+
+/// Turns after which something that should happen never will.
+const MANY_TURNS: usize = 100_000;
+
+/// For what has to ask the device.
+pub(super) const BOUND: Duration = Duration::from_secs(5);
+
+/// What a server turn is in virtual time.
+pub(super) const TURN_NANOS: u64 = 1000;
+
+pub(super) fn limits(window: u32, slot: u32, max_message: u64) -> Limits {
+    let memory = 3 * max_message + (16 << 20);
+    Limits { window, slot, max_message, memory }
+}
+
+/// Bytes that differ from their neighbours, and from those of other seeds.
+pub(super) fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..len).map(|_| byte()).collect()
+}
+
+/// What a client heard.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    pub(super) replies: VecDeque<(SlotId, Vec<u8>)>,
+    /// How many of the replies came in memory of their own.
+    pub(super) owned: usize,
+    pub(super) failed: Vec<(SlotId, TransportFailure)>,
+    pub(super) closed: Vec<TransportFailure>,
+}
+
+impl ReplySink for Heard {
+    fn reply(&mut self, slot: SlotId, message: Message<'_>) {
+        self.owned += usize::from(matches!(message, Message::Owned(_)));
+        self.replies.push_back((slot, message.to_vec()));
+    }
+
+    fn failed(&mut self, slot: SlotId, why: TransportFailure) {
+        self.failed.push((slot, why));
+    }
+
+    fn closed(&mut self, why: TransportFailure) {
+        self.closed.push(why);
+    }
+}
+
+/// A server's handlers: echo at once, or hold until told.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    pub(super) hold: bool,
+    pub(super) held: VecDeque<(CallToken, Vec<u8>)>,
+    /// Answers that found no memory.
+    deferred: VecDeque<(CallToken, Vec<u8>)>,
+    pub(super) requests: usize,
+    pub(super) cancelled: Vec<(u32, u32)>,
+    pub(super) disconnected: Vec<(u32, u32)>,
+}
+
+impl RequestSink for Desk {
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        self.requests += 1;
+        if self.hold {
+            self.held.push_back((call, message.to_vec()));
+        } else if let Err(ReserveError::Backpressure(_)) = try_answer(&call, &message, replies) {
+            self.deferred.push_back((call, message.to_vec()));
+        } else {
+            replies.post(call, message.len());
+        }
+    }
+
+    fn cancelled(&mut self, client: u32, _: u32, slot: u32, _: u32) {
+        self.cancelled.push((client, slot));
+    }
+
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        self.disconnected.push((client, client_generation));
+    }
+}
+
+fn try_answer(
+    call: &CallToken,
+    bytes: &[u8],
+    replies: &mut dyn Replies,
+) -> Result<(), ReserveError> {
+    replies.reserve(call, bytes.len())?.copy_from_slice(bytes);
+    Ok(())
+}
+
+pub(super) fn answer(
+    call: CallToken,
+    bytes: &[u8],
+    replies: &mut dyn Replies,
+) -> Result<(), ReserveError> {
+    try_answer(&call, bytes, replies)?;
+    replies.post(call, bytes.len());
+    Ok(())
+}
+
+/// One client, by hand.
+pub(super) struct Caller {
+    pub(super) transport: Box<dyn ClientTransport>,
+    pub(super) heard: Heard,
+}
+
+impl Caller {
+    pub(super) fn new(transport: Box<dyn ClientTransport>) -> Caller {
+        Caller { transport, heard: Heard::default() }
+    }
+
+    pub(super) fn post(&mut self, bytes: &[u8]) -> SlotId {
+        let (slot, room) = self.transport.reserve(bytes.len()).unwrap();
+        room.copy_from_slice(bytes);
+        self.transport.post(slot, Instant::ZERO);
+        slot
+    }
+
+    /// Posts and rings.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> SlotId {
+        let slot = self.post(bytes);
+        self.transport.flush(Instant::ZERO);
+        slot
+    }
+
+    pub(super) fn poll(&mut self, now: Instant) -> u32 {
+        let progress = self.transport.poll(now, &mut self.heard);
+        self.transport.flush(now);
+        progress.worked
+    }
+}
+
+/// One server thread, by hand.
+pub(super) struct Host {
+    pub(super) transport: Box<dyn ServerTransport>,
+    pub(super) intake: Box<dyn Intake>,
+    pub(super) desk: Desk,
+    pub(super) device: Device,
+    pub(super) limits: Limits,
+    pub(super) now: Instant,
+}
+
+impl Host {
+    pub(super) fn new(limits: Limits) -> Host {
+        let device = Device::open("shm").unwrap();
+        let half = BackendKind::WriteImm.serve(&device, &limits, 8).unwrap();
+        Host {
+            transport: half.transport,
+            intake: half.intake,
+            desk: Desk::default(),
+            device,
+            limits,
+            now: Instant::ZERO,
+        }
+    }
+
+    /// A client that has said hello with these limits, and the terms it gets.
+    fn hello(&self, limits: &Limits) -> (Box<dyn PendingClient>, Terms) {
+        let pending = BackendKind::WriteImm.prepare(&self.device, limits).unwrap();
+        let hello = Hello {
+            backend: "write_imm".into(),
+            service: SERVICE.name.into(),
+            fingerprint: SERVICE.fingerprint,
+            terms: limits.terms(),
+            setup: pending.setup(),
+        };
+        let reception = Reception::new(BackendKind::WriteImm, &[&SERVICE], self.limits);
+        (pending, reception.check(&hello).unwrap())
+    }
+
+    pub(super) fn try_admit(&self) -> Result<Caller, SetupError> {
+        let (pending, terms) = self.hello(&self.limits);
+        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND)?;
+        Ok(Caller::new(pending.finish(&terms, &accepted.setup, BOUND)?))
+    }
+
+    pub(super) fn admit(&self) -> Caller {
+        self.try_admit().unwrap()
+    }
+
+    /// One more client, with limits of its own.
+    pub(super) fn admit_with(&self, limits: &Limits) -> Caller {
+        let (pending, terms) = self.hello(limits);
+        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
+        Caller::new(pending.finish(&terms, &accepted.setup, BOUND).unwrap())
+    }
+
+    /// A client that takes its own limit on messages for the server's.
+    pub(super) fn admit_trusting(&self, limits: &Limits) -> Caller {
+        let (pending, terms) = self.hello(limits);
+        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
+        let terms = Terms { max_message: limits.max_message, ..terms };
+        Caller::new(pending.finish(&terms, &accepted.setup, BOUND).unwrap())
+    }
+
+    /// A client that was accepted, and does not know it yet.
+    pub(super) fn admit_unfinished(&self) -> (Box<dyn PendingClient>, Accepted) {
+        let (pending, terms) = self.hello(&self.limits);
+        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
+        (pending, accepted)
+    }
+
+    pub(super) fn poll(&mut self) -> u32 {
+        self.now = self.now.saturating_add_nanos(TURN_NANOS);
+        let progress = self.transport.poll(self.now, &mut self.desk);
+        while let Some((call, bytes)) = self.desk.deferred.pop_front() {
+            if try_answer(&call, &bytes, self.transport.replies()).is_err() {
+                self.desk.deferred.push_front((call, bytes));
+                break;
+            }
+            self.transport.replies().post(call, bytes.len());
+        }
+        self.transport.flush(self.now);
+        progress.worked
+    }
+
+    /// Answers the request that was held first, with these bytes.
+    pub(super) fn answer(&mut self, bytes: &[u8]) -> Result<(), ReserveError> {
+        let (call, _) = self.desk.held.pop_front().unwrap();
+        let outcome = answer(call, bytes, self.transport.replies());
+        self.transport.flush(self.now);
+        outcome
+    }
+
+    /// Polls all until `done`.
+    pub(super) fn run(
+        &mut self,
+        callers: &mut [&mut Caller],
+        mut done: impl FnMut(&mut Host, &mut [&mut Caller]) -> bool,
+    ) {
+        for _ in 0..MANY_TURNS {
+            if done(self, callers) {
+                return;
+            }
+            self.poll();
+            for caller in callers.iter_mut() {
+                caller.poll(self.now);
+            }
+        }
+        panic!("it never came to be; the desk: {:?}", self.desk);
+    }
+
+    /// Polls all until nobody does anything any more.
+    pub(super) fn settle(&mut self, callers: &mut [&mut Caller]) {
+        let mut quiet = 0;
+        for _ in 0..MANY_TURNS {
+            let mut worked = self.poll();
+            worked += callers.iter_mut().map(|caller| caller.poll(self.now)).sum::<u32>();
+            quiet = if worked == 0 { quiet + 1 } else { 0 };
+            if quiet > 100 {
+                return;
+            }
+        }
+        panic!("it never became quiet");
+    }
+
+    /// One call, to its end.
+    pub(super) fn call(&mut self, caller: &mut Caller, bytes: &[u8]) -> Vec<u8> {
+        let slot = caller.send(bytes);
+        self.run(&mut [caller], |_, callers| !callers[0].heard.replies.is_empty());
+        let (answered, reply) = caller.heard.replies.pop_front().unwrap();
+        assert_eq!(answered, slot);
+        reply
+    }
+}
+
+pub(super) static SERVICE: farcall_core::ServiceDescription =
+    farcall_core::ServiceDescription { name: "Test", fingerprint: 1, methods: &[] };
