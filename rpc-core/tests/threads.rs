@@ -264,6 +264,17 @@ fn threads_share_the_clients_and_their_counters_add_up() {
 }
 
 #[test]
+fn a_pinned_program_may_pin_its_server_elsewhere() {
+    let (net, test) = (net(), Test::default());
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let [first, .., last] = cores[..] {
+        assert!(core_affinity::set_for_current(first));
+        let server = Server::builder().service(test.clone()).pin([last.id]);
+        let _server = server.serve(&net).expect("the other core can be had");
+    }
+}
+
+#[test]
 fn wishes_that_cannot_be_served_are_refused_by_name() {
     let (net, test) = (net(), Test::default());
     let refused = |builder: farcall_core::ServerBuilder| {

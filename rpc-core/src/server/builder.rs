@@ -207,14 +207,22 @@ impl fmt::Debug for ServerBuilder {
     }
 }
 
+/// The highest core that an affinity mask of the system's usual size can name.
+const MAX_CORE: usize = 1023;
+
+/// Refuses cores that no thread can be pinned to. Found by trying, on a thread of its own: a caller that is pinned
+/// itself sees only its own core in the list of cores.
 fn check_cores(cores: &[usize]) -> Result<(), BindError> {
-    if cores.is_empty() {
-        return Ok(());
-    }
-    let ids = core_affinity::get_core_ids().unwrap_or_default();
-    let available: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
-    match cores.iter().find(|core| !available.contains(core)) {
-        None => Ok(()),
-        Some(core) => Err(BindError::NoSuchCore { core: *core, available }),
+    let wanted = cores.to_vec();
+    let can_pin = |id: &usize| {
+        *id <= MAX_CORE && core_affinity::set_for_current(core_affinity::CoreId { id: *id })
+    };
+    let tried = std::thread::spawn(move || {
+        let core = wanted.into_iter().find(|core| !can_pin(core))?;
+        Some(BindError::NoSuchCore { core, available: (0..=MAX_CORE).filter(can_pin).collect() })
+    });
+    match tried.join() {
+        Ok(Some(error)) => Err(error),
+        Ok(None) | Err(_) => Ok(()),
     }
 }
