@@ -278,7 +278,7 @@ fn a_pinned_program_may_pin_its_server_elsewhere() {
 fn wishes_that_cannot_be_served_are_refused_by_name() {
     let (net, test) = (net(), Test::default());
     let refused = |builder: farcall_core::ServerBuilder| {
-        builder.serve(&net).err().expect("it cannot be served").to_string()
+        builder.serve(&net).expect_err("it cannot be served").to_string()
     };
     let with = || Server::builder().service(test.clone());
     assert!(refused(Server::builder()).contains(".service("));
