@@ -1,7 +1,7 @@
 //! A connection that its owner polls: what the YCSB clients and the loader work on.
 
 use bytes::Bytes;
-use farcall::{CallError, PendingCall, RpcError};
+use farcall::{CallError, PendingCall, PollClient, RpcError};
 
 use crate::limits::KvError;
 use crate::service::KvPollClient;
@@ -60,6 +60,11 @@ impl PollLink {
     #[must_use]
     pub fn new(client: KvPollClient) -> Self {
         Self { client }
+    }
+
+    /// How many operations it can have in flight.
+    pub fn window(&mut self) -> u32 {
+        self.client.connection().window()
     }
 }
 

@@ -13,8 +13,8 @@ use super::{bytes, connect, exit};
 /// Writes a value, with nothing added; in hexadecimal, a line.
 pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
     let key = bytes::from_argument(&args.key, args.hex)?;
-    let client = connect(&args.server.address)?;
-    let Some(value) = client.get(&key).deadline(args.server.timeout).wait()? else {
+    let client = connect(&args.server.address, args.server.timeout)?;
+    let Some(value) = client.get(&key).wait()? else {
         return Ok(exit::NOT_FOUND.into());
     };
     let mut out = BufWriter::new(io::stdout().lock());
@@ -33,16 +33,16 @@ pub(crate) fn put(args: &PutArgs) -> Result<ExitCode> {
     bytes::only_one_from_stdin(&args.key, &args.value)?;
     let key = bytes::from_argument(&args.key, args.hex)?;
     let value = bytes::from_argument(&args.value, args.hex)?;
-    let client = connect(&args.server.address)?;
-    client.put(&key, &value).deadline(args.server.timeout).wait()?;
+    let client = connect(&args.server.address, args.server.timeout)?;
+    client.put(&key, &value).wait()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Deletes a key.
 pub(crate) fn del(args: &DelArgs) -> Result<ExitCode> {
     let key = bytes::from_argument(&args.key, args.hex)?;
-    let client = connect(&args.server.address)?;
-    let existed = client.del(&key).deadline(args.server.timeout).wait()?;
+    let client = connect(&args.server.address, args.server.timeout)?;
+    let existed = client.del(&key).wait()?;
     Ok(if existed { ExitCode::SUCCESS } else { exit::NOT_FOUND.into() })
 }
 
@@ -59,11 +59,11 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<ExitCode> {
     let mut pages = Pages::connect(&args.server.address, args.server.timeout)?.starting(from);
     let mut out = BufWriter::new(io::stdout().lock());
     while left > 0
-        && let Some(page) = pages.next()?
+        && let Some(page) = pages.next_up_to(u32::try_from(left).unwrap_or(u32::MAX))?
     {
         for (key, value) in page {
             let beyond = to.as_ref().is_some_and(|to| key[..] >= to[..]);
-            if beyond || !key.starts_with(&prefix) || left == 0 {
+            if beyond || !key.starts_with(&prefix) {
                 left = 0;
                 break;
             }

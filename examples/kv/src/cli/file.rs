@@ -19,6 +19,9 @@ use super::{connect_poll, idle};
 /// Entries on their way at once.
 const WINDOW: usize = 32;
 
+/// Bytes of keys and values on their way at once, unless one entry alone has more.
+const WINDOW_BYTES: usize = 64 << 20;
+
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Puts each line of a file.
@@ -33,8 +36,9 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     };
     let mut lines = tsv::Reader::new(input);
     let mut loader = Loader {
-        link: connect_poll(&args.server.address)?,
+        link: connect_poll(&args.server.address, args.server.timeout)?,
         in_flight: VecDeque::with_capacity(WINDOW),
+        in_flight_bytes: 0,
         timeout: args.server.timeout,
         spins_before_yield: idle::spins_before_yield(2),
         loaded: 0,
@@ -77,30 +81,42 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
 /// Keeps a window of puts in flight.
 struct Loader {
     link: PollLink,
-    in_flight: VecDeque<(u64, <PollLink as Link>::Put)>,
+    in_flight: VecDeque<InFlight>,
+    in_flight_bytes: usize,
     timeout: Duration,
     spins_before_yield: u32,
     loaded: u64,
 }
 
+struct InFlight {
+    line: u64,
+    bytes: usize,
+    put: <PollLink as Link>::Put,
+}
+
 impl Loader {
     fn put(&mut self, line: u64, entry: &tsv::Entry) -> Result<()> {
-        if self.in_flight.len() >= WINDOW {
+        let bytes = entry.key.len() + entry.value.len();
+        while self.in_flight.len() >= WINDOW
+            || (self.in_flight_bytes + bytes > WINDOW_BYTES && !self.in_flight.is_empty())
+        {
             self.await_oldest()?;
         }
-        loop {
+        let mut patience = Patience::new(self.timeout, self.spins_before_yield);
+        let put = loop {
             match self.link.start_put(&entry.key, &entry.value) {
-                Ok(put) => {
-                    self.in_flight.push_back((line, put));
-                    return Ok(());
-                }
+                Ok(put) => break put,
+                Err(NotStarted::Failed(why)) => bail!("line {line}: {why}"),
                 Err(NotStarted::Full) if self.in_flight.is_empty() => {
-                    bail!("line {line}: the server has no room for it");
+                    self.link.poll();
+                    patience.rest().with_context(|| format!("line {line}: no room for it"))?;
                 }
                 Err(NotStarted::Full) => self.await_oldest()?,
-                Err(NotStarted::Failed(why)) => bail!("line {line}: {why}"),
             }
-        }
+        };
+        self.in_flight.push_back(InFlight { line, bytes, put });
+        self.in_flight_bytes += bytes;
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -111,9 +127,11 @@ impl Loader {
     }
 
     fn await_oldest(&mut self) -> Result<()> {
-        let Some((line, mut put)) = self.in_flight.pop_front() else { return Ok(()) };
-        let deadline = Instant::now() + self.timeout;
-        let mut idle_polls = 0;
+        let Some(InFlight { line, bytes, mut put }) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
+        self.in_flight_bytes -= bytes;
+        let mut patience = Patience::new(self.timeout, self.spins_before_yield);
         loop {
             self.link.poll();
             match self.link.take_put(&mut put) {
@@ -122,18 +140,35 @@ impl Loader {
                     return Ok(());
                 }
                 Some(Err(why)) => bail!("line {line}: {why}"),
-                None => {}
+                None => patience.rest().with_context(|| format!("line {line}: no answer"))?,
             }
-            idle_polls += 1;
-            if idle_polls <= self.spins_before_yield {
-                std::hint::spin_loop();
-                continue;
-            }
-            if Instant::now() > deadline {
-                bail!("line {line}: no answer within {} s", self.timeout.as_secs_f64());
-            }
-            std::thread::yield_now();
         }
+    }
+}
+
+/// How long something is waited for, and how the core is shared meanwhile.
+struct Patience {
+    until: Instant,
+    timeout: Duration,
+    spins_left: u32,
+}
+
+impl Patience {
+    fn new(timeout: Duration, spins: u32) -> Self {
+        Self { until: Instant::now() + timeout, timeout, spins_left: spins }
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        if self.spins_left > 0 {
+            self.spins_left -= 1;
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        if Instant::now() > self.until {
+            bail!("waited {} s", self.timeout.as_secs_f64());
+        }
+        std::thread::yield_now();
+        Ok(())
     }
 }
 

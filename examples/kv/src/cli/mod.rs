@@ -16,10 +16,14 @@ mod ycsb;
 
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Error, Result};
 use clap::Parser;
-use farcall::{Connect, ConnectError, ConnectPoll};
+use farcall::{
+    ChannelOptions, Connect, ConnectError, ConnectPoll, ConnectionOptions, DialOptions,
+    ReconnectPolicy,
+};
 use farcall_kv::link::PollLink;
 use farcall_kv::service::{KvClient, KvPollClient};
 
@@ -52,14 +56,22 @@ fn is_broken_pipe(why: &Error) -> bool {
     why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A client whose calls can be waited for.
-fn connect(address: &str) -> Result<KvClient> {
-    KvClient::connect(address).map_err(|why| no_connection(address, why))
+/// A client whose calls can be waited for, each at most so long.
+fn connect(address: &str, timeout: Duration) -> Result<KvClient> {
+    let options = ChannelOptions::default()
+        .deadline(timeout)
+        .dial(DialOptions::default().timeout(timeout))
+        .reconnect(ReconnectPolicy::NEVER);
+    KvClient::connect_with(address, options).map_err(|why| no_connection(address, why))
 }
 
-/// A connection that this thread polls.
-fn connect_poll(address: &str) -> Result<PollLink> {
-    let client = KvPollClient::connect(address).map_err(|why| no_connection(address, why))?;
+/// A connection that this thread polls, each of whose calls takes at most so long.
+fn connect_poll(address: &str, timeout: Duration) -> Result<PollLink> {
+    let options = ConnectionOptions::default()
+        .deadline(timeout)
+        .dial(DialOptions::default().timeout(timeout));
+    let client =
+        KvPollClient::connect_with(address, &options).map_err(|why| no_connection(address, why))?;
     Ok(PollLink::new(client))
 }
 

@@ -12,7 +12,6 @@ use super::connect;
 /// Walks over the store in the order of its keys.
 pub(crate) struct Pages {
     client: KvClient,
-    timeout: Duration,
     /// The last key seen, or the first wanted.
     from: Vec<u8>,
     after: bool,
@@ -22,7 +21,8 @@ pub(crate) struct Pages {
 impl Pages {
     /// All entries of the store at `address`.
     pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self> {
-        Ok(Self { client: connect(address)?, timeout, from: Vec::new(), after: false, over: false })
+        let client = connect(address, timeout)?;
+        Ok(Self { client, from: Vec::new(), after: false, over: false })
     }
 
     /// Only entries from this key on.
@@ -32,11 +32,15 @@ impl Pages {
 
     /// The next entries, at least one, or `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        self.next_up_to(PAGE_ENTRIES)
+    }
+
+    /// The same, with at most `limit` entries.
+    pub(crate) fn next_up_to(&mut self, limit: u32) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         if self.over {
             return Ok(None);
         }
-        let scan = self.client.scan(&self.from, self.after, PAGE_ENTRIES);
-        let entries = scan.deadline(self.timeout).wait()?;
+        let entries = self.client.scan(&self.from, self.after, limit).wait()?;
         let Some((last, _)) = entries.last() else {
             self.over = true;
             return Ok(None);

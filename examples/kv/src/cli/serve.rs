@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::args::ServeArgs;
-use super::lifeline;
+use super::{idle, lifeline};
 
 /// Serves until SIGINT or SIGTERM, then drains: calls in progress are answered. A second signal
 /// ends at once.
@@ -24,8 +24,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     }
     let store = Arc::new(Store::with_limit(args.memory_limit.unwrap_or(u64::MAX)));
     let service = KvServer::new(StoreService::new(store.clone()));
-    let server =
-        Server::builder().service(service).threads(args.threads).listen(args.listen.as_str())?;
+    let server = Server::builder()
+        .service(service)
+        .threads(args.threads)
+        .idle(idle::server(args.threads))
+        .listen(args.listen.as_str())?;
 
     // Whoever waits for this line may call now.
     let mut out = io::stdout();
@@ -46,9 +49,17 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     if args.metrics {
         print_metrics(&server)?;
     }
-    server.shutdown();
-    let size = store.size();
-    eprintln!("ended; {} keys, {} bytes of keys and values are gone", size.keys, size.bytes);
+    let drained = server.shutdown();
+    if drained.aborted_calls > 0 || drained.stuck_threads > 0 {
+        eprintln!(
+            "{} calls were not answered in time, {} threads did not end",
+            drained.aborted_calls, drained.stuck_threads
+        );
+    }
+    if !args.until_stdin_ends {
+        let size = store.size();
+        eprintln!("ended; {} keys, {} bytes of keys and values are gone", size.keys, size.bytes);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -33,19 +33,28 @@ pub(crate) fn run(args: &YcsbArgs) -> Result<ExitCode> {
         eprintln!("{:>12}  the store has records of an earlier run; they are overwritten", "note");
     }
     let mut clients = Vec::new();
+    let mut window = args.window;
     for me in 1..=args.clients {
+        let mut link = connect_poll(&args.server.address, args.server.timeout)?;
+        window = window.min(link.window());
         let config = ClientConfig {
             workload: args.workload,
             me,
             clients: args.clients,
-            window: args.window as usize,
+            window: window as usize,
             spins_before_yield: idle::spins_before_yield(args.clients + 1),
             patience: args.server.timeout,
             inserts_are_new: !earlier,
             seed: args.seed,
         };
-        let link = connect_poll(&args.server.address)?;
         clients.push(Client::new(link, records.clone(), config));
+    }
+
+    if window < args.window {
+        eprintln!(
+            "{:>12}  {window} in flight, the connection's window; ?window= in both ends' addresses widens it",
+            "note"
+        );
     }
 
     let load_time = phase::run(
@@ -93,7 +102,7 @@ pub(crate) fn run(args: &YcsbArgs) -> Result<ExitCode> {
         args.workload,
         args.records,
         args.clients,
-        args.window,
+        window,
         work_time.as_secs_f64(),
     );
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { exit::WRONG_ANSWER.into() })

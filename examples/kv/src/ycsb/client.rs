@@ -1,8 +1,10 @@
 //! One client: a window of operations in flight on one connection, each answer checked.
 
-use std::collections::VecDeque;
+use std::iter::StepBy;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use std::vec;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -100,11 +102,19 @@ pub struct Client<L: Link> {
     inserts_sent: u64,
     in_flight: Vec<InFlight<L>>,
     /// Chosen, but not sent yet.
-    held: Option<(Operation, u64)>,
+    held: Option<Held>,
     spare: Vec<Snapshot>,
     key: Vec<u8>,
     value: Vec<u8>,
     findings: Findings,
+}
+
+/// An operation that waits: for another write to its record, or for room.
+#[derive(Clone, Copy)]
+struct Held {
+    operation: Operation,
+    record: u64,
+    since: Instant,
 }
 
 struct InFlight<L: Link> {
@@ -124,10 +134,10 @@ enum Step<L: Link> {
 }
 
 /// Where a client's operations come from, and when they end.
-enum Source<'a> {
+enum Source {
     Workload { until: Instant, left: u64 },
-    Load(VecDeque<u64>),
-    Audit(&'a mut dyn Iterator<Item = u64>),
+    Load(StepBy<Range<u64>>),
+    Audit(vec::IntoIter<u64>),
 }
 
 impl<L: Link> Client<L> {
@@ -157,7 +167,7 @@ impl<L: Link> Client<L> {
     /// The link failed.
     pub fn load(&mut self, counters: &Counters) -> Result<(), RunError> {
         let step = self.config.clients as usize;
-        let mine = (u64::from(self.config.me) - 1..self.records.loaded()).step_by(step).collect();
+        let mine = (u64::from(self.config.me) - 1..self.records.loaded()).step_by(step);
         self.run(Source::Load(mine), counters)
     }
 
@@ -179,8 +189,7 @@ impl<L: Link> Client<L> {
     /// # Errors
     /// The link failed.
     pub fn audit(&mut self, counters: &Counters) -> Result<(), RunError> {
-        let mut known = self.checker.known_records().into_iter();
-        self.run(Source::Audit(&mut known), counters)
+        self.run(Source::Audit(self.checker.known_records().into_iter()), counters)
     }
 
     /// What was found.
@@ -188,7 +197,7 @@ impl<L: Link> Client<L> {
         &self.findings
     }
 
-    fn run(&mut self, mut source: Source<'_>, counters: &Counters) -> Result<(), RunError> {
+    fn run(&mut self, mut source: Source, counters: &Counters) -> Result<(), RunError> {
         let measured = !matches!(source, Source::Audit(_));
         let mut idle_polls = 0;
         let mut now = Instant::now();
@@ -215,33 +224,33 @@ impl<L: Link> Client<L> {
     }
 
     /// Sends operations until the window is full or the source has no more.
-    fn fill(&mut self, source: &mut Source<'_>, now: Instant) -> Result<(), RunError> {
+    fn fill(&mut self, source: &mut Source, now: Instant) -> Result<(), RunError> {
         while self.in_flight.len() < self.config.window {
-            let Some((operation, record)) = self.held.take().or_else(|| self.next(source, now))
-            else {
+            let Some(next) = self.held.take().or_else(|| self.next(source, now)) else {
                 return Ok(());
             };
-            if !self.start(operation, record, now)? {
-                self.held = Some((operation, record));
+            if !self.start(next.operation, next.record, now)? {
+                self.held = Some(next);
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn next(&mut self, source: &mut Source<'_>, now: Instant) -> Option<(Operation, u64)> {
-        match source {
-            Source::Load(records) => Some((Operation::Load, records.pop_front()?)),
-            Source::Audit(records) => Some((Operation::Read, records.next()?)),
+    fn next(&mut self, source: &mut Source, now: Instant) -> Option<Held> {
+        let (operation, record) = match source {
+            Source::Load(records) => (Operation::Load, records.next()?),
+            Source::Audit(records) => (Operation::Read, records.next()?),
             Source::Workload { until, left } => {
                 if now >= *until || *left == 0 {
                     return None;
                 }
                 *left -= 1;
                 let operation = self.config.workload.next_operation(&mut self.rng);
-                Some((operation, self.choose(operation)))
+                (operation, self.choose(operation))
             }
-        }
+        };
+        Some(Held { operation, record, since: now })
     }
 
     fn choose(&mut self, operation: Operation) -> u64 {
@@ -460,7 +469,9 @@ impl<L: Link> Client<L> {
     fn check_patience(&self, now: Instant) -> Result<(), RunError> {
         let patience = self.config.patience;
         let late = self.in_flight.iter().find(|flight| now - flight.step_started > patience);
-        late.map_or(Ok(()), |late| Err(RunError::NoAnswer { operation: late.operation, patience }))
+        let late = late.map(|late| late.operation);
+        let stuck = self.held.filter(|held| now - held.since > patience).map(|held| held.operation);
+        late.or(stuck).map_or(Ok(()), |operation| Err(RunError::NoAnswer { operation, patience }))
     }
 }
 

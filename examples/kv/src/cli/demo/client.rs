@@ -38,7 +38,7 @@ fn serve_parent() -> Result<()> {
     input.read_exact(&mut text).context("the text is incomplete")?;
     let commands = commands(input);
 
-    let link = connect_poll(&task.address)?;
+    let link = connect_poll(&task.address, task.patience)?;
     let records = Records::lines(task.run, text);
     let mut client = Client::new(link, records, task.client_config());
     send(&mut io::stdout(), &Event::Ready)?;

@@ -131,7 +131,8 @@ impl Findings {
 /// Puts every line; tells how long it took.
 fn load(task: &Task, records: &Records) -> Result<(Duration, Findings)> {
     let config = ClientConfig { me: 1, clients: 1, ..task.client_config() };
-    let mut client = [Client::new(connect_poll(&task.address)?, records.clone(), config)];
+    let mut client =
+        [Client::new(connect_poll(&task.address, task.patience)?, records.clone(), config)];
     let extent = Extent::Operations(records.loaded());
     let took =
         phase::run("load", extent, &mut client, |client, _, counters| client.load(counters))?;
