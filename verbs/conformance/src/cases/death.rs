@@ -4,7 +4,7 @@ use farcall_verbs::{Access, ConnectOptions, PostError, QpState, QpType, Status, 
 
 use crate::end::{End, Role, turn};
 use crate::rig::{DEATH_NOTICE_NS, DEPTH, Rig, discover, expose, filled, join_here, pattern};
-use crate::usage::Usage;
+use crate::usage::{Usage, settles};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 /// A silent peer counts as gone early enough for the error to come within [`DEATH_NOTICE_NS`].
@@ -133,10 +133,7 @@ async fn killed_under_load(
     a.success(end, 1).await?;
     b.success(end, 1).await?;
     drop((a, b, rig, pd));
-    end.poll_until("the resources of the dead peer's connection to be given back", || {
-        Ok(Usage::now()?.within(&before).then_some(()))
-    })
-    .await
+    settles(end, before, 0, "the death of the other end").await
 }
 
 /// Killed under a load of WRITEs.

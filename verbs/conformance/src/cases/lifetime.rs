@@ -6,7 +6,7 @@ use farcall_verbs::{Access, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{Rig, discover, expose, filled, held, join_here, patient, pattern, room};
-use crate::usage::Usage;
+use crate::usage::{Usage, settles};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 const ALL: Access = Access::all();
@@ -209,24 +209,6 @@ pub(crate) async fn posted_receives_of_a_dropped_queue_pair_are_not_given_twice(
     Ok(())
 }
 
-async fn settles(end: &mut End, before: Usage, what: &str) -> CaseResult {
-    if !end.powers().own_process {
-        return Ok(());
-    }
-    // What a device gives back in the background may take a moment.
-    let settled = end
-        .poll_until("the system's resources to be given back", || {
-            Ok(Usage::now()?.within(&before).then_some(()))
-        })
-        .await;
-    match settled {
-        Ok(()) => Ok(()),
-        Err(_) => {
-            Err(Halt::failed(format!("after {what}: {:?}, before {before:?}", Usage::now()?)))
-        }
-    }
-}
-
 /// Hundreds of connections opened, used and closed leave nothing behind, at either end.
 pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: u64 = 20;
@@ -254,13 +236,15 @@ pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) ->
         }
         end.meet().await?;
     }
-    settles(end, before, "300 connections").await?;
+    settles(end, before, 0, "300 connections").await?;
     end.meet().await
 }
 
 /// Hundreds of regions registered, used by the peer and dropped leave nothing behind, at either end.
 pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 20;
+    // A device that maps a peer's regions may keep the last few until it needs the place.
+    const KEPT: usize = 16;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let mut before = Usage::now()?;
     for round in 0..300 {
@@ -290,7 +274,7 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
     for _ in 0..2 {
         rig.success(end, 2).await?;
     }
-    settles(end, before, "300 regions").await?;
+    settles(end, before, KEPT, "300 regions").await?;
     rig.serve_until_met(end).await
 }
 
@@ -307,7 +291,7 @@ pub(crate) async fn datagram_peers_that_come_and_go_leave_nothing(end: &mut End)
         drop(datagrams);
         end.meet().await?;
     }
-    settles(end, before, "100 datagram queue pairs").await?;
+    settles(end, before, 0, "100 datagram queue pairs").await?;
     end.meet().await
 }
 
@@ -335,7 +319,7 @@ pub(crate) async fn devices_that_come_and_go_leave_nothing(end: &mut End) -> Cas
         drop(device);
         end.meet().await?;
     }
-    settles(end, before, "40 openings of the device").await?;
+    settles(end, before, 0, "40 openings of the device").await?;
     end.meet().await
 }
 
