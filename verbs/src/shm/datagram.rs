@@ -30,8 +30,9 @@ const CELLS: u32 = 1024;
 /// Senders that one queue pair hears at once.
 const MAX_SENDERS: usize = 1 << 14;
 
-/// How long the first datagram to somebody may take to find out where he is.
-const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the first datagram to somebody may take to find out where he is. Whoever does not answer in
+/// time counts as dead, so that this is ample for one that is busy, or stopped for a moment.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The way to a peer's device.
 #[derive(Clone, Debug)]
@@ -52,13 +53,21 @@ pub(super) struct To {
 pub(super) struct Destinations {
     outboxes: HashMap<(Gid, u32), Outbox>,
     peers: Vec<(Arc<Peer>, u32)>,
+    /// With so many known, those that are gone are looked for.
+    enough: usize,
 }
+
+/// So few destinations are not worth looking for those that are gone.
+const FEW_DESTINATIONS: usize = 8;
 
 impl Destinations {
     /// Makes the way to `to`, if it is not there. A receiver that is not there gets nothing, silently.
     pub(super) fn prepare(&mut self, pair: &Pair, peer: &Arc<Peer>, qp: u32) {
         if self.outboxes.contains_key(&(peer.gid, qp)) || peer.is_dead() {
             return;
+        }
+        if self.peers.len() >= self.enough {
+            self.forget_the_gone();
         }
         // The secret of an endpoint protects connections; a datagram is protected by its queue key.
         if let Ok(outbox) = attach(pair, peer, qp, 0, ATTACH_TIMEOUT) {
@@ -97,6 +106,21 @@ impl Destinations {
         outbox.advance(cells);
         outbox.ring_doorbell();
         done
+    }
+
+    /// Lets go of receivers that are gone: who answers peers that come and go keeps at most twice as many
+    /// as are there.
+    #[cold]
+    fn forget_the_gone(&mut self) {
+        self.peers.retain(|(peer, qp)| {
+            let way = (peer.gid, *qp);
+            let gone = peer.is_dead() || self.outboxes.get(&way).is_none_or(Outbox::is_over);
+            if gone {
+                self.outboxes.remove(&way);
+            }
+            !gone
+        });
+        self.enough = FEW_DESTINATIONS.max(2 * self.peers.len());
     }
 
     /// Tells the receivers that this sender is gone.
@@ -195,8 +219,9 @@ struct Reader {
 }
 
 impl Reader {
+    /// Garbage is not an arrival: it would keep a sleeper awake for ever.
     fn has_arrival(&self) -> bool {
-        self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
+        !self.poisoned && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
     }
 
     fn tell_head(&mut self) {
@@ -277,9 +302,6 @@ impl DatagramReceiver {
     /// Takes one datagram: `Some(false)` if it was dropped, `None` if the sender wrote garbage.
     fn take(&mut self, index: usize, completion: &mut WorkCompletion) -> Option<bool> {
         let reader = &mut self.readers[index];
-        if reader.poisoned {
-            return None;
-        }
         let ring = reader.ring;
         let front = ring.cell(reader.position);
         let (header, length) = (front.header(), front.length());
@@ -337,7 +359,7 @@ impl DatagramReceiver {
         let credit = &self.pool.credit;
         self.readers.retain(|reader| {
             let gone = reader.path.closed.load(Ordering::Acquire)
-                && (reader.poisoned || !reader.has_arrival());
+                && !reader.has_arrival();
             if gone {
                 let taken = reader.path.inbox.lines().sender.taken.load(Ordering::Acquire);
                 credit.settle(taken, reader.arrived, reader.ring.count());

@@ -19,8 +19,9 @@ use super::region::{MappedRegion, REGION_SLOTS, RegionWords};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
-/// How long a question on the data path (a key used for the first time) may take.
-const REGION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a question on the data path (a key used for the first time) may take. A peer that does not
+/// answer in time counts as dead, so that this is ample for one that is busy, or stopped for a moment.
+const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer's context.
 #[derive(Debug)]

@@ -108,9 +108,9 @@ impl Receiver {
         unsafe { self.lines.as_ref() }
     }
 
-    /// Whether the next cell is there.
+    /// Whether the next cell is there. Garbage is not an arrival: it would keep a sleeper awake for ever.
     pub(super) fn has_arrival(&self) -> bool {
-        self.ring.cell(self.position).header().tag() == self.tag
+        !self.poisoned && self.ring.cell(self.position).header().tag() == self.tag
     }
 
     /// Completes what has arrived, as far as `out` has room.

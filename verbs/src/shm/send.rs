@@ -95,6 +95,11 @@ impl Outbox {
         self.lines().state.state.load(Ordering::Acquire) == InboxState::Ready as u32
     }
 
+    /// Whether it never will any more.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.not_ready(), Outcome::Failed(_))
+    }
+
     /// Why it does not.
     #[cold]
     fn not_ready(&self) -> Outcome {
