@@ -162,6 +162,8 @@ pub(crate) struct CompletionQueue {
     sends_first: bool,
     /// What was counted while crowded, and not polled yet.
     staged: VecDeque<WorkCompletion>,
+    /// For each send completion in `staged`: its queue pair, and its number there.
+    unretired: VecDeque<(u64, u64)>,
 }
 
 impl CompletionQueue {
@@ -198,6 +200,7 @@ impl CompletionQueue {
             armed: false,
             sends_first: false,
             staged: VecDeque::new(),
+            unretired: VecDeque::new(),
         })
     }
 
@@ -282,23 +285,29 @@ impl CompletionQueue {
     fn collect(&mut self, bits: u32, out: &mut [WorkCompletion]) -> usize {
         self.sends_first = !self.sends_first;
         let sends = if self.sends_first { out.len().div_ceil(2) } else { out.len() / 2 };
-        let mut count = self.take_sends(&mut out[..sends]);
+        let stage = bits & attention::CROWDED != 0;
+        let mut count = self.take_sends(&mut out[..sends], stage);
         count += self.receive(&mut out[count..]);
-        count += self.take_sends(&mut out[count..]);
+        count += self.take_sends(&mut out[count..], stage);
         if bits & attention::ERRORS != 0 {
             count += self.flush(&mut out[count..]);
         }
         count
     }
 
-    fn take_sends(&mut self, out: &mut [WorkCompletion]) -> usize {
+    /// `stage`: they are not polled yet, and retire nothing before they are.
+    fn take_sends(&mut self, out: &mut [WorkCompletion], stage: bool) -> usize {
         let mut count = 0;
         while count < out.len()
             && let Some(done) = self.shared.sends.pop()
         {
             // Work of a queue pair that has been dropped is of no interest any more.
             let Some(pair) = self.pairs.get(&done.pair) else { continue };
-            pair.retired.store(done.number + 1, Ordering::Release);
+            if stage {
+                self.unretired.push_back((done.pair, done.number));
+            } else {
+                pair.retired.store(done.number + 1, Ordering::Release);
+            }
             let completion = &mut out[count];
             completion.id = done.id;
             completion.qp = QpNumber(done.qp);
@@ -397,6 +406,14 @@ impl CompletionQueue {
         let count = staged.len().min(out.len());
         for (out, completion) in out.iter_mut().zip(staged.drain(..count)) {
             *out = completion;
+            let is_receive =
+                matches!(out.opcode, CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm);
+            if !is_receive
+                && let Some((pair, number)) = self.unretired.pop_front()
+                && let Some(pair) = self.pairs.get(&pair)
+            {
+                pair.retired.store(number + 1, Ordering::Release);
+            }
         }
         self.staged = staged;
         Ok(count)
@@ -406,6 +423,7 @@ impl CompletionQueue {
     fn overrun(&mut self) -> CqError {
         self.shared.attention.fetch_or(attention::OVERRUN, Ordering::SeqCst);
         self.staged.clear();
+        self.unretired.clear();
         for pair in self.pairs.values() {
             pair.fail();
         }

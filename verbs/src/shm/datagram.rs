@@ -221,7 +221,8 @@ struct Reader {
 impl Reader {
     /// Garbage is not an arrival: it would keep a sleeper awake for ever.
     fn has_arrival(&self) -> bool {
-        !self.poisoned && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
+        !self.poisoned
+            && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
     }
 
     fn tell_head(&mut self) {
@@ -358,8 +359,7 @@ impl DatagramReceiver {
     pub(super) fn tidy(&mut self, out: &mut [WorkCompletion]) -> usize {
         let credit = &self.pool.credit;
         self.readers.retain(|reader| {
-            let gone = reader.path.closed.load(Ordering::Acquire)
-                && !reader.has_arrival();
+            let gone = reader.path.closed.load(Ordering::Acquire) && !reader.has_arrival();
             if gone {
                 let taken = reader.path.inbox.lines().sender.taken.load(Ordering::Acquire);
                 credit.settle(taken, reader.arrived, reader.ring.count());
