@@ -31,6 +31,8 @@ pub(crate) struct StateLine {
     pub(crate) state: AtomicU32,
     /// Not zero: the owner sleeps, or is about to; the peer rings after publishing.
     pub(crate) armed: AtomicU32,
+    /// Not zero: the last message taken was longer than the receive that it met.
+    pub(crate) refused: AtomicU32,
 }
 
 /// Written by the peer.

@@ -276,8 +276,7 @@ impl Pair {
 
     /// Ends all that waits; the lock shows that the caller may.
     pub(super) fn flush(&self, slow: &mut SlowQueue) {
-        let gone = self.peer_gone.load(Ordering::SeqCst);
-        let mut status = if gone { Status::RetryExceeded } else { Status::Flushed };
+        let mut status = slow.end_of_oldest(self);
         while let Some(item) = slow.pop() {
             self.complete(item.done(status, 0));
             status = Status::Flushed;

@@ -157,9 +157,14 @@ impl Receiver {
     fn tell(&mut self, count: usize) {
         self.pair.consumed.store(self.consumed, Ordering::Release);
         if count == 0 || self.position.wrapping_sub(self.told_head) >= self.ring.count() / 4 {
-            self.told_head = self.position;
-            self.lines().credit.head.store(self.position, Ordering::Release);
+            self.tell_head();
         }
+    }
+
+    #[inline]
+    fn tell_head(&mut self) {
+        self.told_head = self.position;
+        self.lines().credit.head.store(self.position, Ordering::Release);
     }
 
     #[inline]
@@ -306,12 +311,19 @@ impl Receiver {
             CARRIES_NOTHING
         };
         self.finish(completion, receive);
+        if let Source::Shared(pool) = &self.source
+            && !pool.credit.surely_fits(total)
+        {
+            self.tell_head(); // The sender waits to hear whether it fitted.
+        }
         Rare::Completed
     }
 
     /// A SEND was longer than the receive that it met: on a reliable connection that ends it.
     fn too_long(&mut self, completion: &mut WorkCompletion, receive: Receive) -> Rare {
         self.failed(completion, receive, Status::LocalLength);
+        // Before the head goes past it: see `Outbox::verdict`.
+        self.lines().state.refused.store(1, Ordering::Release);
         self.consumed = self.consumed.wrapping_add(1);
         self.next_cell();
         self.poison();

@@ -110,6 +110,25 @@ impl Outbox {
         }
     }
 
+    /// Whether the peer has taken all that it was sent, the last message included; or has refused that.
+    #[cold]
+    fn verdict(&self, len: usize) -> Outcome {
+        let taken = self.lines().credit.head.load(Ordering::Acquire) == self.position;
+        if self.is_refused() {
+            return Outcome::Failed(Status::RemoteInvalidRequest);
+        }
+        match taken {
+            true => Outcome::Done(len as u32),
+            false if self.is_ready() => Outcome::Wait(Wait::Verdict),
+            false => self.not_ready(),
+        }
+    }
+
+    /// Whether the peer's queue pair broke because a message of ours was too long.
+    pub(super) fn is_refused(&self) -> bool {
+        self.lines().state.refused.load(Ordering::Acquire) != 0
+    }
+
     /// Free cells. What the peer says is not believed beyond the ring's size; a lie makes us overwrite
     /// what it has not read yet, which is its own loss.
     #[inline]
@@ -412,6 +431,9 @@ unsafe fn store_small(target: *mut u8, bytes: &[u8], words: &[u64; CELL_PAYLOAD_
 /// Puts a SEND into the peer's inbox, in pieces as there is room; `sent` bytes are there already.
 fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<usize>) -> Outcome {
     let len = bytes.len();
+    if *sent == Some(len) {
+        return outbox.verdict(len);
+    }
     if !outbox.is_ready() {
         return outbox.not_ready();
     }
@@ -447,6 +469,11 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
         let (words, carried) = piece(bytes, done);
         outbox.put(CellKind::More, carried as u8, 0, 0, &words[..carried.div_ceil(8)]);
         done += carried;
+    }
+    if outbox.credit.as_ref().is_some_and(|credit| !credit.surely_fits(len)) {
+        // Which shared receive it meets, and whether that is long enough, only the receiver knows.
+        *sent = Some(len);
+        return outbox.verdict(len);
     }
     Outcome::Done(len as u32)
 }

@@ -17,7 +17,7 @@ use super::receive::Receive;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::{Buffer, PostError};
 
-/// The word that counts posted receives which no sender has taken.
+/// What senders know of shared receives: how many no sender has taken, and how short they are.
 #[derive(Debug)]
 pub(super) struct CreditPage {
     mapping: Mapping,
@@ -44,6 +44,28 @@ impl CreditPage {
     fn word(&self) -> &AtomicU32 {
         // SAFETY: the first word of a mapped page, which only atomics touch on either side.
         unsafe { &*self.mapping.start().cast::<AtomicU32>() }
+    }
+
+    /// One more than the length of the shortest receive ever posted; 0 before the first.
+    #[inline]
+    fn shortest(&self) -> &AtomicU32 {
+        // SAFETY: a word in the second cache line of a mapped page, which only atomics touch.
+        unsafe { &*self.mapping.start().add(64).cast::<AtomicU32>() }
+    }
+
+    /// Whether a message of this length fits every receive there may be. Asked after [`take`](Self::take).
+    #[inline]
+    pub(super) fn surely_fits(&self, len: usize) -> bool {
+        len < self.shortest().load(Ordering::Relaxed) as usize
+    }
+
+    /// A receive of this length is about to be given.
+    fn lend(&self, len: usize) {
+        let len = u32::try_from(len).unwrap_or(u32::MAX - 1).saturating_add(1);
+        let shortest = self.shortest().load(Ordering::Relaxed);
+        if shortest == 0 || len < shortest {
+            self.shortest().store(len, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -93,9 +115,11 @@ impl ReceivePool {
         id: u64,
         buffer: Option<Buffer>,
     ) -> Result<(), (PostError, Option<Buffer>)> {
+        let len = buffer.as_ref().map_or(0, |buffer| buffer.len());
         self.receives
             .push(Receive { id, buffer })
             .map_err(|receive| (PostError::QueueFull, receive.buffer))?;
+        self.credit.lend(len);
         self.credit.give(1);
         Ok(())
     }

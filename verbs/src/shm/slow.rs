@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::completion_queue::SendDone;
 use super::datagram::To;
 use super::pair::{Pair, gate};
+use super::send::Outbox;
 use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
 
 /// `rnr_retry` that means: for ever.
@@ -32,6 +33,8 @@ pub(super) enum Wait {
     Receive,
     /// The peer's inbox is full.
     Room,
+    /// The peer has not looked at a message that may be too long for its receive.
+    Verdict,
 }
 
 /// Bytes to be sent.
@@ -217,6 +220,19 @@ impl SlowQueue {
         self.items.pop_front()
     }
 
+    /// How the oldest ends when the queue pair fails; the caller holds the lock.
+    pub(super) fn end_of_oldest(&self, pair: &Pair) -> Status {
+        let Some(oldest) = self.items.front() else { return Status::Flushed };
+        // SAFETY: the lock is held (`self` is what it guards) and the queue is not empty.
+        let outbox = unsafe { pair.side() }.outbox.as_ref();
+        let begun = matches!(oldest.task, Task::Send { sent: Some(_), .. });
+        match pair.peer_gone.load(Ordering::SeqCst) {
+            _ if begun && outbox.is_some_and(Outbox::is_refused) => Status::RemoteInvalidRequest,
+            true => Status::RetryExceeded,
+            false => Status::Flushed,
+        }
+    }
+
     /// Tries what waits; the caller holds the lock. `true`: some still does.
     pub(super) fn run(&mut self, pair: &Pair) -> bool {
         while let Some(item) = self.items.front_mut() {
@@ -246,7 +262,7 @@ impl SlowQueue {
                             (limit, Status::RnrRetryExceeded)
                         }
                         // As long as the peer lives: its control thread would tell.
-                        Wait::Room => return true,
+                        Wait::Room | Wait::Verdict => return true,
                     };
                     if waited < limit {
                         return true;
