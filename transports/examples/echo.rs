@@ -18,8 +18,7 @@ use farcall_core::transport::{
 };
 use farcall_transports::Address;
 
-static ECHO: ServiceDescription =
-    ServiceDescription { name: "Echo", fingerprint: 1, methods: &[] };
+static ECHO: ServiceDescription = ServiceDescription { name: "Echo", fingerprint: 1, methods: &[] };
 
 /// How often a spinning thread reads the clock.
 const TURNS_PER_CLOCK: u32 = 1024;

@@ -66,6 +66,7 @@ macro_rules! __every_case {
                 a_short_poll_leaves_the_rest_for_the_next,
                 each_side_of_a_queue_pair_has_its_completion_queue,
                 a_doorbell_rings_for_all_that_was_posted_under_it,
+                a_small_completion_queue_serves_large_queue_pairs,
             }
             receiving {
                 a_send_waits_for_a_receive,
@@ -87,6 +88,8 @@ macro_rules! __every_case {
                 a_broken_queue_pair_leaves_shared_receives_alone,
                 receives_are_posted_in_one_place_only,
                 datagrams_use_a_shared_queue,
+                a_send_longer_than_its_shared_receive_fails_at_both_ends,
+                shared_receives_may_differ_in_length,
             }
             protection {
                 an_unknown_key_is_refused,
@@ -116,6 +119,7 @@ macro_rules! __every_case {
                 connecting_to_nobody_ends_in_an_error,
                 a_new_queue_pair_hears_nothing_meant_for_an_old_one,
                 a_failed_read_gives_back_its_buffer,
+                what_had_arrived_is_delivered_after_the_peer_has_left,
             }
             model {
                 random_work_agrees_with_the_model,
@@ -138,6 +142,7 @@ macro_rules! __every_case {
                 datagram_peers_that_come_and_go_leave_nothing,
                 devices_that_come_and_go_leave_nothing,
                 a_device_may_talk_to_itself,
+                a_long_lived_datagram_queue_pair_forgets_peers_that_are_gone,
             }
             many {
                 eighty_queue_pairs_share_a_completion_queue,
@@ -167,6 +172,7 @@ macro_rules! __every_case {
                 a_killed_peer_wakes_a_sleeper,
                 a_killed_peer_ends_all_its_connections,
                 connecting_to_a_killed_peer_ends_in_an_error,
+                a_killed_sender_keeps_no_shared_receives,
             }
         }
     };
@@ -212,7 +218,7 @@ macro_rules! __list {
         &[$($(
             Case {
                 name: concat!(stringify!($group), "::", stringify!($case)),
-                body: |end| Box::pin(crate::cases::$group::$case(end)),
+                body: |end| Box::pin($crate::cases::$group::$case(end)),
             },
         )*)*]
     };

@@ -168,7 +168,9 @@ fn a_release_of_nothing() {
 
 #[test]
 fn an_announcement_of_nothing() {
-    is_dropped_alone(|rogue| rogue.message(0, Kind::Announce, Announce { len: 0.into() }.as_bytes()));
+    is_dropped_alone(|rogue| {
+        rogue.message(0, Kind::Announce, Announce { len: 0.into() }.as_bytes())
+    });
 }
 
 #[test]

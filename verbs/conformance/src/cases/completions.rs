@@ -377,3 +377,61 @@ pub(crate) async fn a_doorbell_rings_for_all_that_was_posted_under_it(end: &mut 
     turn().await;
     rig.serve_until_met(end).await
 }
+
+/// A completion queue may be smaller than what its queue pairs could have outstanding, as long as what
+/// is outstanding fits; buffers still come back by polled completions only.
+pub(crate) async fn a_small_completion_queue_serves_large_queue_pairs(end: &mut End) -> CaseResult {
+    const CAPACITY: usize = 16;
+    let pd = end.device().alloc_pd()?;
+    let mut cq = end.device().create_cq(CAPACITY, None)?;
+    let mut qps = Vec::new();
+    for _ in 0..3 {
+        let config = QueuePairConfig::new(QpType::Rc, &cq, &cq).max_send_wr(64).max_recv_wr(64);
+        let mut qp = pd.create_qp(config)?;
+        join(&mut qp, end, &patient()).await?;
+        qps.push(qp);
+    }
+    let mut one: [WorkCompletion; 1] = Default::default();
+    match end.role() {
+        Role::Target => {
+            let _region = expose(end, &pd, 8, ALL)?;
+            end.meet().await?;
+            for lap in 0..20 {
+                for qp in &mut qps {
+                    qp.post_recvs(0..5)?;
+                }
+                for _ in 0..15 {
+                    end.poll_until("a receive", || Ok((cq.poll(&mut one)? == 1).then_some(())))
+                        .await?;
+                    ensure_eq!(one[0].imm, Some(lap), "lap of an arrival");
+                }
+                end.meet().await?;
+            }
+        }
+        Role::Initiator => {
+            let there = discover(end).await?.all();
+            end.meet().await?;
+            for lap in 0..20 {
+                for qp in &mut qps {
+                    for id in 0..5 {
+                        let here = filled(&pd, &[1; 8])?;
+                        let request = WorkRequest::write(here, there).imm(lap).signaled(id);
+                        qp.post_send_one(request).map_err(|(error, _)| error)?;
+                    }
+                }
+                let mut polled = 0;
+                let mut given_back = 0;
+                while polled < 15 {
+                    end.poll_until("a SEND", || Ok((cq.poll(&mut one)? == 1).then_some(())))
+                        .await?;
+                    ensure_eq!(one[0].status, Status::Success, "completion");
+                    polled += 1;
+                    qps.iter_mut().for_each(|qp| qp.reclaim(&mut |_| given_back += 1));
+                    ensure_eq!(given_back, polled, "buffers given back after {polled} completions");
+                }
+                end.meet().await?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use farcall_verbs::{Access, ConnectOptions, PostError, QpState, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
-use crate::rig::{DEATH_NOTICE_NS, DEPTH, Rig, discover, expose, filled, join_here, pattern};
+use crate::rig::{DEATH_NOTICE_NS, DEPTH, Rig, discover, expose, filled, join_here, pattern, room};
 use crate::usage::{Usage, settles};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
@@ -163,7 +163,7 @@ pub(crate) async fn a_peer_killed_under_sends_ends_them_in_errors(end: &mut End)
 /// Killed under a load of READs.
 pub(crate) async fn a_peer_killed_under_reads_ends_them_in_errors(end: &mut End) -> CaseResult {
     killed_under_load(end, |rig, remote| {
-        Ok(WorkRequest::read(crate::rig::room(&rig.pd, 4096)?, remote.slice(0, 4096)?))
+        Ok(WorkRequest::read(room(&rig.pd, 4096)?, remote.slice(0, 4096)?))
     })
     .await
 }
@@ -242,6 +242,74 @@ pub(crate) async fn connecting_to_a_killed_peer_ends_in_an_error(end: &mut End) 
     if rig.qp.connect(&theirs, &attentive()).is_ok() {
         rig.post(WorkRequest::send(b"anybody").signaled(1))?;
         rig.failure(end, 1).await?;
+    }
+    Ok(())
+}
+
+/// A sender that is killed keeps none of the shared receives that it was about to use: the others still
+/// have every one that was posted.
+pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> CaseResult {
+    const RECEIVES: u64 = 32;
+    needs_a_killer(end).await?;
+    if !end.device().caps().srq {
+        return Err(Halt::NotApplicable("no shared receive queues".into()));
+    }
+    let pd = end.device().alloc_pd()?;
+    let mut srq = pd.create_srq(RECEIVES as usize)?;
+    let shared = (end.role() == Role::Initiator).then_some(&srq);
+    let mut rig = Rig::within(end.device(), &pd, QpType::Rc, RECEIVES as usize, shared)?;
+    rig.connect_with(end, &attentive()).await?;
+    if end.role() == Role::Target {
+        // Sends whenever it may, until it is killed.
+        let deadline_ns = end.deadline_ns();
+        loop {
+            match rig.qp.post_send_one(WorkRequest::send(&[7; 100]).signaled(1)) {
+                Ok(()) | Err((PostError::QueueFull, _)) => {}
+                Err((error, _)) => return Err(error.into()),
+            }
+            while rig.poll_once()?.is_some() {}
+            ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+        }
+    }
+    let (mut posted, mut used) = (0, 0);
+    let deadline_ns = end.deadline_ns();
+    let mut killed = false;
+    // Every receive that the sender has used completes here, the last ones after its death.
+    while !(killed && rig.qp.state() == QpState::Error) {
+        while !killed && posted < used + RECEIVES {
+            srq.post_recv(posted, Some(room(&pd, 100)?))?;
+            posted += 1;
+        }
+        while rig.poll_once()?.is_some() {
+            used += 1;
+        }
+        if used > 400 && !killed {
+            kill_peer(end);
+            killed = true;
+        }
+        ensure!(end.device().now_ns() < deadline_ns, "{used} messages; killed: {killed}");
+        turn().await;
+    }
+    while rig.poll_once()?.is_some() {
+        used += 1;
+    }
+    drop(rig);
+
+    let mut mine = Rig::within(end.device(), &pd, QpType::Rc, RECEIVES as usize, Some(&srq))?;
+    let mut other = Rig::within(end.device(), &pd, QpType::Rc, RECEIVES as usize, None)?;
+    join_here(&mut other.qp, &mut mine.qp)?;
+    let left = posted - used;
+    for id in 0..left {
+        other.post(WorkRequest::send(b"mine").signaled(id))?;
+    }
+    for count in 0..left {
+        let deadline_ns = end.deadline_ns();
+        while mine.poll_once()?.is_none() {
+            other.poll_once()?;
+            let late = end.device().now_ns() > deadline_ns;
+            ensure!(!late, "{left} receives were left, but only {count} SENDs found one");
+            turn().await;
+        }
     }
     Ok(())
 }

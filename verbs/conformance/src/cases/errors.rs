@@ -305,3 +305,51 @@ pub(crate) async fn a_failed_read_gives_back_its_buffer(end: &mut End) -> CaseRe
         }
     }
 }
+
+/// A sender that has seen its messages complete may leave at once: they are delivered all the same,
+/// before what is flushed.
+pub(crate) async fn what_had_arrived_is_delivered_after_the_peer_has_left(
+    end: &mut End,
+) -> CaseResult {
+    const MESSAGES: u64 = 20;
+    let mut rig = Rig::unconnected(end.device(), QpType::Rc)?;
+    rig.connect_with(end, &impatient()).await?;
+    match end.role() {
+        Role::Target => {
+            let region = expose(end, &rig.pd, 8, ALL)?;
+            for id in 0..MESSAGES + 5 {
+                rig.receive(id, 100)?;
+            }
+            end.meet().await?;
+            // Not polled before the other end has left.
+            end.hear::<()>().await?;
+            for id in 0..MESSAGES {
+                let arrived = rig.success(end, id).await?;
+                let whole = id % 2 == 1
+                    || arrived.buffer.is_some_and(|buffer| *buffer == *pattern(id, 100));
+                ensure!(whole, "message {id} changed");
+            }
+            ensure_eq!(region.load_u64(0), MESSAGES - 1, "the last WRITE_WITH_IMM");
+            rig.qp.to_error();
+            for id in MESSAGES..MESSAGES + 5 {
+                ensure_eq!(rig.failure(end, id).await?, Status::Flushed, "an unused receive");
+            }
+        }
+        Role::Initiator => {
+            let there = discover(end).await?.all();
+            end.meet().await?;
+            for id in 0..MESSAGES {
+                let (bytes, word) = (pattern(id, 100), id.to_ne_bytes());
+                rig.post(if id % 2 == 0 {
+                    WorkRequest::send(&bytes[..]).signaled(id)
+                } else {
+                    WorkRequest::write(&word, there).imm(7).signaled(id)
+                })?;
+                rig.success(end, id).await?;
+            }
+            drop(rig);
+            end.tell(&())?;
+        }
+    }
+    end.meet().await
+}

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 
-use farcall_verbs::{Access, QpType, Status, WorkRequest};
+use farcall_verbs::{Access, Endpoint, GRH_BYTES, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
-use crate::rig::{Rig, discover, expose, filled, held, join_here, patient, pattern, room};
+use crate::rig::{QKEY, Rig, discover, expose, filled, held, join_here, patient, pattern, room};
 use crate::usage::{Usage, settles};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
@@ -352,5 +352,44 @@ pub(crate) async fn a_device_may_talk_to_itself(end: &mut End) -> CaseResult {
     let mut ids = [own.completion(end).await?.id, own.completion(end).await?.id];
     ids.sort_unstable();
     ensure_eq!(ids, [3, 4], "completions of a queue pair that talks to itself");
+    end.meet().await
+}
+
+/// One queue pair that answers datagram peers which come and go keeps nothing for those that are gone.
+pub(crate) async fn a_long_lived_datagram_queue_pair_forgets_peers_that_are_gone(
+    end: &mut End,
+) -> CaseResult {
+    const WARM_UP: usize = 20;
+    // What is known of the last few peers may stay until the next one comes.
+    const KEPT: usize = 16;
+    let mut server = super::datagram::Datagrams::open(end).await?;
+    let mut before = Usage::now()?;
+    for round in 0..150 {
+        if round == WARM_UP {
+            before = Usage::now()?;
+        }
+        let base = &mut server.base;
+        match end.role() {
+            Role::Initiator => {
+                let theirs: Vec<u8> = end.hear().await?;
+                let theirs = Endpoint::from_bytes(&theirs)?;
+                let handle = base.pd.create_address_handle(&theirs)?;
+                let answer = WorkRequest::send(b"welcome").to(&handle, theirs.qp(), QKEY);
+                base.post(answer.signaled(1))?;
+                base.success(end, 1).await?;
+                base.serve_until_met(end).await?;
+            }
+            Role::Target => {
+                let mut client = Rig::within(end.device(), &base.pd, QpType::Ud, 4, None)?;
+                client.qp.activate(QKEY)?;
+                client.receive(1, GRH_BYTES + 7)?;
+                end.tell(client.qp.endpoint().to_bytes())?;
+                client.success(end, 1).await?;
+                drop(client);
+                base.serve_until_met(end).await?;
+            }
+        }
+    }
+    settles(end, before, KEPT, "150 datagram peers").await?;
     end.meet().await
 }

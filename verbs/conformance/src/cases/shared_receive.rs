@@ -8,7 +8,7 @@ use farcall_verbs::{
 };
 
 use crate::end::{End, Role};
-use crate::rig::{DEPTH, QKEY, Rig, join, patient, room};
+use crate::rig::{DEPTH, QKEY, Rig, filled, join, patient, room};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 fn needs_srq(end: &End) -> CaseResult {
@@ -226,6 +226,95 @@ pub(crate) async fn datagrams_use_a_shared_queue(end: &mut End) -> CaseResult {
                     sender.success(end, 1).await?;
                 }
             }
+        }
+    }
+    end.meet().await
+}
+
+/// A SEND longer than the shared receive it meets fails at both ends, as with a receive of its own: the
+/// initiator is never told that a message has arrived which did not.
+pub(crate) async fn a_send_longer_than_its_shared_receive_fails_at_both_ends(
+    end: &mut End,
+) -> CaseResult {
+    needs_srq(end)?;
+    for (room_bytes, size) in [(8, 9), (48, 49), (4096, 100_000)] {
+        let mut shared = Shared::connect(end, 1).await?;
+        match end.role() {
+            Role::Target => {
+                for id in 0..4 {
+                    shared.srq.post_recv(id, Some(room(&shared.pd, room_bytes)?))?;
+                }
+                end.meet().await?;
+                let fits = shared.completion(end).await?;
+                ensure_eq!((fits.id, fits.status), (0, Status::Success), "a SEND that fits");
+                let broken = shared.completion(end).await?;
+                ensure_eq!(
+                    (broken.id, broken.status),
+                    (1, Status::LocalLength),
+                    "one that does not"
+                );
+                ensure!(broken.buffer.is_some(), "the posted buffer was not given back");
+                end.hear::<()>().await?;
+            }
+            Role::Initiator => {
+                end.meet().await?;
+                let bytes = vec![1; size];
+                let fits = filled(&shared.pd, &bytes[..room_bytes])?;
+                shared.post(0, WorkRequest::send(fits).signaled(1))?;
+                ensure_eq!(shared.completion(end).await?.status, Status::Success, "one that fits");
+                let long = filled(&shared.pd, &bytes)?;
+                shared.post(0, WorkRequest::send(long).signaled(2))?;
+                let failed = shared.completion(end).await?;
+                ensure_eq!(failed.id, 2, "the completion");
+                ensure!(
+                    matches!(failed.status, Status::RemoteInvalidRequest | Status::RemoteOperation),
+                    "{size} bytes for a shared receive of {room_bytes}: {:?}",
+                    failed.status
+                );
+                end.tell(&())?;
+            }
+        }
+        end.meet().await?;
+    }
+    Ok(())
+}
+
+/// Shared receives may differ in length: a SEND fails only if the one that it meets is too short.
+pub(crate) async fn shared_receives_may_differ_in_length(end: &mut End) -> CaseResult {
+    const LENGTHS: [usize; 6] = [8, 5000, 0, 100, 8, 48];
+    needs_srq(end)?;
+    let mut shared = Shared::connect(end, 1).await?;
+    match end.role() {
+        Role::Target => {
+            for (id, len) in LENGTHS.into_iter().enumerate() {
+                let buffer = if len == 0 { None } else { Some(room(&shared.pd, len)?) };
+                shared.srq.post_recv(id as u64, buffer)?;
+            }
+            end.meet().await?;
+            for (id, len) in LENGTHS.into_iter().enumerate() {
+                let arrived = shared.completion(end).await?;
+                ensure_eq!((arrived.id, arrived.status), (id as u64, Status::Success), "receive");
+                ensure_eq!(arrived.byte_len as usize, len, "length");
+            }
+            // The device gets its turns until the initiator knows that all have arrived.
+            let deadline_ns = end.deadline_ns();
+            while end.overhear::<()>()?.is_none() {
+                shared.cq.poll(&mut [])?;
+                ensure!(end.device().now_ns() < deadline_ns, "the SENDs did not complete");
+                crate::end::turn().await;
+            }
+        }
+        Role::Initiator => {
+            end.meet().await?;
+            for (id, len) in LENGTHS.into_iter().enumerate() {
+                let here = filled(&shared.pd, &vec![2; len])?;
+                shared.post(0, WorkRequest::send(here).signaled(id as u64))?;
+            }
+            for id in 0..LENGTHS.len() as u64 {
+                let sent = shared.completion(end).await?;
+                ensure_eq!((sent.id, sent.status), (id, Status::Success), "SEND");
+            }
+            end.tell(&())?;
         }
     }
     end.meet().await
