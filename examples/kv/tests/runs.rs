@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 #[test]
 fn every_workload_is_right() {
-    let server = Server::start();
+    let server = Server::start_with(&["--threads", "2"]);
     for workload in ["a", "b", "c", "d", "f"] {
         let arguments = [
             "ycsb",
