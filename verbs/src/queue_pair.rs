@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, VerbsError, WorkRequest, shm,
+    Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, RemoteSlice, VerbsError,
+    WorkRequest, shm,
 };
 
 /// The number of a queue pair, unique within its device.
@@ -239,6 +240,36 @@ impl QueuePair {
     #[inline]
     pub fn doorbell(&mut self) -> Doorbell<'_> {
         Doorbell { qp: self, posted: false }
+    }
+
+    /// Posts one work request without a doorbell: [`ring`](QueuePair::ring) is one for all that were
+    /// posted so. The peer may see them earlier.
+    #[inline]
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub fn post_unrung<'a>(
+        &mut self,
+        request: impl Into<WorkRequest<'a>>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        self.shm.post(request.into())
+    }
+
+    /// Posts an inline WRITE_WITH_IMM, signaled with this id or not at all, without a doorbell. The
+    /// work request need not be built: for those who post millions.
+    #[inline]
+    pub fn post_write_imm(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        self.shm.post_write_imm(bytes, remote, imm, signaled)
+    }
+
+    /// The doorbell for what was posted without one. Needless rings do no harm.
+    #[inline]
+    pub fn ring(&mut self) {
+        self.shm.ring_doorbell();
     }
 
     /// Posts a receive. With no buffer it serves only a peer's WRITE_WITH_IMM or an empty SEND. On a

@@ -408,7 +408,7 @@ impl Window {
     /// No large message is under way, and nothing is wrong.
     #[inline]
     fn is_calm(&self) -> bool {
-        self.transfers.is_idle() && !self.link.has_posts() && !self.link.is_broken()
+        self.transfers.is_idle() && !self.link.is_urgent()
     }
 
     fn has_work(&self) -> bool {

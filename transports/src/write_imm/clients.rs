@@ -122,38 +122,55 @@ impl Clients {
         if entry.qp != completion.qp {
             return;
         }
-        let outcome = if completion.status != Status::Success {
-            Err(Drop::Lost(completion.status))
-        } else if completion.opcode == CompletionOpcode::RecvWriteWithImm {
-            entry.link.consumed();
-            self.received(client, completion, scratch, now, sink)
-        } else {
-            entry.link.retire(completion.id, &mut self.fetched);
-            if entry.link.has_posts() {
-                self.touch(client);
-            }
-            Ok(())
-        };
-        if let Err(why) = outcome {
+        if completion.status != Status::Success {
+            return self.remove(client, Drop::Lost(completion.status), sink);
+        }
+        if completion.opcode != CompletionOpcode::RecvWriteWithImm {
+            return self.sent(client, completion);
+        }
+        entry.link.consumed();
+        // The queue pair knows who it is; the immediate must say the same.
+        let imm = completion.imm.unwrap_or(u32::MAX);
+        if let Some(index) = Immediate::message_of(client, imm)
+            && let Some(slot) = entry.slots.get_mut(index as usize)
+            && slot.phase == Phase::Idle
+            && let Some(message) = entry.link.read(completion, index, scratch)
+            && let Some((generation, Kind::Inline, body)) = split(message)
+        {
+            slot.generation = generation;
+            slot.phase = Phase::Busy;
+            let token = entry.token(index);
+            return sink.request(token, Message::Borrowed(body), self);
+        }
+        if let Err(why) = self.unusual(client, imm, completion, scratch, now, sink) {
             self.remove(client, why, sink);
         }
     }
 
-    #[inline]
-    fn received(
+    /// A send work request has completed, and so have all before it.
+    fn sent(&mut self, client: u32, completion: &WorkCompletion) {
+        let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return };
+        entry.link.retire(completion.id, &mut self.fetched);
+        if entry.link.has_posts() {
+            self.touch(client);
+        }
+    }
+
+    /// All but a request in its slot.
+    #[cold]
+    fn unusual(
         &mut self,
         client: u32,
+        imm: u32,
         completion: &WorkCompletion,
         scratch: &mut [u8],
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Result<(), Drop> {
         let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return Ok(()) };
-        let imm = completion.imm.and_then(Immediate::from_wire);
-        let Some(Immediate { op, client: named, slot: index }) = imm else {
+        let Some(Immediate { op, client: named, slot: index }) = Immediate::from_wire(imm) else {
             return Err("an immediate that names no operation".into());
         };
-        // The queue pair knows who it is; the immediate must say the same.
         if named != client {
             return Err("an immediate that names another client".into());
         }
@@ -169,23 +186,14 @@ impl Clients {
         let Some(message) = entry.link.read(completion, index, scratch) else {
             return Err("a length beyond the slot".into());
         };
-        match split(message) {
-            Some((generation, Kind::Inline, body)) => {
-                slot.generation = generation;
-                slot.phase = Phase::Busy;
-                let token = entry.token(index);
-                sink.request(token, Message::Borrowed(body), self);
-                Ok(())
-            }
-            Some((generation, Kind::Announce, body)) => {
-                let Ok(announce) = Announce::read_from_bytes(body) else {
-                    return Err("a malformed announcement".into());
-                };
-                slot.generation = generation;
-                self.announced(client, index, announce.len.get(), now)
-            }
-            _ => Err("a malformed header".into()),
-        }
+        let Some((generation, Kind::Announce, body)) = split(message) else {
+            return Err("a malformed header".into());
+        };
+        let Ok(announce) = Announce::read_from_bytes(body) else {
+            return Err("a malformed announcement".into());
+        };
+        slot.generation = generation;
+        self.announced(client, index, announce.len.get(), now)
     }
 
     #[cold]
@@ -257,32 +265,26 @@ impl Clients {
             }
         }
     }
+}
 
-    /// The client and slot of a call, if both are still what they were.
-    #[inline]
-    fn find(&mut self, call: &CallToken) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(call.client as usize)?.as_deref_mut()?;
-        let slot = entry.slots.get(call.slot as usize)?;
-        let same = entry.generation == call.client_generation
-            && slot.generation == call.generation
-            && slot.phase == Phase::Busy;
-        same.then_some(entry)
-    }
+/// The entry of a call, if its client and slot are still what they were.
+#[inline]
+fn find<'e>(entries: &'e mut [Option<Box<Entry>>], call: &CallToken) -> Option<&'e mut Entry> {
+    let entry = entries.get_mut(call.client as usize)?.as_deref_mut()?;
+    let slot = entry.slots.get(call.slot as usize)?;
+    let same = entry.generation == call.client_generation
+        && slot.generation == call.generation
+        && slot.phase == Phase::Busy;
+    same.then_some(entry)
 }
 
 impl Replies for Clients {
     #[inline]
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
-        let Some(entry) = self.find(call) else { return Err(ReserveError::Closed) };
-        if len as u64 > entry.max_message {
-            return Err(ReserveError::TooLarge { len: len as u64, max: entry.max_message });
+        let Some(entry) = find(&mut self.entries, call) else { return Err(ReserveError::Closed) };
+        if len > entry.max_small {
+            return reserve_large(entry, &self.budget, &mut self.starved, call, len);
         }
-        if len > entry.link.max_in_slot() {
-            return self.reserve_large(call, len);
-        }
-        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else {
-            return Err(ReserveError::Closed);
-        };
         entry.slots[call.slot as usize].large_reply = false;
         match entry.link.stage(call.slot) {
             Some(staged) => Ok(&mut staged[HEADER_BYTES..HEADER_BYTES + len]),
@@ -292,14 +294,18 @@ impl Replies for Clients {
 
     #[inline]
     fn post(&mut self, call: CallToken, len: usize) {
-        let Some(entry) = self.find(&call) else { return };
+        let Some(entry) = find(&mut self.entries, &call) else { return };
         let slot = &mut entry.slots[call.slot as usize];
         if slot.large_reply {
-            return self.post_large(call, len);
+            post_large(entry, &call, len);
+        } else {
+            slot.phase = Phase::Idle;
+            entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
         }
-        slot.phase = Phase::Idle;
-        entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
-        self.touch(call.client);
+        if !entry.dirty {
+            entry.dirty = true;
+            self.dirty.push(call.client);
+        }
     }
 
     fn now(&self) -> Instant {
@@ -307,70 +313,60 @@ impl Replies for Clients {
     }
 }
 
-impl Clients {
-    #[cold]
-    fn reserve_large(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
-        let share = self.budget.limit() / 2;
-        let held = self.find(call).map_or(0, |entry| entry.held);
-        // A client that does not read its responses holds its share, and no more.
-        let buffer = if held > 0 && held + len as u64 > share {
-            None
-        } else {
-            match self.reply_buffer(call.client, len) {
-                None if self.trim() => self.reply_buffer(call.client, len),
-                buffer => buffer,
-            }
-        };
-        let Some(buffer) = buffer else {
-            self.starved = true;
-            return Err(Backpressure::Memory.into());
-        };
-        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else {
-            return Err(ReserveError::Closed);
-        };
-        entry.slots[call.slot as usize].large_reply = true;
-        let large = entry.large(call.slot);
-        *large = Large::Reply(buffer);
-        match large {
-            Large::Reply(buffer) => Ok(buffer),
-            _ => Err(ReserveError::Closed),
-        }
+#[cold]
+fn reserve_large<'e>(
+    entry: &'e mut Entry,
+    budget: &Arc<Budget>,
+    starved: &mut bool,
+    call: &CallToken,
+    len: usize,
+) -> Result<&'e mut [u8], ReserveError> {
+    if len as u64 > entry.max_message {
+        return Err(ReserveError::TooLarge { len: len as u64, max: entry.max_message });
     }
+    // A client that does not read its responses holds its share, and no more.
+    let within = entry.held == 0 || entry.held + len as u64 <= budget.limit() / 2;
+    let buffer = if within { entry.reply_buffer(len, budget) } else { Ok(None) };
+    let buffer = buffer.unwrap_or_else(|error| {
+        tracing::warn!(%error, len, "no memory for a large response");
+        None
+    });
+    let Some(buffer) = buffer else {
+        // The next poll frees what is kept for later, and looks for who does not move on.
+        *starved = true;
+        return Err(Backpressure::Memory.into());
+    };
+    entry.slots[call.slot as usize].large_reply = true;
+    let large = entry.large(call.slot);
+    *large = Large::Reply(buffer);
+    match large {
+        Large::Reply(buffer) => Ok(buffer),
+        _ => Err(ReserveError::Closed),
+    }
+}
 
-    fn reply_buffer(&mut self, client: u32, len: usize) -> Option<farcall_verbs::Buffer> {
-        let entry = self.entries.get_mut(client as usize)?.as_deref_mut()?;
-        entry.reply_buffer(len, &self.budget).unwrap_or_else(|error| {
-            tracing::warn!(%error, len, "no memory for a large response");
-            None
-        })
-    }
-
-    #[cold]
-    fn post_large(&mut self, call: CallToken, len: usize) {
-        let Some(Some(entry)) = self.entries.get_mut(call.client as usize) else { return };
-        let Large::Reply(mut buffer) = entry.take_large(call.slot) else { return };
-        let in_slot = len <= entry.link.max_in_slot();
-        let slot = &mut entry.slots[call.slot as usize];
-        slot.large_reply = false;
-        if in_slot {
-            // The answer came out shorter than was reserved.
-            slot.phase = Phase::Idle;
-            if let Some(staged) = entry.link.stage(call.slot) {
-                staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer[..len]);
-            }
-            entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
-        } else {
-            buffer.set_len(len);
-            // Published memory always has a name.
-            let Some(region) = buffer.remote() else { return };
-            slot.phase = Phase::Lent;
-            let lent = Lent { region: region.into() };
-            entry.held += len as u64;
-            // When is not known here; the next look at stalled clients dates it.
-            entry.moved = Instant::ZERO;
-            *entry.large(call.slot) = Large::Reply(buffer);
-            entry.link.post_control(call.slot, call.generation, Kind::Lent, lent.as_bytes());
+#[cold]
+fn post_large(entry: &mut Entry, call: &CallToken, len: usize) {
+    let Large::Reply(mut buffer) = entry.take_large(call.slot) else { return };
+    let slot = &mut entry.slots[call.slot as usize];
+    slot.large_reply = false;
+    if len <= entry.max_small {
+        // The answer came out shorter than was reserved.
+        slot.phase = Phase::Idle;
+        if let Some(staged) = entry.link.stage(call.slot) {
+            staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer[..len]);
         }
-        self.touch(call.client);
+        entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
+        return;
     }
+    buffer.set_len(len);
+    // Published memory always has a name.
+    let Some(region) = buffer.remote() else { return };
+    slot.phase = Phase::Lent;
+    let lent = Lent { region: region.into() };
+    entry.held += len as u64;
+    // When is not known here; the next look at stalled clients dates it.
+    entry.moved = Instant::ZERO;
+    *entry.large(call.slot) = Large::Reply(buffer);
+    entry.link.post_control(call.slot, call.generation, Kind::Lent, lent.as_bytes());
 }

@@ -64,6 +64,8 @@ pub(crate) struct Entry {
     /// It has replies that wait for the doorbell.
     pub(crate) dirty: bool,
     pub(crate) max_message: u64,
+    /// The longest response that goes in its slot.
+    pub(crate) max_small: usize,
     /// Bytes of its large messages that wait for the client.
     pub(crate) held: u64,
     /// When one of them last moved on.
@@ -89,12 +91,15 @@ impl Entry {
         let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
         Entry {
             qp: link.qp().number(),
-            link,
             client,
             generation,
             slots: vec![slot; terms.window as usize].into(),
             dirty: false,
             max_message: terms.max_message,
+            max_small: link
+                .max_in_slot()
+                .min(usize::try_from(terms.max_message).unwrap_or(usize::MAX)),
+            link,
             held: 0,
             moved: Instant::ZERO,
             large: Vec::new(),

@@ -51,8 +51,9 @@ impl Kind {
 /// Writes the header to the front of a message.
 #[inline]
 pub(crate) fn put_header(message: &mut [u8], generation: u32, kind: Kind) {
-    let header = Header { generation: generation.into(), kind: kind as u8, reserved: [0; 3] };
-    message[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    // One store, because the device will load these bytes as one word at once.
+    let word = u64::from(generation) | u64::from(kind as u8) << 32;
+    message[..HEADER_BYTES].copy_from_slice(&word.to_le_bytes());
 }
 
 /// Splits a message into generation, kind and body.
@@ -170,6 +171,13 @@ impl Immediate {
         (self.op as u32) << (SLOT_BITS + CLIENT_BITS) | self.client << SLOT_BITS | self.slot
     }
 
+    /// The slot of a message of this client, if the immediate names one.
+    #[inline]
+    pub(crate) fn message_of(client: u32, wire: u32) -> Option<u32> {
+        // The operation of a message is zero.
+        (wire >> SLOT_BITS == client).then_some(wire & ((1 << SLOT_BITS) - 1))
+    }
+
     #[inline]
     pub(crate) fn from_wire(wire: u32) -> Option<Immediate> {
         let op = match wire >> (SLOT_BITS + CLIENT_BITS) {
@@ -209,6 +217,8 @@ mod tests {
         fn any_immediate_is_itself_or_nothing(wire: u32) {
             if let Some(immediate) = Immediate::from_wire(wire) {
                 prop_assert_eq!(immediate.to_wire(), wire);
+                let slot = (immediate.op == Op::Message).then_some(immediate.slot);
+                prop_assert_eq!(Immediate::message_of(immediate.client, wire), slot);
             } else {
                 prop_assert!(wire >> 29 > 5);
             }

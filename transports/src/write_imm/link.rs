@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use farcall_core::transport::Message;
-use farcall_verbs::{Buffer, Local, PostError, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
-use farcall_verbs::{WorkCompletion, WorkRequest};
+use farcall_verbs::{Buffer, PostError, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
+use farcall_verbs::{WorkCompletion, WorkRequest, WriteRequest};
 
 use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use super::send_queue::SendQueue;
@@ -49,6 +49,10 @@ pub(crate) struct Link {
     /// Receives that were consumed and not yet posted again.
     consumed: u32,
     replenish_at: u32,
+    /// Something was posted since the last doorbell.
+    unrung: bool,
+    /// Posts wait, or the queue pair is broken.
+    urgent: bool,
     broken: bool,
     /// The buffer in which each slot's next message is made, unless it is under way.
     staging: Box<[Option<Buffer>]>,
@@ -82,6 +86,8 @@ impl Link {
             client,
             consumed: 0,
             replenish_at: (sizes.recv_depth / 4).max(1),
+            unrung: false,
+            urgent: false,
             broken: false,
             staging: buffers.into_iter().map(Some).collect(),
             spare,
@@ -118,6 +124,12 @@ impl Link {
         !self.outbox.is_empty()
     }
 
+    /// Posts wait for room in the send queue or for [`ring`](Link::ring), or the link is broken.
+    #[inline]
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
     /// The slot's buffer, at full length, header included. `None` only while more messages are
     /// under way than the send queue holds, which cannot be.
     #[inline]
@@ -129,12 +141,25 @@ impl Link {
         staged.as_deref_mut()
     }
 
-    /// Queues the message of `len` bytes, header included, that the slot's buffer holds.
+    /// Posts the message of `len` bytes, header included, that the slot's buffer holds. It leaves
+    /// with the next doorbell at the latest.
     #[inline]
     pub(crate) fn post(&mut self, slot: u32, generation: u32, kind: Kind, len: usize) {
         let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
         put_header(message, generation, kind);
-        self.push(Op::Message, slot, len as u32);
+        let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
+        if len > self.max_inline || self.urgent || self.send_queue.room() == 0 {
+            return self.push(Post { imm, slot, len: len as u32 });
+        }
+        let Ok(remote) = self.peer_slots.slice(slot as u64 * self.slot_bytes as u64, len as u64)
+        else {
+            return;
+        };
+        let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
+        self.unrung = true;
+        if let Err(error) = self.qp.post_write_imm(&message[..len], remote, imm, signal) {
+            self.post_failed(error);
+        }
     }
 
     /// Queues a control message with this body.
@@ -148,13 +173,13 @@ impl Link {
     /// Queues an immediate alone.
     #[cold]
     pub(crate) fn post_op(&mut self, op: Op, slot: u32) {
-        self.push(op, slot, 0);
+        let imm = Immediate { op, client: self.client, slot }.to_wire();
+        self.push(Post { imm, slot, len: 0 });
     }
 
-    #[inline]
-    fn push(&mut self, op: Op, slot: u32, len: u32) {
-        let imm = Immediate { op, client: self.client, slot }.to_wire();
-        self.outbox.push(Post { imm, slot, len });
+    fn push(&mut self, post: Post) {
+        self.outbox.push(post);
+        self.urgent = true;
     }
 
     /// Takes back what has not been posted of this slot; `false` if it has been.
@@ -165,49 +190,53 @@ impl Link {
         self.outbox.len() < before
     }
 
-    /// One doorbell for all that waits. What the send queue has no room for waits on.
+    /// One doorbell for all that was posted, and for what waits. What the send queue has no room for
+    /// waits on.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if self.outbox.is_empty() || self.broken {
-            return;
+        if self.urgent {
+            self.post_waiting();
         }
+        if std::mem::take(&mut self.unrung) {
+            self.qp.ring();
+        }
+    }
+
+    fn post_waiting(&mut self) {
         let mut posted = 0;
         let mut failure = None;
-        let mut doorbell = self.qp.doorbell();
         for post in &self.outbox {
-            if self.send_queue.room() == 0 {
+            if self.broken || self.send_queue.room() == 0 {
                 break;
             }
             let len = post.len as usize;
             let offset = post.slot as u64 * self.slot_bytes as u64;
-            let remote = self.peer_slots.slice(offset, len as u64);
+            let Ok(remote) = self.peer_slots.slice(offset, len as u64) else { break };
             let staged = &mut self.staging[post.slot as usize];
-            let local = match staged {
-                _ if len == 0 => Local::Inline(&[]),
-                Some(buffer) if len <= self.max_inline => Local::Inline(&buffer[..len]),
+            let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
+            let outcome = match staged {
+                _ if len == 0 => self.qp.post_write_imm(&[], remote, post.imm, signal),
+                Some(buffer) if len <= self.max_inline => {
+                    self.qp.post_write_imm(&buffer[..len], remote, post.imm, signal)
+                }
                 _ => {
                     let Some(mut buffer) = staged.take() else { break };
                     buffer.set_len(len);
                     self.under_way.push_back(UnderWay::Message);
-                    Local::Buffer(buffer)
+                    let request = WorkRequest::write(buffer, remote).imm(post.imm);
+                    let request = finish(request, signal);
+                    self.qp.post_unrung(request).map_err(|(error, _)| error)
                 }
             };
-            let Ok(remote) = remote else { break };
-            let signal = self.send_queue.post(false);
-            let request = WorkRequest::write(local, remote);
-            let request = finish(request.imm(post.imm), self.client, signal);
-            if let Err((error, _)) = doorbell.post(request) {
+            if let Err(error) = outcome {
                 failure = Some(error);
                 break;
             }
+            self.unrung = true;
             posted += 1;
         }
-        drop(doorbell);
-        if posted == self.outbox.len() {
-            self.outbox.clear();
-        } else {
-            self.outbox.drain(..posted);
-        }
+        self.outbox.drain(..posted);
+        self.urgent = self.broken || !self.outbox.is_empty();
         if let Some(error) = failure {
             self.post_failed(error);
         }
@@ -217,6 +246,7 @@ impl Link {
     fn post_failed(&mut self, error: PostError) {
         tracing::debug!(%error, "a connection broke while posting");
         self.broken = true;
+        self.urgent = true;
     }
 
     /// Writes a chunk of a large request at once.
@@ -227,7 +257,7 @@ impl Link {
         let signal = self.send_queue.post(true);
         self.under_way.push_back(UnderWay::Chunk);
         let request = WorkRequest::write(chunk, remote).imm(imm);
-        let request = finish(request, self.client, signal);
+        let request = finish(request, signal.map(|count| work_id(self.client, count)));
         if let Err((error, _)) = self.qp.post_send_one(request) {
             self.post_failed(error);
         }
@@ -304,14 +334,9 @@ impl Link {
     }
 }
 
-#[inline]
-fn finish(
-    request: farcall_verbs::WriteRequest<'_>,
-    client: u32,
-    signal: Option<u32>,
-) -> WorkRequest<'_> {
+fn finish(request: WriteRequest<'_>, signal: Option<u64>) -> WorkRequest<'_> {
     match signal {
-        Some(id) => request.signaled(work_id(client, id)),
+        Some(id) => request.signaled(id),
         None => request.unsignaled(),
     }
 }

@@ -1,8 +1,8 @@
 //! How full a send queue is, and which of its work requests is signaled.
 
 /// Work requests between two signaled ones, where the queue is long enough. A completion costs
-/// about what a message costs, so one in 32 costs 3 %.
-const SIGNAL_EVERY: u32 = 32;
+/// about what a message costs, so one in 64 costs 2 %.
+const SIGNAL_EVERY: u32 = 64;
 
 /// Counts the work requests of one send queue. Unsignaled ones are retired by the next signaled one.
 #[derive(Debug)]

@@ -98,6 +98,9 @@ impl Server {
             self.clients.serve_waiting(now);
         }
         let starved = std::mem::take(&mut self.clients.starved);
+        if starved {
+            self.clients.trim();
+        }
         if starved || !self.clients.waiting.is_empty() {
             self.clients.find_stalled(now);
         }

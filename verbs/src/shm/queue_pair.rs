@@ -27,7 +27,7 @@ use super::wire::{Gid, Question, ask};
 use crate::work_request::Work;
 use crate::{
     Buffer, CompletionOpcode, ConnectError, ConnectOptions, Local, LocalMut, Operation, PostError,
-    QpState, QpType, Status, VerbsError, WorkRequest,
+    QpState, QpType, RemoteSlice, Status, VerbsError, WorkRequest,
 };
 
 /// Names a queue pair to peers.
@@ -270,28 +270,65 @@ impl QueuePair {
         request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
-            && bytes.len() <= super::cell::CELL_PAYLOAD_BYTES
-            && self.posted != self.limit
-            && self.pair.gate.load(Ordering::Acquire) == 0
+            && self.write_imm_at_once(bytes, *remote, *imm, request.signaled)
         {
-            // SAFETY: we are the owner and the SLOW bit is clear.
-            let side = unsafe { self.pair.side() };
-            if side.write_imm_small(bytes, *remote, *imm) {
-                let number = self.posted;
-                self.posted = number + 1;
-                if let Some(id) = request.signaled {
-                    self.pair.complete(self.pair.done(
-                        number,
-                        id,
-                        CompletionOpcode::Write,
-                        Status::Success,
-                        bytes.len() as u32,
-                    ));
-                }
-                return Ok(());
-            }
+            return Ok(());
         }
         self.post_general(request)
+    }
+
+    /// Posts an inline WRITE_WITH_IMM, without ringing.
+    #[inline]
+    pub(crate) fn post_write_imm(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        if self.write_imm_at_once(bytes, remote, imm, signaled) {
+            return Ok(());
+        }
+        let request = WorkRequest::write(bytes, remote).imm(imm);
+        let request = match signaled {
+            Some(id) => request.signaled(id),
+            None => request.unsignaled(),
+        };
+        self.post_general(request).map_err(|(error, _)| error)
+    }
+
+    /// The common case: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    #[inline]
+    fn write_imm_at_once(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> bool {
+        if bytes.len() > super::cell::CELL_PAYLOAD_BYTES
+            || self.posted == self.limit
+            || self.pair.gate.load(Ordering::Acquire) != 0
+        {
+            return false;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        let side = unsafe { self.pair.side() };
+        if !side.write_imm_small(bytes, remote, imm) {
+            return false;
+        }
+        let number = self.posted;
+        self.posted = number + 1;
+        if let Some(id) = signaled {
+            self.pair.complete(self.pair.done(
+                number,
+                id,
+                CompletionOpcode::Write,
+                Status::Success,
+                bytes.len() as u32,
+            ));
+        }
+        true
     }
 
     /// Rings the peer for what was posted on the common way.
