@@ -118,7 +118,9 @@ impl Driver {
         if progress.is_idle() || now >= drain.let_in_until {
             self.desk.turn_away();
         }
-        (self.desk.turns_away() && self.desk.is_done()) || now >= drain.until
+        let is_done =
+            self.desk.turns_away() && self.desk.is_done() && !self.transport.has_unfetched();
+        is_done || now >= drain.until
     }
 
     /// Says goodbye.

@@ -44,6 +44,12 @@ pub trait ServerTransport: Send {
     /// Connections open now.
     fn connections(&self) -> usize;
 
+    /// Do answers that were posted still wait here for their clients to fetch them? They are lost by `close`; a server
+    /// that shuts down waits for them, within its bound.
+    fn has_unfetched(&self) -> bool {
+        false
+    }
+
     /// Tells all clients goodbye, after what was flushed. Dropping the transport does it too.
     fn close(&mut self);
 }

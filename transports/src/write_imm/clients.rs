@@ -253,6 +253,14 @@ impl Clients {
         }
     }
 
+    /// Answers that clients have not read yet, or that have not left.
+    #[cold]
+    pub(crate) fn has_unfetched(&self) -> bool {
+        self.entries.iter().flatten().any(|entry| {
+            entry.link.has_posts() || entry.slots.iter().any(|slot| slot.phase == Phase::Lent)
+        })
+    }
+
     /// One doorbell for each client that has posts.
     #[inline]
     pub(crate) fn ring(&mut self) {

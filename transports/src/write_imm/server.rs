@@ -181,6 +181,10 @@ impl ServerTransport for Server {
         self.clients.count
     }
 
+    fn has_unfetched(&self) -> bool {
+        self.clients.has_unfetched()
+    }
+
     fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
