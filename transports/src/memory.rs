@@ -31,6 +31,12 @@ impl Budget {
             .ok()?;
         Some(Charge { budget: Arc::clone(self), bytes })
     }
+
+    /// Takes `bytes` out of the budget even if it does not have them: others wait until it has.
+    fn charge_beyond(self: &Arc<Budget>, bytes: u64) -> Charge {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Charge { budget: Arc::clone(self), bytes }
+    }
 }
 
 /// Bytes out of a [`Budget`].
@@ -105,6 +111,19 @@ impl LargeBuffers {
 
     /// A buffer of length `len`; `None` if the budget does not allow it now.
     pub(crate) fn take(&mut self, len: usize) -> Result<Option<Buffer>, VerbsError> {
+        self.take_charged(len, |budget, bytes| budget.charge(bytes))
+    }
+
+    /// A buffer of length `len` whatever the budget says, for what must not wait.
+    pub(crate) fn take_beyond(&mut self, len: usize) -> Result<Option<Buffer>, VerbsError> {
+        self.take_charged(len, |budget, bytes| Some(budget.charge_beyond(bytes)))
+    }
+
+    fn take_charged(
+        &mut self,
+        len: usize,
+        charge: impl Fn(&Arc<Budget>, u64) -> Option<Charge>,
+    ) -> Result<Option<Buffer>, VerbsError> {
         let size = size_class(len);
         let at = match self.classes.iter().position(|class| class.size == size) {
             Some(at) => at,
@@ -118,7 +137,7 @@ impl LargeBuffers {
             Some(buffer) => Some(buffer),
             None => {
                 let count = (BATCH_BYTES / size).max(1);
-                let Some(charge) = self.budget.charge((count * size) as u64) else {
+                let Some(charge) = charge(&self.budget, (count * size) as u64) else {
                     return Ok(None);
                 };
                 let region = allocate(&self.pd, self.exposure, count * size)?;

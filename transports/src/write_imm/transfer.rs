@@ -143,11 +143,17 @@ impl Transfers {
     }
 
     /// Gives memory to those that wait for it, in order.
+    ///
+    /// One response is always read, even beyond the budget: answers that came in another order than their caller takes
+    /// them may hold all of it, and the caller waits for this one.
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             if let Large::Waiting { lent } = self.large[slot as usize] {
                 let len = lent.len as usize;
-                let Some(rest) = buffer(&mut self.responses, len) else { return };
+                let within = buffer(&mut self.responses, len);
+                let must = self.fetching == 0;
+                let beyond = || must.then(|| buffer_beyond(&mut self.responses, len)).flatten();
+                let Some(rest) = within.or_else(beyond) else { return };
                 self.large[slot as usize] = Large::Fetching { lent, rest, offset: 0, filled: None };
                 self.fetching += 1;
                 self.ready.push_back(slot);
@@ -244,4 +250,12 @@ fn buffer(buffers: &mut LargeBuffers, len: usize) -> Option<Buffer> {
         return taken;
     }
     buffers.take(len).unwrap_or_default()
+}
+
+#[cold]
+fn buffer_beyond(buffers: &mut LargeBuffers, len: usize) -> Option<Buffer> {
+    buffers.take_beyond(len).unwrap_or_else(|error| {
+        tracing::warn!(%error, len, "no memory for a large message");
+        None
+    })
 }
