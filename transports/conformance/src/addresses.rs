@@ -1,0 +1,292 @@
+//! The fixture of every backend that an address of this project's transports can name.
+
+use std::{
+    cell::Cell,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use farcall_core::{BindError, IdlePolicy, RunningServer, Server};
+use farcall_transports::Address;
+use farcall_verbs::Device;
+
+use crate::{
+    fixture::{Capabilities, Endpoint, Fixture, Served},
+    hostile::{Ambush, BreakIn, Stream},
+    inspect::Holdings,
+    process::Peer,
+    service::{Handlers, OtherServer, SuiteServer},
+    setup::Setup,
+};
+
+/// Set to anything, lets the cases with messages of 1 GiB run.
+pub const GIGABYTES_VARIABLE: &str = "FARCALL_CONFORMANCE_GIGABYTES";
+
+/// Where the servers of the cases are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Threads of the test's own process.
+    SameProcess,
+    /// Each in a process of its own.
+    OtherProcess,
+}
+
+/// Servers and clients on this machine, at addresses made of a prefix.
+pub struct AddressFixture {
+    /// Before the number that makes an address unique: `shm://conformance-`.
+    prefix: String,
+    backend: String,
+    placement: Placement,
+    /// The program that runs [`process::main`](crate::process::main).
+    peer: Option<PathBuf>,
+    start: Instant,
+}
+
+/// Turns of a waiting thread for each time that it lets others have its core.
+const TURNS_PER_YIELD: u32 = 64;
+
+/// Makes addresses of one process differ.
+static ADDRESSES: AtomicU64 = AtomicU64::new(0);
+
+impl AddressFixture {
+    /// Addresses that begin with `prefix` and ask for that backend; servers in the test's own process.
+    pub fn new(prefix: &str, backend: &str) -> AddressFixture {
+        AddressFixture {
+            prefix: prefix.to_owned(),
+            backend: backend.to_owned(),
+            placement: Placement::SameProcess,
+            peer: None,
+            start: Instant::now(),
+        }
+    }
+
+    /// Gives the program for other processes.
+    pub fn peer(mut self, program: impl Into<PathBuf>) -> AddressFixture {
+        self.peer = Some(program.into());
+        self
+    }
+
+    /// Says where servers are.
+    pub fn placement(mut self, placement: Placement) -> AddressFixture {
+        self.placement = placement;
+        self
+    }
+}
+
+impl Fixture for AddressFixture {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            threads: true,
+            processes: self.peer.is_some(),
+            intruders: self.prefix.starts_with("shm://"),
+            gigabytes: std::env::var_os(GIGABYTES_VARIABLE).is_some(),
+        }
+    }
+
+    fn fresh_address(&self, setup: &Setup) -> String {
+        let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
+        let (process, prefix, backend) = (std::process::id(), &self.prefix, &self.backend);
+        let mut address = format!("{prefix}{process}-{number}?backend={backend}");
+        let options = [
+            ("window", setup.window.map(u64::from)),
+            ("slot", setup.slot.map(|slot| slot as u64)),
+            ("max_message", setup.max_message),
+            ("memory", setup.memory),
+        ];
+        for (key, value) in options {
+            if let Some(value) = value {
+                address.push_str(&format!("&{key}={value}"));
+            }
+        }
+        address
+    }
+
+    fn parse(&self, address: &str) -> Result<Box<dyn Endpoint>, String> {
+        match address.parse::<Address>() {
+            Ok(address) => Ok(Box::new(address)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
+        match self.placement {
+            Placement::SameProcess => Ok(Box::new(Local::start(address, setup)?)),
+            Placement::OtherProcess => self.serve_in_process(address, setup),
+        }
+    }
+
+    fn serve_in_process(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
+        let mut peer = Peer::start(Fixture::peer(self));
+        peer.order(&format!("serve {address} {}", setup.to_words()));
+        let answer = peer.answer();
+        if answer == "listening" {
+            return Ok(Box::new(Remote { peer, ended: false }));
+        }
+        Err(match answer.split_once(' ') {
+            Some(("in-use", named)) => BindError::InUse { address: named.to_owned() },
+            _ => BindError::Unsupported { address: address.to_owned(), what: answer },
+        })
+    }
+
+    fn peer(&self) -> Command {
+        let program = self.peer.as_ref().expect("a case that needs processes runs where they are");
+        let mut command = Command::new(program);
+        command.args([&self.prefix, &self.backend]);
+        command
+    }
+
+    fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    fn break_in(&self, address: &str) -> Option<BreakIn> {
+        let stream = UnixStream::connect_addr(&socket(address)?).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        Some(BreakIn { device: Device::open("shm").ok()?, stream: Box::new(stream) })
+    }
+
+    fn ambush(&self, address: &str) -> Option<Ambush> {
+        let listener = UnixListener::bind_addr(&socket(address)?).ok()?;
+        let accept = move || {
+            let (stream, _) = listener.accept()?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        };
+        Some(Ambush { device: Device::open("shm").ok()?, accept: Box::new(accept) })
+    }
+
+    fn turn(&self) {
+        thread_local! {
+            static TURNS: Cell<u32> = const { Cell::new(0) };
+        }
+        // A yield costs a whole slice of time on a machine that is busy with something else.
+        let turn = TURNS.get().wrapping_add(1);
+        TURNS.set(turn);
+        if turn.is_multiple_of(TURNS_PER_YIELD) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// The socket of the handshake for an address of the device `shm`.
+fn socket(address: &str) -> Option<SocketAddr> {
+    let name = address.strip_prefix("shm://")?.split('?').next()?;
+    let user = rustix::process::geteuid().as_raw();
+    SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
+}
+
+/// The fixture that [`AddressFixture::peer`]'s program was started with.
+pub fn fixture_of_arguments(mut arguments: impl Iterator<Item = String>) -> AddressFixture {
+    let mut next = || arguments.next().expect("the program is given a prefix and a backend");
+    AddressFixture::new(&next(), &next())
+}
+
+/// A server of this process.
+struct Local {
+    handlers: Arc<Handlers>,
+    running: Option<RunningServer>,
+    ending: Option<JoinHandle<()>>,
+}
+
+impl Local {
+    fn start(address: &str, setup: &Setup) -> Result<Local, BindError> {
+        let address: Address = match address.parse() {
+            Ok(address) => address,
+            Err(error) => return Err(BindError::InvalidAddress(Box::new(error))),
+        };
+        let handlers = Arc::new(Handlers::default());
+        let mut builder = Server::builder()
+            .service(SuiteServer::from(handlers.clone()))
+            .threads(setup.threads.unwrap_or(1));
+        if setup.other {
+            builder = builder.service(OtherServer::from(handlers.clone()));
+        }
+        if setup.sleepy {
+            builder = builder.idle(IdlePolicy::PARK);
+        }
+        let running = Some(builder.serve(&address)?);
+        Ok(Local { handlers, running, ending: None })
+    }
+}
+
+impl Served for Local {
+    fn open(&mut self, gate: u64) {
+        self.handlers.open_gate(gate);
+    }
+
+    fn metrics(&mut self) -> String {
+        self.running.as_ref().expect("the server runs").metrics().prometheus()
+    }
+
+    fn begin_shutdown(&mut self) {
+        let running = self.running.take().expect("the server runs");
+        self.ending = Some(std::thread::spawn(move || {
+            running.shutdown();
+        }));
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.ending.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    fn holdings(&self) -> Option<Holdings> {
+        None // Its process is the test's own.
+    }
+
+    fn kill(self: Box<Self>) {
+        // The nearest that threads can come to it.
+        if let Some(running) = self.running {
+            running.shutdown_within(Duration::ZERO);
+        }
+    }
+}
+
+/// A server in a process of its own.
+struct Remote {
+    peer: Peer,
+    ended: bool,
+}
+
+impl Served for Remote {
+    fn open(&mut self, gate: u64) {
+        self.peer.ask(&format!("open {gate}"), "opened");
+    }
+
+    fn metrics(&mut self) -> String {
+        let quoted = self.peer.ask("metrics", "metrics");
+        quoted.trim_matches('"').replace("\\n", "\n").replace("\\\"", "\"")
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.peer.ask("shutdown", "ending");
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.ended = self.ended || self.peer.ask("ended", "ended") == "true";
+        self.ended
+    }
+
+    fn holdings(&self) -> Option<Holdings> {
+        Holdings::of(self.peer.pid()).ok()
+    }
+
+    fn kill(mut self: Box<Self>) {
+        self.peer.kill();
+    }
+}

@@ -1,0 +1,89 @@
+//! A call that its caller drops: both sides are freed, and nobody else notices.
+
+use farcall_core::PollClient;
+
+use crate::{
+    pattern,
+    setup::Setup,
+    world::{AnyPending, World},
+};
+
+/// Dropping a call ends its handler's task at the server.
+pub fn a_dropped_call_ends_its_task(world: &World) {
+    let server = world.serve(Setup::default());
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    let pending = world.start(&mut client, |c| c.start_hold(1, 0));
+    world.wait_held(&mut client, &mut helper, 1, 1);
+    client.connection().cancel(pending);
+    world.wait_held(&mut client, &mut helper, 1, 0);
+}
+
+/// Dropping one call of a window leaves the others alone, and errors go to the right one.
+pub fn a_dropped_call_leaves_its_neighbours_alone(world: &World) {
+    const WINDOW: u64 = 9;
+    let server = world.serve(Setup::default().window(WINDOW as u32));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    for gate in 0..30u64 {
+        let mut kept = Vec::new();
+        let mut dropped = Vec::new();
+        for value in 0..WINDOW {
+            match value % 3 {
+                0 => kept.push((value, world.start(&mut client, |c| c.start_hold(gate, value)))),
+                _ => dropped.push(world.start(&mut client, |c| c.start_hold(gate, value))),
+            }
+        }
+        for pending in dropped {
+            client.connection().cancel(pending);
+        }
+        world.call(&mut helper, |c| c.start_open(gate)).expect("open");
+        for (value, pending) in kept {
+            assert_eq!(world.finish(&mut client, pending), Ok(value));
+        }
+    }
+}
+
+/// Thousands of dropped calls, at every stage of their lives, leak no slot and no credit.
+pub fn thousands_of_dropped_calls_leave_a_full_window(world: &World) {
+    const WINDOW: u32 = 16;
+    let server = world.serve(Setup::default().window(WINDOW));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    for i in 0..4_000u64 {
+        let pending = world.start(&mut client, |c| c.start_echo_later(vec![i as u8; 20]));
+        for _ in 0..i % 7 {
+            world.turn(&mut client);
+        }
+        client.connection().cancel(pending);
+    }
+    world.assert_full_window_works(&mut client, &mut helper, WINDOW);
+}
+
+/// Dropping calls while their large messages are on the way, at many moments, in each direction.
+pub fn dropped_large_calls_free_their_memory(world: &World) {
+    const LEN: usize = 1 << 20;
+    // Memory for some messages at a time: leaked ones are soon missed.
+    let setup = Setup::default().window(4).tight_memory(LEN as u64 + 4096);
+    let server = world.serve(setup);
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    let message = pattern::make(1, LEN);
+    for turns in 0..150u64 {
+        let pending: AnyPending = match turns % 3 {
+            0 => world.start(&mut client, |c| c.start_echo(&message)).into(),
+            1 => world.start(&mut client, |c| c.start_check(1, &message)).into(),
+            _ => world.start(&mut client, |c| c.start_make(1, LEN as u64)).into(),
+        };
+        for _ in 0..turns / 3 {
+            world.turn(&mut client);
+        }
+        pending.cancel(&mut client);
+    }
+    for seed in 0..8u64 {
+        let message = pattern::make(seed, LEN);
+        let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
+        pattern::assert_is(seed, LEN, &echoed);
+    }
+    world.assert_full_window_works(&mut client, &mut helper, 4);
+}

@@ -1,0 +1,122 @@
+//! Every call ends by its deadline, says whether it may have run, and leaves nothing behind.
+
+use std::time::Duration;
+
+use farcall_core::RpcError;
+
+use crate::{pattern, setup::Setup, world::World};
+
+/// Short enough not to slow the suite, long enough that a call gets to its handler first.
+const SHORT: Duration = Duration::from_millis(2);
+
+/// A deadline that has passed before the call is made: it does not run.
+pub fn a_deadline_in_the_past_ends_the_call_before_it_runs(world: &World) {
+    let server = world.serve(Setup::default());
+    let mut client = world.client(&server);
+    for _ in 0..100 {
+        let ended = world.call_within(&mut client, Duration::ZERO, |c| c.start_tally(1));
+        assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    }
+    assert_eq!(world.call(&mut client, |c| c.start_tallied(1)), Ok(0), "none has run");
+}
+
+/// A deadline that passes while the handler waits: the call ends then, and may have run.
+pub fn a_deadline_that_passes_while_waiting_ends_the_call(world: &World) {
+    let server = world.serve(Setup::default());
+    let mut client = world.client(&server);
+    let before = world.now();
+    let ended = world.call_within(&mut client, SHORT, |c| c.start_hold(1, 5));
+    assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert!(world.now() - before >= SHORT, "the call ended before its deadline");
+    let echoed = world.call(&mut client, |c| c.start_echo(b"the connection goes on"));
+    assert_eq!(echoed.expect("echo"), b"the connection goes on");
+}
+
+/// The answer that comes after the deadline goes to nobody, and its slot serves the next call.
+pub fn a_late_reply_goes_to_nobody(world: &World) {
+    let server = world.serve(Setup::default().window(1));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    for gate in 0..20u64 {
+        // Small replies, and replies beyond a slot.
+        let len = if gate % 2 == 0 { 24 } else { 50_000 };
+        let late = world.call_within(&mut client, SHORT, |c| c.start_make_held(gate, 7, len));
+        assert!(matches!(late, Err(RpcError::DeadlineExceeded { .. })), "{:?}", late.err());
+        world.call(&mut helper, |c| c.start_open(gate)).expect("open");
+        // With a window of one, this call needs the slot that the late reply comes to.
+        let message = pattern::make(gate, 24);
+        let echoed = world.call(&mut client, |c| c.start_echo(&message));
+        pattern::assert_is(gate, 24, &echoed.expect("echo"));
+    }
+}
+
+/// Thousands of calls that pass their deadlines leak no slot, no credit and no posted receive.
+pub fn thousands_of_missed_deadlines_leave_a_full_window(world: &World) {
+    const WINDOW: u32 = 16;
+    let server = world.serve(Setup::default().window(WINDOW));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    for round in 0..125u64 {
+        let within = Duration::from_micros(50 + round);
+        let pending: Vec<_> = (0..u64::from(WINDOW))
+            .map(|_| world.start_within(&mut client, within, |c| c.start_hold(round, 0)))
+            .collect();
+        for pending in pending {
+            let ended = world.finish(&mut client, pending);
+            assert!(matches!(ended, Err(RpcError::DeadlineExceeded { .. })), "{ended:?}");
+        }
+        world.call(&mut helper, |c| c.start_open(round)).expect("open");
+    }
+    world.assert_full_window_works(&mut client, &mut helper, WINDOW);
+}
+
+/// The deadline holds for a call whose request is far beyond a slot, at any moment of its transfer.
+pub fn a_deadline_ends_a_large_call_at_any_moment(world: &World) {
+    let server = world.serve(Setup::default().window(4));
+    let mut client = world.client(&server);
+    let message = pattern::make(3, 1 << 20);
+    for step in 0..120u64 {
+        let within = Duration::from_micros(step * 25);
+        match world.call_within(&mut client, within, |c| c.start_echo(&message)) {
+            Ok(echoed) => pattern::assert_is(3, message.len(), &echoed),
+            Err(error) => {
+                assert!(matches!(error, RpcError::DeadlineExceeded { .. }), "{error:?}");
+            }
+        }
+    }
+    let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
+    pattern::assert_is(3, message.len(), &echoed);
+}
+
+/// One call's deadline says nothing about the others of its window.
+pub fn a_missed_deadline_ends_one_call_only(world: &World) {
+    let server = world.serve(Setup::default().window(8));
+    let mut client = world.client(&server);
+    let patient: Vec<_> =
+        (0..4).map(|value| world.start(&mut client, |c| c.start_hold(1, value))).collect();
+    for _ in 0..20 {
+        let ended = world.call_within(&mut client, SHORT, |c| c.start_hold(2, 0));
+        assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    }
+    world.call(&mut client, |c| c.start_open(1)).expect("open");
+    for (value, pending) in (0..4).zip(patient) {
+        assert_eq!(world.finish(&mut client, pending), Ok(value));
+    }
+}
+
+/// A call that has run is not run again because its answer came too late.
+pub fn a_call_that_missed_its_deadline_ran_at_most_once(world: &World) {
+    let server = world.serve(Setup::default().window(4));
+    let mut client = world.client(&server);
+    for id in 0..200u64 {
+        let within = Duration::from_micros(id);
+        let ended = world.call_within(&mut client, within, |c| c.start_tally(id));
+        let executed = world.call(&mut client, |c| c.start_tallied(id)).expect("tallied");
+        match ended {
+            Ok(count) => assert_eq!((count, executed), (1, 1)),
+            Err(RpcError::DeadlineExceeded { may_have_run: true }) => assert!(executed <= 1),
+            Err(RpcError::DeadlineExceeded { may_have_run: false }) => assert_eq!(executed, 0),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}

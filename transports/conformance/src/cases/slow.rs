@@ -1,0 +1,106 @@
+//! Whoever is slow keeps only himself waiting.
+
+use crate::{
+    pattern,
+    setup::Setup,
+    world::{AnyPending, World},
+};
+
+/// A handler that waits does not keep its thread from answering others, nor its own client.
+pub fn a_waiting_handler_stalls_nobody(world: &World) {
+    let server = world.serve(Setup::default().threads(1));
+    let mut client = world.client(&server);
+    let mut other = world.client(&server);
+    let waiting: Vec<_> =
+        (0..20).map(|value| world.start(&mut client, |c| c.start_hold(1, value))).collect();
+    for seed in 0..200u64 {
+        let message = pattern::make(seed, 40);
+        for client in [&mut client, &mut other] {
+            let echoed = world.call(client, |c| c.start_echo_later(message.clone()));
+            pattern::assert_is(seed, 40, &echoed.expect("echo"));
+        }
+    }
+    world.call(&mut other, |c| c.start_open(1)).expect("open");
+    for (value, pending) in (0..20).zip(waiting) {
+        assert_eq!(world.finish(&mut client, pending), Ok(value));
+    }
+}
+
+/// A handler that computes in place holds up its own thread's clients, and no other thread's.
+pub fn a_busy_handler_stalls_only_its_thread(world: &World) {
+    let server = world.serve(Setup::default().threads(2));
+    let mut first = world.client(&server);
+    let home = world.call(&mut first, |c| c.start_whereabouts()).expect("whereabouts");
+    // Clients are dealt to the threads in some order: a few more find the other one.
+    let mut second = (0..16)
+        .map(|_| world.client(&server))
+        .find_map(|mut client| {
+            let its = world.call(&mut client, |c| c.start_whereabouts()).expect("whereabouts");
+            (its != home).then_some(client)
+        })
+        .expect("16 clients are dealt to two threads");
+    let mut finished_while_busy = false;
+    // Twice as long each time, until the other thread has had a share of a crowded machine.
+    for doubling in 0..12u32 {
+        let mut busy = world.start(&mut first, |c| c.start_spin(1_000_000 << doubling));
+        let message = pattern::make(2, 40);
+        let echoed = world.call(&mut second, |c| c.start_echo(&message));
+        pattern::assert_is(2, 40, &echoed.expect("echo"));
+        world.turn(&mut first);
+        finished_while_busy |= first.take(&mut busy).is_none();
+        if finished_while_busy {
+            world.finish(&mut first, busy).expect("spin");
+            break;
+        }
+    }
+    assert!(finished_while_busy, "no call was answered while another thread's handler was busy");
+}
+
+/// A client that takes no answers does not stall the others of its thread.
+pub fn a_client_that_never_polls_stalls_nobody(world: &World) {
+    let server = world.serve(Setup::default().threads(1).window(8));
+    let mut silent = world.client(&server);
+    let mut other = world.client(&server);
+    // Small answers, answers beyond a slot, and requests beyond a slot, all of them left alone.
+    let mut left: Vec<AnyPending> = (0..4u64)
+        .map(|seed| world.start(&mut silent, |c| c.start_make(seed, 200_000)).into())
+        .collect();
+    let message = pattern::make(9, 200_000);
+    left.extend((0..2).map(|_| world.start(&mut silent, |c| c.start_echo(&message)).into()));
+    left.extend((0..2).map(|_| world.start(&mut silent, |c| c.start_tally(5)).into()));
+    for seed in 0..500u64 {
+        let len = if seed % 10 == 0 { 150_000 } else { 100 };
+        let made = world.call(&mut other, |c| c.start_make(seed, len)).expect("make");
+        pattern::assert_is(seed, len as usize, &made);
+    }
+    for pending in left {
+        world.finish_any(&mut silent, pending).expect("a call that was left alone");
+    }
+    let made = world.call(&mut silent, |c| c.start_make(1, 100)).expect("make");
+    pattern::assert_is(1, 100, &made);
+}
+
+/// A client that leaves large answers unread does not keep the memory that others need.
+pub fn unread_answers_keep_no_memory_from_others(world: &World) {
+    const LEN: u64 = 6 << 20;
+    let setup = Setup::default().window(8).tight_memory(LEN + 4096);
+    let server = world.serve(setup.threads(1));
+    let mut silent = world.client(&server);
+    let mut other = world.client(&server);
+    let left: Vec<_> =
+        (0..8).map(|seed| world.start(&mut silent, |c| c.start_make(seed, LEN))).collect();
+    silent.poll();
+    let start = world.now();
+    for seed in 0..3u64 {
+        let message = pattern::make(seed, LEN as usize);
+        let echoed = world.call(&mut other, |c| c.start_echo(&message)).expect("echo");
+        pattern::assert_is(seed, LEN as usize, &echoed);
+    }
+    let took = world.now() - start;
+    // Far below what a backend may take to give a silent client up.
+    assert!(took.as_secs() < 8, "the others waited {took:?} for memory");
+    for (seed, pending) in (0..).zip(left) {
+        let made = world.finish(&mut silent, pending).expect("make");
+        pattern::assert_is(seed, LEN as usize, &made);
+    }
+}

@@ -1,0 +1,47 @@
+//! What a process holds and burns, read from `/proc`.
+
+use std::{fs, io, time::Duration};
+
+/// What a process holds of the system's resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Mappings of files and memory that it shares with others.
+    pub shared_mappings: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Holdings {
+    /// Those of the process `pid`.
+    pub fn of(pid: u32) -> io::Result<Holdings> {
+        // Only shared mappings: the allocator's own come and go with its arenas.
+        let shared = |line: &&str| line.split_whitespace().nth(1).is_some_and(|p| p.ends_with('s'));
+        Ok(Holdings {
+            descriptors: fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
+            shared_mappings: fs::read_to_string(format!("/proc/{pid}/maps"))?
+                .lines()
+                .filter(shared)
+                .count(),
+            threads: fs::read_dir(format!("/proc/{pid}/task"))?.count(),
+        })
+    }
+
+    /// Is nothing of this more than in `before`?
+    pub fn within(&self, before: &Holdings) -> bool {
+        self.descriptors <= before.descriptors
+            && self.shared_mappings <= before.shared_mappings
+            && self.threads <= before.threads
+    }
+}
+
+/// The time that thread `tid` of process `pid` has run on a CPU.
+pub fn thread_cpu_time(pid: u32, tid: u32) -> io::Result<Duration> {
+    let path = format!("/proc/{pid}/task/{tid}/schedstat");
+    let text = fs::read_to_string(path)?;
+    let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    nanos
+        .map(Duration::from_nanos)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat is not as documented"))
+}

@@ -1,0 +1,156 @@
+//! The driven side: a process that reads orders line by line and answers each with a line.
+//!
+//! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
+//! `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`. Both: `quit`.
+
+use std::{
+    io::{BufRead, Write},
+    process::exit,
+    str::SplitWhitespace,
+};
+
+use farcall_core::{BindError, PollClient};
+
+use crate::{Fixture, Setup, World, fixture::Served, pattern, service::SuitePollClient};
+
+/// What the process has made by order.
+struct Driven<'f> {
+    fixture: &'f dyn Fixture,
+    served: Option<Box<dyn Served>>,
+    client: Option<SuitePollClient>,
+}
+
+/// Obeys the orders on standard input until it ends. A wrong order is an error of the suite: it panics.
+pub fn main(fixture: &dyn Fixture) {
+    let mut driven = Driven { fixture, served: None, client: None };
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let mut words = line.split_whitespace();
+        let Some(order) = words.next() else { continue };
+        if order == "quit" {
+            return;
+        }
+        say(&driven.obey(order, words));
+    }
+    // The driver is gone without a word: so must this process be, whatever it holds.
+    exit(1);
+}
+
+fn say(answer: &str) {
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{answer}").and_then(|()| out.flush()).is_err() {
+        exit(1); // The driver is gone.
+    }
+}
+
+fn word<'a>(words: &mut SplitWhitespace<'a>) -> &'a str {
+    words.next().expect("the order has one more word")
+}
+
+fn number(words: &mut SplitWhitespace<'_>) -> u64 {
+    word(words).parse().expect("a number")
+}
+
+impl Driven<'_> {
+    fn obey(&mut self, order: &str, mut words: SplitWhitespace<'_>) -> String {
+        match order {
+            "serve" => self.serve(word(&mut words), &Setup::from_words(words)),
+            "open" => {
+                self.server().open(number(&mut words));
+                "opened".to_owned()
+            }
+            "metrics" => format!("metrics {:?}", self.server().metrics()),
+            "shutdown" => {
+                self.server().begin_shutdown();
+                "ending".to_owned()
+            }
+            "ended" => format!("ended {}", self.server().has_ended()),
+            "connect" => match World::new(self.fixture).try_connect(word(&mut words)) {
+                Ok(client) => {
+                    self.client = Some(client);
+                    "connected".to_owned()
+                }
+                Err(error) => format!("failed: {error}"),
+            },
+            "hold" => self.hold(number(&mut words), number(&mut words)),
+            "stream" => self.stream(number(&mut words) as usize),
+            "crowd" => {
+                let address = word(&mut words);
+                self.crowd(address, number(&mut words), number(&mut words))
+            }
+            _ => panic!("unknown order {order:?}"),
+        }
+    }
+
+    fn server(&mut self) -> &mut dyn Served {
+        &mut **self.served.as_mut().expect("the order `serve` came before")
+    }
+
+    fn client(&mut self) -> &mut SuitePollClient {
+        self.client.as_mut().expect("the order `connect` came before")
+    }
+
+    fn serve(&mut self, address: &str, setup: &Setup) -> String {
+        match self.fixture.serve(address, setup) {
+            Ok(served) => {
+                self.served = Some(served);
+                "listening".to_owned()
+            }
+            Err(BindError::InUse { address }) => format!("in-use {address}"),
+            Err(error) => format!("failed {error}"),
+        }
+    }
+
+    /// Leaves calls in flight.
+    fn hold(&mut self, gate: u64, count: u64) -> String {
+        let world = World::new(self.fixture);
+        let client = self.client();
+        for value in 0..count {
+            // The token goes; its call stays until the connection ends.
+            let _ = world.start(client, |c| c.start_hold(gate, value));
+        }
+        client.connection().poll();
+        "holding".to_owned()
+    }
+
+    /// Sends and receives large messages until killed.
+    fn stream(&mut self, len: usize) -> ! {
+        let world = World::new(self.fixture);
+        let client = self.client();
+        let message = pattern::make(1, len);
+        let echoed = world.call(client, |c| c.start_echo(&message)).expect("echo");
+        pattern::assert_is(1, len, &echoed);
+        say("streaming");
+        let mut pending = std::collections::VecDeque::new();
+        loop {
+            pending.push_back(world.start(client, |c| c.start_echo(&message)));
+            if pending.len() == 4
+                && let Some(oldest) = pending.pop_front()
+            {
+                let _ = world.finish(client, oldest).expect("echo");
+            }
+        }
+    }
+
+    /// Some clients of this one process, taken in turns; every answer is checked.
+    fn crowd(&mut self, address: &str, clients: u64, calls: u64) -> String {
+        let world = World::new(self.fixture);
+        let connect = |_| world.try_connect(address).expect("connect");
+        let mut clients: Vec<SuitePollClient> = (0..clients).map(connect).collect();
+        for call in 0..calls {
+            let mut pending = Vec::new();
+            for (who, client) in (0u64..).zip(&mut clients) {
+                let seed = call * 1_000 + who;
+                let len = if seed % 50 == 9 { 20_000 } else { (seed % 90) as usize };
+                let message = pattern::make(seed, len);
+                pending.push((seed, len, world.start(client, |c| c.start_echo(&message))));
+                client.poll();
+            }
+            for (client, (seed, len, pending)) in clients.iter_mut().zip(pending) {
+                let echoed = world.finish(client, pending).expect("echo");
+                pattern::assert_is(seed, len, &echoed);
+            }
+        }
+        "served".to_owned()
+    }
+}

@@ -1,0 +1,7 @@
+//! Other processes of the suite: a server or clients behind a pipe, steered by lines of text.
+
+mod driven;
+mod driver;
+
+pub use driven::main;
+pub use driver::Peer;

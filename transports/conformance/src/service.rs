@@ -1,0 +1,240 @@
+//! The service that the cases call: what a backend carries, and what a case must see of a server.
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    sync::{Mutex, PoisonError},
+    task::Poll,
+};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{gates::Gates, pattern};
+
+/// What [`Suite::describe`] takes and gives: a value with structure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// A short text.
+    pub name: String,
+    /// Some numbers.
+    pub numbers: Vec<u64>,
+    /// Perhaps another record.
+    pub inner: Option<Box<Record>>,
+}
+
+/// The suite's own error: how a service says no.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SuiteError {
+    /// Asked for.
+    Refused {
+        /// The number that was asked for.
+        code: u32,
+    },
+    /// The bytes differ from their pattern.
+    Mismatch {
+        /// Where the first wrong word is.
+        offset: u64,
+    },
+}
+
+impl std::fmt::Display for SuiteError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SuiteError::Refused { code } => write!(f, "refused with {code}, as asked"),
+            SuiteError::Mismatch { offset } => write!(f, "the bytes differ at offset {offset}"),
+        }
+    }
+}
+
+impl std::error::Error for SuiteError {}
+
+/// The number of [`Suite::echo`], for callers that make their requests by hand.
+pub const ECHO: u32 = 0x0e;
+
+/// The number of [`Suite::describe`].
+pub const DESCRIBE: u32 = 0x0d;
+
+/// What the cases call.
+#[farcall::service]
+pub trait Suite {
+    /// Gives back the bytes, from a handler that runs in place.
+    #[rpc(id = 0x0e)]
+    fn echo(&self, bytes: &[u8]) -> Vec<u8>;
+    /// Gives back the bytes, from a task that has yielded once.
+    async fn echo_later(&self, bytes: Vec<u8>) -> Vec<u8>;
+    /// Checks that the bytes are the pattern of `seed`; gives their number.
+    fn check(&self, seed: u64, bytes: &[u8]) -> Result<u64, SuiteError>;
+    /// Makes `len` bytes of the pattern of `seed`.
+    fn make(&self, seed: u64, len: u64) -> Vec<u8>;
+    /// Makes as [`make`](Suite::make) does; the caller gets the memory that the answer arrived in.
+    fn lend(&self, seed: u64, len: u64) -> Bytes;
+    /// Gives back a value with structure.
+    #[rpc(id = 0x0d)]
+    fn describe(&self, record: Record) -> Record;
+    /// Counts one execution under `id`; gives how many there have been.
+    fn tally(&self, id: u64) -> u64;
+    /// How many executions have been counted under `id`.
+    fn tallied(&self, id: u64) -> u64;
+    /// Counts one execution under `gate`, waits at it, and gives back `value`.
+    async fn hold(&self, gate: u64, value: u64) -> u64;
+    /// Waits at `gate`, then gives `len` bytes of the pattern of `seed`.
+    async fn make_held(&self, gate: u64, seed: u64, len: u64) -> Vec<u8>;
+    /// How many calls wait at `gate`.
+    fn held(&self, gate: u64) -> u64;
+    /// Opens `gate`.
+    fn open(&self, gate: u64);
+    /// Keeps the server's thread busy for some rounds of a short computation.
+    fn spin(&self, rounds: u64) -> u64;
+    /// Says no.
+    fn refuse(&self, code: u32) -> Result<(), SuiteError>;
+    /// Panics in the handler.
+    fn panic_in_place(&self);
+    /// Panics in the handler's task.
+    async fn panic_in_task(&self);
+    /// The process and the thread that the handler runs on.
+    fn whereabouts(&self) -> (u32, u32);
+}
+
+/// Another service, for servers that offer two.
+#[farcall::service]
+pub trait Other {
+    /// Adds two numbers.
+    fn add(&self, left: u64, right: u64) -> u64;
+}
+
+/// A service that no server of the suite offers.
+#[farcall::service]
+pub trait Absent {
+    /// Does nothing.
+    fn nothing(&self);
+}
+
+/// A service of the same name as the suite's, with other signatures.
+pub mod changed {
+    /// What the cases do not call.
+    #[farcall::service]
+    pub trait Suite {
+        /// Takes what the real one does not take.
+        fn echo(&self, number: u64) -> u64;
+    }
+}
+
+/// The state behind [`Suite`] and [`Other`].
+#[derive(Debug, Default)]
+pub struct Handlers {
+    gates: Gates,
+    tallies: Mutex<HashMap<u64, u64>>,
+}
+
+impl Handlers {
+    /// Opens a gate, from outside.
+    pub fn open_gate(&self, gate: u64) {
+        self.gates.open(gate);
+    }
+
+    fn count(&self, id: u64) -> u64 {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = tallies.entry(id).or_default();
+        *tally += 1;
+        *tally
+    }
+}
+
+/// Pending once, then ready.
+async fn yield_once() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Suite for Handlers {
+    fn echo(&self, bytes: &[u8]) -> Vec<u8> {
+        bytes.to_vec()
+    }
+
+    async fn echo_later(&self, bytes: Vec<u8>) -> Vec<u8> {
+        yield_once().await;
+        bytes
+    }
+
+    fn check(&self, seed: u64, bytes: &[u8]) -> Result<u64, SuiteError> {
+        match pattern::mismatch(seed, bytes) {
+            None => Ok(bytes.len() as u64),
+            Some(offset) => Err(SuiteError::Mismatch { offset: offset as u64 }),
+        }
+    }
+
+    fn make(&self, seed: u64, len: u64) -> Vec<u8> {
+        pattern::make(seed, len as usize)
+    }
+
+    fn lend(&self, seed: u64, len: u64) -> Bytes {
+        pattern::make(seed, len as usize).into()
+    }
+
+    fn describe(&self, record: Record) -> Record {
+        record
+    }
+
+    fn tally(&self, id: u64) -> u64 {
+        self.count(id)
+    }
+
+    fn tallied(&self, id: u64) -> u64 {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.get(&id).copied().unwrap_or(0)
+    }
+
+    async fn hold(&self, gate: u64, value: u64) -> u64 {
+        self.count(gate);
+        self.gates.pass(gate).await;
+        value
+    }
+
+    async fn make_held(&self, gate: u64, seed: u64, len: u64) -> Vec<u8> {
+        self.gates.pass(gate).await;
+        pattern::make(seed, len as usize)
+    }
+
+    fn held(&self, gate: u64) -> u64 {
+        self.gates.waiting(gate)
+    }
+
+    fn open(&self, gate: u64) {
+        self.gates.open(gate);
+    }
+
+    fn spin(&self, rounds: u64) -> u64 {
+        (0..rounds).fold(rounds, |sum, round| std::hint::black_box(sum.rotate_left(7) ^ round))
+    }
+
+    fn refuse(&self, code: u32) -> Result<(), SuiteError> {
+        Err(SuiteError::Refused { code })
+    }
+
+    fn panic_in_place(&self) {
+        panic!("asked to panic in place");
+    }
+
+    async fn panic_in_task(&self) {
+        yield_once().await;
+        panic!("asked to panic in a task");
+    }
+
+    fn whereabouts(&self) -> (u32, u32) {
+        (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get() as u32)
+    }
+}
+
+impl Other for Handlers {
+    fn add(&self, left: u64, right: u64) -> u64 {
+        left.wrapping_add(right)
+    }
+}

@@ -1,0 +1,90 @@
+//! What a case asks of its server and connections.
+
+/// How a server is to be set up; and the options of its address.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Server threads; one if nothing is said.
+    pub threads: Option<usize>,
+    /// Calls in flight on one connection.
+    pub window: Option<u32>,
+    /// Bytes of a slot, for backends that have slots.
+    pub slot: Option<usize>,
+    /// The longest message in bytes.
+    pub max_message: Option<u64>,
+    /// Bytes that long messages may hold at a time.
+    pub memory: Option<u64>,
+    /// Offer the second service too.
+    pub other: bool,
+    /// Sleep as soon as there is nothing to do.
+    pub sleepy: bool,
+}
+
+impl Setup {
+    /// Sets the number of server threads.
+    pub fn threads(mut self, threads: usize) -> Setup {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Sets the window.
+    pub fn window(mut self, window: u32) -> Setup {
+        self.window = Some(window);
+        self
+    }
+
+    /// Sets the slot's length.
+    pub fn slot(mut self, bytes: usize) -> Setup {
+        self.slot = Some(bytes);
+        self
+    }
+
+    /// Sets the longest message's length.
+    pub fn max_message(mut self, bytes: u64) -> Setup {
+        self.max_message = Some(bytes);
+        self
+    }
+
+    /// Sets the longest message's length, and little memory for long messages: some of the longest at a time, and a
+    /// backend's own needs beside them.
+    pub fn tight_memory(mut self, max_message: u64) -> Setup {
+        self.max_message = Some(max_message);
+        self.memory = Some(4 * max_message + (20 << 20));
+        self
+    }
+
+    /// Offers the second service too.
+    pub fn with_other(mut self) -> Setup {
+        self.other = true;
+        self
+    }
+
+    /// Makes the server sleep as soon as there is nothing to do.
+    pub fn sleepy(mut self) -> Setup {
+        self.sleepy = true;
+        self
+    }
+
+    /// What concerns the server alone, as words that [`from_words`](Setup::from_words) reads.
+    pub(crate) fn to_words(&self) -> String {
+        let threads = self.threads.unwrap_or(1);
+        let mut words = format!("threads={threads}");
+        for (word, said) in [(" other", self.other), (" sleepy", self.sleepy)] {
+            if said {
+                words.push_str(word);
+            }
+        }
+        words
+    }
+
+    /// Reads the words of [`to_words`](Setup::to_words).
+    pub(crate) fn from_words<'a>(words: impl Iterator<Item = &'a str>) -> Setup {
+        words.fold(Setup::default(), |setup, word| match word {
+            "other" => setup.with_other(),
+            "sleepy" => setup.sleepy(),
+            _ => match word.strip_prefix("threads=").and_then(|n| n.parse().ok()) {
+                Some(threads) => setup.threads(threads),
+                None => panic!("{word:?} is no part of a setup"),
+            },
+        })
+    }
+}

@@ -1,0 +1,559 @@
+//! What a case works with: servers, clients that its own thread drives, and waits with a bound.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use farcall_core::{
+    BindError, CallError, Channel, ChannelOptions, ConnectError, Connection, ConnectionOptions,
+    IdlePolicy, PendingCall, PollClient, RpcError, ServiceClient,
+    codec::{As, Whole},
+    service::{Answer, Method},
+    transport::Dial,
+};
+
+use crate::{
+    fixture::{Capabilities, Endpoint, Fixture, Served},
+    hostile::{Ambush, BreakIn},
+    inspect::Holdings,
+    pattern,
+    process::Peer,
+    service::{SuiteClient, SuiteError, SuitePollClient},
+    setup::Setup,
+};
+
+/// The bound on every wait of a case, and on every call that is given no shorter deadline.
+pub const BOUND: Duration = Duration::from_secs(20);
+
+/// The world of one case. A clone of the reference may go to any thread of the case.
+#[derive(Clone, Copy)]
+pub struct World<'f> {
+    fixture: &'f dyn Fixture,
+}
+
+impl<'f> World<'f> {
+    /// A world of that fixture.
+    pub fn new(fixture: &'f dyn Fixture) -> World<'f> {
+        World { fixture }
+    }
+
+    /// What the place can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.fixture.capabilities()
+    }
+
+    /// Time that has passed in this world.
+    pub fn now(&self) -> Duration {
+        self.fixture.now()
+    }
+
+    /// Repeats `step` until it gives something; fails, naming `what` has not happened, after [`BOUND`].
+    #[track_caller]
+    pub fn until<T>(&self, what: &str, mut step: impl FnMut() -> Option<T>) -> T {
+        let end = self.now() + BOUND;
+        loop {
+            if let Some(done) = step() {
+                return done;
+            }
+            assert!(self.now() < end, "within {BOUND:?} it has not come about that {what}");
+            self.fixture.turn();
+        }
+    }
+}
+
+/// Ways past the clients and servers of the backend.
+impl World<'_> {
+    /// A hostile client's way to that server.
+    #[track_caller]
+    pub fn break_in(&self, server: &Server) -> BreakIn {
+        self.fixture.break_in(&server.address).expect("the fixture knows a way in")
+    }
+
+    /// A hostile server at that address.
+    #[track_caller]
+    pub fn ambush(&self, address: &str) -> Ambush {
+        self.fixture.ambush(address).expect("the fixture knows how to lie in wait")
+    }
+}
+
+/// Servers.
+impl World<'_> {
+    /// An address that nobody else uses.
+    pub fn fresh_address(&self, setup: &Setup) -> String {
+        self.fixture.fresh_address(setup)
+    }
+
+    /// What an address means; or what is wrong with it.
+    pub fn parse(&self, address: &str) -> Result<Box<dyn Endpoint>, String> {
+        self.fixture.parse(address)
+    }
+
+    /// A server at a fresh address.
+    #[track_caller]
+    pub fn serve(&self, setup: Setup) -> Server {
+        let address = self.fresh_address(&setup);
+        match self.try_serve_at(&address, setup) {
+            Ok(server) => server,
+            Err(error) => panic!("serve at {address}: {error}"),
+        }
+    }
+
+    /// A server at that address, or why not.
+    pub fn try_serve_at(&self, address: &str, setup: Setup) -> Result<Server, BindError> {
+        let served = self.fixture.serve(address, &setup)?;
+        Ok(Server::new(address, served))
+    }
+
+    /// A server in a process of its own, at a fresh address.
+    #[track_caller]
+    pub fn serve_in_process(&self, setup: Setup) -> Server {
+        let address = self.fresh_address(&setup);
+        self.serve_in_process_at(&address, setup)
+    }
+
+    /// A server in a process of its own, at that address.
+    #[track_caller]
+    pub fn serve_in_process_at(&self, address: &str, setup: Setup) -> Server {
+        match self.fixture.serve_in_process(address, &setup) {
+            Ok(served) => Server::new(address, served),
+            Err(error) => panic!("serve at {address} in a process: {error}"),
+        }
+    }
+
+    /// A process that makes connections.
+    #[track_caller]
+    pub fn peer(&self) -> Peer {
+        Peer::start(self.fixture.peer())
+    }
+
+    /// Waits until a shutdown that was begun has ended; a client beside it is polled.
+    #[track_caller]
+    pub fn wait_ended(&self, mut ending: Ending, client: &mut impl PollClient) {
+        self.until("the server has ended", || {
+            client.connection().poll();
+            ending.served.has_ended().then_some(())
+        });
+    }
+
+    /// Waits until what a server holds has stopped changing.
+    pub fn settle(&self, server: &Server) {
+        let mut last = None;
+        let mut same = 0;
+        self.until("the server's holdings have settled", || {
+            let now = server.holdings();
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+            (now.is_none() || same > 200).then_some(())
+        });
+    }
+
+    /// Waits until a server holds no more than before.
+    #[track_caller]
+    pub fn wait_holdings(&self, server: &Server, before: Holdings) {
+        let mut last = before;
+        let end = self.now() + BOUND;
+        while self.now() < end {
+            last = server.holdings().unwrap_or(last);
+            if last.within(&before) {
+                return;
+            }
+            self.fixture.turn();
+        }
+        panic!("the server held {before:?} before, and holds {last:?} afterwards");
+    }
+}
+
+/// Connections.
+impl World<'_> {
+    /// A client of the suite's service.
+    #[track_caller]
+    pub fn client(&self, server: &Server) -> SuitePollClient {
+        self.connect(server)
+    }
+
+    /// A client whose waiting calls sleep at once.
+    #[track_caller]
+    pub fn sleepy_client(&self, server: &Server) -> SuitePollClient {
+        let options = ConnectionOptions::default().deadline(BOUND).idle(IdlePolicy::PARK);
+        match self.dial(&server.address, &options) {
+            Ok(client) => client,
+            Err(error) => panic!("connect to {}: {error}", server.address),
+        }
+    }
+
+    /// A client of the suite's service for any thread and executor.
+    #[track_caller]
+    pub fn channel(&self, server: &Server, options: ChannelOptions) -> SuiteClient {
+        let endpoint: Arc<dyn Dial> = match self.parse(&server.address) {
+            Ok(endpoint) => Arc::from(endpoint as Box<dyn Dial>),
+            Err(error) => panic!("{}: {error}", server.address),
+        };
+        let description = SuiteClient::DESCRIPTION;
+        let channel = endpoint.dial(description, &options.dial).and_then(|transport| {
+            Channel::start(transport, endpoint.clone(), description, options)
+        });
+        match channel {
+            Ok(channel) => SuiteClient::from_channel(channel),
+            Err(error) => panic!("connect to {}: {error}", server.address),
+        }
+    }
+
+    /// A client of any service.
+    #[track_caller]
+    pub fn connect<P: PollClient>(&self, server: &Server) -> P {
+        match self.try_connect(&server.address) {
+            Ok(client) => client,
+            Err(error) => panic!("connect to {}: {error}", server.address),
+        }
+    }
+
+    /// A client of any service, or why not.
+    #[track_caller]
+    pub fn try_connect<P: PollClient>(&self, address: &str) -> Result<P, ConnectError> {
+        self.dial(address, &ConnectionOptions::default().deadline(BOUND))
+    }
+
+    #[track_caller]
+    fn dial<P: PollClient>(
+        &self,
+        address: &str,
+        options: &ConnectionOptions,
+    ) -> Result<P, ConnectError> {
+        let endpoint = match self.parse(address) {
+            Ok(endpoint) => endpoint,
+            Err(error) => panic!("{address}: {error}"),
+        };
+        Connection::connect(&*endpoint, P::DESCRIPTION, options).map(P::from_connection)
+    }
+}
+
+/// Calls.
+impl World<'_> {
+    /// One turn of a client, without waiting for anything.
+    pub fn turn(&self, client: &mut impl PollClient) {
+        client.connection().poll();
+        self.fixture.turn();
+    }
+
+    /// Starts a call, as soon as there is room for it.
+    #[track_caller]
+    pub fn try_start<P: PollClient, R>(
+        &self,
+        client: &mut P,
+        mut start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
+    ) -> Result<PendingCall<R>, RpcError> {
+        self.until("the client has room for one more call", || match start(client) {
+            Err(RpcError::Overloaded(_)) => {
+                client.connection().poll();
+                None
+            }
+            other => Some(other),
+        })
+    }
+
+    /// Starts a call that does start, as soon as there is room for it.
+    #[track_caller]
+    pub fn start<P: PollClient, R>(
+        &self,
+        client: &mut P,
+        start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
+    ) -> PendingCall<R> {
+        match self.try_start(client, start) {
+            Ok(pending) => pending,
+            Err(error) => panic!("start a call: {error:?}"),
+        }
+    }
+
+    /// The outcome of a call that was started.
+    #[track_caller]
+    pub fn finish<P: PollClient, R>(&self, client: &mut P, mut pending: PendingCall<R>) -> R {
+        self.until("a call has ended", || {
+            client.connection().poll();
+            client.connection().take(&mut pending)
+        })
+    }
+
+    /// The outcome of a call that was started by one of several clients; all are polled.
+    #[track_caller]
+    pub fn finish_among<P: PollClient, R>(
+        &self,
+        clients: &mut [P],
+        which: usize,
+        mut pending: PendingCall<R>,
+    ) -> R {
+        self.until("a call has ended", || {
+            for client in &mut *clients {
+                client.connection().poll();
+            }
+            clients[which].connection().take(&mut pending)
+        })
+    }
+
+    /// Starts a call and waits for its outcome.
+    #[track_caller]
+    pub fn call<P: PollClient, T, E: From<RpcError>>(
+        &self,
+        client: &mut P,
+        start: impl FnMut(&mut P) -> Result<PendingCall<Result<T, E>>, RpcError>,
+    ) -> Result<T, E> {
+        let pending = self.try_start(client, start)?;
+        self.finish(client, pending)
+    }
+
+    /// Starts a call with a deadline of its own, which does start.
+    #[track_caller]
+    pub fn start_within<P: PollClient, R>(
+        &self,
+        client: &mut P,
+        deadline: Duration,
+        start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
+    ) -> PendingCall<R> {
+        match self.try_start_within(client, deadline, start) {
+            Ok(pending) => pending,
+            Err(error) => panic!("start a call: {error:?}"),
+        }
+    }
+
+    /// Starts a call with a deadline of its own.
+    #[track_caller]
+    pub fn try_start_within<P: PollClient, R>(
+        &self,
+        client: &mut P,
+        deadline: Duration,
+        start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
+    ) -> Result<PendingCall<R>, RpcError> {
+        client.connection().set_deadline(deadline);
+        let started = self.try_start(client, start);
+        client.connection().set_deadline(BOUND);
+        started
+    }
+
+    /// Starts a call with a deadline of its own, and waits for its outcome.
+    #[track_caller]
+    pub fn call_within<P: PollClient, T, E: From<RpcError>>(
+        &self,
+        client: &mut P,
+        deadline: Duration,
+        start: impl FnMut(&mut P) -> Result<PendingCall<Result<T, E>>, RpcError>,
+    ) -> Result<T, E> {
+        let pending = self.try_start_within(client, deadline, start)?;
+        self.finish(client, pending)
+    }
+
+    /// Waits until as many calls as that are held at a gate; the client that made them is polled.
+    #[track_caller]
+    pub fn wait_held(
+        &self,
+        client: &mut SuitePollClient,
+        helper: &mut SuitePollClient,
+        gate: u64,
+        count: u64,
+    ) {
+        self.until(&format!("{count} calls are held at gate {gate}"), || {
+            client.connection().poll();
+            (self.call(helper, |c| c.start_held(gate)) == Ok(count)).then_some(())
+        });
+    }
+
+    /// Fills the client's window with calls, twice over, and drains it: every slot and credit is there.
+    #[track_caller]
+    pub fn assert_full_window_works(
+        &self,
+        client: &mut SuitePollClient,
+        helper: &mut SuitePollClient,
+        window: u32,
+    ) {
+        const GATES: u64 = 1 << 40;
+        for gate in GATES..GATES + 2 {
+            let pending: Vec<_> = (0..u64::from(window))
+                .map(|value| (value, self.start(client, |c| c.start_hold(gate, value))))
+                .collect();
+            self.wait_held(client, helper, gate, u64::from(window));
+            assert_eq!(self.call(helper, |c| c.start_open(gate)), Ok(()));
+            for (value, pending) in pending {
+                assert_eq!(self.finish(client, pending), Ok(value));
+            }
+        }
+    }
+}
+
+impl World<'_> {
+    /// Makes large calls from several new clients at once, more than the server's memory holds at a time: memory that
+    /// was not given back would be missed, and these would never end.
+    #[track_caller]
+    pub fn assert_large_calls_get_their_memory(&self, server: &Server, len: usize) {
+        let mut clients: Vec<_> = (0..4).map(|_| self.client(server)).collect();
+        for round in 0..3u64 {
+            let mut pending = Vec::new();
+            for (which, client) in clients.iter_mut().enumerate() {
+                for i in 0..4 {
+                    let seed = round * 16 + which as u64 * 4 + i;
+                    let message = pattern::make(seed, len);
+                    pending.push((which, seed, self.start(client, |c| c.start_echo(&message))));
+                }
+            }
+            for (which, seed, pending) in pending {
+                let echoed = self.finish_among(&mut clients, which, pending).expect("echo");
+                pattern::assert_is(seed, len, &echoed);
+            }
+        }
+    }
+}
+
+/// A method by its number, with bytes for arguments and result: what no generated client would say.
+struct Raw<const ID: u32>;
+
+impl<const ID: u32> Method for Raw<ID> {
+    const NAME: &'static str = "raw";
+    const ID: u32 = ID;
+    type Output = Result<Vec<u8>, RpcError>;
+
+    fn read(answer: Answer<'_>) -> Self::Output {
+        match answer {
+            Answer::Value(message) => Ok(message.to_vec()),
+            Answer::Service(message) => panic!("a service's own error: {message:?}"),
+            Answer::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl World<'_> {
+    /// Calls method number `ID` with these bytes as arguments.
+    #[track_caller]
+    pub fn call_raw<const ID: u32>(
+        &self,
+        client: &mut SuitePollClient,
+        arguments: &[u8],
+    ) -> Result<Vec<u8>, RpcError> {
+        let arguments = As::<Whole, _>::new(arguments);
+        self.call(client, |c| c.connection().start::<Raw<ID>, _>(&arguments))
+    }
+}
+
+/// A call whose kind of outcome does not matter.
+#[derive(Debug)]
+pub enum AnyPending {
+    /// It gives bytes.
+    Bytes(PendingCall<Result<Vec<u8>, RpcError>>),
+    /// It gives a number.
+    Number(PendingCall<Result<u64, RpcError>>),
+    /// It gives a number, or the service's own error.
+    Checked(PendingCall<Result<u64, CallError<SuiteError>>>),
+}
+
+impl From<PendingCall<Result<Vec<u8>, RpcError>>> for AnyPending {
+    fn from(pending: PendingCall<Result<Vec<u8>, RpcError>>) -> Self {
+        AnyPending::Bytes(pending)
+    }
+}
+
+impl From<PendingCall<Result<u64, RpcError>>> for AnyPending {
+    fn from(pending: PendingCall<Result<u64, RpcError>>) -> Self {
+        AnyPending::Number(pending)
+    }
+}
+
+impl From<PendingCall<Result<u64, CallError<SuiteError>>>> for AnyPending {
+    fn from(pending: PendingCall<Result<u64, CallError<SuiteError>>>) -> Self {
+        AnyPending::Checked(pending)
+    }
+}
+
+impl AnyPending {
+    /// Gives the call up.
+    pub fn cancel(self, client: &mut impl PollClient) {
+        match self {
+            AnyPending::Bytes(pending) => client.connection().cancel(pending),
+            AnyPending::Number(pending) => client.connection().cancel(pending),
+            AnyPending::Checked(pending) => client.connection().cancel(pending),
+        }
+    }
+}
+
+impl World<'_> {
+    /// Waits for the end of a call, whatever it gives.
+    #[track_caller]
+    pub fn finish_any(
+        &self,
+        client: &mut impl PollClient,
+        pending: AnyPending,
+    ) -> Result<(), RpcError> {
+        match pending {
+            AnyPending::Bytes(pending) => self.finish(client, pending).map(drop),
+            AnyPending::Number(pending) => self.finish(client, pending).map(drop),
+            AnyPending::Checked(pending) => match self.finish(client, pending) {
+                Ok(_) => Ok(()),
+                Err(CallError::Rpc(error)) => Err(error),
+                Err(CallError::Service(error)) => panic!("{error}"),
+            },
+        }
+    }
+}
+
+/// A server of the suite's services.
+pub struct Server {
+    /// Where it listens, with the options that the case asked for.
+    pub address: String,
+    served: Mutex<Box<dyn Served>>,
+}
+
+impl Server {
+    fn new(address: &str, served: Box<dyn Served>) -> Server {
+        Server { address: address.to_owned(), served: Mutex::new(served) }
+    }
+
+    fn served(&self) -> MutexGuard<'_, Box<dyn Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn into_served(self) -> Box<dyn Served> {
+        self.served.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a gate from outside: no call is needed.
+    pub fn open(&self, gate: u64) {
+        self.served().open(gate);
+    }
+
+    /// The server's metrics, in Prometheus text.
+    pub fn metrics(&self) -> String {
+        self.served().metrics()
+    }
+
+    /// What the server's process holds, if that process is the server's alone.
+    pub fn holdings(&self) -> Option<Holdings> {
+        self.served().holdings()
+    }
+
+    /// Begins to end.
+    pub fn begin_shutdown(self) -> Ending {
+        let mut served = self.into_served();
+        served.begin_shutdown();
+        Ending { served }
+    }
+
+    /// Ends in order. No call may be in flight.
+    #[track_caller]
+    pub fn shutdown(self, world: &World<'_>) {
+        let mut ending = self.begin_shutdown();
+        world.until("the server has ended", || ending.served.has_ended().then_some(()));
+    }
+
+    /// Ends it with no warning.
+    pub fn kill(self) {
+        self.into_served().kill();
+    }
+}
+
+/// A server that was told to end.
+pub struct Ending {
+    served: Box<dyn Served>,
+}
+
+impl Ending {
+    /// Opens a gate from outside.
+    pub fn open(&mut self, gate: u64) {
+        self.served.open(gate);
+    }
+}

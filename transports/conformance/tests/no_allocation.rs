@@ -1,0 +1,130 @@
+//! In the steady state a call allocates nothing, at either end: counted by the allocator of this program.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server};
+use farcall_transports::Address;
+
+/// Counts allocations while armed.
+struct Counting;
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    if ARMED.load(Ordering::Relaxed) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every method passes its arguments on to the system's allocator, whose promises it keeps.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the rules of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the rules of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the rules of `realloc`.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the rules of `dealloc`.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[farcall::service]
+trait Steady {
+    /// A call that travels in one cache line.
+    fn small(&self, bytes: [u8; 32]) -> [u8; 32];
+    /// A call that fills half a slot.
+    fn medium(&self, bytes: &[u8]) -> [u8; 2048];
+    /// A call that waits once.
+    async fn later(&self, number: u64) -> u64;
+}
+
+struct Handler;
+
+impl Steady for Handler {
+    fn small(&self, bytes: [u8; 32]) -> [u8; 32] {
+        bytes
+    }
+
+    fn medium(&self, bytes: &[u8]) -> [u8; 2048] {
+        bytes.try_into().unwrap_or([0; 2048])
+    }
+
+    async fn later(&self, number: u64) -> u64 {
+        let mut yielded = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut yielded, true) {
+                return std::task::Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
+        number
+    }
+}
+
+const WINDOW: usize = 32;
+
+/// Calls one by one, then a window at a time.
+fn calls(client: &mut SteadyPollClient, rounds: u32) {
+    for round in 0..rounds {
+        let mark = round as u8;
+        assert_eq!(client.small([mark; 32]), Ok([mark; 32]));
+        assert_eq!(client.medium(&[mark; 2048]), Ok([mark; 2048]));
+        assert_eq!(client.later(u64::from(round)), Ok(u64::from(round)));
+        let mut window = [const { None }; WINDOW];
+        for pending in &mut window {
+            *pending = Some(client.start_small([mark; 32]).expect("the window has room"));
+        }
+        for pending in window.iter_mut().flatten() {
+            let answer = loop {
+                client.poll();
+                if let Some(answer) = client.take(pending) {
+                    break answer;
+                }
+                std::thread::yield_now();
+            };
+            assert_eq!(answer, Ok([mark; 32]));
+        }
+    }
+}
+
+#[test]
+fn calls_allocate_nothing_in_the_steady_state() {
+    let name = format!("shm://no-allocation-{}?backend=write_imm", std::process::id());
+    let address: Address = name.parse().expect("an address");
+    let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
+    let server = server.serve(&address).expect("listen");
+    let options = ConnectionOptions::default().idle(IdlePolicy::default().park(false));
+    let connection = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
+    let mut client = SteadyPollClient::from_connection(connection.expect("connect"));
+    calls(&mut client, 400);
+    ARMED.store(true, Ordering::SeqCst);
+    calls(&mut client, 400);
+    ARMED.store(false, Ordering::SeqCst);
+    let allocations = ALLOCATIONS.load(Ordering::SeqCst);
+    assert_eq!(allocations, 0, "allocations of both ends in 14,000 calls");
+    drop(client);
+    server.shutdown();
+}

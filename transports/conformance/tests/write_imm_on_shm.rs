@@ -1,0 +1,27 @@
+//! The backend `write_imm` on the device `shm`: servers as threads of the test, then as processes.
+
+use std::sync::Arc;
+
+use farcall_transports_conformance::{
+    Fixture,
+    addresses::{AddressFixture, Placement},
+};
+
+fn fixture(placement: Placement) -> Arc<dyn Fixture> {
+    let fixture = AddressFixture::new("shm://conformance-", "write_imm")
+        .peer(env!("CARGO_BIN_EXE_farcall-conformance-peer"))
+        .placement(placement);
+    Arc::new(fixture)
+}
+
+mod threads {
+    use super::{Placement, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(Placement::SameProcess));
+}
+
+mod processes {
+    use super::{Placement, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(Placement::OtherProcess));
+}
