@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::client::Connection;
-use crate::codec::{self, Decode, DecodeError, Reader};
+use crate::codec::{self, Decode, Malformed, Reader};
 use crate::error::{CallError, RpcError};
 use crate::server::Reply;
 use crate::transport::Message;
@@ -73,11 +73,15 @@ pub enum Answer<'m> {
 pub fn read_value<T>(
     method: &'static str,
     answer: Answer<'_>,
-    value: impl FnOnce(Message<'_>) -> Result<T, DecodeError>,
+    value: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
 ) -> Result<T, RpcError> {
     match answer {
         Answer::Value(message) => {
-            value(message).map_err(|why| malformed_answer(method, "value", why))
+            let mut reader = Reader::of(&message);
+            match value(&mut reader) {
+                Ok(value) => Ok(value),
+                Err(_) => Err(malformed_answer(method, "value", reader)),
+            }
         }
         Answer::Service(_) => Err(RpcError::PeerMisbehaved {
             what: "a method that cannot fail was answered with an error of the service",
@@ -91,32 +95,40 @@ pub fn read_value<T>(
 pub fn read_result<T, E>(
     method: &'static str,
     answer: Answer<'_>,
-    value: impl FnOnce(Message<'_>) -> Result<T, DecodeError>,
-    error: impl FnOnce(Message<'_>) -> Result<E, DecodeError>,
+    value: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+    error: impl FnOnce(&mut Reader<'_>) -> Result<E, Malformed>,
 ) -> Result<T, CallError<E>> {
     match answer {
         Answer::Value(message) => {
-            value(message).map_err(|why| CallError::Rpc(malformed_answer(method, "value", why)))
+            let mut reader = Reader::of(&message);
+            match value(&mut reader) {
+                Ok(value) => Ok(value),
+                Err(_) => Err(CallError::Rpc(malformed_answer(method, "value", reader))),
+            }
         }
-        Answer::Service(message) => Err(match error(message) {
-            Ok(error) => CallError::Service(error),
-            Err(why) => CallError::Rpc(malformed_answer(method, "error", why)),
-        }),
+        Answer::Service(message) => {
+            let mut reader = Reader::of(&message);
+            Err(match error(&mut reader) {
+                Ok(error) => CallError::Service(error),
+                Err(_) => CallError::Rpc(malformed_answer(method, "error", reader)),
+            })
+        }
         Answer::Failed(why) => Err(CallError::Rpc(why)),
     }
 }
 
 /// Reads one side of an answer: a `T` in form `F`, and nothing after it.
 #[inline]
-pub fn side<F, T>(message: Message<'_>) -> Result<T, DecodeError>
+pub fn side<F, T>(message: &mut Reader<'_>) -> Result<T, Malformed>
 where
     F: for<'m> Decode<'m, T>,
 {
-    codec::decode::<F, T>(Reader::of(&message))
+    codec::whole::<F, T>(message)
 }
 
 #[cold]
-fn malformed_answer(method: &'static str, part: &'static str, why: DecodeError) -> RpcError {
+fn malformed_answer(method: &'static str, part: &'static str, reader: Reader<'_>) -> RpcError {
+    let why = reader.into_error();
     RpcError::Malformed { what: format!("the {part} that {method} answered: {why}").into() }
 }
 

@@ -6,7 +6,7 @@ use ::bytes::Bytes;
 use serde_bytes::ByteBuf;
 
 use super::writer::length_size;
-use super::{Decode, DecodeError, Encode, EncodeError, Piece, Reader, Writer};
+use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Piece, Reader, Writer};
 
 /// A byte string with its length in front.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ impl<T: ByteString + ?Sized> Encode<T> for Raw {
 
 impl<'m, T: FromPiece<'m>> Decode<'m, T> for Raw {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError> {
+    fn read(reader: &mut Reader<'m>) -> Result<T, Malformed> {
         let len = reader.take_length()?;
         Ok(T::from_piece(reader.take(len)?))
     }
@@ -154,7 +154,7 @@ impl<T: ByteString + ?Sized> Encode<T> for Whole {
 
 impl<'m, T: FromPiece<'m>> Decode<'m, T> for Whole {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError> {
+    fn read(reader: &mut Reader<'m>) -> Result<T, Malformed> {
         Ok(T::from_piece(reader.take_rest()))
     }
 }
@@ -187,15 +187,23 @@ impl<const N: usize> Encode<&[u8; N]> for Fixed {
 
 impl<'m, const N: usize> Decode<'m, &'m [u8; N]> for Fixed {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<&'m [u8; N], DecodeError> {
+    fn read(reader: &mut Reader<'m>) -> Result<&'m [u8; N], Malformed> {
         let bytes = reader.take(N)?.as_slice();
-        bytes.try_into().map_err(|_| DecodeError::ArrayLength { expected: N, found: bytes.len() })
+        match bytes.try_into() {
+            Ok(array) => Ok(array),
+            Err(_) => {
+                Err(reader.fail(DecodeError::ArrayLength { expected: N, found: bytes.len() }))
+            }
+        }
     }
 }
 
 impl<'m, const N: usize> Decode<'m, [u8; N]> for Fixed {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<[u8; N], DecodeError> {
-        <Fixed as Decode<'m, &'m [u8; N]>>::read(reader).copied()
+    fn read(reader: &mut Reader<'m>) -> Result<[u8; N], Malformed> {
+        match <Fixed as Decode<'m, &'m [u8; N]>>::read(reader) {
+            Ok(array) => Ok(*array),
+            Err(malformed) => Err(malformed),
+        }
     }
 }

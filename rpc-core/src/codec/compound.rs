@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::writer::length_size;
-use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
+use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer};
 
 /// An `Option` of a value in form `F`.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +36,11 @@ impl<T, F: Encode<T>> Encode<Option<T>> for Opt<F> {
 
 impl<'m, T, F: Decode<'m, T>> Decode<'m, Option<T>> for Opt<F> {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<Option<T>, DecodeError> {
+    fn read(reader: &mut Reader<'m>) -> Result<Option<T>, Malformed> {
         match reader.take_byte()? {
             0 => Ok(None),
             1 => Ok(Some(F::read(reader)?)),
-            _ => Err(DecodeError::Format("an option is neither none nor some")),
+            _ => Err(reader.fail(DecodeError::Format("an option is neither none nor some"))),
         }
     }
 }
@@ -87,12 +87,12 @@ impl<T, F: Encode<T>> Encode<Vec<T>> for Seq<F> {
 }
 
 impl<'m, T, F: Decode<'m, T>> Decode<'m, Vec<T>> for Seq<F> {
-    fn read(reader: &mut Reader<'m>) -> Result<Vec<T>, DecodeError> {
+    fn read(reader: &mut Reader<'m>) -> Result<Vec<T>, Malformed> {
         let len = reader.take_length()?;
         // Each element takes a byte or more, so a length that the message cannot hold is refused before any work;
         // memory is only taken for elements as they are found to be there.
         if len > reader.remaining() {
-            return Err(DecodeError::Truncated { missing: len - reader.remaining() });
+            return Err(reader.fail(DecodeError::Truncated { missing: len - reader.remaining() }));
         }
         const FIRST_ALLOCATION_BYTES: usize = 64 * 1024;
         let mut values =
@@ -121,7 +121,7 @@ macro_rules! tuple {
 
         impl<'m, $($type, $form: Decode<'m, $type>),*> Decode<'m, ($($type,)*)> for ($($form,)*) {
             #[inline]
-            fn read(reader: &mut Reader<'m>) -> Result<($($type,)*), DecodeError> {
+            fn read(reader: &mut Reader<'m>) -> Result<($($type,)*), Malformed> {
                 Ok(($($form::read(reader)?,)*))
             }
         }

@@ -51,7 +51,7 @@ impl<'r, 'm> Deserializer<'r, 'm> {
     /// An unsigned number of this many bits.
     #[inline]
     fn unsigned(&mut self, bits: u32) -> Result<u64, DecodeError> {
-        let first = self.reader.take_byte()?;
+        let first = self.reader.try_take_byte()?;
         if first < 0x80 {
             return Ok(u64::from(first));
         }
@@ -65,7 +65,7 @@ impl<'r, 'm> Deserializer<'r, 'm> {
     }
 
     fn wide(&mut self) -> Result<u128, DecodeError> {
-        let first = self.reader.take_byte()?;
+        let first = self.reader.try_take_byte()?;
         if first < 0x80 {
             return Ok(u128::from(first));
         }
@@ -76,7 +76,7 @@ impl<'r, 'm> Deserializer<'r, 'm> {
         let mut number = low;
         let mut shift = 7;
         loop {
-            let byte = self.reader.take_byte()?;
+            let byte = self.reader.try_take_byte()?;
             let part = u128::from(byte & 0x7f);
             if shift >= bits || part >> (bits - shift).min(7) != 0 {
                 return Err(DecodeError::Format("a number does not fit its type"));
@@ -91,14 +91,14 @@ impl<'r, 'm> Deserializer<'r, 'm> {
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let bytes = self.reader.take(N)?.as_slice();
+        let bytes = self.reader.try_take(N)?.as_slice();
         bytes.try_into().map_err(|_| DecodeError::ArrayLength { expected: N, found: bytes.len() })
     }
 
     #[inline]
     fn bytes(&mut self) -> Result<&'m [u8], DecodeError> {
-        let len = self.reader.take_length()?;
-        Ok(self.reader.take(len)?.as_slice())
+        let len = self.reader.try_take_length()?;
+        Ok(self.reader.try_take(len)?.as_slice())
     }
 
     #[inline]
@@ -136,12 +136,12 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 
     #[inline]
     fn deserialize_u8<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_u8(self.reader.take_byte()?)
+        visitor.visit_u8(self.reader.try_take_byte()?)
     }
 
     #[inline]
     fn deserialize_i8<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_i8(self.reader.take_byte()? as i8)
+        visitor.visit_i8(self.reader.try_take_byte()? as i8)
     }
 
     fn deserialize_u128<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -155,7 +155,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 
     #[inline]
     fn deserialize_bool<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        match self.reader.take_byte()? {
+        match self.reader.try_take_byte()? {
             0 => visitor.visit_bool(false),
             1 => visitor.visit_bool(true),
             _ => Err(DecodeError::Format("a bool is neither true nor false")),
@@ -202,7 +202,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 
     #[inline]
     fn deserialize_option<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        match self.reader.take_byte()? {
+        match self.reader.try_take_byte()? {
             0 => visitor.visit_none(),
             1 => self.nested(|inner| visitor.visit_some(inner)),
             _ => Err(DecodeError::Format("an option is neither none nor some")),
@@ -234,7 +234,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 
     #[inline]
     fn deserialize_seq<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let len = self.reader.take_length()?;
+        let len = self.reader.try_take_length()?;
         self.nested(|inner| visitor.visit_seq(inner.elements(len)))
     }
 
@@ -269,7 +269,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 
     #[inline]
     fn deserialize_map<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let len = self.reader.take_length()?;
+        let len = self.reader.try_take_length()?;
         self.nested(|inner| visitor.visit_map(inner.elements(len)))
     }
 

@@ -28,8 +28,8 @@ mod tests;
 pub use self::bytes::{ByteString, Fixed, FromPiece, Raw, Whole};
 pub use self::compound::{Opt, Seq};
 pub use self::error::{DecodeError, EncodeError};
-pub use self::payload::{As, Payload, decode, encode, encoded_len, part};
-pub use self::reader::{Piece, Reader};
+pub use self::payload::{As, Payload, decode, encode, encoded_len, part, whole};
+pub use self::reader::{Malformed, Piece, Reader};
 pub use self::serde::Serde;
 pub use self::writer::Writer;
 
@@ -45,5 +45,5 @@ pub trait Encode<T: ?Sized> {
 /// A form in which values of type `T` can be read from a message that lives for `'m`, from which they may borrow.
 pub trait Decode<'m, T> {
     /// Reads one value from the front of what is left of the message.
-    fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError>;
+    fn read(reader: &mut Reader<'m>) -> Result<T, Malformed>;
 }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
+use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer};
 
 /// What one message carries: a value in its form, or a tuple of such.
 pub trait Payload {
@@ -102,7 +102,16 @@ pub fn encode<P: Payload + ?Sized>(payload: &P, reserved: &mut [u8]) -> Result<(
 /// Reads one value in form `F`, which must take the whole message.
 #[inline]
 pub fn decode<'m, F: Decode<'m, T>, T>(mut message: Reader<'m>) -> Result<T, DecodeError> {
-    let value = F::read(&mut message)?;
+    match whole::<F, T>(&mut message) {
+        Ok(value) => Ok(value),
+        Err(_) => Err(message.into_error()),
+    }
+}
+
+/// Reads one value in form `F`, which must take all that is left.
+#[inline]
+pub fn whole<'m, F: Decode<'m, T>, T>(message: &mut Reader<'m>) -> Result<T, Malformed> {
+    let value = F::read(message)?;
     message.finish()?;
     Ok(value)
 }

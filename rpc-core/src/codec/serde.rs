@@ -4,7 +4,7 @@ use ::serde::{Deserialize, Serialize};
 use postcard::ser_flavors::{Flavor, Size};
 
 use super::deserializer::Deserializer;
-use super::{Decode, DecodeError, Encode, EncodeError, Reader, Writer};
+use super::{Decode, Encode, EncodeError, Malformed, Reader, Writer};
 
 /// The form of every type that is not a byte string: what its `Serialize` and `Deserialize` say.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,11 @@ impl<T: Serialize + ?Sized> Encode<T> for Serde {
 
 impl<'m, T: Deserialize<'m>> Decode<'m, T> for Serde {
     #[inline]
-    fn read(reader: &mut Reader<'m>) -> Result<T, DecodeError> {
-        T::deserialize(&mut Deserializer::new(reader))
+    fn read(reader: &mut Reader<'m>) -> Result<T, Malformed> {
+        match T::deserialize(&mut Deserializer::new(reader)) {
+            Ok(value) => Ok(value),
+            Err(why) => Err(reader.fail(why)),
+        }
     }
 }
 

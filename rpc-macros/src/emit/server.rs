@@ -107,8 +107,8 @@ fn arm(service: &Service, method: &Method) -> TokenStream {
         #id => {
             let mut __reader = #private::Reader::of(&__message);
             #(#reads)*
-            if let #private::Err(__why) = __reader.finish() {
-                return __reply.malformed(#name, "the end", __why);
+            if __reader.finish().is_err() {
+                return __reply.malformed(#name, "the end", __reader.into_error());
             }
             #call
         }
@@ -126,7 +126,7 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
     quote! {
         let #into: #ty = match #read {
             #private::Ok(__value) => __value,
-            #private::Err(__why) => return __reply.malformed(#method, #name, __why),
+            #private::Err(_) => return __reply.malformed(#method, #name, __reader.into_error()),
         };
     }
 }
