@@ -123,7 +123,7 @@ impl ServerTransport for Feeder {
         let answered = self.order.answered.load(Ordering::Relaxed);
         let found = (self.order.wanted.load(Ordering::Acquire) - answered).min(TURN_REQUESTS);
         for slot in 0..found as u32 {
-            let call = CallToken { client: 0, client_generation: 0, slot, generation: 0 };
+            let call = CallToken::new(0, 0, slot, 0);
             sink.request(call, Message::Borrowed(&self.request), &mut self.replies);
         }
         self.order.answered.store(answered + found, Ordering::Release);

@@ -3,24 +3,21 @@
 use crate::error::{Backpressure, RpcError};
 use crate::service::Answer;
 use crate::transport::Message;
-use zerocopy::byteorder::little_endian::U32;
+use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Length of the header of requests and of responses.
 pub(crate) const HEADER_BYTES: usize = 8;
 
-/// In front of the arguments.
+/// In front of the arguments: the method's id, then the timeout in microseconds. One word, written and read whole.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct RequestHeader {
-    method: U32,
-    timeout_us: U32,
-}
+#[repr(transparent)]
+pub(crate) struct RequestHeader(U64);
 
 impl RequestHeader {
     #[inline]
     pub(crate) fn new(method: u32, timeout_us: u32) -> Self {
-        RequestHeader { method: U32::new(method), timeout_us: U32::new(timeout_us) }
+        RequestHeader(U64::new(u64::from(timeout_us) << 32 | u64::from(method)))
     }
 
     /// Writes the header into the first bytes of a slot that was reserved with room for it.
@@ -37,13 +34,13 @@ impl RequestHeader {
 
     #[inline]
     pub(crate) fn method(self) -> u32 {
-        self.method.get()
+        self.0.get() as u32
     }
 
     /// Microseconds that the caller gives this call, from when it was sent; 0 is no deadline.
     #[inline]
     pub(crate) fn timeout_us(self) -> u32 {
-        self.timeout_us.get()
+        (self.0.get() >> 32) as u32
     }
 }
 

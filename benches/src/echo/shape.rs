@@ -14,7 +14,7 @@ pub(super) type Pending<T> = PendingCall<Result<T, RpcError>>;
 /// One size's way to call the service.
 pub(super) trait Shape {
     /// What a call answers.
-    type Output;
+    type Output: 'static;
 
     /// Calls and waits for the answer.
     fn call(&self, client: &mut EchoPollClient) -> Result<Self::Output, RpcError>;

@@ -1,11 +1,12 @@
 //! The calls of one connection that were started and not yet taken, and their deadlines.
 
 use crate::error::{FailureKind, RpcError, TransportFailure};
-use crate::service::Answer;
+use crate::service::{Answer, Method};
 use crate::time::Instant;
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
 use crate::wire;
 use bytes::Bytes;
+use core::any::Any;
 
 /// No call: in the table of slots.
 const NOBODY: u32 = u32::MAX;
@@ -40,7 +41,23 @@ struct Entry {
     slot: SlotId,
     timeout_ns: u64,
     deadline: Instant,
+    /// Makes the method's result of the answer; the token is too small to carry it.
+    read: Read,
     reply: Vec<u8>,
+}
+
+/// Reads an answer into an `Option` of the method's result type.
+pub(super) type Read = fn(Answer<'_>, &mut dyn Any);
+
+/// The [`Read`] of one method.
+#[inline]
+pub(super) fn read_into<M: Method>(answer: Answer<'_>, result: &mut dyn Any)
+where
+    M::Output: 'static,
+{
+    if let Some(result) = result.downcast_mut::<Option<M::Output>>() {
+        *result = Some(M::read(answer));
+    }
 }
 
 enum State {
@@ -62,6 +79,7 @@ impl Calls {
             slot: SlotId { index: 0, generation: 0 },
             timeout_ns: 0,
             deadline: Instant::FAR_FUTURE,
+            read: |_, _| {},
             reply: Vec::new(),
         };
         Calls {
@@ -105,12 +123,13 @@ impl Calls {
 
     /// A call leaves in this slot; the caller has asked [`has_room`](Self::has_room). Gives its token.
     #[inline]
-    pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64) -> (u32, u32) {
+    pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64, read: Read) -> (u32, u32) {
         let index = self.free.pop().expect("asked for room before");
         let entry = &mut self.entries[index as usize];
         entry.state = State::Waiting;
         entry.slot = slot;
         entry.timeout_ns = timeout_ns;
+        entry.read = read;
         entry.deadline = Instant::FAR_FUTURE;
         self.by_slot[slot.index as usize] = Posted { generation: slot.generation, call: index };
         if self.unstamped.len() == self.capacity {
@@ -173,27 +192,23 @@ impl Calls {
 
     /// The answer of a call, if it has come, made into what the call returns.
     #[inline]
-    pub(super) fn take<R>(
-        &mut self,
-        index: u32,
-        generation: u32,
-        read: fn(Answer<'_>) -> R,
-    ) -> Option<R> {
+    pub(super) fn take<R: 'static>(&mut self, index: u32, generation: u32) -> Option<R> {
         let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
-        let answer = match &mut entry.state {
+        let mut result: Option<R> = None;
+        match &mut entry.state {
             State::Free | State::Waiting => return None,
-            State::Replied => wire::open_response(Message::Borrowed(&entry.reply)),
-            State::RepliedOwned(bytes) => {
-                wire::open_response(Message::Owned(core::mem::take(bytes)))
+            State::Replied => {
+                let message = Message::Borrowed(&entry.reply);
+                (entry.read)(wire::open_response(message), &mut result);
             }
-            State::Failed(_) => match core::mem::replace(&mut entry.state, State::Free) {
-                State::Failed(error) => Answer::Failed(error),
-                _ => return None,
-            },
-        };
-        let result = read(answer);
+            State::RepliedOwned(bytes) => {
+                let message = Message::Owned(core::mem::take(bytes));
+                (entry.read)(wire::open_response(message), &mut result);
+            }
+            State::Failed(error) => (entry.read)(Answer::Failed(error.clone()), &mut result),
+        }
         self.release(index);
-        Some(result)
+        result
     }
 
     /// Forgets a call. Gives the slot that is still in flight, to be abandoned.

@@ -1,6 +1,6 @@
 //! A connection that its thread drives.
 
-use super::calls::Calls;
+use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
 use crate::codec::{self, Payload};
 use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
@@ -134,14 +134,17 @@ impl Connection {
     pub fn start<M: Method, P: Payload + ?Sized>(
         &mut self,
         arguments: &P,
-    ) -> Result<PendingCall<M::Output>, RpcError> {
+    ) -> Result<PendingCall<M::Output>, RpcError>
+    where
+        M::Output: 'static,
+    {
         if !self.calls.has_room() {
             return Err(RpcError::Overloaded(Backpressure::Calls));
         }
         let slot = self.post::<M, P>(arguments)?;
         self.unflushed = true;
-        let (index, generation) = self.calls.start(slot, self.timeout_ns);
-        Ok(PendingCall { index, generation, read: M::read })
+        let (index, generation) = self.calls.start(slot, self.timeout_ns, read_into::<M>);
+        Ok(PendingCall::new(index, generation))
     }
 
     /// Sends what was started, takes in what arrived, ends what is past its deadline.
@@ -172,19 +175,19 @@ impl Connection {
 
     /// The result of a started call, once it has ended; `None` before, and after it was taken.
     #[inline]
-    pub fn take<R>(&mut self, pending: &mut PendingCall<R>) -> Option<R> {
-        self.calls.take(pending.index, pending.generation, pending.read)
+    pub fn take<R: 'static>(&mut self, pending: &mut PendingCall<R>) -> Option<R> {
+        self.calls.take(pending.index(), pending.generation())
     }
 
     /// Polls until a started call has ended.
-    pub fn wait<R>(&mut self, mut pending: PendingCall<R>) -> Option<R> {
+    pub fn wait<R: 'static>(&mut self, mut pending: PendingCall<R>) -> Option<R> {
         let mut idler = Idler::new(self.idle);
         loop {
             let progress = self.poll();
             if let Some(result) = self.take(&mut pending) {
                 return Some(result);
             }
-            if !self.calls.is_waiting(pending.index, pending.generation) {
+            if !self.calls.is_waiting(pending.index(), pending.generation()) {
                 return None; // taken or cancelled before
             }
             if !progress.is_idle() {
@@ -199,7 +202,7 @@ impl Connection {
 
     /// Gives a started call up: its answer is dropped when it comes, and the server is told not to work on it.
     pub fn cancel<R>(&mut self, pending: PendingCall<R>) {
-        if let Some(slot) = self.calls.cancel(pending.index, pending.generation) {
+        if let Some(slot) = self.calls.cancel(pending.index(), pending.generation()) {
             self.transport.abandon(slot);
             self.unflushed = true;
         }

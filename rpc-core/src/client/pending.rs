@@ -1,7 +1,7 @@
 //! The token of a started call.
 
-use crate::service::Answer;
 use core::fmt;
+use core::marker::PhantomData;
 
 /// A started call of a [`Connection`](super::Connection): give it to `take` until it answers, or to `cancel`.
 ///
@@ -9,13 +9,30 @@ use core::fmt;
 /// `take` or `cancel` holds one of the connection's places until the connection is dropped.
 #[must_use = "an answer that is not taken holds its place in the connection; take or cancel it"]
 pub struct PendingCall<R> {
-    pub(super) index: u32,
-    pub(super) generation: u32,
-    pub(super) read: fn(Answer<'_>) -> R,
+    /// Index and generation in one word, which moves in a register.
+    id: u64,
+    result: PhantomData<fn() -> R>,
+}
+
+impl<R> PendingCall<R> {
+    #[inline]
+    pub(super) fn new(index: u32, generation: u32) -> Self {
+        PendingCall { id: u64::from(generation) << 32 | u64::from(index), result: PhantomData }
+    }
+
+    #[inline]
+    pub(super) fn index(&self) -> u32 {
+        self.id as u32
+    }
+
+    #[inline]
+    pub(super) fn generation(&self) -> u32 {
+        (self.id >> 32) as u32
+    }
 }
 
 impl<R> fmt::Debug for PendingCall<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingCall({}.{})", self.index, self.generation)
+        write!(f, "PendingCall({}.{})", self.index(), self.generation())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::context::CallContext;
 use super::executor::{Executor, Task};
-use super::reply::Reply;
+use super::reply::{Open, Reply};
 use super::table::{Table, Target};
 use super::turn::{Cancel, Turn};
 use crate::service::Service;
@@ -154,7 +154,8 @@ impl RequestSink for Sink<'_> {
         };
         let now = self.turn.now;
         let task = Task::new(call, row, arrived, deadline);
-        let reply = Reply::new(task, replies, self.turn, Some(self.executor));
+        let mut open = Open::new(task, replies, self.turn, Some(self.executor));
+        let reply = open.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
             return reply.no_such_method(method);
         };

@@ -7,7 +7,7 @@
 use super::CancelPolicy;
 use super::context::CallContext;
 use super::pool::{Pool, TypedPool};
-use super::reply::Reply;
+use super::reply::{Open, Reply};
 use super::turn::{Cancel, Turn};
 use crate::time::Instant;
 use crate::transport::{CallToken, Replies, Unpark};
@@ -247,7 +247,7 @@ impl Executor {
             tracing::error!("dropping an async handler panicked; the server goes on");
         }
         if let Some(task) = task {
-            Reply::new(task, replies, turn, None).fail_with(status);
+            Open::new(task, replies, turn, None).reply().fail_with(status);
         }
     }
 
@@ -274,8 +274,8 @@ impl Executor {
     pub(super) fn cancel(&mut self, wish: &Cancel, turn: &mut Turn, replies: &mut dyn Replies) {
         let meant = |task: &Task| {
             let call = &task.call;
-            (call.client, call.client_generation) == (wish.client, wish.client_generation)
-                && wish.slot.is_none_or(|slot| slot == (call.slot, call.generation))
+            (call.client(), call.client_generation()) == (wish.client, wish.client_generation)
+                && wish.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
         };
         match self.policy {
             CancelPolicy::Abort => {

@@ -1,7 +1,7 @@
 //! Futures of one type, in boxes that are used again.
 
 use super::executor::Task;
-use super::reply::Reply;
+use super::reply::{Open, Reply};
 use super::turn::Turn;
 use crate::transport::Replies;
 use core::any::Any;
@@ -80,7 +80,7 @@ where
         let Some(future) = entry.future.as_mut().as_pin_mut() else { return true };
         let Poll::Ready(output) = future.poll(cx) else { return false };
         if let (Some(finish), Some(task)) = (entry.finish.take(), task.take()) {
-            finish(output, Reply::new(task, replies, turn, None));
+            finish(output, Open::new(task, replies, turn, None).reply());
         }
         true
     }

@@ -15,6 +15,12 @@ const MAX_TEXT_BYTES: usize = 240;
 /// The right, and the duty, to answer one call: each method consumes it. Dropped without an answer (a handler that
 /// panics does so), it answers [`HandlerPanicked`](crate::RpcError::HandlerPanicked).
 pub struct Reply<'a> {
+    open: &'a mut Open<'a>,
+}
+
+/// A call that is to be answered, and what answers it. A reply is a reference to it, so that it moves in a register:
+/// see [`CallToken`] for what moving it through memory would cost.
+pub(super) struct Open<'a> {
     /// None once answered.
     call: Option<CallToken>,
     row: u32,
@@ -25,7 +31,7 @@ pub struct Reply<'a> {
     executor: Option<&'a mut Executor>,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> Open<'a> {
     #[inline]
     pub(super) fn new(
         task: Task,
@@ -34,9 +40,17 @@ impl<'a> Reply<'a> {
         executor: Option<&'a mut Executor>,
     ) -> Self {
         let Task { call, row, arrived, deadline, .. } = task;
-        Reply { call: Some(call), row, arrived, deadline, replies, turn, executor }
+        Open { call: Some(call), row, arrived, deadline, replies, turn, executor }
     }
 
+    /// The duty to answer it.
+    #[inline]
+    pub(super) fn reply(&'a mut self) -> Reply<'a> {
+        Reply { open: self }
+    }
+}
+
+impl Reply<'_> {
     /// Answers with the method's value, written straight into the registered memory that it leaves from.
     #[inline]
     pub fn value<P: Payload + ?Sized>(mut self, payload: &P) {
@@ -72,13 +86,13 @@ impl<'a> Reply<'a> {
         F: Future + 'static,
         D: FnOnce(F::Output, Reply<'_>) + 'static,
     {
-        let Some(executor) = self.executor.take() else { return };
+        let Some(executor) = self.open.executor.take() else { return };
         if !executor.has_room() {
             return self.fail(Status::Overloaded, &[]);
         }
-        if let Some(call) = self.call.take() {
-            let task = Task::new(call, self.row, self.arrived, self.deadline);
-            executor.spawn(task, future, finish, self.turn, self.replies);
+        if let Some(call) = self.open.call.take() {
+            let task = Task::new(call, self.open.row, self.open.arrived, self.open.deadline);
+            executor.spawn(task, future, finish, self.open.turn, self.open.replies);
         }
     }
 
@@ -94,8 +108,8 @@ impl<'a> Reply<'a> {
             Ok(len) => len + HEADER_BYTES,
             Err(error) => return self.unencodable(error),
         };
-        let Some(call) = &self.call else { return };
-        match self.replies.reserve(call, len) {
+        let Some(call) = &self.open.call else { return };
+        match self.open.replies.reserve(call, len) {
             Ok(bytes) => {
                 status.write(bytes);
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
@@ -109,20 +123,20 @@ impl<'a> Reply<'a> {
 
     #[inline]
     fn post(&mut self, status: Status, len: usize) {
-        if let Some(call) = self.call.take() {
-            self.replies.post(call, len);
+        if let Some(call) = self.open.call.take() {
+            self.open.replies.post(call, len);
             self.count(status);
         }
     }
 
     #[inline]
     fn count(&mut self, status: Status) {
-        self.turn.counters.ended(self.row, status);
-        if self.arrived == self.turn.arrival() {
-            self.turn.answered_in_place(self.row);
+        self.open.turn.counters.ended(self.open.row, status);
+        if self.open.arrived == self.open.turn.arrival() {
+            self.open.turn.answered_in_place(self.open.row);
         } else {
-            let nanos = (self.turn.now - self.arrived).as_nanos() as u64;
-            self.turn.counters.latency(self.row, nanos, 1);
+            let nanos = (self.open.turn.now - self.open.arrived).as_nanos() as u64;
+            self.open.turn.counters.latency(self.open.row, nanos, 1);
         }
     }
 
@@ -142,7 +156,7 @@ impl<'a> Reply<'a> {
                 self.fail(Status::TooLarge, &body);
             }
             ReserveError::Closed => {
-                self.call = None;
+                self.open.call = None;
                 self.count(Status::Cancelled);
             }
             ReserveError::Backpressure(_) => {
@@ -151,10 +165,16 @@ impl<'a> Reply<'a> {
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
                     return self.unencodable(error);
                 }
-                if let Some(call) = self.call.take() {
-                    self.turn.defer(call, bytes, self.row, status);
-                }
+                self.defer(bytes, status);
             }
+        }
+    }
+
+    /// The answer leaves when there is memory, or room in the send queue.
+    #[cold]
+    fn defer(&mut self, bytes: Vec<u8>, status: Status) {
+        if let Some(call) = self.open.call.take() {
+            self.open.turn.defer(call, bytes, self.open.row, status);
         }
     }
 
@@ -173,17 +193,26 @@ impl<'a> Reply<'a> {
     /// Answers with an error; if the whole body has no room, with as much of it as always has.
     #[cold]
     fn fail(&mut self, status: Status, body: &[u8]) {
-        let Some(call) = &self.call else { return };
+        let Some(call) = &self.open.call else { return };
         let always = body.len().min(MIN_REPLY_BYTES - HEADER_BYTES);
         for body in [body, &body[..always]] {
-            if let Ok(bytes) = self.replies.reserve(call, HEADER_BYTES + body.len()) {
-                status.write(bytes);
-                bytes[HEADER_BYTES..].copy_from_slice(body);
-                return self.post(status, HEADER_BYTES + body.len());
+            match self.open.replies.reserve(call, HEADER_BYTES + body.len()) {
+                Ok(bytes) => {
+                    status.write(bytes);
+                    bytes[HEADER_BYTES..].copy_from_slice(body);
+                    return self.post(status, HEADER_BYTES + body.len());
+                }
+                Err(ReserveError::Backpressure(_)) => {
+                    let mut bytes = vec![0; HEADER_BYTES + always];
+                    status.write(&mut bytes);
+                    bytes[HEADER_BYTES..].copy_from_slice(&body[..always]);
+                    return self.defer(bytes, status);
+                }
+                Err(ReserveError::TooLarge { .. } | ReserveError::Closed) => {}
             }
         }
         // Only a client that is gone has no room for the least answer.
-        self.call = None;
+        self.open.call = None;
         self.count(status);
     }
 }
@@ -191,7 +220,7 @@ impl<'a> Reply<'a> {
 impl Drop for Reply<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.call.is_some() {
+        if self.open.call.is_some() {
             self.fail(Status::HandlerPanicked, &[]);
         }
     }
@@ -199,6 +228,6 @@ impl Drop for Reply<'_> {
 
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("call", &self.call).finish_non_exhaustive()
+        f.debug_struct("Reply").field("call", &self.open.call).finish_non_exhaustive()
     }
 }

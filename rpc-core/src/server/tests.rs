@@ -57,7 +57,7 @@ fn client(net: &Loopback) -> Connection {
 }
 
 impl Bench {
-    fn start<M: Method<Output = R>, R>(&mut self, arguments: &[u8]) -> PendingCall<R> {
+    fn start<M: Method<Output = R>, R: 'static>(&mut self, arguments: &[u8]) -> PendingCall<R> {
         let call = self.client.start::<M, _>(&bytes(arguments)).expect("room");
         self.client.poll();
         call
@@ -72,12 +72,12 @@ impl Bench {
         progress
     }
 
-    fn take<R>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
+    fn take<R: 'static>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
         self.client.poll();
         self.client.take(call)
     }
 
-    fn call<M: Method<Output = R>, R>(&mut self, arguments: &[u8]) -> R {
+    fn call<M: Method<Output = R>, R: 'static>(&mut self, arguments: &[u8]) -> R {
         let mut call = self.start::<M, R>(arguments);
         self.turn();
         self.take(&mut call).expect("answered in one turn")

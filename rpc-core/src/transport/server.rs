@@ -8,16 +8,50 @@ use std::sync::Arc;
 /// The right to answer one request.
 ///
 /// Not `Copy`: each request is answered once. Indices and generations are the transport's own; core only compares them.
+///
+/// It travels in two registers. Through memory it would be written in parts and read whole, and such a read waits until
+/// every earlier store has left the core, those to lines that the peer's core holds included.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallToken {
+    client: u64,
+    slot: u64,
+}
+
+#[inline]
+const fn join(index: u32, generation: u32) -> u64 {
+    (generation as u64) << 32 | index as u64
+}
+
+impl CallToken {
+    /// The token of a request in this use of a slot, of this connection under a client's index.
+    #[inline]
+    pub const fn new(client: u32, client_generation: u32, slot: u32, generation: u32) -> Self {
+        CallToken { client: join(client, client_generation), slot: join(slot, generation) }
+    }
+
     /// Which client of this thread.
-    pub client: u32,
+    #[inline]
+    pub const fn client(&self) -> u32 {
+        self.client as u32
+    }
+
     /// Which connection under that index.
-    pub client_generation: u32,
+    #[inline]
+    pub const fn client_generation(&self) -> u32 {
+        (self.client >> 32) as u32
+    }
+
     /// Which slot of that client.
-    pub slot: u32,
+    #[inline]
+    pub const fn slot(&self) -> u32 {
+        self.slot as u32
+    }
+
     /// Which use of that slot.
-    pub generation: u32,
+    #[inline]
+    pub const fn generation(&self) -> u32 {
+        (self.slot >> 32) as u32
+    }
 }
 
 /// One server thread's connections. The acceptor hands it new ones; it drops a client that dies or misbehaves, alone.

@@ -447,12 +447,7 @@ impl ServerTransport for ServerEnd {
                 if let Some(client) = &mut self.desk.clients[index] {
                     client.unanswered.push(id);
                 }
-                let call = CallToken {
-                    client: index as u32,
-                    client_generation: 0,
-                    slot: id.index,
-                    generation: id.generation,
-                };
+                let call = CallToken::new(index as u32, 0, id.index, id.generation);
                 sink.request(call, Message::Borrowed(&bytes), &mut self.desk);
                 link.wires().buffers.push(bytes);
             }
@@ -515,14 +510,14 @@ impl Replies for Desk {
         if len > 32 && self.place.no_reply_memory.load(Ordering::SeqCst) {
             return Err(Backpressure::Memory.into());
         }
-        let client = self.clients[call.client as usize].as_mut().ok_or(ReserveError::Closed)?;
+        let client = self.clients[call.client() as usize].as_mut().ok_or(ReserveError::Closed)?;
         client.reserved.resize(len, 0x5a);
         Ok(&mut client.reserved)
     }
 
     fn post(&mut self, call: CallToken, len: usize) {
-        let client = self.clients[call.client as usize].as_mut().expect("reserved before");
-        let id = SlotId { index: call.slot, generation: call.generation };
+        let client = self.clients[call.client() as usize].as_mut().expect("reserved before");
+        let id = SlotId { index: call.slot(), generation: call.generation() };
         let at = client.unanswered.iter().position(|other| *other == id);
         client.unanswered.swap_remove(at.expect("each request is answered once"));
         let mut wires = client.link.wires();

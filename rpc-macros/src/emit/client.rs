@@ -95,7 +95,7 @@ pub(super) fn poll(service: &Service) -> TokenStream {
         quote! {
             /// The outcome of a call that was started, once it has ended; `None` before, and once it was taken.
             #[inline]
-            pub fn take<__R>(&mut self, call: &mut #private::PendingCall<__R>) -> #private::Option<__R> {
+            pub fn take<__R: 'static>(&mut self, call: &mut #private::PendingCall<__R>) -> #private::Option<__R> {
                 self.connection.take(call)
             }
         }

@@ -278,10 +278,10 @@ impl Clients {
 /// The entry of a call, if its client and slot are still what they were.
 #[inline]
 fn find<'e>(entries: &'e mut [Option<Box<Entry>>], call: &CallToken) -> Option<&'e mut Entry> {
-    let entry = entries.get_mut(call.client as usize)?.as_deref_mut()?;
-    let slot = entry.slots.get(call.slot as usize)?;
-    let same = entry.generation == call.client_generation
-        && slot.generation == call.generation
+    let entry = entries.get_mut(call.client() as usize)?.as_deref_mut()?;
+    let slot = entry.slots.get(call.slot() as usize)?;
+    let same = entry.generation == call.client_generation()
+        && slot.generation == call.generation()
         && slot.phase == Phase::Busy;
     same.then_some(entry)
 }
@@ -293,8 +293,8 @@ impl Replies for Clients {
         if len > entry.max_small {
             return reserve_large(entry, &self.budget, &mut self.starved, call, len);
         }
-        entry.slots[call.slot as usize].large_reply = false;
-        match entry.link.stage(call.slot) {
+        entry.slots[call.slot() as usize].large_reply = false;
+        match entry.link.stage(call.slot()) {
             Some(staged) => Ok(&mut staged[HEADER_BYTES..HEADER_BYTES + len]),
             None => Err(Backpressure::SendQueue.into()),
         }
@@ -303,16 +303,16 @@ impl Replies for Clients {
     #[inline]
     fn post(&mut self, call: CallToken, len: usize) {
         let Some(entry) = find(&mut self.entries, &call) else { return };
-        let slot = &mut entry.slots[call.slot as usize];
+        let slot = &mut entry.slots[call.slot() as usize];
         if slot.large_reply {
             post_large(entry, &call, len);
         } else {
             slot.phase = Phase::Idle;
-            entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
+            entry.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
         }
         if !entry.dirty {
             entry.dirty = true;
-            self.dirty.push(call.client);
+            self.dirty.push(call.client());
         }
     }
 
@@ -344,8 +344,8 @@ fn reserve_large<'e>(
         *starved = true;
         return Err(Backpressure::Memory.into());
     };
-    entry.slots[call.slot as usize].large_reply = true;
-    let large = entry.large(call.slot);
+    entry.slots[call.slot() as usize].large_reply = true;
+    let large = entry.large(call.slot());
     *large = Large::Reply(buffer);
     match large {
         Large::Reply(buffer) => Ok(buffer),
@@ -355,16 +355,16 @@ fn reserve_large<'e>(
 
 #[cold]
 fn post_large(entry: &mut Entry, call: &CallToken, len: usize) {
-    let Large::Reply(mut buffer) = entry.take_large(call.slot) else { return };
-    let slot = &mut entry.slots[call.slot as usize];
+    let Large::Reply(mut buffer) = entry.take_large(call.slot()) else { return };
+    let slot = &mut entry.slots[call.slot() as usize];
     slot.large_reply = false;
     if len <= entry.max_small {
         // The answer came out shorter than was reserved.
         slot.phase = Phase::Idle;
-        if let Some(staged) = entry.link.stage(call.slot) {
+        if let Some(staged) = entry.link.stage(call.slot()) {
             staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer[..len]);
         }
-        entry.link.post(call.slot, call.generation, Kind::Inline, HEADER_BYTES + len);
+        entry.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
         return;
     }
     buffer.set_len(len);
@@ -375,6 +375,6 @@ fn post_large(entry: &mut Entry, call: &CallToken, len: usize) {
     entry.held += len as u64;
     // When is not known here; the next look at stalled clients dates it.
     entry.moved = Instant::ZERO;
-    *entry.large(call.slot) = Large::Reply(buffer);
-    entry.link.post_control(call.slot, call.generation, Kind::Lent, lent.as_bytes());
+    *entry.large(call.slot()) = Large::Reply(buffer);
+    entry.link.post_control(call.slot(), call.generation(), Kind::Lent, lent.as_bytes());
 }

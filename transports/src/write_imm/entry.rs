@@ -113,12 +113,8 @@ impl Entry {
     /// The right to answer what is in this slot now.
     #[inline]
     pub(crate) fn token(&self, slot: u32) -> CallToken {
-        CallToken {
-            client: self.client,
-            client_generation: self.generation,
-            slot,
-            generation: self.slots[slot as usize].generation,
-        }
+        let generation = self.slots[slot as usize].generation;
+        CallToken::new(self.client, self.generation, slot, generation)
     }
 
     pub(crate) fn large(&mut self, slot: u32) -> &mut Large {

@@ -46,7 +46,7 @@ fn a_new_client_of_the_same_number_does_not_get_old_answers() {
     host.run(&mut [&mut second], |host, _| host.desk.held.len() == 2);
     let (old, _) = host.desk.held.pop_front().unwrap();
     let (new, _) = host.desk.held.pop_front().unwrap();
-    assert_eq!(old.client, new.client);
+    assert_eq!(old.client(), new.client());
     assert_eq!(answer(old, b"old", host.transport.replies()), Err(ReserveError::Closed));
     answer(new, b"new", host.transport.replies()).unwrap();
     host.settle(&mut [&mut second]);
