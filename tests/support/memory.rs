@@ -283,12 +283,7 @@ impl ServerTransport for Server {
         let arrived = std::mem::take(&mut self.answers.link.state().requests);
         let link = self.answers.link.clone();
         for (client, slot, bytes) in &arrived {
-            let call = CallToken {
-                client: *client,
-                client_generation: 0,
-                slot: slot.index,
-                generation: slot.generation,
-            };
+            let call = CallToken::new(*client, 0, slot.index, slot.generation);
             link.message(bytes, |message| sink.request(call, message, &mut self.answers));
         }
         progress(arrived.len())
@@ -321,16 +316,16 @@ impl ServerTransport for Server {
 impl Replies for Answers {
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         check(len)?;
-        let bytes = self.reserved.entry((call.client, call.slot)).or_default();
+        let bytes = self.reserved.entry((call.client(), call.slot())).or_default();
         *bytes = vec![0xEE; len];
         Ok(bytes)
     }
 
     fn post(&mut self, call: CallToken, len: usize) {
-        let bytes = self.reserved.remove(&(call.client, call.slot)).unwrap();
+        let bytes = self.reserved.remove(&(call.client(), call.slot())).unwrap();
         assert_eq!(bytes.len(), len);
-        let slot = SlotId { index: call.slot, generation: call.generation };
-        self.link.state().replies.entry(call.client).or_default().push_back((slot, bytes));
+        let slot = SlotId { index: call.slot(), generation: call.generation() };
+        self.link.state().replies.entry(call.client()).or_default().push_back((slot, bytes));
         self.link.changed.notify_all();
     }
 
