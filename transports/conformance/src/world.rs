@@ -267,7 +267,11 @@ impl World<'_> {
 
     /// The outcome of a call that was started.
     #[track_caller]
-    pub fn finish<P: PollClient, R>(&self, client: &mut P, mut pending: PendingCall<R>) -> R {
+    pub fn finish<P: PollClient, R: 'static>(
+        &self,
+        client: &mut P,
+        mut pending: PendingCall<R>,
+    ) -> R {
         self.until("a call has ended", || {
             client.connection().poll();
             client.connection().take(&mut pending)
