@@ -280,7 +280,7 @@ impl World<'_> {
 
     /// The outcome of a call that was started by one of several clients; all are polled.
     #[track_caller]
-    pub fn finish_among<P: PollClient, R>(
+    pub fn finish_among<P: PollClient, R: 'static>(
         &self,
         clients: &mut [P],
         which: usize,
