@@ -296,7 +296,7 @@ impl World<'_> {
 
     /// Starts a call and waits for its outcome.
     #[track_caller]
-    pub fn call<P: PollClient, T, E: From<RpcError>>(
+    pub fn call<P: PollClient, T: 'static, E: From<RpcError> + 'static>(
         &self,
         client: &mut P,
         start: impl FnMut(&mut P) -> Result<PendingCall<Result<T, E>>, RpcError>,
@@ -335,7 +335,7 @@ impl World<'_> {
 
     /// Starts a call with a deadline of its own, and waits for its outcome.
     #[track_caller]
-    pub fn call_within<P: PollClient, T, E: From<RpcError>>(
+    pub fn call_within<P: PollClient, T: 'static, E: From<RpcError> + 'static>(
         &self,
         client: &mut P,
         deadline: Duration,
