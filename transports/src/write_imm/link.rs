@@ -7,7 +7,7 @@ use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, PostError, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
 use farcall_verbs::{WorkCompletion, WorkRequest, WriteRequest};
 
-use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header};
+use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
 use super::send_queue::SendQueue;
 use super::setup::Sizes;
 
@@ -45,6 +45,7 @@ pub(crate) struct Link {
     send_queue: SendQueue,
     max_inline: usize,
     slot_bytes: usize,
+    stride: u64,
     client: u32,
     /// Receives that were consumed and not yet posted again.
     consumed: u32,
@@ -75,7 +76,7 @@ impl Link {
     ) -> Link {
         let window = sizes.window as usize;
         assert!(buffers.len() >= window + sizes.send_depth as usize);
-        assert!(peer_slots.len >= u64::from(sizes.window) * u64::from(sizes.slot));
+        assert!(peer_slots.len >= sizes.slots_bytes());
         let spare = buffers.split_off(window);
         Link {
             qp,
@@ -83,6 +84,7 @@ impl Link {
             send_queue: SendQueue::new(sizes.send_depth),
             max_inline: sizes.max_inline,
             slot_bytes: sizes.slot as usize,
+            stride: stride(sizes.slot).into(),
             client,
             consumed: 0,
             replenish_at: (sizes.recv_depth / 4).max(1),
@@ -151,8 +153,7 @@ impl Link {
         if len > self.max_inline || self.urgent || self.send_queue.room() == 0 {
             return self.push(Post { imm, slot, len: len as u32 });
         }
-        let Ok(remote) = self.peer_slots.slice(slot as u64 * self.slot_bytes as u64, len as u64)
-        else {
+        let Ok(remote) = self.peer_slots.slice(u64::from(slot) * self.stride, len as u64) else {
             return;
         };
         let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
@@ -210,7 +211,7 @@ impl Link {
                 break;
             }
             let len = post.len as usize;
-            let offset = post.slot as u64 * self.slot_bytes as u64;
+            let offset = u64::from(post.slot) * self.stride;
             let Ok(remote) = self.peer_slots.slice(offset, len as u64) else { break };
             let staged = &mut self.staging[post.slot as usize];
             let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
@@ -329,7 +330,7 @@ impl Link {
             return None;
         }
         let message = &mut scratch[..len];
-        self.slots.copy_out(slot as usize * self.slot_bytes, message);
+        self.slots.copy_out(slot as usize * self.stride as usize, message);
         Some(message)
     }
 }

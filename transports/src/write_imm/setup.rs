@@ -8,7 +8,7 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::layout::MAX_CLIENTS;
+use super::layout::{MAX_CLIENTS, stride};
 use super::link::{Link, work_id};
 use crate::backend::SetupError;
 use crate::handshake::Terms;
@@ -55,6 +55,11 @@ impl Sizes {
         }
     }
 
+    /// Bytes of all slots of one end.
+    pub(crate) fn slots_bytes(&self) -> u64 {
+        u64::from(self.window) * u64::from(stride(self.slot))
+    }
+
     /// Completions that one connection may have outstanding: an entry for each receive, and for each
     /// signaled work request (all of them while it is flushed).
     pub(crate) fn completions(&self) -> usize {
@@ -93,8 +98,7 @@ impl Port {
         let sizes = Sizes::new(terms, device.caps());
         // A domain for each connection: no client's key opens another client's memory.
         let pd = device.alloc_pd()?;
-        let bytes = sizes.window as usize * sizes.slot as usize;
-        let slots = pd.alloc_shared(bytes, Access::REMOTE_WRITE)?;
+        let slots = pd.alloc_shared(sizes.slots_bytes() as usize, Access::REMOTE_WRITE)?;
         let config = QueuePairConfig::new(QpType::Rc, cq, cq)
             .max_send_wr(sizes.send_depth as usize)
             .max_recv_wr(sizes.recv_depth as usize);
@@ -130,7 +134,7 @@ impl Port {
             .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
         let recv_depth = self.sizes.recv_depth;
         self.sizes = Sizes { recv_depth, ..Sizes::new(terms, device.caps()) };
-        if peer.slots.len < u64::from(terms.window) * u64::from(terms.slot) {
+        if peer.slots.len < self.sizes.slots_bytes() {
             return Err(SetupError::Misbehaved("its slots are fewer than the window"));
         }
         if side == Side::Client {
@@ -140,7 +144,7 @@ impl Port {
             self.client = peer.client;
         }
         let count = (self.sizes.window + self.sizes.send_depth) as usize;
-        let size = self.sizes.slot as usize;
+        let size = stride(self.sizes.slot) as usize;
         let pool = self.pd.alloc_private(count * size)?.into_pool(size);
         let buffers: Vec<_> = std::iter::from_fn(|| pool.take()).take(count).collect();
         self.qp.connect(&endpoint, &ConnectOptions::default().setup_timeout(timeout))?;

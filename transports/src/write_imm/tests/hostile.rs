@@ -8,7 +8,7 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use super::super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Op, put_header};
+use super::super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
 use super::pair::{BOUND, Caller, Host, limits};
 use crate::backend::BackendKind;
 
@@ -35,7 +35,8 @@ impl Rogue {
         let cq = host.device.create_cq(512, None).unwrap();
         let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &cq, &cq)).unwrap();
         qp.post_recvs(0..64).unwrap();
-        let slots = pd.alloc_shared(4 * 256, Access::REMOTE_WRITE).unwrap().remote();
+        let slots =
+            pd.alloc_shared(4 * stride(256) as usize, Access::REMOTE_WRITE).unwrap().remote();
         let setup = Setup { endpoint: qp.endpoint().to_bytes().to_vec(), slots, client: 0 };
         (qp, cq, pd, setup)
     }
@@ -51,7 +52,7 @@ impl Rogue {
     }
 
     fn write(&mut self, slot: u32, bytes: &[u8], imm: u32) {
-        let remote = self.slots.slice(u64::from(slot) * 256, bytes.len() as u64).unwrap();
+        let remote = self.slots.slice(u64::from(slot * stride(256)), bytes.len() as u64).unwrap();
         let mut buffer = self.pd.alloc_private(4096).unwrap().into_buffer();
         buffer.set_len(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -192,7 +193,7 @@ fn a_server_that_answers_what_nobody_asked_is_left() {
     let mut message = vec![0; HEADER_BYTES];
     put_header(&mut message, 77, Kind::Inline);
     let imm = Immediate { op: Op::Message, client: 0, slot: 1 }.to_wire();
-    let remote = theirs.slots.slice(256, message.len() as u64).unwrap();
+    let remote = theirs.slots.slice(stride(256).into(), message.len() as u64).unwrap();
     qp.post_send_one(WorkRequest::write(&message[..], remote).imm(imm)).unwrap();
     for _ in 0..100 {
         caller.poll(host.now);

@@ -197,3 +197,36 @@ fn memory_is_used_again() {
     caller.transport.release(slot);
     caller.transport.flush(Instant::ZERO);
 }
+
+#[test]
+fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
+    let tight = Limits { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20 };
+    let mut host = Host::new(tight);
+    let (mut one, mut two) = (host.admit(), host.admit());
+    let bytes = pattern(3, 1 << 20);
+    let mut sent = 0;
+    for _ in 0..MANY {
+        for caller in [&mut one, &mut two] {
+            while let Ok((slot, room)) = caller.transport.reserve(bytes.len()) {
+                room.copy_from_slice(&bytes);
+                caller.transport.post(slot, host.now);
+                caller.transport.flush(host.now);
+                sent += 1;
+            }
+        }
+        host.poll();
+        for caller in [&mut one, &mut two] {
+            caller.poll(host.now);
+            while let Some((_, reply)) = caller.heard.replies.pop_front() {
+                assert!(reply == bytes);
+            }
+        }
+        if sent >= 40 {
+            return;
+        }
+    }
+    panic!("stuck after {sent} calls: {:?}", host.desk);
+}
+
+/// Turns after which calls that move at all have moved.
+const MANY: usize = 100_000;
