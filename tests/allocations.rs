@@ -1,0 +1,83 @@
+//! A call through generated code over shared memory allocates nothing, on either side, once memory is warm.
+
+use std::alloc::System;
+
+use farcall::{CallError, ConnectPoll, Server};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const ROUNDS: u32 = 500;
+
+#[farcall::service]
+trait Steady {
+    fn array(&self, data: [u8; 32]) -> [u8; 32];
+    fn borrowed(&self, key: &[u8], name: &str, part: Option<&[u8]>) -> usize;
+    fn fallible(&self, number: u64) -> Result<(u64, bool), u32>;
+    async fn later(&self, number: u64) -> u64;
+}
+
+struct Plain;
+
+impl Steady for Plain {
+    fn array(&self, data: [u8; 32]) -> [u8; 32] {
+        data
+    }
+
+    fn borrowed(&self, key: &[u8], name: &str, part: Option<&[u8]>) -> usize {
+        key.len() + name.len() + part.map_or(0, <[u8]>::len)
+    }
+
+    fn fallible(&self, number: u64) -> Result<(u64, bool), u32> {
+        if number.is_multiple_of(2) { Ok((number, true)) } else { Err(7) }
+    }
+
+    async fn later(&self, number: u64) -> u64 {
+        number
+    }
+}
+
+/// Runs the work once to warm up, then counts over all threads.
+fn allocations(mut work: impl FnMut()) -> usize {
+    work();
+    let region = Region::new(GLOBAL);
+    work();
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+/// One test, so that no other thread of the test program allocates meanwhile.
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let address = format!("shm://farcall-allocations-{}", std::process::id());
+    let server = Server::builder().service(SteadyServer::new(Plain)).listen(&address).unwrap();
+    let mut client = SteadyPollClient::connect(&address).unwrap();
+
+    let one_by_one = allocations(|| {
+        for round in 0..ROUNDS {
+            assert_eq!(client.array([round as u8; 32]), Ok([round as u8; 32]));
+            assert_eq!(client.borrowed(b"key", "name", Some(b"part")), Ok(11));
+            let fallible = client.fallible(u64::from(round));
+            assert!(matches!(fallible, Ok((_, true)) | Err(CallError::Service(7))));
+            assert_eq!(client.later(u64::from(round)), Ok(u64::from(round)));
+        }
+    });
+    assert_eq!(one_by_one, 0, "calls one after the other");
+
+    let mut outstanding = Vec::with_capacity(16);
+    let together = allocations(|| {
+        for round in 0..ROUNDS {
+            outstanding.extend((0..16_u8).map(|call| client.start_array([call; 32]).unwrap()));
+            while let Some(call) = outstanding.last_mut() {
+                client.poll();
+                if let Some(answer) = client.take(call) {
+                    assert!(answer.is_ok(), "{round}: {:?}", answer.err());
+                    outstanding.pop();
+                }
+            }
+        }
+    });
+    assert_eq!(together, 0, "calls outstanding together");
+    server.shutdown();
+}
