@@ -1,4 +1,5 @@
 //! A key-value store over farcall: the store, the service, and a YCSB that checks every answer.
+#![forbid(unsafe_code)]
 
 pub mod limits;
 pub mod link;

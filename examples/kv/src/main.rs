@@ -1,4 +1,5 @@
 //! A key-value store over farcall, with YCSB and a demo that checks every answer.
+#![forbid(unsafe_code)]
 
 mod cli;
 

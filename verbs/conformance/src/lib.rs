@@ -22,6 +22,7 @@
 //!
 //! Ends call into the device while they wait for what the device must bring; a device need not make
 //! progress on work of an end that does not poll.
+#![forbid(unsafe_code)]
 
 mod case;
 mod cases;
