@@ -435,7 +435,10 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
         return outbox.verdict(len);
     }
     if !outbox.is_ready() {
-        return outbox.not_ready();
+        return match sent.is_some() && outbox.is_refused() {
+            true => Outcome::Failed(Status::RemoteInvalidRequest),
+            false => outbox.not_ready(),
+        };
     }
     let mut done = match *sent {
         Some(done) => done,
