@@ -62,6 +62,7 @@ macro_rules! __every_case {
                 a_queue_full_of_unsignaled_requests_is_full,
                 a_full_receive_queue_refuses_one_more,
                 an_overrun_of_a_completion_queue_is_an_error,
+                an_overrun_by_arrivals_is_an_error,
                 a_completion_queue_holds_what_it_was_made_for,
                 a_short_poll_leaves_the_rest_for_the_next,
                 each_side_of_a_queue_pair_has_its_completion_queue,
@@ -146,7 +147,7 @@ macro_rules! __every_case {
             }
             many {
                 eighty_queue_pairs_share_a_completion_queue,
-                a_busy_queue_pair_does_not_starve_a_quiet_one,
+                a_busy_queue_pair_does_not_hide_a_quiet_one,
                 a_queue_pair_that_leaves_takes_nothing_of_the_others,
                 hundreds_of_connections_may_be_open_at_once,
                 queue_pairs_may_be_used_from_threads_of_their_own,

@@ -89,7 +89,9 @@ pub(crate) async fn fetch_and_add_wraps(end: &mut End) -> CaseResult {
 /// Atomics of many queue pairs of both ends lose no update, and no two see the same old value.
 pub(crate) async fn atomics_of_many_queue_pairs_lose_no_update(end: &mut End) -> CaseResult {
     const PAIRS: usize = 4;
-    const EACH: u64 = 1_000;
+    const LISTS: u64 = 600;
+    const LIST: u64 = 32;
+    const EACH: u64 = LISTS * LIST;
     needs_atomics(end)?;
     let mut rigs = Vec::new();
     // The loopback's other halves live as long as the loopback.
@@ -126,16 +128,25 @@ pub(crate) async fn atomics_of_many_queue_pairs_lose_no_update(end: &mut End) ->
         }
     };
     end.meet().await?;
+    let mut results = Vec::new();
+    for rig in &rigs {
+        results.push(rig.pd.alloc_shared(8 * LIST as usize, Access::empty())?);
+    }
     let mut seen = Vec::new();
-    for _ in 0..EACH {
-        for rig in &mut rigs {
-            rig.post(WorkRequest::fetch_add(room(&rig.pd, 8)?, there, 1).signaled(1))?;
-        }
-        for rig in &mut rigs {
-            rig.success(end, 1).await?;
-            for buffer in rig.reclaimed() {
-                seen.push(word(&buffer)?);
+    for _ in 0..LISTS {
+        // Back to back, so that those of the two ends come as close as they can.
+        for (rig, result) in rigs.iter_mut().zip(&results) {
+            let mut doorbell = rig.qp.doorbell();
+            for number in 0..LIST {
+                let into = result.slice(8 * number as usize, 8);
+                let add = WorkRequest::fetch_add(into, there, 1);
+                let add = if number + 1 == LIST { add.signaled(1) } else { add };
+                doorbell.post(add).map_err(|(error, _)| error)?;
             }
+        }
+        for (rig, result) in rigs.iter_mut().zip(&results) {
+            rig.success(end, 1).await?;
+            seen.extend((0..LIST as usize).map(|number| result.load_u64(8 * number)));
         }
     }
     ensure_eq!(seen.len() as u64, PAIRS as u64 * EACH, "old values");

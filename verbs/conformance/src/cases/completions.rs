@@ -245,6 +245,41 @@ pub(crate) async fn an_overrun_of_a_completion_queue_is_an_error(end: &mut End) 
     Ok(())
 }
 
+/// Arrivals overrun a completion queue as well.
+pub(crate) async fn an_overrun_by_arrivals_is_an_error(end: &mut End) -> CaseResult {
+    let pd = end.device().alloc_pd()?;
+    let capacity = if end.role() == Role::Target { 4 } else { 128 };
+    let mut cq = end.device().create_cq(capacity, None)?;
+    let config = QueuePairConfig::new(QpType::Rc, &cq, &cq).max_send_wr(64).max_recv_wr(64);
+    let mut qp = pd.create_qp(config)?;
+    join(&mut qp, end, &patient()).await?;
+    match end.role() {
+        Role::Target => {
+            qp.post_recvs(0..64)?;
+            end.meet().await?;
+            end.hear::<()>().await?;
+            let mut batch: [WorkCompletion; 4] = Default::default();
+            end.poll_until("the overrun", || match cq.poll(&mut batch) {
+                Ok(_) => Ok(None),
+                Err(CqError::Overrun) => Ok(Some(())),
+                Err(other) => Err(other.into()),
+            })
+            .await?;
+        }
+        Role::Initiator => {
+            end.meet().await?;
+            for id in 0..60 {
+                // The other end's queue pair may break by the overrun already: that is as good.
+                if qp.post_send_one(WorkRequest::send(b"").signaled(id)).is_err() {
+                    break;
+                }
+            }
+            end.tell(&())?;
+        }
+    }
+    end.meet().await
+}
+
 /// As many completions as the queue was made for are no overrun.
 pub(crate) async fn a_completion_queue_holds_what_it_was_made_for(end: &mut End) -> CaseResult {
     let pd = end.device().alloc_pd()?;

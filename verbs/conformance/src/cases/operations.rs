@@ -194,6 +194,7 @@ async fn write_with_imm_every_size(end: &mut End, ty: QpType) -> CaseResult {
     needs(end, ty, Operation::WriteWithImm)?;
     let mut rig = Rig::connected(end, ty).await?;
     let carried = end.device().caps().completion_payload;
+    let max_inline = end.device().caps().max_inline;
     match end.role() {
         Role::Target => {
             let region = expose(end, &rig.pd, LARGEST, ALL)?;
@@ -223,8 +224,12 @@ async fn write_with_imm_every_size(end: &mut End, ty: QpType) -> CaseResult {
                 let (id, bytes) = (round as u64, pattern(size as u64, size));
                 end.hear::<()>().await?;
                 let there = remote.slice(0, size as u64)?;
-                let here = filled(&rig.pd, &bytes)?;
-                rig.post(WorkRequest::write(here, there).imm(!(size as u32)).signaled(id))?;
+                let write = if size <= max_inline && round % 2 == 1 {
+                    WorkRequest::write(bytes.as_slice(), there)
+                } else {
+                    WorkRequest::write(filled(&rig.pd, &bytes)?, there)
+                };
+                rig.post(write.imm(!(size as u32)).signaled(id))?;
                 rig.success(end, id).await?;
                 end.meet().await?;
             }

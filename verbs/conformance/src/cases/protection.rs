@@ -29,6 +29,20 @@ fn request(
     })
 }
 
+/// The same with its bytes in itself, if that can be: devices may have a short way for those.
+fn inline_request(
+    rig: &Rig,
+    operation: Operation,
+    there: RemoteSlice,
+) -> CaseResult<WorkRequest<'static>> {
+    const BYTES: [u8; 32] = [9; 32];
+    Ok(match (operation, BYTES.get(..there.len() as usize)) {
+        (Operation::Write, Some(bytes)) => WorkRequest::write(bytes, there).into(),
+        (Operation::WriteWithImm, Some(bytes)) => WorkRequest::write(bytes, there).imm(1).into(),
+        _ => request(rig, operation, there)?,
+    })
+}
+
 fn one_sided(end: &End) -> Vec<Operation> {
     let sided = [
         Operation::Write,
@@ -50,41 +64,65 @@ async fn refused(
     spoil: impl Fn(RemoteRegion) -> RemoteSlice,
 ) -> CaseResult {
     for &operation in operations {
-        let mut rig = Rig::connected(end, QpType::Rc).await?;
-        match end.role() {
-            Role::Target => {
-                let region = rig.pd.alloc_shared(64, access)?;
-                region.copy_in(0, &pattern(1, 64));
-                rig.qp.post_recvs(0..4)?;
-                end.tell(&region.remote())?;
-                rig.serve_until_met(end).await?;
-                ensure!(held(&region, 0, 64) == pattern(1, 64), "{operation:?} changed memory");
-            }
-            Role::Initiator => {
-                let remote = discover(end).await?;
-                let good = remote.slice(0, 8)?;
-                let bad = request(&rig, operation, spoil(remote))?;
-                let mut list = vec![bad.signaled(1)];
-                list.push(WorkRequest::write(filled(&rig.pd, &[0; 8])?, good).unsignaled());
-                list.push(WorkRequest::send(b"behind").signaled(2));
-                let posted = rig.qp.post_send(&mut list);
-                // A device may see the error while it posts: then it may refuse the rest.
-                let all_posted = list.is_empty();
-                ensure!(posted.is_ok() == all_posted, "{posted:?} with {} left", list.len());
-                ensure!(list.len() <= 2, "a request that fails at the target was refused here");
-                let status = rig.failure(end, 1).await?;
-                ensure_eq!(status, Status::RemoteAccess, "{operation:?}");
-                ensure_eq!(rig.qp.state(), QpState::Error, "state after {operation:?}");
-                if all_posted {
-                    // Unsignaled requests that are flushed complete too.
-                    let first = rig.completion(end).await?;
-                    let last = if first.id == 2 { first } else { rig.completion(end).await? };
-                    ensure_eq!((last.id, last.status), (2, Status::Flushed), "what was behind");
+        for inline in [false, true] {
+            let mut rig = Rig::connected(end, QpType::Rc).await?;
+            match end.role() {
+                Role::Target => {
+                    let region = rig.pd.alloc_shared(64, access)?;
+                    region.copy_in(0, &pattern(1, 64));
+                    rig.qp.post_recvs(0..4)?;
+                    end.tell(&region.remote())?;
+                    rig.serve_until_met(end).await?;
+                    ensure!(held(&region, 0, 64) == pattern(1, 64), "{operation:?} changed memory");
                 }
-                ensure!(!rig.reclaimed().is_empty(), "no buffer was given back after the error");
-                rig.serve_until_met(end).await?;
+                Role::Initiator => {
+                    let remote = discover(end).await?;
+                    if inline && access.contains(Access::REMOTE_READ) {
+                        // What a device remembers of a region must open no way around the checks.
+                        let read = request(&rig, Operation::Read, remote.slice(0, 8)?)?;
+                        rig.post(read.signaled(0))?;
+                        rig.success(end, 0).await?;
+                        rig.reclaimed();
+                    }
+                    let bad = match inline {
+                        true => inline_request(&rig, operation, spoil(remote))?,
+                        false => request(&rig, operation, spoil(remote))?,
+                    };
+                    fails(end, &mut rig, bad, remote.slice(0, 8)?).await?;
+                    rig.serve_until_met(end).await?;
+                }
             }
         }
+    }
+    Ok(())
+}
+
+/// Posts a bad request with good ones behind it.
+async fn fails(
+    end: &mut End,
+    rig: &mut Rig,
+    bad: WorkRequest<'static>,
+    good: RemoteSlice,
+) -> CaseResult {
+    let text = format!("{bad:?}");
+    let mut list = vec![
+        bad.signaled(1),
+        WorkRequest::write(filled(&rig.pd, &[0; 8])?, good).unsignaled(),
+        WorkRequest::send(b"behind").signaled(2),
+    ];
+    let posted = rig.qp.post_send(&mut list);
+    // A device may see the error while it posts: then it may refuse the rest.
+    let all_posted = list.is_empty();
+    ensure!(posted.is_ok() == all_posted, "{posted:?} with {} left", list.len());
+    ensure!(list.len() <= 2, "a request that fails at the target was refused here: {text}");
+    ensure_eq!(rig.failure(end, 1).await?, Status::RemoteAccess, "{text}");
+    ensure_eq!(rig.qp.state(), QpState::Error, "state after {text}");
+    if all_posted {
+        // Unsignaled requests that are flushed complete too.
+        let first = rig.completion(end).await?;
+        let last = if first.id == 2 { first } else { rig.completion(end).await? };
+        ensure_eq!((last.id, last.status), (2, Status::Flushed), "what was behind {text}");
+        ensure!(!rig.reclaimed().is_empty(), "no buffer was given back after {text}");
     }
     Ok(())
 }
@@ -188,7 +226,7 @@ pub(crate) async fn one_right_is_enough_for_its_operation(end: &mut End) -> Case
 /// A region that its owner has dropped is out of reach, also for a peer that has used it before.
 pub(crate) async fn a_deregistered_region_is_refused(end: &mut End) -> CaseResult {
     for operation in one_sided(end) {
-        for used_before in [false, true] {
+        for (used_before, inline) in [(false, false), (true, false), (true, true)] {
             let mut rig = Rig::connected(end, QpType::Rc).await?;
             match end.role() {
                 Role::Target => {
@@ -216,7 +254,11 @@ pub(crate) async fn a_deregistered_region_is_refused(end: &mut End) -> CaseResul
                     }
                     rig.serve_until_met(end).await?;
                     rig.serve_until_met(end).await?;
-                    rig.post(request(&rig, operation, there)?.signaled(3))?;
+                    let late = match inline {
+                        true => inline_request(&rig, operation, there)?,
+                        false => request(&rig, operation, there)?,
+                    };
+                    rig.post(late.signaled(3))?;
                     let status = rig.failure(end, 3).await?;
                     ensure_eq!(status, Status::RemoteAccess, "{operation:?}, dropped region");
                     rig.serve_until_met(end).await?;
