@@ -113,9 +113,13 @@ pub(crate) async fn a_write_with_imm_brings_its_data_first(end: &mut End) -> Cas
             end.meet().await?;
             for round in 0..ROUNDS as u32 / 2 {
                 let size = sizes[round as usize % sizes.len()];
-                let arrived = rig.completion(end).await?;
-                ensure_eq!(arrived.imm, Some(round), "immediate");
                 let bytes = pattern(round.into(), size);
+                let mut last = [0];
+                let arrived = rig.completion(end).await?;
+                // What lands last is looked at first, and at once.
+                region.copy_out(size - 1, &mut last);
+                ensure_eq!(arrived.imm, Some(round), "immediate");
+                ensure_eq!(last[0], bytes[size - 1], "round {round}: the last of {size} bytes");
                 ensure!(held(&region, 0, size) == bytes, "round {round}: data not there yet");
                 ensure!(held(&region, 100_000, size) == bytes, "round {round}: an earlier WRITE");
                 rig.qp.post_recv(0, None)?;
