@@ -16,7 +16,7 @@ use super::control::Control;
 use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
-use super::region::{REGION_SLOTS, RegionMemory, RegionWords};
+use super::region::{LentRegion, REGION_SLOTS, RegionMemory, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::memory::mapping::page_rounded;
@@ -50,7 +50,7 @@ pub(crate) struct Context {
 
 #[derive(Debug, Default)]
 struct Tables {
-    regions: HashMap<u32, Weak<RegionMemory>>,
+    regions: HashMap<u32, Arc<LentRegion>>,
     free_slots: Vec<u32>,
     used_slots: u32,
     pairs: HashMap<u32, Weak<Pair>>,
@@ -160,19 +160,12 @@ impl Context {
         let word = self.words.word(slot);
         let generation = word.load(Ordering::Relaxed).wrapping_add(1) | 1;
         word.store(generation, Ordering::Release);
-        let region = Arc::new(RegionMemory {
-            context: Arc::clone(self),
-            mapping,
-            file,
-            len,
-            access,
-            rkey,
-            pd,
-            slot,
-            generation,
-        });
-        tables.regions.insert(rkey, Arc::downgrade(&region));
-        Ok(region)
+        let addr = mapping.start().addr() as u64;
+        let lent = LentRegion { file, addr, len, access, pd, slot, generation };
+        tables.regions.insert(rkey, Arc::new(lent));
+        drop(tables);
+        let context = Arc::clone(self);
+        Ok(Arc::new(RegionMemory { context, mapping, len, access, rkey, pd, slot }))
     }
 
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {
@@ -184,8 +177,8 @@ impl Context {
         tables.free_slots.push(slot);
     }
 
-    pub(super) fn region(&self, rkey: u32) -> Option<Arc<RegionMemory>> {
-        lock(&self.tables).regions.get(&rkey)?.upgrade()
+    pub(super) fn region(&self, rkey: u32) -> Option<Arc<LentRegion>> {
+        lock(&self.tables).regions.get(&rkey).cloned()
     }
 
     pub(super) fn words_file(&self) -> BorrowedFd<'_> {

@@ -214,7 +214,7 @@ impl Connection {
             access: u32::from(region.access.bits()),
             slot: region.slot,
             generation: region.generation,
-            addr: region.mapping.start().addr() as u64,
+            addr: region.addr,
             len: region.len as u64,
             ..Answer::default()
         };

@@ -47,10 +47,21 @@ impl RegionWords {
 pub(crate) struct RegionMemory {
     pub(super) context: Arc<Context>,
     pub(super) mapping: Mapping,
-    pub(super) file: OwnedFd,
     pub(super) len: usize,
     pub(super) access: Access,
     pub(super) rkey: u32,
+    pub(super) pd: u32,
+    pub(super) slot: u32,
+}
+
+/// What the control thread gives to peers of a region of ours. It holds the file and not the region, which
+/// is deregistered when its owner lets go of it, and not when the control thread is done with an answer.
+#[derive(Debug)]
+pub(super) struct LentRegion {
+    pub(super) file: OwnedFd,
+    pub(super) addr: u64,
+    pub(super) len: usize,
+    pub(super) access: Access,
     pub(super) pd: u32,
     pub(super) slot: u32,
     pub(super) generation: u32,
