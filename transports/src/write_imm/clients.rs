@@ -27,8 +27,8 @@ pub(crate) struct Clients {
     pub(crate) device: Device,
     /// Requests that wait for memory to land in.
     pub(crate) waiting: FairQueue,
-    /// A response found no memory.
-    pub(crate) starved: bool,
+    /// A request or a response found no memory, for want of which others wait.
+    pub(crate) shortage: bool,
     /// When clients that hold memory others wait for are looked at next.
     pub(crate) stall_check: Instant,
     pub(crate) budget: Arc<Budget>,
@@ -69,7 +69,7 @@ impl Clients {
             door,
             device: device.clone(),
             waiting: FairQueue::default(),
-            starved: false,
+            shortage: false,
             stall_check: Instant::ZERO,
             budget,
             assembly,
@@ -106,6 +106,8 @@ impl Clients {
         drop(entry);
         self.door.give_back(client, completions);
         sink.disconnected(client, generation);
+        // Those that waited for its memory are served when they are looked at next.
+        self.shortage |= !self.waiting.is_empty();
     }
 
     #[inline]
@@ -239,7 +241,7 @@ impl Clients {
     /// There is more to do than completions say.
     #[inline]
     pub(crate) fn need_attention(&self) -> bool {
-        !self.waiting.is_empty() || !self.broken.is_empty() || self.starved
+        self.shortage || !self.broken.is_empty()
     }
 
     /// The client has posts that wait for the doorbell.
@@ -291,7 +293,7 @@ impl Replies for Clients {
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         let Some(entry) = find(&mut self.entries, call) else { return Err(ReserveError::Closed) };
         if len > entry.max_small {
-            return reserve_large(entry, &self.budget, &mut self.starved, call, len);
+            return reserve_large(entry, &self.budget, &mut self.shortage, call, len);
         }
         entry.slots[call.slot() as usize].large_reply = false;
         match entry.link.stage(call.slot()) {
@@ -325,7 +327,7 @@ impl Replies for Clients {
 fn reserve_large<'e>(
     entry: &'e mut Entry,
     budget: &Arc<Budget>,
-    starved: &mut bool,
+    shortage: &mut bool,
     call: &CallToken,
     len: usize,
 ) -> Result<&'e mut [u8], ReserveError> {
@@ -341,7 +343,7 @@ fn reserve_large<'e>(
     });
     let Some(buffer) = buffer else {
         // The next poll frees what is kept for later, and looks for who does not move on.
-        *starved = true;
+        *shortage |= within;
         return Err(Backpressure::Memory.into());
     };
     entry.slots[call.slot() as usize].large_reply = true;

@@ -68,6 +68,8 @@ pub(crate) struct Entry {
     pub(crate) max_small: usize,
     /// Bytes of its large messages that wait for the client.
     pub(crate) held: u64,
+    /// Bytes of the rings that its requests land in now.
+    pub(crate) landing: u64,
     /// When one of them last moved on.
     pub(crate) moved: Instant,
     /// Empty until the first large message.
@@ -101,6 +103,7 @@ impl Entry {
                 .min(usize::try_from(terms.max_message).unwrap_or(usize::MAX)),
             link,
             held: 0,
+            landing: 0,
             moved: Instant::ZERO,
             large: Vec::new(),
             rings: Vec::new(),

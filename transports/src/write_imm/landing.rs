@@ -5,7 +5,7 @@ use farcall_core::transport::RequestSink;
 use farcall_verbs::RemoteRegion;
 use zerocopy::IntoBytes;
 
-use super::chunks::{CHUNK_BYTES, Incoming, ring_bytes};
+use super::chunks::{CHUNK_BYTES, Incoming, RING_CHUNKS, ring_bytes};
 use super::clients::{Clients, Drop};
 use super::entry::{Large, Phase};
 use super::fair_queue::{FairQueue, Verdict};
@@ -14,6 +14,10 @@ use super::link::owned;
 
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;
+
+/// Bytes of landing rings that one client may have at a time: one that it writes, and one that is
+/// ready when that is full. More would only be colder.
+const RINGS_PER_CLIENT_BYTES: u64 = 2 * CHUNK_BYTES * RING_CHUNKS;
 
 /// How often clients are looked at for that.
 const STALL_CHECK_NANOS: u64 = 100_000_000;
@@ -57,16 +61,16 @@ impl Clients {
     fn land(&mut self, client: u32, index: u32, len: u64, now: Instant) -> Verdict {
         let share = self.budget.limit() / 2;
         let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return Verdict::Done };
-        if entry.held > 0 && entry.held + len > share {
+        let rings = entry.landing > 0 && entry.landing + ring_bytes(len) > RINGS_PER_CLIENT_BYTES;
+        if rings || (entry.held > 0 && entry.held + len > share) {
             return Verdict::ClientFull;
         }
-        match self.make_room(client, index, len, now) {
-            Some(verdict) => verdict,
-            None if self.trim() => {
-                self.make_room(client, index, len, now).unwrap_or(Verdict::Exhausted)
-            }
-            None => Verdict::Exhausted,
-        }
+        let made = match self.make_room(client, index, len, now) {
+            None if self.trim() => self.make_room(client, index, len, now),
+            made => made,
+        };
+        self.shortage |= made.is_none();
+        made.unwrap_or(Verdict::Exhausted)
     }
 
     /// `None` if the budget does not allow it.
@@ -92,6 +96,7 @@ impl Clients {
         let region = RemoteRegion::new(addr, rkey, ring_bytes(len));
         let grant = Grant { region: region.into(), chunk: (CHUNK_BYTES as u32).into() };
         entry.held += len;
+        entry.landing += ring_bytes(len);
         entry.moved = now;
         entry.slots[index as usize].phase = Phase::Landing;
         let generation = entry.slots[index as usize].generation;
@@ -139,6 +144,7 @@ impl Clients {
         let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return };
         if let Large::Landing { whole, ring, .. } = entry.take_large(index) {
             entry.held -= whole.len() as u64;
+            entry.landing -= ring_bytes(whole.len() as u64);
             entry.put_ring(ring);
             entry.slots[index as usize].phase = Phase::Busy;
             sink.request(entry.token(index), owned(whole), self);
@@ -152,6 +158,7 @@ impl Clients {
         let Some(Some(entry)) = self.entries.get_mut(client as usize) else { return };
         if let Large::Landing { whole, ring, .. } = entry.take_large(index) {
             entry.held -= whole.len() as u64;
+            entry.landing -= ring_bytes(whole.len() as u64);
             entry.put_ring(ring);
         }
         entry.slots[index as usize].phase = Phase::Idle;

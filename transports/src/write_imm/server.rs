@@ -93,26 +93,22 @@ impl Server {
     /// The rare work: clients whose posts failed, requests that wait for memory.
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
-        // Grants leave at once: the turn may have nothing else to send.
-        if !self.clients.waiting.is_empty() {
+        if std::mem::take(&mut self.clients.shortage) {
+            self.clients.trim();
+            self.clients.find_stalled(now);
+            // Sets it again if there is still none.
             self.clients.serve_waiting(now);
         }
-        let starved = std::mem::take(&mut self.clients.starved);
-        if starved {
-            self.clients.trim();
-        }
-        if starved || !self.clients.waiting.is_empty() {
-            self.clients.find_stalled(now);
-        }
+        // Grants leave at once: the turn may have nothing else to send.
         self.clients.ring();
         while let Some(client) = self.clients.broken.pop() {
             self.clients.remove(client, Why::Lost(Status::Flushed), sink);
         }
-        if self.clients.waiting.is_empty() {
-            PollAt::OnEvent
-        } else {
+        if self.clients.need_attention() {
             // Memory comes back from handlers without an event.
             PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+        } else {
+            PollAt::OnEvent
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
-use super::chunks::{CHUNK_BYTES, Outgoing};
+use super::chunks::{CHUNK_BYTES, Outgoing, RING_CHUNKS};
 use super::layout::Grant;
 use crate::memory::{Budget, Exposure, LargeBuffers};
 
@@ -16,6 +16,28 @@ use crate::memory::{Budget, Exposure, LargeBuffers};
 pub(crate) enum Transfer {
     Chunk { chunk: Buffer, remote: RemoteSlice, last: bool },
     Fetch { into: Buffer, remote: RemoteSlice },
+}
+
+/// Whose turn it is after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The same slot's: what it touches is in the caches.
+    Same,
+    /// Another's: it has had its turn of a ring's length.
+    Other,
+    /// It waits for a credit, or is done.
+    Wait,
+}
+
+impl Next {
+    /// After the chunk at `offset`.
+    fn after(offset: u64, more: bool) -> Next {
+        match (more, (offset / CHUNK_BYTES + 1).is_multiple_of(RING_CHUNKS)) {
+            (false, _) => Next::Wait,
+            (true, true) => Next::Other,
+            (true, false) => Next::Same,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -156,7 +178,8 @@ impl Transfers {
                 let Some(rest) = within.or_else(beyond) else { return };
                 self.large[slot as usize] = Large::Fetching { lent, rest, offset: 0, filled: None };
                 self.fetching += 1;
-                self.ready.push_back(slot);
+                // First: the end of one call frees memory at both ends, and is still in the caches.
+                self.ready.push_front(slot);
             }
             self.waiting.pop_front();
         }
@@ -166,9 +189,11 @@ impl Transfers {
     pub(crate) fn next(&mut self) -> Option<(u32, Transfer)> {
         self.admit();
         while let Some(slot) = self.ready.pop_front() {
-            if let Some((transfer, more)) = self.step(slot) {
-                if more {
-                    self.ready.push_back(slot);
+            if let Some((transfer, next)) = self.step(slot) {
+                match next {
+                    Next::Same => self.ready.push_front(slot),
+                    Next::Other => self.ready.push_back(slot),
+                    Next::Wait => {}
                 }
                 return Some((slot, transfer));
             }
@@ -176,7 +201,7 @@ impl Transfers {
         None
     }
 
-    fn step(&mut self, slot: u32) -> Option<(Transfer, bool)> {
+    fn step(&mut self, slot: u32) -> Option<(Transfer, Next)> {
         let large = &mut self.large[slot as usize];
         match large {
             Large::Sending { rest, outgoing, landing } => {
@@ -185,18 +210,19 @@ impl Transfers {
                 let chunk = rest.split_to(next.len as usize);
                 outgoing.sent();
                 let (more, last) = (outgoing.next().is_some(), outgoing.is_done());
+                let next = Next::after(next.offset, more);
                 if last {
                     *large = Large::None;
                 }
-                Some((Transfer::Chunk { chunk, remote, last }, more))
+                Some((Transfer::Chunk { chunk, remote, last }, next))
             }
             Large::Fetching { lent, rest, offset, .. } => {
                 let len = CHUNK_BYTES.min(lent.len - *offset);
                 let remote = lent.slice(*offset, len).ok()?;
                 let into = rest.split_to(len as usize);
+                let next = Next::after(*offset, *offset + len < lent.len);
                 *offset += len;
-                let more = *offset < lent.len;
-                Some((Transfer::Fetch { into, remote }, more))
+                Some((Transfer::Fetch { into, remote }, next))
             }
             _ => None,
         }
