@@ -36,6 +36,18 @@ impl Holdings {
     }
 }
 
+/// Are all threads of the process `pid` stopped?
+pub fn is_stopped(pid: u32) -> io::Result<bool> {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(task?.path().join("stat"))?;
+        // The state follows the name, which may itself have parentheses.
+        if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// The time that thread `tid` of process `pid` has run on a CPU.
 pub fn thread_cpu_time(pid: u32, tid: u32) -> io::Result<Duration> {
     let path = format!("/proc/{pid}/task/{tid}/schedstat");

@@ -16,6 +16,7 @@
 
 pub mod addresses;
 pub mod cases;
+pub mod dice;
 pub mod fixture;
 mod gates;
 pub mod hostile;

@@ -42,12 +42,14 @@ macro_rules! for_each_case {
                 Nothing a_deadline_ends_a_large_call_at_any_moment
                 Nothing a_missed_deadline_ends_one_call_only
                 Nothing a_call_that_missed_its_deadline_ran_at_most_once
+                Threads a_blocking_call_waits_for_the_window_only_until_its_deadline
             }
             cancellation {
                 Nothing a_dropped_call_ends_its_task
                 Nothing a_dropped_call_leaves_its_neighbours_alone
                 Nothing thousands_of_dropped_calls_leave_a_full_window
                 Nothing dropped_large_calls_free_their_memory
+                Nothing a_whole_window_cancelled_at_once
             }
             slow {
                 Nothing a_waiting_handler_stalls_nobody
@@ -84,6 +86,9 @@ macro_rules! for_each_case {
                 Processes a_killed_server_ends_its_calls
                 Processes a_killed_client_frees_its_calls
                 Processes clients_killed_in_large_transfers_leave_nothing
+                Processes a_stopped_client_stalls_nobody
+                Processes a_stopped_server_makes_calls_late_only
+                Processes clients_give_back_what_they_held
             }
             idle {
                 Threads an_idle_server_sleeps_and_wakes
@@ -105,6 +110,9 @@ macro_rules! for_each_case {
                 Threads answers_may_be_kept
                 Threads a_client_dials_again
                 Threads a_call_without_a_server_ends_in_time
+            }
+            swarm {
+                Nothing everything_at_once
             }
             hostile_clients {
                 WriteImm an_intruder_that_keeps_the_rules_is_served

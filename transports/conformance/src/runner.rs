@@ -13,7 +13,7 @@ use std::{
 use crate::{fixture::Fixture, list::CASES, world::World};
 
 /// The longest that one case may take, whatever it waits for.
-const CASE_BOUND: Duration = Duration::from_secs(120);
+const CASE_BOUND: Duration = Duration::from_secs(240);
 
 /// What a case needs of the place where it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

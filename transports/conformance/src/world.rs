@@ -1,7 +1,10 @@
 //! What a case works with: servers, clients that its own thread drives, and waits with a bound.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,12 +33,18 @@ pub const BOUND: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy)]
 pub struct World<'f> {
     fixture: &'f dyn Fixture,
+    bound: Duration,
 }
 
 impl<'f> World<'f> {
     /// A world of that fixture.
     pub fn new(fixture: &'f dyn Fixture) -> World<'f> {
-        World { fixture }
+        World { fixture, bound: BOUND }
+    }
+
+    /// The same world with another bound on every wait and call.
+    pub fn with_bound(self, bound: Duration) -> World<'f> {
+        World { bound, ..self }
     }
 
     /// What the place can do.
@@ -48,15 +57,15 @@ impl<'f> World<'f> {
         self.fixture.now()
     }
 
-    /// Repeats `step` until it gives something; fails, naming `what` has not happened, after [`BOUND`].
+    /// Repeats `step` until it gives something; fails, naming `what` has not happened, after the bound.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut step: impl FnMut() -> Option<T>) -> T {
-        let end = self.now() + BOUND;
+        let end = self.now() + self.bound;
         loop {
             if let Some(done) = step() {
                 return done;
             }
-            assert!(self.now() < end, "within {BOUND:?} it has not come about that {what}");
+            assert!(self.now() < end, "within {:?} it has not come about that {what}", self.bound);
             self.fixture.turn();
         }
     }
@@ -134,6 +143,8 @@ impl World<'_> {
             client.connection().poll();
             ending.served.has_ended().then_some(())
         });
+        // The goodbye came before the end, perhaps after the last poll.
+        client.connection().poll();
     }
 
     /// Waits until what a server holds has stopped changing.
@@ -152,7 +163,7 @@ impl World<'_> {
     #[track_caller]
     pub fn wait_holdings(&self, server: &Server, before: Holdings) {
         let mut last = before;
-        let end = self.now() + BOUND;
+        let end = self.now() + self.bound;
         while self.now() < end {
             last = server.holdings().unwrap_or(last);
             if last.within(&before) {
@@ -175,7 +186,7 @@ impl World<'_> {
     /// A client whose waiting calls sleep at once.
     #[track_caller]
     pub fn sleepy_client(&self, server: &Server) -> SuitePollClient {
-        let options = ConnectionOptions::default().deadline(BOUND).idle(IdlePolicy::PARK);
+        let options = ConnectionOptions::default().deadline(self.bound).idle(IdlePolicy::PARK);
         match self.dial(&server.address, &options) {
             Ok(client) => client,
             Err(error) => panic!("connect to {}: {error}", server.address),
@@ -211,7 +222,7 @@ impl World<'_> {
     /// A client of any service, or why not.
     #[track_caller]
     pub fn try_connect<P: PollClient>(&self, address: &str) -> Result<P, ConnectError> {
-        self.dial(address, &ConnectionOptions::default().deadline(BOUND))
+        self.dial(address, &ConnectionOptions::default().deadline(self.bound))
     }
 
     #[track_caller]
@@ -329,7 +340,7 @@ impl World<'_> {
     ) -> Result<PendingCall<R>, RpcError> {
         client.connection().set_deadline(deadline);
         let started = self.try_start(client, start);
-        client.connection().set_deadline(BOUND);
+        client.connection().set_deadline(self.bound);
         started
     }
 
@@ -368,8 +379,10 @@ impl World<'_> {
         helper: &mut SuitePollClient,
         window: u32,
     ) {
-        const GATES: u64 = 1 << 40;
-        for gate in GATES..GATES + 2 {
+        // Gates that no case uses, and that no earlier call of this has opened.
+        static GATES: AtomicU64 = AtomicU64::new(1 << 60);
+        for _ in 0..2 {
+            let gate = GATES.fetch_add(1, Ordering::Relaxed);
             let pending: Vec<_> = (0..u64::from(window))
                 .map(|value| (value, self.start(client, |c| c.start_hold(gate, value))))
                 .collect();

@@ -87,3 +87,22 @@ pub fn dropped_large_calls_free_their_memory(world: &World) {
     }
     world.assert_full_window_works(&mut client, &mut helper, 4);
 }
+
+/// A whole large window cancelled at once, again and again: what tells the server of it needs room too.
+pub fn a_whole_window_cancelled_at_once(world: &World) {
+    const WINDOW: u32 = 512;
+    let server = world.serve(Setup::default().window(WINDOW));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    for gate in 0..8u64 {
+        let pending: Vec<_> =
+            (0..WINDOW).map(|_| world.start(&mut client, |c| c.start_hold(gate, 0))).collect();
+        if gate % 2 == 0 {
+            world.wait_held(&mut client, &mut helper, gate, u64::from(WINDOW));
+        }
+        for pending in pending {
+            client.connection().cancel(pending);
+        }
+    }
+    world.assert_full_window_works(&mut client, &mut helper, WINDOW);
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_core::RpcError;
+use farcall_core::{PollClient, RpcError};
 
 use crate::{pattern, setup::Setup, world::World};
 
@@ -118,5 +118,23 @@ pub fn a_call_that_missed_its_deadline_ran_at_most_once(world: &World) {
             Err(RpcError::DeadlineExceeded { may_have_run: false }) => assert_eq!(executed, 0),
             Err(other) => panic!("{other:?}"),
         }
+    }
+}
+
+/// A call that blocks because the window is full of started ones ends by its deadline too, and has not run.
+pub fn a_blocking_call_waits_for_the_window_only_until_its_deadline(world: &World) {
+    let server = world.serve(Setup::default().window(2));
+    let mut client = world.client(&server);
+    let mut helper = world.client(&server);
+    let held: Vec<_> =
+        (0..2).map(|value| world.start(&mut client, |c| c.start_hold(1, value))).collect();
+    world.wait_held(&mut client, &mut helper, 1, 2);
+    client.connection().set_deadline(SHORT);
+    assert_eq!(client.tally(7), Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    client.connection().set_deadline(crate::world::BOUND);
+    server.open(1);
+    assert_eq!(client.tally(7), Ok(1), "the first one has not run");
+    for (value, pending) in (0..2).zip(held) {
+        assert_eq!(world.finish(&mut client, pending), Ok(value));
     }
 }

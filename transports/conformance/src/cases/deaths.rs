@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use farcall_core::RpcError;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
+    inspect::{Holdings, is_stopped},
     pattern,
     setup::Setup,
     world::{AnyPending, World},
@@ -100,4 +102,102 @@ pub fn clients_killed_in_large_transfers_leave_nothing(world: &World) {
     }
     // Memory for large messages is bounded: leases of the dead would have used it up.
     world.assert_large_calls_get_their_memory(&server, 3 << 20);
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process as i32).expect("a process has a number");
+    kill_process(process, signal).expect("the process is there");
+}
+
+/// Stops all threads of a process, and waits until they are stopped.
+fn stop(world: &World, process: u32) {
+    signal(process, Signal::STOP);
+    world.until("the process is stopped", || {
+        is_stopped(process).expect("the process is there").then_some(())
+    });
+}
+
+/// Lets a stopped process go on.
+fn resume(process: u32) {
+    signal(process, Signal::CONT);
+}
+
+/// A client that is stopped, not dead, in the middle of large transfers stalls nobody, and goes on afterwards.
+pub fn a_stopped_client_stalls_nobody(world: &World) {
+    let server = world.serve(Setup::default().tight_memory(1 << 20));
+    let mut other = world.client(&server);
+    let mut peers: Vec<_> = (0..2).map(|_| world.peer()).collect();
+    for peer in &mut peers {
+        peer.ask(&format!("connect {}", server.address), "connected");
+        peer.ask("stream 500000", "streaming");
+    }
+    for round in 0..10u64 {
+        for peer in &peers {
+            stop(world, peer.pid());
+        }
+        for len in [30, 3_000, 400_000] {
+            let message = pattern::make(round, len);
+            let echoed = world.call(&mut other, |c| c.start_echo(&message)).expect("echo");
+            pattern::assert_is(round, len, &echoed);
+        }
+        for peer in &peers {
+            resume(peer.pid());
+        }
+    }
+    // They still stream: a new line comes only from one that goes on.
+    for peer in &mut peers {
+        peer.ask("", "streamed");
+    }
+}
+
+/// A server that is stopped, not dead: calls end by their deadlines, and afterwards it answers again.
+pub fn a_stopped_server_makes_calls_late_only(world: &World) {
+    let server = world.serve_in_process(Setup::default());
+    let mut client = world.client(&server);
+    let (process, _) = world.call(&mut client, |c| c.start_whereabouts()).expect("whereabouts");
+    let message = pattern::make(1, 200_000);
+    for round in 0..5u64 {
+        stop(world, process);
+        let within = Duration::from_millis(20);
+        let small = world.call_within(&mut client, within, |c| c.start_tally(round));
+        assert!(matches!(small, Err(RpcError::DeadlineExceeded { .. })), "{small:?}");
+        let large = world.call_within(&mut client, within, |c| c.start_echo(&message));
+        assert!(matches!(large, Err(RpcError::DeadlineExceeded { .. })), "{:?}", large.err());
+        resume(process);
+        let executed = world.call(&mut client, |c| c.start_tallied(round)).expect("tallied");
+        assert!(executed <= 1, "a late call ran {executed} times");
+        let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
+        pattern::assert_is(1, message.len(), &echoed);
+    }
+}
+
+/// A client's process holds nothing of the connections and servers that it has outlived.
+pub fn clients_give_back_what_they_held(world: &World) {
+    let mut peer = world.peer();
+    let mut outlive = |servers: u32| {
+        for _ in 0..servers {
+            let server = world.serve_in_process(Setup::default());
+            peer.ask(&format!("visit {} 6", server.address), "visited");
+            peer.ask(&format!("connect {}", server.address), "connected");
+            server.kill();
+            peer.ask("mourn", "mourned");
+        }
+        peer.pid()
+    };
+    let process = outlive(2);
+    let holdings = || Holdings::of(process).expect("the peer is there");
+    let mut before = holdings();
+    world.until("the peer's holdings have settled", || {
+        let now = holdings();
+        let same = now == before;
+        before = now;
+        std::thread::sleep(Duration::from_millis(100));
+        same.then_some(())
+    });
+    outlive(6);
+    let mut after = holdings();
+    world.until("the peer holds no more than before", || {
+        after = holdings();
+        after.within(&before).then_some(())
+    });
 }

@@ -6,8 +6,9 @@ use farcall::PollClient;
 use farcall_transports::handshake::{Frame, Hello, Reject, Terms};
 
 use crate::{
+    dice::Dice,
     hostile::{
-        BreakIn, Dice, receive,
+        BreakIn, receive,
         write_imm::{End, break_in, kind, message, op, request, terms, wire_region},
     },
     pattern,
@@ -65,7 +66,7 @@ pub fn an_intruder_that_keeps_the_rules_is_served(world: &World) {
 /// Random bytes in random slots.
 pub fn garbage_in_slots(world: &World) {
     let (server, mut honest) = serve(world);
-    let mut dice = Dice(0x5eed);
+    let mut dice = Dice::new(0x5eed);
     let mut intruder = intrude(world, &server);
     for round in 0..300 {
         let mut bytes = pattern::make(dice.roll(), dice.below(u64::from(SLOT) + 1) as usize);

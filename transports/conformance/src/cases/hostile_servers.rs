@@ -186,6 +186,7 @@ pub fn broken_handshakes(world: &World) {
         bytes(Frame::Welcome(Welcome { terms: good, setup: setup.to_vec() }).to_bytes())
     };
     let refused = Frame::Reject(Reject::Refused { reason: "not today".to_owned() });
+    let other_backend = Reject::Backend { theirs: "another backend".to_owned() };
     let answers: Vec<(&str, Answer)> = vec![
         ("garbage", bytes(pattern::make(1, 500))),
         ("nothing", bytes(vec![])),
@@ -199,6 +200,7 @@ pub fn broken_handshakes(world: &World) {
         ("no setup", setup_of(&[])),
         ("a setup of garbage", setup_of(&pattern::make(2, 150))),
         ("not today", bytes(refused.to_bytes())),
+        ("another backend", bytes(Frame::Reject(other_backend).to_bytes())),
     ];
     for (what, answer) in answers {
         let address = world.fresh_address(&setup());
@@ -219,6 +221,9 @@ pub fn broken_handshakes(world: &World) {
         let Some((error, named)) = error else { panic!("{what}: connected") };
         let fits = match what {
             "version" => matches!(error, ConnectError::VersionMismatch { .. }),
+            "another backend" => {
+                matches!(error, ConnectError::BackendMismatch { .. }) && named.contains(what)
+            }
             "not today" => matches!(error, ConnectError::Refused { .. }) && named.contains(what),
             _ => matches!(error, ConnectError::PeerMisbehaved { .. }),
         };

@@ -37,22 +37,3 @@ pub fn receive(stream: &mut dyn Stream) -> io::Result<Frame> {
     stream.read_exact(&mut body)?;
     Frame::from_body(&body).map_err(invalid)
 }
-
-/// A sequence of numbers that looks like none, the same for the same seed.
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// The next number.
-    pub fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// The next number below a bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.roll() % bound
-    }
-}

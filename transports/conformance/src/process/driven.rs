@@ -1,13 +1,9 @@
 //! The driven side: a process that reads orders line by line and answers each with a line.
 //!
 //! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
-//! `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`. Both: `quit`.
+//! `visit ADDRESS TIMES`, `mourn`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`. Both: `quit`.
 
-use std::{
-    io::{BufRead, Write},
-    process::exit,
-    str::SplitWhitespace,
-};
+use std::{io::Write, process::exit, str::SplitWhitespace};
 
 use farcall_core::{BindError, PollClient};
 
@@ -23,9 +19,11 @@ struct Driven<'f> {
 /// Obeys the orders on standard input until it ends. A wrong order is an error of the suite: it panics.
 pub fn main(fixture: &dyn Fixture) {
     let mut driven = Driven { fixture, served: None, client: None };
-    for line in std::io::stdin().lock().lines() {
-        let Ok(line) = line else { break };
-        let mut words = line.split_whitespace();
+    let mut line = String::new();
+    // Standard input is locked for each line only: a stream listens too.
+    while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+        let order = std::mem::take(&mut line);
+        let mut words = order.split_whitespace();
         let Some(order) = words.next() else { continue };
         if order == "quit" {
             return;
@@ -72,6 +70,8 @@ impl Driven<'_> {
                 }
                 Err(error) => format!("failed: {error}"),
             },
+            "visit" => self.visit(word(&mut words), number(&mut words)),
+            "mourn" => self.mourn(),
             "hold" => self.hold(number(&mut words), number(&mut words)),
             "stream" => self.stream(number(&mut words) as usize),
             "crowd" => {
@@ -113,7 +113,32 @@ impl Driven<'_> {
         "holding".to_owned()
     }
 
-    /// Sends and receives large messages until killed.
+    /// Connects, calls and goes, some times.
+    fn visit(&self, address: &str, times: u64) -> String {
+        let world = World::new(self.fixture);
+        for seed in 0..times {
+            let mut client: SuitePollClient = world.try_connect(address).expect("connect");
+            for len in [20, 100_000] {
+                let message = pattern::make(seed, len);
+                let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
+                pattern::assert_is(seed, len, &echoed);
+            }
+        }
+        "visited".to_owned()
+    }
+
+    /// Waits until the server is gone, and gives the connection up.
+    fn mourn(&mut self) -> String {
+        let world = World::new(self.fixture);
+        let mut client = self.client.take().expect("the order `connect` came before");
+        world.until("the server is gone", || {
+            client.poll();
+            client.connection().is_closed().then_some(())
+        });
+        "mourned".to_owned()
+    }
+
+    /// Sends and receives large messages until killed; says `streamed` for an empty line.
     fn stream(&mut self, len: usize) -> ! {
         let world = World::new(self.fixture);
         let client = self.client();
@@ -121,8 +146,21 @@ impl Driven<'_> {
         let echoed = world.call(client, |c| c.start_echo(&message)).expect("echo");
         pattern::assert_is(1, len, &echoed);
         say("streaming");
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                if send.send(()).is_err() {
+                    break;
+                }
+            }
+            exit(1); // The driver is gone.
+        });
         let mut pending = std::collections::VecDeque::new();
         loop {
+            if lines.try_recv().is_ok() {
+                say("streamed");
+            }
             pending.push_back(world.start(client, |c| c.start_echo(&message)));
             if pending.len() == 4
                 && let Some(oldest) = pending.pop_front()
