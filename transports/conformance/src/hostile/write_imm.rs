@@ -109,6 +109,12 @@ pub fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
     message(generation, kind::INLINE, &body)
 }
 
+/// Bytes from the beginning of one slot to that of the next: an odd number of cache lines, at least three.
+pub fn stride(slot: u32) -> u32 {
+    let lines = slot.div_ceil(64) | 1;
+    64 * lines.max(3)
+}
+
 /// A region's name as it travels in a message.
 pub fn wire_region(addr: u64, len: u64, rkey: u32) -> Vec<u8> {
     [&addr.to_le_bytes()[..], &len.to_le_bytes(), &rkey.to_le_bytes()].concat()
@@ -120,7 +126,7 @@ impl Port {
         let pd = device.alloc_pd().expect("a protection domain");
         let cq = device.create_cq(16 << 10, None).expect("a completion queue");
         let slots = pd
-            .alloc_shared((terms.window * terms.slot) as usize, Access::REMOTE_WRITE)
+            .alloc_shared((terms.window * stride(terms.slot)) as usize, Access::REMOTE_WRITE)
             .expect("slots");
         let scratch = pd.alloc_shared(SCRATCH_BYTES, Access::empty()).expect("scratch");
         let handle = cq.handle();
@@ -242,7 +248,7 @@ impl End {
 
     /// Where a slot of the other end begins.
     pub fn slot_address(&self, slot: u32) -> u64 {
-        self.theirs.addr + u64::from(slot) * u64::from(self.terms.slot)
+        self.theirs.addr + u64::from(slot) * u64::from(stride(self.terms.slot))
     }
 
     /// WRITEs bytes to any address under any key, with or without an immediate, and waits for the end of it; `false`
@@ -305,7 +311,7 @@ impl End {
                     let at = (imm & 0x3ff) as usize % self.terms.window as usize;
                     let len = completion.byte_len.min(self.terms.slot) as usize;
                     let mut bytes = vec![0; len];
-                    self.slots.copy_out(at * self.terms.slot as usize, &mut bytes);
+                    self.slots.copy_out(at * stride(self.terms.slot) as usize, &mut bytes);
                     self.received.push_back((imm, bytes));
                     self.broken |= self.qp.post_recvs(0..1).is_err();
                 }
