@@ -56,8 +56,9 @@ impl IoThread {
                 now = self.transport.now();
             } else if idler.wants_clock() {
                 now = self.transport.now();
-                self.rest(&mut idler, now, progress);
-                now = self.transport.now();
+                if self.rest(&mut idler, now, progress) {
+                    now = self.transport.now();
+                }
             } else {
                 core::hint::spin_loop();
                 continue;
@@ -68,13 +69,22 @@ impl IoThread {
         }
     }
 
-    fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) {
-        let until = match (idler.rest(now), progress.next) {
-            (Rest::Spin, _) | (_, PollAt::Now) => return core::hint::spin_loop(),
-            (Rest::Yield, _) => return thread::yield_now(),
-            (Rest::Park, PollAt::At(at)) => Some(at),
-            (Rest::Park, PollAt::OnEvent) => None,
-        };
+    /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
+    fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) -> bool {
+        match (idler.rest(now), progress.next) {
+            (Rest::Spin, _) | (_, PollAt::Now) => {
+                core::hint::spin_loop();
+                return false;
+            }
+            (Rest::Yield, _) => thread::yield_now(),
+            (Rest::Park, PollAt::At(at)) => self.park(Some(at)),
+            (Rest::Park, PollAt::OnEvent) => self.park(None),
+        }
+        true
+    }
+
+    /// Sleeps, unless a caller came that the transport does not know of.
+    fn park(&mut self, until: Option<Instant>) {
         if !self.shared.fall_asleep(self.driver.seen_cancels()) {
             self.transport.park(until);
         }

@@ -144,9 +144,10 @@ impl Executor {
         self.len() < self.capacity
     }
 
+    /// Was a task woken? What is in the queue without a task belongs to calls that are over.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
-        !self.ready.queue.is_empty()
+        self.len() > 0 && !self.ready.queue.is_empty()
     }
 
     #[inline]

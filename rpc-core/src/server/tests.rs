@@ -220,7 +220,7 @@ fn a_cancelled_call_drops_its_handler_and_frees_its_slot() {
     assert_eq!(bench.end.unanswered(), 0);
     assert_eq!(bench.errors("later"), [("cancelled", 1)]);
     bench.test.gate.open();
-    assert_eq!(bench.turn().worked, 1, "a waker that outlives its future wakes nothing");
+    assert!(bench.turn().is_idle(), "a waker that outlives its future wakes nothing");
     assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
 }
 

@@ -77,8 +77,9 @@ impl Driver {
             } else if idler.wants_clock() {
                 now = self.transport.now();
                 self.control.set_connections(self.index, self.transport.connections());
-                if drain.is_none() {
-                    self.rest(&mut idler, now, progress);
+                if drain.is_some() {
+                    std::thread::yield_now();
+                } else if self.rest(&mut idler, now, progress) {
                     now = self.transport.now();
                 }
             } else {
@@ -95,13 +96,18 @@ impl Driver {
         self.leave();
     }
 
-    fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) {
+    /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
+    fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) -> bool {
         match (idler.rest(now), progress.next) {
-            (Rest::Spin, _) | (_, PollAt::Now) => core::hint::spin_loop(),
+            (Rest::Spin, _) | (_, PollAt::Now) => {
+                core::hint::spin_loop();
+                return false;
+            }
             (Rest::Yield, _) => std::thread::yield_now(),
             (Rest::Park, PollAt::At(at)) => self.park(Some(at)),
             (Rest::Park, PollAt::OnEvent) => self.park(None),
         }
+        true
     }
 
     /// Sleeps, unless something came that the transport does not know of.
