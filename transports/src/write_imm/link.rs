@@ -87,7 +87,7 @@ impl Link {
             stride: stride(sizes.slot).into(),
             client,
             consumed: 0,
-            replenish_at: (sizes.recv_depth / 4).max(1),
+            replenish_at: sizes.replenish_at.min(sizes.recv_depth),
             unrung: false,
             urgent: false,
             broken: false,

@@ -31,6 +31,9 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
     Ok(())
 }
 
+/// Receives of the smallest window: the chunks of two landing rings arrive without a pause.
+const LEAST_RECEIVES: u32 = 32;
+
 /// How much of everything a connection has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -38,6 +41,8 @@ pub(crate) struct Sizes {
     pub(crate) slot: u32,
     pub(crate) send_depth: u32,
     pub(crate) recv_depth: u32,
+    /// Receives that are posted again at a time.
+    pub(crate) replenish_at: u32,
     pub(crate) max_inline: usize,
 }
 
@@ -45,12 +50,18 @@ impl Sizes {
     pub(crate) fn new(terms: &Terms, caps: &Capabilities) -> Sizes {
         // A message and a control message per slot, and a few. More is not an error: the send queue
         // makes it wait.
-        let wanted = 2 * terms.window as usize + 32;
+        let sends = 2 * terms.window as usize + 32;
+        // What a full window sends while the last batch is not posted again; a few more for control
+        // messages, of which more have to wait. Not more than that: a device may have a ring of as
+        // many cells, and a longer one falls out of the caches.
+        let replenish_at = (terms.window / 4).clamp(1, 16);
+        let receives = (terms.window + replenish_at + 4).max(LEAST_RECEIVES) as usize;
         Sizes {
             window: terms.window,
             slot: terms.slot,
-            send_depth: wanted.min(caps.max_send_wr) as u32,
-            recv_depth: wanted.min(caps.max_recv_wr) as u32,
+            send_depth: sends.min(caps.max_send_wr) as u32,
+            recv_depth: receives.min(caps.max_recv_wr) as u32,
+            replenish_at,
             max_inline: caps.max_inline,
         }
     }
@@ -132,8 +143,7 @@ impl Port {
             .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
         let endpoint = Endpoint::from_bytes(&peer.endpoint)
             .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
-        let recv_depth = self.sizes.recv_depth;
-        self.sizes = Sizes { recv_depth, ..Sizes::new(terms, device.caps()) };
+        self.sizes = Sizes::new(terms, device.caps());
         if peer.slots.len < self.sizes.slots_bytes() {
             return Err(SetupError::Misbehaved("its slots are fewer than the window"));
         }
