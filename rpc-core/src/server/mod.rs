@@ -17,6 +17,8 @@ mod thread;
 mod turn;
 
 #[cfg(test)]
+mod swarm;
+#[cfg(test)]
 mod tests;
 
 pub use builder::{CancelPolicy, ReadAddress, Server, ServerBuilder};

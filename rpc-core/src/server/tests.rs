@@ -21,16 +21,16 @@ use std::sync::Arc;
 
 const ASYNC_CALLS: usize = 4;
 
-struct Bench {
-    net: Loopback,
-    end: ServerEnd,
-    desk: Desk,
-    test: Test,
-    client: Connection,
-    metrics: Metrics,
+pub(super) struct Bench {
+    pub(super) net: Loopback,
+    pub(super) end: ServerEnd,
+    pub(super) desk: Desk,
+    pub(super) test: Test,
+    pub(super) client: Connection,
+    pub(super) metrics: Metrics,
 }
 
-fn bench_with(policy: CancelPolicy) -> Bench {
+pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
     let net = Loopback::new(Clock::virtual_time(), 8);
     let end = net.listen();
     let test = Test::default();
@@ -64,7 +64,7 @@ impl Bench {
     }
 
     /// One turn of the server.
-    fn turn(&mut self) -> Progress {
+    pub(super) fn turn(&mut self) -> Progress {
         let progress = self.desk.turn(self.end.now(), &mut self.end);
         if !progress.is_idle() {
             self.desk.ended(self.end.now());

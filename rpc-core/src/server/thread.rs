@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// are turned away then.
 const LET_IN_NS: u64 = 10_000_000;
 
+/// A thread that is never idle still tells the number of its connections, this often.
+const BUSY_TURNS_PER_COUNT: u32 = 4096;
+
 /// What a driver is made of. It crosses to its thread; the driver, whose futures need not be `Send`, does not.
 pub(super) struct Seed {
     pub(super) index: usize,
@@ -68,12 +71,17 @@ impl Driver {
         let mut idler = Idler::new(self.idle);
         let mut now = self.transport.now();
         let mut drain = None;
+        let mut busy_turns: u32 = 0;
         loop {
             let progress = self.desk.turn(now, &mut *self.transport);
             if !progress.is_idle() {
                 idler.worked();
                 now = self.transport.now();
                 self.desk.ended(now);
+                busy_turns = busy_turns.wrapping_add(1);
+                if busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
+                    self.control.set_connections(self.index, self.transport.connections());
+                }
             } else if idler.wants_clock() {
                 now = self.transport.now();
                 self.control.set_connections(self.index, self.transport.connections());
