@@ -23,7 +23,7 @@ pub(super) trait Pool {
     /// Drops a future, finished or not; its box stays for the next.
     fn clear(&mut self, entry: u32);
 
-    /// For [`TypedPool::spawn`].
+    /// For [`TypedPool::insert`], which knows the type.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 

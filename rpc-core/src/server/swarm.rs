@@ -145,7 +145,7 @@ impl Swarm {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_each_call_ends_once_and_nothing_leaks(
