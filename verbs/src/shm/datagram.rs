@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing, Header};
+use super::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
 use super::completion_queue::Change;
 use super::context::MTU_BYTES;
 use super::events::{Channel, new_event};
@@ -16,7 +16,7 @@ use super::inbox::{Inbox, InboxLayout, InboxState};
 use super::pair::Pair;
 use super::peer::Peer;
 use super::queue_pair::attach;
-use super::send::{Outbox, piece};
+use super::send::Outbox;
 use super::shared_receive::ReceivePool;
 use super::slow::{Bytes, Outcome};
 use super::wire::Gid;
@@ -86,25 +86,10 @@ impl Destinations {
         let done = Outcome::Done(bytes.len() as u32);
         let Some(outbox) = self.outboxes.get_mut(&(to.gid, to.qp)) else { return done };
         let cells = bytes.len().div_ceil(CELL_PAYLOAD_BYTES).max(1) as u32;
-        if !outbox.is_ready() || outbox.room(cells) < cells || !outbox.take_receive() {
-            return done;
+        if outbox.is_ready() && outbox.has_room_for(cells) && outbox.take_receive() {
+            outbox.put_datagram(bytes, imm, to.qkey, cells);
+            outbox.ring_doorbell();
         }
-        // The front is published last: when the receiver sees it, all of the datagram is there.
-        for ahead in (0..cells).rev() {
-            let offset = ahead as usize * CELL_PAYLOAD_BYTES;
-            let (words, carried) = piece(bytes, offset);
-            let (cell, tag) = outbox.cell(ahead);
-            let kind = match (ahead, imm) {
-                (0, Some(_)) => CellKind::SendImm,
-                (0, None) => CellKind::Send,
-                _ => CellKind::More,
-            };
-            let length = bytes.len() as u64 | u64::from(to.qkey) << 32;
-            cell.fill(length, &words);
-            cell.publish(Header::new(tag, kind, carried as u8, imm.unwrap_or(0)));
-        }
-        outbox.advance(cells);
-        outbox.ring_doorbell();
         done
     }
 
@@ -305,11 +290,11 @@ impl DatagramReceiver {
         let reader = &mut self.readers[index];
         let ring = reader.ring;
         let front = ring.cell(reader.position);
-        let (header, length) = (front.header(), front.length());
-        let (len, qkey) = (length as u32 as usize, (length >> 32) as u32);
+        let (header, (qkey, imm)) = (front.header(), front.second_word());
+        let len = usize::from(header.extra());
         let imm = match CellKind::of(header.kind()) {
             Some(CellKind::Send) if len <= MTU_BYTES => None,
-            Some(CellKind::SendImm) if len <= MTU_BYTES => Some(header.imm()),
+            Some(CellKind::SendImm) if len <= MTU_BYTES => Some(imm),
             _ => {
                 tracing::warn!(qp = self.pair.number, "a sender of datagrams wrote garbage");
                 reader.poisoned = true;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io;
 
-use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS};
+use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS, SMALL_LAP};
 use super::memfd;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 
@@ -75,13 +75,13 @@ pub(crate) struct InboxLayout {
 }
 
 impl InboxLayout {
-    /// For a queue pair with `max_recv_wr` receives. Every message that a receive admits has a cell: twice
-    /// as many, so that the owner may tell late what it has taken.
+    /// For a queue pair with `max_recv_wr` receives: every message that a receive admits has a cell, and
+    /// some are left over for skipping the small lap.
     pub(crate) fn for_receives(max_recv_wr: usize) -> InboxLayout {
-        let receives = u32::try_from(max_recv_wr).unwrap_or(MAX_CELLS).next_power_of_two();
+        let receives = u32::try_from(max_recv_wr).unwrap_or(MAX_CELLS);
         InboxLayout {
-            cells: receives.saturating_mul(2).clamp(MIN_CELLS, MAX_CELLS),
-            lengths: receives.clamp(16, MAX_CELLS),
+            cells: (receives + SMALL_LAP).next_power_of_two().clamp(MIN_CELLS, MAX_CELLS),
+            lengths: receives.next_power_of_two().clamp(16, MAX_CELLS),
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_claimed_layout_is_checked() {
-        for (cells, lengths) in [(0, 16), (63, 16), (65, 16), (64, 0), (64, 17), (1 << 17, 16)] {
+        for (cells, lengths) in [(0, 16), (63, 16), (65, 16), (64, 0), (64, 17), (1 << 16, 16)] {
             assert_eq!(InboxLayout { cells, lengths }.checked(), None, "{cells} {lengths}");
         }
         assert!(InboxLayout::for_receives(1).checked().is_some());
@@ -183,7 +183,7 @@ mod tests {
         let (ours, file) = Inbox::create(InboxLayout::for_receives(16)).unwrap();
         let theirs = Inbox::map(file.as_fd(), ours.layout()).unwrap();
         theirs.ring().cell(7).fill(3, &[9]);
-        assert_eq!(ours.ring().cell(7).length(), 3);
+        assert_eq!(ours.ring().cell(7).second_word(), (3, 0));
         ours.set_state(InboxState::Ready);
         assert_eq!(theirs.lines().state.state.load(Ordering::Acquire), InboxState::Ready as u32);
     }

@@ -28,6 +28,16 @@ pub(super) mod gate {
     pub(crate) const SLOW: u32 = 2;
 }
 
+/// What the two directions of a connection tell each other about their rings: the receiving side writes,
+/// the sending side reads.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// Messages that we have taken from the peer: goes with our next message.
+    pub(super) taken: AtomicU32,
+    /// Messages of ours that the peer has taken, modulo 2^16: came with its last message.
+    pub(super) acknowledged: AtomicU32,
+}
+
 /// What peers attach to.
 #[derive(Debug)]
 pub(super) enum Arrivals {
@@ -71,6 +81,7 @@ pub(crate) struct Pair {
     pub(super) retired: CachePadded<AtomicU64>,
     /// Receives consumed since the beginning, wrapping; written by the owner of the receive queue.
     pub(super) consumed: CachePadded<AtomicU32>,
+    pub(super) flow: Arc<CachePadded<Flow>>,
     pub(super) qkey: AtomicU32,
     pub(super) slow: Mutex<SlowQueue>,
     side: UnsafeCell<SendSide>,
@@ -134,6 +145,7 @@ impl Pair {
             detached: AtomicBool::new(false),
             retired: CachePadded::new(AtomicU64::new(0)),
             consumed: CachePadded::new(AtomicU32::new(0)),
+            flow: Arc::default(),
             qkey: AtomicU32::new(0),
             slow: Mutex::default(),
             side: UnsafeCell::new(SendSide::default()),

@@ -687,7 +687,8 @@ pub(super) fn attach(
             Some(page.map_err(|_| ConnectError::Malformed("credit page"))?)
         }
     };
-    Ok(Outbox::new(inbox, answer.pd, credit, fds.next()))
+    let flow = if pair.ty == QpType::Ud { Arc::default() } else { Arc::clone(&pair.flow) };
+    Ok(Outbox::new(inbox, answer.pd, credit, fds.next(), flow))
 }
 
 impl Drop for QueuePair {

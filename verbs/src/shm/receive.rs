@@ -48,9 +48,12 @@ struct Partial {
 
 pub(super) struct Receiver {
     ring: CellRing,
-    /// The next cell, and the tag that it will carry.
+    /// The next message's position in the stream, where its cell is, and the tag that it will carry.
     position: u32,
-    tag: u16,
+    index: u32,
+    tag: u32,
+    /// Where the cell after that is, as its header says.
+    following: u32,
     /// What remains of a run of receives without buffers.
     run_left: u32,
     run_next: u64,
@@ -59,6 +62,8 @@ pub(super) struct Receiver {
     consumed: u32,
     /// The head that the peer has been told.
     told_head: u32,
+    /// How much of ours the peer had taken when it sent the last message, modulo 2^16.
+    acknowledged: u16,
     lines: NonNull<InboxLines>,
     partial: Option<Partial>,
     /// The peer has written what it must not, or a message ended the connection: nothing more is read.
@@ -88,12 +93,15 @@ impl Receiver {
         Some(Receiver {
             ring,
             position: 0,
+            index: 0,
             tag: ring.tag(0),
+            following: 0,
             run_left: 0,
             run_next: 0,
             number: QpNumber(pair.number),
             consumed: 0,
             told_head: 0,
+            acknowledged: 0,
             lines: inbox.lines_ptr(),
             partial: None,
             poisoned: false,
@@ -110,7 +118,7 @@ impl Receiver {
 
     /// Whether the next cell is there. Garbage is not an arrival: it would keep a sleeper awake for ever.
     pub(super) fn has_arrival(&self) -> bool {
-        !self.poisoned && self.ring.cell(self.position).header().tag() == self.tag
+        !self.poisoned && self.ring.cell(self.index).header().tag() == self.tag
     }
 
     /// Completes what has arrived, as far as `out` has room.
@@ -121,11 +129,13 @@ impl Receiver {
             // SAFETY: the ring's cells stay mapped through `pair`; a copy of the ring's address lets the
             // cell be looked at while `self` changes.
             let ring = self.ring;
-            let cell = ring.cell(self.position);
+            let cell = ring.cell(self.index);
             let header = cell.header();
             if header.tag() != self.tag {
                 break;
             }
+            self.following = ring.after(self.index, header.next());
+            self.acknowledged = header.extra();
             if self.run_left != 0
                 && header.kind() == CellKind::WriteImm as u8
                 && header.carried() as usize <= CELL_PAYLOAD_BYTES
@@ -145,34 +155,28 @@ impl Receiver {
             }
         }
         if self.position != self.told_head {
-            self.tell(count);
+            self.tell();
         }
         count
     }
 
-    /// Lets the others know how far we are: the owner of the queue pair at once (it may post again), the
-    /// peer when we have nothing to do or a quarter of the ring is used (its cells are twice its credits,
-    /// so it never waits for this).
+    /// Lets the others know how far we are: the owner of the queue pair (it may post again), our own
+    /// sending side (which tells the peer with its next message), and the peer itself, for when there is
+    /// none. The peer looks only when what it knew is used up, so the line stays here.
     #[inline]
-    fn tell(&mut self, count: usize) {
-        self.pair.consumed.store(self.consumed, Ordering::Release);
-        if count == 0 || self.position.wrapping_sub(self.told_head) >= self.ring.count() / 4 {
-            self.tell_head();
-        }
-    }
-
-    #[inline]
-    fn tell_head(&mut self) {
+    fn tell(&mut self) {
         self.told_head = self.position;
+        self.pair.consumed.store(self.consumed, Ordering::Release);
+        self.pair.flow.taken.store(self.position, Ordering::Release);
+        self.pair.flow.acknowledged.store(self.acknowledged.into(), Ordering::Release);
         self.lines().credit.head.store(self.position, Ordering::Release);
     }
 
     #[inline]
     fn next_cell(&mut self) {
         self.position = self.position.wrapping_add(1);
-        if self.position & (self.ring.count() - 1) == 0 {
-            self.tag = self.ring.tag(self.position);
-        }
+        self.index = self.following;
+        self.tag = self.ring.tag(self.position);
     }
 
     /// A WRITE_WITH_IMM has met `receive`.
@@ -185,10 +189,11 @@ impl Receiver {
         receive: Receive,
     ) {
         completion.opcode = CompletionOpcode::RecvWriteWithImm;
-        completion.imm = Some(header.imm());
+        let (length, imm) = cell.second_word();
+        completion.imm = Some(imm);
         let carried = header.carried();
         if carried == CARRIES_NOTHING {
-            completion.byte_len = cell.length().min(MAX_MESSAGE_BYTES) as u32;
+            completion.byte_len = length.min(MAX_MESSAGE_BYTES as u32);
         } else {
             completion.byte_len = carried.into();
             cell.payload(&mut completion.payload);
@@ -232,7 +237,8 @@ impl Receiver {
             return Rare::Stopped;
         }
         let carried = header.carried();
-        let length = cell.length();
+        let (length, imm) = cell.second_word();
+        let length = u64::from(length);
         match (CellKind::of(header.kind()), &self.partial) {
             (Some(CellKind::WriteImm), None)
                 if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
@@ -246,7 +252,7 @@ impl Receiver {
                     && u64::from(carried) == length.min(CELL_PAYLOAD_BYTES as u64) =>
             {
                 let Some(receive) = self.next_receive() else { return self.no_receive() };
-                let imm = (kind == CellKind::SendImm).then(|| header.imm());
+                let imm = (kind == CellKind::SendImm).then_some(imm);
                 self.begin(
                     cell,
                     completion,
@@ -314,7 +320,7 @@ impl Receiver {
         if let Source::Shared(pool) = &self.source
             && !pool.credit.surely_fits(total)
         {
-            self.tell_head(); // The sender waits to hear whether it fitted.
+            self.tell(); // The sender waits to hear whether it fitted.
         }
         Rare::Completed
     }

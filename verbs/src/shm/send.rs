@@ -5,12 +5,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
+
 use super::cell::{
-    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, words_of,
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, Next, SMALL_LAP, second_word,
+    words_of,
 };
 use super::datagram::Destinations;
 use super::inbox::{Inbox, InboxLines, InboxState};
-use super::pair::{Pair, ring_event};
+use super::pair::{Flow, Pair, ring_event};
 use super::peer::Peer;
 use super::region::MappedRegion;
 use super::shared_receive::CreditPage;
@@ -42,8 +45,12 @@ pub(super) struct SendSide {
 pub(super) struct Outbox {
     ring: CellRing,
     lines: NonNull<InboxLines>,
-    /// Cells written since the beginning, wrapping.
+    /// Cells written since the beginning, wrapping; and where the next one is.
     position: u32,
+    index: u32,
+    /// For each cell, one more than the position of the message it was last written for.
+    written: Box<[u32]>,
+    flow: Arc<CachePadded<Flow>>,
     /// The last `head` and `posted` seen: looked up again only when they are used up.
     head_seen: u32,
     posted_seen: u32,
@@ -68,11 +75,16 @@ impl Outbox {
         pd: u32,
         credit: Option<CreditPage>,
         event: Option<OwnedFd>,
+        flow: Arc<CachePadded<Flow>>,
     ) -> Outbox {
+        let ring = inbox.ring();
         Outbox {
-            ring: inbox.ring(),
+            ring,
             lines: inbox.lines_ptr(),
             position: 0,
+            index: 0,
+            written: vec![0; ring.count() as usize].into(),
+            flow,
             head_seen: 0,
             posted_seen: 0,
             sent: 0,
@@ -129,19 +141,56 @@ impl Outbox {
         self.lines().state.refused.load(Ordering::Acquire) != 0
     }
 
-    /// Free cells. What the peer says is not believed beyond the ring's size; a lie makes us overwrite
-    /// what it has not read yet, which is its own loss.
+    /// Messages that the peer has not taken, as far as we know. What it says is not believed beyond the
+    /// ring's size; a lie makes us overwrite what it has not read yet, which is its own loss.
     #[inline]
-    pub(super) fn room(&mut self, wanted: u32) -> u32 {
-        let free = |head: u32, ring: &CellRing, position: u32| {
-            ring.count().wrapping_sub(position.wrapping_sub(head)).min(ring.count())
-        };
-        let room = free(self.head_seen, &self.ring, self.position);
-        if room >= wanted {
-            return room;
+    fn in_flight(&mut self) -> u32 {
+        let acknowledged = self.flow.acknowledged.load(Ordering::Acquire) as u16;
+        let known = self.position.wrapping_sub(self.head_seen);
+        let in_flight = u32::from((self.position as u16).wrapping_sub(acknowledged));
+        if in_flight < known {
+            self.head_seen = self.position.wrapping_sub(in_flight);
+            return in_flight;
         }
-        self.head_seen = self.lines().credit.head.load(Ordering::Acquire);
-        free(self.head_seen, &self.ring, self.position)
+        known
+    }
+
+    /// Whether a cell may be written: its last message is among those that the peer has taken.
+    #[inline]
+    fn is_free(&self, index: u32, in_flight: u32) -> bool {
+        let since = self.position.wrapping_sub(self.written[index as usize]);
+        since >= in_flight
+    }
+
+    /// Whether there is room for one more message.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        let in_flight = self.in_flight();
+        self.is_free(self.index, in_flight) || self.has_room_after_all()
+    }
+
+    #[cold]
+    fn has_room_after_all(&mut self) -> bool {
+        self.look_at_head();
+        self.is_free(self.index, self.position.wrapping_sub(self.head_seen))
+    }
+
+    fn look_at_head(&mut self) {
+        let head = self.lines().credit.head.load(Ordering::Acquire);
+        if self.position.wrapping_sub(head) <= self.ring.count() {
+            self.head_seen = head;
+        }
+    }
+
+    /// Whether there is room for a datagram of this many cells; these go round the whole ring.
+    pub(super) fn has_room_for(&mut self, cells: u32) -> bool {
+        let free = |outbox: &Outbox| {
+            outbox.ring.count() - outbox.position.wrapping_sub(outbox.head_seen) >= cells
+        };
+        free(self) || {
+            self.look_at_head();
+            free(self)
+        }
     }
 
     /// Whether the peer has a receive for the next message.
@@ -178,24 +227,60 @@ impl Outbox {
         }
     }
 
-    /// The cell `ahead` of the next one, and its tag.
-    #[inline]
-    pub(super) fn cell(&self, ahead: u32) -> (&Cell, u16) {
-        let position = self.position.wrapping_add(ahead);
-        (self.ring.cell(position), self.ring.tag(position))
-    }
-
-    #[inline]
-    pub(super) fn advance(&mut self, cells: u32) {
+    /// Writes a datagram from back to front: when the peer sees the front, all of it is there.
+    pub(super) fn put_datagram(&mut self, bytes: &Bytes, imm: Option<u32>, qkey: u32, cells: u32) {
+        let last = self.ring.count() - 1;
+        for ahead in (0..cells).rev() {
+            let (words, carried) = piece(bytes, ahead as usize * CELL_PAYLOAD_BYTES);
+            let cell = self.ring.cell((self.index + ahead) & last);
+            let kind = match (ahead, imm) {
+                (0, Some(_)) => CellKind::SendImm,
+                (0, None) => CellKind::Send,
+                _ => CellKind::More,
+            };
+            cell.fill(second_word(qkey, imm.unwrap_or(0)), &words);
+            let tag = self.ring.tag(self.position.wrapping_add(ahead));
+            let len = bytes.len() as u16;
+            cell.publish(Header::new(tag, kind, Next::Beside, carried as u8, len));
+        }
+        self.index = (self.index + cells) & last;
         self.position = self.position.wrapping_add(cells);
     }
 
+    /// Where the cell after this one is. Back to the start when the peer has taken all before this
+    /// message, and past the small lap when that is not free.
     #[inline]
-    fn put(&mut self, kind: CellKind, carried: u8, imm: u32, length: u64, payload: &[u64]) {
-        let (cell, tag) = self.cell(0);
-        cell.fill(length, payload);
-        cell.publish(Header::new(tag, kind, carried, imm));
-        self.advance(1);
+    fn next(&self, in_flight: u32) -> Next {
+        let beside = self.index + 1;
+        if beside < SMALL_LAP {
+            match self.is_free(beside, in_flight) {
+                true => Next::Beside,
+                false => Next::BehindSmallLap,
+            }
+        } else if in_flight == 0 {
+            Next::Start
+        } else {
+            Next::Beside // The last is followed by the first.
+        }
+    }
+
+    /// Writes the next message, for which there is room.
+    #[inline]
+    fn put(&mut self, kind: CellKind, carried: u8, imm: u32, length: u32, payload: &[u64]) {
+        let in_flight = self.position.wrapping_sub(self.head_seen);
+        let next = self.next(in_flight);
+        let following = self.ring.after(self.index, next as u8);
+        if following >= SMALL_LAP && self.is_free(following, in_flight) {
+            // It may hold a message of so long ago that its tag has come round again.
+            self.ring.cell(following).clear();
+        }
+        let taken = self.flow.taken.load(Ordering::Acquire) as u16;
+        let cell = self.ring.cell(self.index);
+        cell.fill(second_word(length, imm), payload);
+        cell.publish(Header::new(self.ring.tag(self.position), kind, next, carried, taken));
+        self.position = self.position.wrapping_add(1);
+        self.written[self.index as usize] = self.position;
+        self.index = following;
     }
 
     /// Tells a sleeping peer that there is something. The fence orders the cell before the look at
@@ -234,7 +319,7 @@ impl SendSide {
         if outbox.credit.is_some()
             || !outbox.is_ready()
             || !outbox.has_receive()
-            || outbox.room(1) == 0
+            || !outbox.has_room()
         {
             return false;
         }
@@ -243,7 +328,7 @@ impl SendSide {
         // SAFETY: `region.at` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
         let used = bytes.len().div_ceil(8);
-        outbox.put(CellKind::WriteImm, bytes.len() as u8, imm, bytes.len() as u64, &words[..used]);
+        outbox.put(CellKind::WriteImm, bytes.len() as u8, imm, bytes.len() as u32, &words[..used]);
         true
     }
 
@@ -346,7 +431,7 @@ impl SendSide {
         if !outbox.has_receive() {
             return Outcome::Wait(Wait::Receive);
         }
-        if outbox.room(1) == 0 {
+        if !outbox.has_room() {
             return Outcome::Wait(Wait::Room);
         }
         if !outbox.take_receive() {
@@ -361,11 +446,11 @@ impl SendSide {
             // SAFETY: as for the copy above.
             unsafe { store_small(target, &small[..len], &words) };
             let used = len.div_ceil(8);
-            outbox.put(CellKind::WriteImm, len as u8, imm, len as u64, &words[..used]);
+            outbox.put(CellKind::WriteImm, len as u8, imm, len as u32, &words[..used]);
         } else {
             // SAFETY: as for the copy above.
             unsafe { copy_forward(target, bytes.start(), len) };
-            outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u64, &[]);
+            outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u32, &[]);
         }
         outbox.ring_doorbell();
         Outcome::Done(len as u32)
@@ -446,12 +531,12 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
             if !outbox.has_receive() {
                 return Outcome::Wait(Wait::Receive);
             }
-            if outbox.room(1) == 0 {
+            if !outbox.has_room() {
                 return Outcome::Wait(Wait::Room);
             }
             if len as u64 > outbox.receive_length() {
                 outbox.take_receive();
-                outbox.put(CellKind::TooLong, CARRIES_NOTHING, 0, len as u64, &[]);
+                outbox.put(CellKind::TooLong, CARRIES_NOTHING, 0, len as u32, &[]);
                 return Outcome::Failed(Status::RemoteInvalidRequest);
             }
             if !outbox.take_receive() {
@@ -460,12 +545,12 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
             let kind = if imm.is_some() { CellKind::SendImm } else { CellKind::Send };
             let (words, carried) = piece(bytes, 0);
             let used = carried.div_ceil(8);
-            outbox.put(kind, carried as u8, imm.unwrap_or(0), len as u64, &words[..used]);
+            outbox.put(kind, carried as u8, imm.unwrap_or(0), len as u32, &words[..used]);
             carried
         }
     };
     while done < len {
-        if outbox.room(1) == 0 {
+        if !outbox.has_room() {
             *sent = Some(done);
             return Outcome::Wait(Wait::Room);
         }
@@ -483,7 +568,7 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
 
 /// The next bytes of a message that fit a cell, from `offset` on.
 #[inline]
-pub(super) fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize) {
+fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize) {
     let carried = (bytes.len() - offset).min(CELL_PAYLOAD_BYTES);
     let mut words = [0u64; CELL_PAYLOAD_BYTES / 8];
     // SAFETY: `carried` bytes from `offset` on lie in the message, and `words` has room for 48; the
