@@ -55,6 +55,13 @@ pub trait Method {
 
     /// Makes that from the answer.
     fn read(answer: Answer<'_>) -> Self::Output;
+
+    /// Makes that from a short value. Generated code inlines it whole: what goes through memory between small
+    /// functions is read back before it has left the store buffer, which costs more than the call.
+    #[inline(always)]
+    fn read_short(value: &[u8]) -> Self::Output {
+        Self::read(Answer::Value(Message::Borrowed(value)))
+    }
 }
 
 /// How a call ended, its header taken off.
@@ -69,7 +76,7 @@ pub enum Answer<'m> {
 }
 
 /// Reads the answer of a method that does not return a `Result`, its value with [`side`].
-#[inline]
+#[inline(always)]
 pub fn read_value<T>(
     method: &'static str,
     answer: Answer<'_>,
@@ -91,7 +98,7 @@ pub fn read_value<T>(
 }
 
 /// Reads the answer of a method that returns `Result<T, E>`, either side with its own [`side`].
-#[inline]
+#[inline(always)]
 pub fn read_result<T, E>(
     method: &'static str,
     answer: Answer<'_>,
@@ -118,7 +125,7 @@ pub fn read_result<T, E>(
 }
 
 /// Reads one side of an answer: a `T` in form `F`, and nothing after it.
-#[inline]
+#[inline(always)]
 pub fn side<F, T>(message: &mut Reader<'_>) -> Result<T, Malformed>
 where
     F: for<'m> Decode<'m, T>,

@@ -98,12 +98,14 @@ impl Connection {
         self.now = self.transport.now();
         self.calls.stamp(self.now);
         let deadline = self.now.saturating_add_nanos(self.timeout_ns);
-        let mut sink = Awaited::<M> { calls: &mut self.calls, slot, result: None };
+        let mut sink = Awaited::<M>::new(&mut self.calls, slot);
         let mut idler = Idler::new(self.idle);
         loop {
             let progress = self.transport.poll(self.now, &mut sink);
-            if let Some(result) = sink.result {
-                return result;
+            match sink.ended {
+                Ended::Not => {}
+                Ended::Short(len) => return M::read_short(sink.short.value(len)),
+                Ended::Read(result) => return result,
             }
             if !progress.is_idle() {
                 idler.worked();
@@ -317,27 +319,67 @@ fn some_time(at: Instant) -> Option<Instant> {
     (at != Instant::FAR_FUTURE).then_some(at)
 }
 
-/// Takes the answer of one call straight from the transport's scratch; those of others are kept for them.
+/// Takes the answer of one call; those of others are kept for them.
 struct Awaited<'a, M: Method> {
     calls: &'a mut Calls,
     slot: SlotId,
-    result: Option<M::Output>,
+    ended: Ended<M::Output>,
+    short: Short,
+}
+
+/// How the awaited call has ended.
+enum Ended<R> {
+    Not,
+    /// With a value of so many bytes, which its caller reads.
+    Short(usize),
+    /// With something that was read straight from the transport's scratch.
+    Read(R),
+}
+
+/// Longest value that its caller reads.
+const SHORT_BYTES: usize = 64;
+
+/// A short value, on its way from the transport's scratch to its caller.
+///
+/// Read by the caller, it becomes the result in the result's own place. A result that is read in the callback has to be
+/// moved there, and one like `Result<[u8; 32], _>`, whose value follows a byte that tells which it is, moves by loads
+/// that straddle the stores just made: each waits until the processor's stores have left, to other cores as well.
+#[repr(align(16))]
+struct Short([u8; SHORT_BYTES]);
+
+impl Short {
+    #[inline]
+    fn value(&self, len: usize) -> &[u8] {
+        &self.0[..len]
+    }
+}
+
+impl<'a, M: Method> Awaited<'a, M> {
+    #[inline]
+    fn new(calls: &'a mut Calls, slot: SlotId) -> Self {
+        Awaited { calls, slot, ended: Ended::Not, short: Short([0; SHORT_BYTES]) }
+    }
 }
 
 impl<M: Method> ReplySink for Awaited<'_, M> {
     #[inline]
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
-        if slot == self.slot {
-            self.result = Some(M::read(wire::open_response(message)));
-        } else {
-            self.calls.reply(slot, message);
+        if slot != self.slot {
+            return self.calls.reply(slot, message);
         }
+        self.ended = match wire::open_response(message) {
+            Answer::Value(Message::Borrowed(body)) if body.len() <= SHORT_BYTES => {
+                self.short.0[..body.len()].copy_from_slice(body);
+                Ended::Short(body.len())
+            }
+            answer => Ended::Read(M::read(answer)),
+        };
     }
 
     #[cold]
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
         if slot == self.slot {
-            self.result = Some(M::read(Answer::Failed(why.into())));
+            self.ended = Ended::Read(M::read(Answer::Failed(why.into())));
         } else {
             self.calls.failed(slot, why);
         }
@@ -345,8 +387,8 @@ impl<M: Method> ReplySink for Awaited<'_, M> {
 
     #[cold]
     fn closed(&mut self, why: TransportFailure) {
-        if self.result.is_none() {
-            self.result = Some(M::read(Answer::Failed(why.into())));
+        if matches!(self.ended, Ended::Not) {
+            self.ended = Ended::Read(M::read(Answer::Failed(why.into())));
         }
         self.calls.closed(why);
     }

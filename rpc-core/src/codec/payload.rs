@@ -109,7 +109,7 @@ pub fn decode<'m, F: Decode<'m, T>, T>(mut message: Reader<'m>) -> Result<T, Dec
 }
 
 /// Reads one value in form `F`, which must take all that is left.
-#[inline]
+#[inline(always)]
 pub fn whole<'m, F: Decode<'m, T>, T>(message: &mut Reader<'m>) -> Result<T, Malformed> {
     let value = F::read(message)?;
     message.finish()?;

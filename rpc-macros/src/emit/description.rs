@@ -29,16 +29,18 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         let (form, ty) = (side.form.tokens(private), &side.ty);
         placed(ty, quote!(|__message| #private::side::<#form, _>(__message)))
     };
-    let read = match &method.outcome {
+    let read = |answer: TokenStream| match &method.outcome {
         Outcome::Value(value) => {
             let value = side(value);
-            quote!(#private::read_value(Self::NAME, __answer, #value))
+            quote!(#private::read_value(Self::NAME, #answer, #value))
         }
         Outcome::Fallible(parts) => {
             let (value, error) = (side(&parts.0), side(&parts.1));
-            quote!(#private::read_result(Self::NAME, __answer, #value, #error))
+            quote!(#private::read_result(Self::NAME, #answer, #value, #error))
         }
     };
+    let read_any = read(quote!(__answer));
+    let read_short = read(quote!(#private::Answer::Value(#private::Message::Borrowed(__value))));
     quote! {
         #[automatically_derived]
         impl #private::Method for #ty {
@@ -48,7 +50,12 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
 
             #[inline]
             fn read(__answer: #private::Answer<'_>) -> Self::Output {
-                #read
+                #read_any
+            }
+
+            #[inline(always)]
+            fn read_short(__value: &[u8]) -> Self::Output {
+                #read_short
             }
         }
     }
