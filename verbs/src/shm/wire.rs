@@ -149,10 +149,14 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(
     if got.bytes == 0 {
         return Ok(None);
     }
-    // A record of another size is not ours; descriptors that did not fit are lost.
-    if got.bytes != size_of::<T>() || got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
+    // A record of another size is not ours.
+    if got.bytes != size_of::<T>() || got.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Errno::BADMSG);
+    }
+    // Descriptors that this process has no room for are lost, but the record is whole: the
+    // conversation goes on.
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Errno::MFILE);
     }
     Ok(Some((record, fds)))
 }
