@@ -217,6 +217,9 @@ impl Local {
         if setup.other {
             builder = builder.service(OtherServer::from(handlers.clone()));
         }
+        if let Some(clients) = setup.max_clients {
+            builder = builder.max_clients(clients);
+        }
         if setup.sleepy {
             builder = builder.idle(IdlePolicy::PARK);
         }

@@ -126,6 +126,7 @@ macro_rules! for_each_case {
                 WriteImm a_servers_words_from_a_client
                 WriteImm a_slot_that_changes_under_the_reader
                 WriteImm lent_responses_that_nobody_reads
+                WriteImm handshakes_that_stop_in_the_middle
                 WriteImm broken_handshakes
             }
             hostile_servers {
@@ -143,6 +144,8 @@ macro_rules! for_each_case {
             }
             crowds {
                 Nothing clients_64_in_turns
+                Nothing more_clients_than_the_server_takes_are_refused
+                Processes a_server_out_of_descriptors_goes_on
                 Threads clients_64_on_threads
                 Processes clients_64_in_processes
             }

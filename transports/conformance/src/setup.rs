@@ -13,6 +13,8 @@ pub struct Setup {
     pub max_message: Option<u64>,
     /// Bytes that long messages may hold at a time.
     pub memory: Option<u64>,
+    /// Most clients at once.
+    pub max_clients: Option<usize>,
     /// Offer the second service too.
     pub other: bool,
     /// Sleep as soon as there is nothing to do.
@@ -52,6 +54,12 @@ impl Setup {
         self
     }
 
+    /// Sets the most clients at once.
+    pub fn max_clients(mut self, clients: usize) -> Setup {
+        self.max_clients = Some(clients);
+        self
+    }
+
     /// Offers the second service too.
     pub fn with_other(mut self) -> Setup {
         self.other = true;
@@ -68,6 +76,9 @@ impl Setup {
     pub(crate) fn to_words(&self) -> String {
         let threads = self.threads.unwrap_or(1);
         let mut words = format!("threads={threads}");
+        if let Some(clients) = self.max_clients {
+            words.push_str(&format!(" max_clients={clients}"));
+        }
         for (word, said) in [(" other", self.other), (" sleepy", self.sleepy)] {
             if said {
                 words.push_str(word);
@@ -81,10 +92,14 @@ impl Setup {
         words.fold(Setup::default(), |setup, word| match word {
             "other" => setup.with_other(),
             "sleepy" => setup.sleepy(),
-            _ => match word.strip_prefix("threads=").and_then(|n| n.parse().ok()) {
-                Some(threads) => setup.threads(threads),
-                None => panic!("{word:?} is no part of a setup"),
-            },
+            _ => {
+                let (key, value) = word.split_once('=').unwrap_or((word, ""));
+                match (key, value.parse::<usize>()) {
+                    ("threads", Ok(threads)) => setup.threads(threads),
+                    ("max_clients", Ok(clients)) => setup.max_clients(clients),
+                    _ => panic!("{word:?} is no part of a setup"),
+                }
+            }
         })
     }
 }

@@ -13,7 +13,7 @@ use farcall_core::{
     IdlePolicy, PendingCall, PollClient, RpcError, ServiceClient,
     codec::{As, Whole},
     service::{Answer, Method},
-    transport::Dial,
+    transport::{Dial, DialOptions},
 };
 
 use crate::{
@@ -223,6 +223,17 @@ impl World<'_> {
     #[track_caller]
     pub fn try_connect<P: PollClient>(&self, address: &str) -> Result<P, ConnectError> {
         self.dial(address, &ConnectionOptions::default().deadline(self.bound))
+    }
+
+    /// A client of any service, or why not, with a bound on the handshake.
+    #[track_caller]
+    pub fn try_connect_within<P: PollClient>(
+        &self,
+        address: &str,
+        bound: Duration,
+    ) -> Result<P, ConnectError> {
+        let dial = DialOptions::default().timeout(bound);
+        self.dial(address, &ConnectionOptions::default().deadline(self.bound).dial(dial))
     }
 
     #[track_caller]

@@ -1,8 +1,11 @@
 //! Many clients at once.
 
-use std::thread;
+use std::{thread, time::Duration};
 
-use crate::{pattern, setup::Setup, world::World};
+use farcall_core::ConnectError;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+use crate::{pattern, service::SuitePollClient, setup::Setup, world::World};
 
 /// Calls of each client of a crowd.
 const CALLS: u64 = 150;
@@ -63,4 +66,66 @@ pub fn clients_64_in_processes(world: &World) {
     for peer in peers {
         peer.finish();
     }
+}
+
+/// More clients than the server takes are refused, with the reason; whoever leaves makes room.
+pub fn more_clients_than_the_server_takes_are_refused(world: &World) {
+    const MOST: usize = 3;
+    let server = world.serve(Setup::default().max_clients(MOST));
+    for _ in 0..5 {
+        let mut clients: Vec<_> = (0..MOST)
+            .map(|_| {
+                // The room of those who have just left is given back by the server's thread.
+                world.until("there is room for one more client", || {
+                    world.try_connect::<SuitePollClient>(&server.address).ok()
+                })
+            })
+            .collect();
+        match world.try_connect::<SuitePollClient>(&server.address).err() {
+            Some(ConnectError::Refused { reason, .. }) => {
+                assert!(reason.contains(&MOST.to_string()), "{reason:?} does not say how many");
+            }
+            other => panic!("{other:?}"),
+        }
+        for client in &mut clients {
+            assert_eq!(world.call(client, |c| c.start_held(1)), Ok(0));
+        }
+    }
+}
+
+/// A server that runs out of file descriptors, at whichever step of a handshake, refuses new clients in time, and
+/// serves those that it has.
+pub fn a_server_out_of_descriptors_goes_on(world: &World) {
+    let server = world.serve_in_process(Setup::default());
+    let mut first = world.client(&server);
+    let (process, _) = world.call(&mut first, |c| c.start_whereabouts()).expect("whereabouts");
+    let process = Pid::from_raw(process as i32);
+    let usual = getrlimit(Resource::Nofile);
+    let limit = |most| {
+        let limit = Rlimit { current: most, maximum: usual.maximum };
+        prlimit(process, Resource::Nofile, limit).expect("limit a process of one's own");
+    };
+    world.settle(&server);
+    let held = server.holdings().expect("the server has a process of its own").descriptors as u64;
+    let mut refusals = 0;
+    for spare in [0, 1, 2, 3, 4, 6, 8] {
+        limit(Some(held + spare));
+        let soon = Duration::from_millis(300);
+        let message = pattern::make(spare, 3_000);
+        match world.try_connect_within::<SuitePollClient>(&server.address, soon) {
+            Err(_) => refusals += 1,
+            // Whoever got in may still miss something that his first call needs; he must hear of it.
+            Ok(mut newcomer) => {
+                let _ = world.call(&mut newcomer, |c| c.start_echo(&message));
+            }
+        }
+        let echoed = world.call(&mut first, |c| c.start_echo(&message)).expect("echo");
+        pattern::assert_is(spare, message.len(), &echoed);
+        limit(usual.current);
+        let mut late: SuitePollClient = world.until("newcomers are welcome again", || {
+            world.try_connect_within(&server.address, Duration::from_secs(1)).ok()
+        });
+        assert_eq!(world.call(&mut late, |c| c.start_held(1)), Ok(0));
+    }
+    assert!(refusals > 0, "the limit on descriptors was never in force");
 }

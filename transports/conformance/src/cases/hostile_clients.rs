@@ -9,7 +9,7 @@ use crate::{
     dice::Dice,
     hostile::{
         BreakIn, receive,
-        write_imm::{End, break_in, kind, message, op, request, terms, wire_region},
+        write_imm::{End, Port, break_in, kind, message, op, request, terms, wire_region},
     },
     pattern,
     service::{ECHO, SuitePollClient},
@@ -293,6 +293,36 @@ pub fn lent_responses_that_nobody_reads(world: &World) {
     assert!(took.as_secs() < 8, "others waited {took:?} for memory that nobody reads");
 }
 
+/// Clients that are welcome and then leave before they are ready leave nothing behind.
+pub fn handshakes_that_stop_in_the_middle(world: &World) {
+    let (server, mut honest) = serve(world);
+    let wanted = terms(WINDOW, SLOT, LIMIT);
+    let description = SuitePollClient::DESCRIPTION;
+    let leave = |times: u32| {
+        for _ in 0..times {
+            let BreakIn { device, mut stream } = world.break_in(&server);
+            let port = Port::open(&device, &wanted);
+            let hello = Frame::Hello(Hello {
+                backend: "write_imm".to_owned(),
+                service: description.name.to_owned(),
+                fingerprint: description.fingerprint,
+                terms: wanted,
+                setup: port.setup(0),
+            });
+            stream.write_all(&hello.to_bytes()).expect("say hello");
+            assert!(matches!(receive(&mut *stream), Ok(Frame::Welcome(_))));
+        }
+    };
+    leave(2);
+    world.settle(&server);
+    let before = server.holdings();
+    leave(25);
+    if let Some(before) = before {
+        world.wait_holdings(&server, before);
+    }
+    assert_untouched(world, &server, &mut honest);
+}
+
 /// Handshakes that are garbage, stop in the middle, or lie.
 pub fn broken_handshakes(world: &World) {
     let (server, mut honest) = serve(world);
@@ -365,7 +395,7 @@ pub fn broken_handshakes(world: &World) {
     // A client that is welcome and does not say that it is ready.
     for _ in 0..3 {
         let BreakIn { device, mut stream } = world.break_in(&server);
-        let port = crate::hostile::write_imm::Port::open(&device, &good);
+        let port = Port::open(&device, &good);
         let bytes = hi("write_imm", good, &port.setup(0)).to_bytes();
         stream.write_all(&bytes).expect("say hello");
         assert!(matches!(receive(&mut *stream), Ok(Frame::Welcome(_))));
