@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{Announce, Grant, HEADER_BYTES, Immediate, Kind, Lent, Op, OverLimit, split};
 use super::link::{Fetched, Link, owned};
+use super::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, STEPS_PER_POLL, Waker, sleep_time};
 use super::transfer::{Transfer, Transfers};
-use super::{MEMORY_RETRY_NANOS, POLL_BATCH, STEPS_PER_POLL, Waker};
 use crate::handshake::Terms;
 
 /// How far a slot's request has come.
@@ -241,7 +241,7 @@ impl ClientTransport for Client {
         if self.held > 0 {
             return;
         }
-        let sleep = super::sleep_time(until, self.now());
+        let sleep = sleep_time(until, self.now());
         // A failure to sleep is a spurious wake-up: the driver polls and comes back.
         let _ = self.channel.wait(sleep);
     }

@@ -29,6 +29,7 @@
 //! a region of `window * slot` bytes, so beyond some hundreds of clients per NIC its cache of
 //! queue-pair contexts and translations misses.
 
+mod begin;
 mod chunks;
 mod client;
 mod clients;
@@ -38,6 +39,7 @@ mod intake;
 mod landing;
 mod layout;
 mod link;
+mod pace;
 mod send_queue;
 mod server;
 mod setup;
@@ -45,40 +47,6 @@ mod transfer;
 
 pub(crate) use begin::{prepare, serve};
 pub(crate) use setup::check;
-
-mod begin;
-
-use farcall_core::time::Instant;
-use farcall_core::transport::Unpark;
-use farcall_verbs::CompletionChannel;
-use std::time::Duration;
-
-/// Completions that one poll takes.
-const POLL_BATCH: usize = 16;
-
-/// Chunks of large messages that one poll moves: some 20 us of copying, which is what a small call
-/// may have to wait for.
-const STEPS_PER_POLL: usize = 2;
-
-/// When to look again for memory that comes back without an event.
-const MEMORY_RETRY_NANOS: u64 = 200_000;
-
-/// A parked thread looks around at least this often.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-
-/// Wakes the thread that sleeps on the channel.
-#[derive(Debug)]
-struct Waker(CompletionChannel);
-
-impl Unpark for Waker {
-    fn unpark(&self) {
-        self.0.wake();
-    }
-}
-
-fn sleep_time(until: Option<Instant>, now: Instant) -> Duration {
-    until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - now))
-}
 
 #[cfg(test)]
 mod tests;

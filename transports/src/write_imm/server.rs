@@ -10,7 +10,7 @@ use farcall_verbs::{CompletionChannel, CompletionQueue, Device, Status, WorkComp
 use super::clients::{Clients, Drop as Why};
 use super::intake::{Arrival, Door};
 use super::layout::Op;
-use super::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
+use super::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
 use crate::address::Limits;
 use crate::backend::SetupError;
 use crate::memory::{Budget, Exposure, LargeBuffers};
