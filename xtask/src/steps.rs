@@ -58,7 +58,10 @@ pub(crate) fn loom() -> Result<()> {
         cargo()
             .args(["test", "--locked", "--release", "--package", "farcall-verbs", "--lib"])
             .args(["--target-dir", "target/loom", "--", "loom"])
-            .env("RUSTFLAGS", "--cfg loom"),
+            .env("RUSTFLAGS", "--cfg loom")
+            // The models want optimized code, and nobody wants to wait for the best of it.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
     )
 }
 
