@@ -38,6 +38,8 @@ pub(crate) enum Next {
     Start = 1,
     /// Behind the small lap.
     BehindSmallLap = 2,
+    /// Where it was: this is an answer in the line of the message it answers (see `duplex`).
+    Unchanged = 3,
 }
 
 /// What a cell carries.
@@ -122,7 +124,7 @@ pub(crate) fn second_word(length: u32, imm: u32) -> u64 {
 
 /// One cell. All its words are atomics: whoever else maps it may write at any time.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cell {
     header: AtomicU64,
     second: AtomicU64,
@@ -238,7 +240,7 @@ impl CellRing {
         if next == Next::Beside as u8 {
             index.wrapping_add(1) & self.mask
         } else if next == Next::BehindSmallLap as u8 {
-            SMALL_LAP
+            SMALL_LAP & self.mask
         } else {
             0
         }
@@ -275,12 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn cells(count: u32) -> Vec<Cell> {
-        let cell = || Cell {
-            header: AtomicU64::new(0),
-            second: AtomicU64::new(0),
-            payload: Default::default(),
-        };
-        (0..count).map(|_| cell()).collect()
+        (0..count).map(|_| Cell::default()).collect()
     }
 
     #[test]
@@ -340,12 +337,7 @@ mod ring_loom {
     use loom::thread;
 
     fn shared(count: u32) -> Arc<(Vec<Cell>, AtomicU32)> {
-        let cell = || Cell {
-            header: AtomicU64::new(0),
-            second: AtomicU64::new(0),
-            payload: std::array::from_fn(|_| AtomicU64::new(0)),
-        };
-        Arc::new(((0..count).map(|_| cell()).collect(), AtomicU32::new(0)))
+        Arc::new(((0..count).map(|_| Cell::default()).collect(), AtomicU32::new(0)))
     }
 
     /// A reader that sees a message's tag sees its length and payload, lap after lap, whatever the

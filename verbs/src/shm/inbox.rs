@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io;
 
 use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS, SMALL_LAP};
+use super::duplex::LINES;
 use super::memfd;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 
@@ -96,8 +97,12 @@ impl InboxLayout {
         PAGE_BYTES + (self.lengths as usize * 4).next_multiple_of(PAGE_BYTES)
     }
 
-    fn len(self) -> usize {
+    fn lines_offset(self) -> usize {
         self.cells_offset() + self.cells as usize * size_of::<Cell>()
+    }
+
+    fn len(self) -> usize {
+        self.lines_offset() + LINES as usize * size_of::<Cell>()
     }
 }
 
@@ -146,6 +151,16 @@ impl Inbox {
         unsafe {
             let cells = self.mapping.start().add(self.layout.cells_offset()).cast::<Cell>();
             CellRing::new(cells, self.layout.cells)
+        }
+    }
+
+    /// The lines that the peer opens, and in which the owner answers; the caller keeps this inbox as long
+    /// as it uses them.
+    pub(crate) fn duplex_lines(&self) -> CellRing {
+        // SAFETY: as for `ring`; the lines follow the cells.
+        unsafe {
+            let lines = self.mapping.start().add(self.layout.lines_offset()).cast::<Cell>();
+            CellRing::new(lines, LINES)
         }
     }
 

@@ -16,6 +16,7 @@ mod completion_queue;
 mod context;
 mod control;
 mod datagram;
+mod duplex;
 mod events;
 mod inbox;
 mod memfd;

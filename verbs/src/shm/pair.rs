@@ -11,6 +11,7 @@ use crossbeam_utils::CachePadded;
 use super::completion_queue::{CqShared, SendDone, attention};
 use super::context::Context;
 use super::datagram;
+use super::duplex::Flow;
 use super::events::ring;
 use super::inbox::{Inbox, InboxState};
 use super::peer::{Peer, lock};
@@ -26,16 +27,6 @@ pub(super) mod gate {
     pub(crate) const CLOSED: u32 = 1;
     /// Work waits in the slow queue; whoever holds its lock has the sending side too.
     pub(crate) const SLOW: u32 = 2;
-}
-
-/// What the two directions of a connection tell each other about their rings: the receiving side writes,
-/// the sending side reads.
-#[derive(Debug, Default)]
-pub(super) struct Flow {
-    /// Messages that we have taken from the peer: goes with our next message.
-    pub(super) taken: AtomicU32,
-    /// Messages of ours that the peer has taken, modulo 2^16: came with its last message.
-    pub(super) acknowledged: AtomicU32,
 }
 
 /// What peers attach to.

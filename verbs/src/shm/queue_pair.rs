@@ -687,8 +687,15 @@ pub(super) fn attach(
             Some(page.map_err(|_| ConnectError::Malformed("credit page"))?)
         }
     };
-    let flow = if pair.ty == QpType::Ud { Arc::default() } else { Arc::clone(&pair.flow) };
-    Ok(Outbox::new(inbox, answer.pd, credit, fds.next(), flow))
+    let inbox = Arc::new(inbox);
+    let (flow, peers_lines) = match pair.inbox() {
+        Some(own) => {
+            let _ = pair.flow.outbox.set(Arc::clone(&inbox));
+            (Arc::clone(&pair.flow), Some(own.duplex_lines()))
+        }
+        None => (Arc::default(), None), // Datagrams go one way.
+    };
+    Ok(Outbox::new(inbox, answer.pd, credit, fds.next(), flow, peers_lines))
 }
 
 impl Drop for QueuePair {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header};
+use super::duplex;
 use super::inbox::InboxLines;
 use super::pair::Pair;
 use super::shared_receive::ReceivePool;
@@ -48,22 +49,27 @@ struct Partial {
 
 pub(super) struct Receiver {
     ring: CellRing,
-    /// The next message's position in the stream, where its cell is, and the tag that it will carry.
-    position: u32,
-    index: u32,
+    /// The number of the next message, and the tag that it will carry.
+    number: u64,
     tag: u32,
-    /// Where the cell after that is, as its header says.
+    /// Where the ring goes on, now and after the message that is being taken.
+    index: u32,
     following: u32,
+    /// The lines that the peer opens, and those that we open and it answers in, once connected.
+    peers_lines: CellRing,
+    our_lines: Option<CellRing>,
     /// What remains of a run of receives without buffers.
     run_left: u32,
     run_next: u64,
-    number: QpNumber,
+    qp: QpNumber,
     /// Receives used since the beginning, wrapping.
     consumed: u32,
     /// The head that the peer has been told.
     told_head: u32,
     /// How much of ours the peer had taken when it sent the last message, modulo 2^16.
     acknowledged: u16,
+    /// Where the message that is being taken was.
+    place: Place,
     lines: NonNull<InboxLines>,
     partial: Option<Partial>,
     /// The peer has written what it must not, or a message ended the connection: nothing more is read.
@@ -74,6 +80,16 @@ pub(super) struct Receiver {
 
 // SAFETY: `lines` points into the inbox that `pair` keeps mapped; what is there are atomics.
 unsafe impl Send for Receiver {}
+
+/// Where a message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ring,
+    /// In a line that the peer opened: our message of this number goes back there.
+    Line,
+    /// In a line of ours: an answer.
+    Answer,
+}
 
 /// What became of a cell off the common path.
 enum Rare {
@@ -92,16 +108,19 @@ impl Receiver {
         let ring = inbox.ring();
         Some(Receiver {
             ring,
-            position: 0,
-            index: 0,
+            number: 0,
             tag: ring.tag(0),
+            index: 0,
             following: 0,
+            peers_lines: inbox.duplex_lines(),
+            our_lines: None,
             run_left: 0,
             run_next: 0,
-            number: QpNumber(pair.number),
+            qp: QpNumber(pair.number),
             consumed: 0,
             told_head: 0,
             acknowledged: 0,
+            place: Place::Ring,
             lines: inbox.lines_ptr(),
             partial: None,
             poisoned: false,
@@ -118,23 +137,65 @@ impl Receiver {
 
     /// Whether the next cell is there. Garbage is not an arrival: it would keep a sleeper awake for ever.
     pub(super) fn has_arrival(&self) -> bool {
-        !self.poisoned && self.ring.cell(self.index).header().tag() == self.tag
+        let (ring, peers) = (self.ring, self.peers_lines);
+        let ours = self.our_lines.or_else(|| self.connected_lines());
+        !self.poisoned && self.arrival(&ring, &peers, ours.as_ref()).is_some()
+    }
+
+    /// The next message's cell, if it is there: in the ring, in the peer's line, or as an answer in ours.
+    #[inline(always)]
+    fn arrival<'c>(
+        &self,
+        ring: &'c CellRing,
+        peers_lines: &'c CellRing,
+        our_lines: Option<&'c CellRing>,
+    ) -> Option<(&'c Cell, Header, Place)> {
+        let number = self.number;
+        if let Some(lines) = our_lines
+            && self.pair.flow.is_open(number)
+        {
+            let cell = duplex::cell(lines, number);
+            let header = cell.header();
+            if duplex::holds(cell, header, self.tag, number, true) {
+                return Some((cell, header, Place::Answer));
+            }
+        }
+        let cell = duplex::cell(peers_lines, number);
+        let header = cell.header();
+        if duplex::holds(cell, header, self.tag, number, false) {
+            return Some((cell, header, Place::Line));
+        }
+        let cell = ring.cell(self.index);
+        let header = cell.header();
+        (header.tag() == self.tag).then_some((cell, header, Place::Ring))
+    }
+
+    /// Our own lines are in the peer's inbox, which is there only once we are connected.
+    #[cold]
+    fn connected_lines(&self) -> Option<CellRing> {
+        self.pair.flow.outbox.get().map(|outbox| outbox.duplex_lines())
     }
 
     /// Completes what has arrived, as far as `out` has room.
     #[inline]
     pub(super) fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
+        if self.our_lines.is_none() {
+            self.our_lines = self.connected_lines();
+        }
         let mut count = 0;
         while let Some(completion) = out.get_mut(count) {
-            // SAFETY: the ring's cells stay mapped through `pair`; a copy of the ring's address lets the
-            // cell be looked at while `self` changes.
-            let ring = self.ring;
-            let cell = ring.cell(self.index);
-            let header = cell.header();
-            if header.tag() != self.tag {
+            // Copies of where the cells are, so that one can be looked at while `self` changes; they stay
+            // mapped through `pair`.
+            let (ring, peers_lines, our_lines) = (self.ring, self.peers_lines, self.our_lines);
+            let Some((cell, header, place)) = self.arrival(&ring, &peers_lines, our_lines.as_ref())
+            else {
                 break;
-            }
-            self.following = ring.after(self.index, header.next());
+            };
+            self.place = place;
+            self.following = match place {
+                Place::Ring => ring.after(self.index, header.next()),
+                Place::Line | Place::Answer => self.index,
+            };
             self.acknowledged = header.extra();
             if self.run_left != 0
                 && header.kind() == CellKind::WriteImm as u8
@@ -154,7 +215,7 @@ impl Receiver {
                 Rare::Stopped => break,
             }
         }
-        if self.position != self.told_head {
+        if self.number as u32 != self.told_head {
             self.tell();
         }
         count
@@ -165,18 +226,22 @@ impl Receiver {
     /// none. The peer looks only when what it knew is used up, so the line stays here.
     #[inline]
     fn tell(&mut self) {
-        self.told_head = self.position;
+        let position = self.number as u32;
+        self.told_head = position;
         self.pair.consumed.store(self.consumed, Ordering::Release);
-        self.pair.flow.taken.store(self.position, Ordering::Release);
+        self.pair.flow.taken.store(position, Ordering::Release);
         self.pair.flow.acknowledged.store(self.acknowledged.into(), Ordering::Release);
-        self.lines().credit.head.store(self.position, Ordering::Release);
+        self.lines().credit.head.store(position, Ordering::Release);
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_cell(&mut self) {
-        self.position = self.position.wrapping_add(1);
+        if self.place == Place::Line {
+            self.pair.flow.take_from_line(self.number);
+        }
+        self.number += 1;
         self.index = self.following;
-        self.tag = self.ring.tag(self.position);
+        self.tag = self.ring.tag(self.number as u32);
     }
 
     /// A WRITE_WITH_IMM has met `receive`.
@@ -206,7 +271,7 @@ impl Receiver {
     #[inline]
     fn finish(&mut self, completion: &mut WorkCompletion, receive: Receive) {
         completion.id = receive.id;
-        completion.qp = self.number;
+        completion.qp = self.qp;
         completion.status = Status::Success;
         completion.source = None;
         completion.buffer = receive.buffer;
@@ -238,7 +303,10 @@ impl Receiver {
         }
         let carried = header.carried();
         let (length, imm) = cell.second_word();
-        let length = u64::from(length);
+        let length = match self.place {
+            Place::Ring => u64::from(length),
+            Place::Line | Place::Answer => u64::from(carried),
+        };
         match (CellKind::of(header.kind()), &self.partial) {
             (Some(CellKind::WriteImm), None)
                 if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
@@ -339,7 +407,7 @@ impl Receiver {
     fn failed(&self, completion: &mut WorkCompletion, receive: Receive, status: Status) {
         *completion = WorkCompletion {
             id: receive.id,
-            qp: self.number,
+            qp: self.qp,
             status,
             opcode: CompletionOpcode::Recv,
             buffer: receive.buffer,
@@ -357,10 +425,7 @@ impl Receiver {
     }
 
     fn garbage(&mut self) -> Rare {
-        tracing::warn!(
-            qp = self.number.0,
-            "a peer wrote garbage into its inbox; queue pair in error"
-        );
+        tracing::warn!(qp = self.qp.0, "a peer wrote garbage into its inbox; queue pair in error");
         self.poison();
         Rare::Stopped
     }

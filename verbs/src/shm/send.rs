@@ -12,8 +12,9 @@ use super::cell::{
     words_of,
 };
 use super::datagram::Destinations;
+use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
-use super::pair::{Flow, Pair, ring_event};
+use super::pair::{Pair, ring_event};
 use super::peer::Peer;
 use super::region::MappedRegion;
 use super::shared_receive::CreditPage;
@@ -45,12 +46,16 @@ pub(super) struct SendSide {
 pub(super) struct Outbox {
     ring: CellRing,
     lines: NonNull<InboxLines>,
-    /// Cells written since the beginning, wrapping; and where the next one is.
-    position: u32,
+    /// The number of the next message.
+    number: u64,
+    /// Where the ring goes on.
     index: u32,
     /// For each cell, one more than the position of the message it was last written for.
     written: Box<[u32]>,
     flow: Arc<CachePadded<Flow>>,
+    /// The lines that we open, and those that the peer opens, where we answer.
+    our_lines: CellRing,
+    peers_lines: Option<CellRing>,
     /// The last `head` and `posted` seen: looked up again only when they are used up.
     head_seen: u32,
     posted_seen: u32,
@@ -61,7 +66,7 @@ pub(super) struct Outbox {
     event: Option<OwnedFd>,
     /// The protection domain of the peer's queue pair.
     pd: u32,
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
 }
 
 // SAFETY: `lines` points into `inbox`'s mapping, which moves along; what is there are atomics.
@@ -71,18 +76,21 @@ unsafe impl Sync for Outbox {}
 
 impl Outbox {
     pub(super) fn new(
-        inbox: Inbox,
+        inbox: Arc<Inbox>,
         pd: u32,
         credit: Option<CreditPage>,
         event: Option<OwnedFd>,
         flow: Arc<CachePadded<Flow>>,
+        peers_lines: Option<CellRing>,
     ) -> Outbox {
         let ring = inbox.ring();
         Outbox {
             ring,
             lines: inbox.lines_ptr(),
-            position: 0,
+            number: 0,
             index: 0,
+            our_lines: inbox.duplex_lines(),
+            peers_lines,
             written: vec![0; ring.count() as usize].into(),
             flow,
             head_seen: 0,
@@ -125,7 +133,7 @@ impl Outbox {
     /// Whether the peer has taken all that it was sent, the last message included; or has refused that.
     #[cold]
     fn verdict(&self, len: usize) -> Outcome {
-        let taken = self.lines().credit.head.load(Ordering::Acquire) == self.position;
+        let taken = self.lines().credit.head.load(Ordering::Acquire) == self.position();
         if self.is_refused() {
             return Outcome::Failed(Status::RemoteInvalidRequest);
         }
@@ -141,28 +149,34 @@ impl Outbox {
         self.lines().state.refused.load(Ordering::Acquire) != 0
     }
 
+    /// The number of the next message, as the ring counts: wrapping.
+    #[inline]
+    fn position(&self) -> u32 {
+        self.number as u32
+    }
+
     /// Messages that the peer has not taken, as far as we know. What it says is not believed beyond the
     /// ring's size; a lie makes us overwrite what it has not read yet, which is its own loss.
-    #[inline]
+    #[inline(always)]
     fn in_flight(&mut self) -> u32 {
         let acknowledged = self.flow.acknowledged.load(Ordering::Acquire) as u16;
-        let known = self.position.wrapping_sub(self.head_seen);
-        let in_flight = u32::from((self.position as u16).wrapping_sub(acknowledged));
+        let known = self.position().wrapping_sub(self.head_seen);
+        let in_flight = u32::from((self.position() as u16).wrapping_sub(acknowledged));
         if in_flight < known {
-            self.head_seen = self.position.wrapping_sub(in_flight);
+            self.head_seen = self.position().wrapping_sub(in_flight);
             return in_flight;
         }
         known
     }
 
     /// Whether a cell may be written: its last message is among those that the peer has taken.
-    #[inline]
+    #[inline(always)]
     fn is_free(&self, index: u32, in_flight: u32) -> bool {
-        let since = self.position.wrapping_sub(self.written[index as usize]);
+        let since = self.position().wrapping_sub(self.written[index as usize]);
         since >= in_flight
     }
 
-    /// Whether there is room for one more message.
+    /// Whether there is room in the ring for one more message.
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
         let in_flight = self.in_flight();
@@ -172,12 +186,12 @@ impl Outbox {
     #[cold]
     fn has_room_after_all(&mut self) -> bool {
         self.look_at_head();
-        self.is_free(self.index, self.position.wrapping_sub(self.head_seen))
+        self.is_free(self.index, self.position().wrapping_sub(self.head_seen))
     }
 
     fn look_at_head(&mut self) {
         let head = self.lines().credit.head.load(Ordering::Acquire);
-        if self.position.wrapping_sub(head) <= self.ring.count() {
+        if self.position().wrapping_sub(head) <= self.ring.count() {
             self.head_seen = head;
         }
     }
@@ -185,7 +199,7 @@ impl Outbox {
     /// Whether there is room for a datagram of this many cells; these go round the whole ring.
     pub(super) fn has_room_for(&mut self, cells: u32) -> bool {
         let free = |outbox: &Outbox| {
-            outbox.ring.count() - outbox.position.wrapping_sub(outbox.head_seen) >= cells
+            outbox.ring.count() - outbox.position().wrapping_sub(outbox.head_seen) >= cells
         };
         free(self) || {
             self.look_at_head();
@@ -239,12 +253,12 @@ impl Outbox {
                 _ => CellKind::More,
             };
             cell.fill(second_word(qkey, imm.unwrap_or(0)), &words);
-            let tag = self.ring.tag(self.position.wrapping_add(ahead));
+            let tag = self.ring.tag(self.position().wrapping_add(ahead));
             let len = bytes.len() as u16;
             cell.publish(Header::new(tag, kind, Next::Beside, carried as u8, len));
         }
         self.index = (self.index + cells) & last;
-        self.position = self.position.wrapping_add(cells);
+        self.number += u64::from(cells);
     }
 
     /// Where the cell after this one is. Back to the start when the peer has taken all before this
@@ -264,10 +278,40 @@ impl Outbox {
         }
     }
 
-    /// Writes the next message, for which there is room.
-    #[inline]
+    /// Writes the next message into a line, where that is possible: it has to fit its cell.
+    #[inline(always)]
+    fn put_in_line(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) -> bool {
+        let (number, in_flight) = (self.number, self.in_flight());
+        let (cell, next) = match &self.peers_lines {
+            Some(lines) if self.flow.answers(number) => {
+                (duplex::cell(lines, number), Next::Unchanged)
+            }
+            Some(_) if self.flow.may_open(number, in_flight) => {
+                self.flow.open(number);
+                (duplex::cell(&self.our_lines, number), Next::Beside)
+            }
+            _ => return false,
+        };
+        let taken = self.flow.taken.load(Ordering::Acquire) as u16;
+        cell.fill(second_word(duplex::upper_half(number), imm), payload);
+        let tag = self.ring.tag(self.position());
+        cell.publish(Header::new(tag, kind, next, carried, taken));
+        self.number = number + 1;
+        true
+    }
+
+    /// Writes a message that fits its cell into a line, or else into the ring, where there is room.
+    #[inline(always)]
+    fn put_small(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) {
+        if !self.put_in_line(kind, carried, imm, payload) {
+            self.put(kind, carried, imm, carried.into(), payload);
+        }
+    }
+
+    /// Writes the next message into the ring, where there is room.
+    #[inline(always)]
     fn put(&mut self, kind: CellKind, carried: u8, imm: u32, length: u32, payload: &[u64]) {
-        let in_flight = self.position.wrapping_sub(self.head_seen);
+        let in_flight = self.position().wrapping_sub(self.head_seen);
         let next = self.next(in_flight);
         let following = self.ring.after(self.index, next as u8);
         if following >= SMALL_LAP && self.is_free(following, in_flight) {
@@ -277,9 +321,9 @@ impl Outbox {
         let taken = self.flow.taken.load(Ordering::Acquire) as u16;
         let cell = self.ring.cell(self.index);
         cell.fill(second_word(length, imm), payload);
-        cell.publish(Header::new(self.ring.tag(self.position), kind, next, carried, taken));
-        self.position = self.position.wrapping_add(1);
-        self.written[self.index as usize] = self.position;
+        cell.publish(Header::new(self.ring.tag(self.position()), kind, next, carried, taken));
+        self.number += 1;
+        self.written[self.index as usize] = self.position();
         self.index = following;
     }
 
@@ -328,7 +372,7 @@ impl SendSide {
         // SAFETY: `region.at` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
         let used = bytes.len().div_ceil(8);
-        outbox.put(CellKind::WriteImm, bytes.len() as u8, imm, bytes.len() as u32, &words[..used]);
+        outbox.put_small(CellKind::WriteImm, bytes.len() as u8, imm, &words[..used]);
         true
     }
 
@@ -446,7 +490,7 @@ impl SendSide {
             // SAFETY: as for the copy above.
             unsafe { store_small(target, &small[..len], &words) };
             let used = len.div_ceil(8);
-            outbox.put(CellKind::WriteImm, len as u8, imm, len as u32, &words[..used]);
+            outbox.put_small(CellKind::WriteImm, len as u8, imm, &words[..used]);
         } else {
             // SAFETY: as for the copy above.
             unsafe { copy_forward(target, bytes.start(), len) };
@@ -545,7 +589,12 @@ fn send(outbox: &mut Outbox, bytes: &Bytes, imm: Option<u32>, sent: &mut Option<
             let kind = if imm.is_some() { CellKind::SendImm } else { CellKind::Send };
             let (words, carried) = piece(bytes, 0);
             let used = carried.div_ceil(8);
-            outbox.put(kind, carried as u8, imm.unwrap_or(0), len as u32, &words[..used]);
+            let imm = imm.unwrap_or(0);
+            if carried == len {
+                outbox.put_small(kind, carried as u8, imm, &words[..used]);
+            } else {
+                outbox.put(kind, carried as u8, imm, len as u32, &words[..used]);
+            }
             carried
         }
     };
