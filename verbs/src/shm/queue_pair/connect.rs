@@ -1,0 +1,128 @@
+//! From INIT to READY TO SEND.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{QueuePair, ShmEndpoint};
+use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
+use crate::shm::pair::{Pair, gate};
+use crate::shm::peer::Peer;
+use crate::shm::send::Outbox;
+use crate::shm::shared_receive::CreditPage;
+use crate::shm::wire::{Question, ask};
+use crate::{ConnectError, ConnectOptions, QpState, QpType};
+
+impl QueuePair {
+    pub(crate) fn connect(
+        &mut self,
+        peer: &ShmEndpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        let pair = &self.pair;
+        if pair.ty == QpType::Ud {
+            return Err(ConnectError::Type(pair.ty));
+        }
+        if pair.state() != QpState::Init {
+            return Err(ConnectError::State(pair.state()));
+        }
+        if peer.ty != pair.ty as u32 {
+            return Err(ConnectError::Mismatch("it names a queue pair of another type"));
+        }
+        if peer.uid != pair.context.uid {
+            return Err(ConnectError::OtherUser { theirs: peer.uid, ours: pair.context.uid });
+        }
+        if !pair.bind_to(peer.gid, peer.qp) {
+            return Err(ConnectError::Mismatch("another queue pair has connected to this one"));
+        }
+        let context = pair.context.peer(peer.gid, options.setup_timeout)?;
+        let outbox = attach(pair, &context, peer.qp, peer.secret, options.setup_timeout)?;
+        // SAFETY: we are the owner, and nothing waits in a queue pair that was never connected.
+        let side = unsafe { pair.side() };
+        side.outbox = Some(outbox);
+        side.peer = Some(Arc::clone(&context));
+        side.rnr_retry = options.rnr_retry;
+        side.rnr_timer_ns = options.rnr_timer_ns;
+        side.retry_timeout_ns = options.retry_timeout_ns;
+        let _ = pair.connected_to.set((Arc::clone(&context), peer.qp));
+        if !pair.advance(QpState::Init, QpState::ReadyToReceive) {
+            return Err(ConnectError::State(pair.state()));
+        }
+        pair.set_inbox_state(InboxState::Ready);
+        self.ready_to_send();
+        context.watch(&self.pair);
+        Ok(())
+    }
+
+    /// The last step; an error that came meanwhile stays.
+    fn ready_to_send(&self) {
+        if self.pair.advance(QpState::ReadyToReceive, QpState::ReadyToSend) {
+            self.pair.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
+        }
+        if self.pair.state() == QpState::Error {
+            self.pair.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
+            self.pair.set_inbox_state(InboxState::Error);
+        }
+    }
+
+    pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
+        let pair = &self.pair;
+        if pair.ty != QpType::Ud {
+            return Err(ConnectError::Type(pair.ty));
+        }
+        pair.qkey.store(qkey, Ordering::Release);
+        if !pair.advance(QpState::Init, QpState::ReadyToReceive) {
+            return Err(ConnectError::State(pair.state()));
+        }
+        self.ready_to_send();
+        if self.pair.state() == QpState::ReadyToSend {
+            self.pair.set_inbox_state(InboxState::Ready);
+        }
+        Ok(())
+    }
+}
+
+/// Asks a peer for the inbox of its queue pair, and maps it.
+pub(in crate::shm) fn attach(
+    pair: &Pair,
+    peer: &Peer,
+    to_qp: u32,
+    secret: u64,
+    timeout: Duration,
+) -> Result<Outbox, ConnectError> {
+    let question = Question {
+        what: ask::ATTACH,
+        gid: pair.context.gid,
+        from_qp: pair.number,
+        to_qp,
+        secret,
+        ty: pair.ty as u32,
+        ..Question::default()
+    };
+    let (answer, fds) = peer.ask(&question, timeout)?;
+    let layout = InboxLayout { cells: answer.cells, lengths: answer.lengths }
+        .checked()
+        .ok_or(ConnectError::Malformed("layout of an inbox"))?;
+    let mut fds = fds.into_iter();
+    let mut next = |what| fds.next().ok_or(ConnectError::Malformed(what));
+    let file: OwnedFd = next("no inbox")?;
+    let inbox = Inbox::map(file.as_fd(), layout).map_err(|_| ConnectError::Malformed("inbox"))?;
+    let credit = match answer.shared_credit {
+        0 => None,
+        _ => {
+            let file = next("no credit page")?;
+            let page = CreditPage::map(file.as_fd());
+            Some(page.map_err(|_| ConnectError::Malformed("credit page"))?)
+        }
+    };
+    let inbox = Arc::new(inbox);
+    let (flow, peers_lines) = match pair.inbox() {
+        Some(own) => {
+            let _ = pair.flow.outbox.set(Arc::clone(&inbox));
+            (Arc::clone(&pair.flow), Some(own.duplex_lines()))
+        }
+        None => (Arc::default(), None), // Datagrams go one way.
+    };
+    Ok(Outbox::new(inbox, answer.pd, credit, fds.next(), flow, peers_lines))
+}

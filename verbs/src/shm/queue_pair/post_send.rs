@@ -1,0 +1,319 @@
+//! Posting send work requests.
+
+use std::sync::atomic::Ordering;
+
+use super::QueuePair;
+use crate::shm::cell::CELL_PAYLOAD_BYTES;
+use crate::shm::completion_queue::attention;
+use crate::shm::context::{MAX_INLINE_BYTES, MTU_BYTES};
+use crate::shm::datagram::To;
+use crate::shm::pair::gate;
+use crate::shm::peer::lock;
+use crate::shm::receive::MAX_MESSAGE_BYTES;
+use crate::shm::slow::{Bytes, Change as AtomicChange, Item, Outcome, Room, Task};
+use crate::work_request::Work;
+use crate::{
+    Buffer, CompletionOpcode, Local, LocalMut, Operation, PostError, QpState, QpType, RemoteSlice,
+    Status, WorkRequest,
+};
+
+impl QueuePair {
+    /// Posts one work request, without ringing.
+    #[inline]
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub(crate) fn post<'a>(
+        &mut self,
+        request: WorkRequest<'a>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
+            && self.write_imm_at_once(bytes, *remote, *imm, request.signaled)
+        {
+            return Ok(());
+        }
+        self.post_general(request)
+    }
+
+    /// Posts an inline WRITE_WITH_IMM, without ringing.
+    #[inline]
+    pub(crate) fn post_write_imm(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        if self.write_imm_at_once(bytes, remote, imm, signaled) {
+            return Ok(());
+        }
+        let request = WorkRequest::write(bytes, remote).imm(imm);
+        let request = match signaled {
+            Some(id) => request.signaled(id),
+            None => request.unsignaled(),
+        };
+        self.post_general(request).map_err(|(error, _)| error)
+    }
+
+    /// The common case: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    #[inline]
+    fn write_imm_at_once(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> bool {
+        if bytes.len() > CELL_PAYLOAD_BYTES
+            || self.posted == self.limit
+            || self.pair.gate.load(Ordering::Acquire) != 0
+        {
+            return false;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        let side = unsafe { self.pair.side() };
+        if !side.write_imm_small(bytes, remote, imm) {
+            return false;
+        }
+        let number = self.posted;
+        self.posted = number + 1;
+        if let Some(id) = signaled {
+            self.pair.complete(self.pair.done(
+                number,
+                id,
+                CompletionOpcode::Write,
+                Status::Success,
+                bytes.len() as u32,
+            ));
+        }
+        true
+    }
+
+    /// Rings the peer for what was posted on the common way.
+    #[inline]
+    pub(crate) fn ring_doorbell(&mut self) {
+        if self.pair.gate.load(Ordering::Acquire) == 0 {
+            // SAFETY: we are the owner and the SLOW bit is clear.
+            unsafe { self.pair.side() }.ring_doorbell();
+        } else {
+            self.ring_slowly();
+        }
+    }
+
+    /// Work waits, and shares the sending side with whoever tries it again.
+    #[cold]
+    fn ring_slowly(&mut self) {
+        let _slow = lock(&self.pair.slow);
+        // SAFETY: we are the owner and hold the lock.
+        unsafe { self.pair.side() }.ring_doorbell();
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[allow(clippy::result_large_err)] // As for `post`.
+    fn post_general<'a>(
+        &mut self,
+        request: WorkRequest<'a>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        if let Err(error) = self.check(&request) {
+            return Err((error, request));
+        }
+        let WorkRequest { work, signaled } = request;
+        let (task, buffer) = self.task(work);
+        let number = self.posted;
+        self.posted = number + 1;
+        let mut item = Item {
+            task,
+            number,
+            id: signaled.unwrap_or(0),
+            signaled: signaled.is_some(),
+            pair: self.pair.id,
+            qp: self.pair.number,
+        };
+        let inline = buffer.is_none();
+        if let Some(buffer) = buffer {
+            self.in_flight.push_back((number, buffer));
+        }
+        if !self.carry_out(&mut item) {
+            self.defer(item, inline);
+        }
+        Ok(())
+    }
+
+    /// Carries out an accepted work request. `false`: it has to wait.
+    fn carry_out(&mut self, item: &mut Item) -> bool {
+        let pair = &self.pair;
+        let gate = pair.gate.load(Ordering::Acquire);
+        if gate & gate::SLOW != 0 {
+            return false; // Behind what waits already.
+        }
+        if pair.state() == QpState::Error {
+            pair.complete(item.done(Status::Flushed, 0));
+            return true;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        match unsafe { pair.side() }.execute(pair, item) {
+            Outcome::Done(len) => {
+                if item.signaled {
+                    pair.complete(item.done(Status::Success, len));
+                }
+                true
+            }
+            Outcome::Failed(status) => {
+                pair.complete(item.done(status, 0));
+                pair.fail();
+                true
+            }
+            Outcome::Wait(_) => false,
+        }
+    }
+
+    /// Puts a work request behind what waits, and tries.
+    fn defer(&mut self, mut item: Item, inline: bool) {
+        if inline {
+            item.keep_bytes();
+        }
+        let mut slow = lock(&self.pair.slow);
+        slow.push(item);
+        self.pair.gate.fetch_or(gate::SLOW, Ordering::SeqCst);
+        if self.pair.state() == QpState::Error {
+            return self.pair.flush(&mut slow);
+        }
+        let waits = slow.run(&self.pair);
+        drop(slow);
+        if waits {
+            self.pair.send_cq.notice(attention::WAITING);
+            self.pair.recv_cq.notice(attention::WAITING);
+            self.pair.context.control.retry(&self.pair);
+        }
+    }
+
+    /// Whether a work request may be posted.
+    fn check(&mut self, request: &WorkRequest<'_>) -> Result<(), PostError> {
+        let pair = &self.pair;
+        if matches!(pair.state(), QpState::Init | QpState::ReadyToReceive) {
+            return Err(PostError::State(pair.state()));
+        }
+        let (operation, local, remote) = match &request.work {
+            Work::Send { local, imm: None, .. } => (Operation::Send, local.len(), None),
+            Work::Send { local, .. } => (Operation::SendWithImm, local.len(), None),
+            Work::Write { local, remote, imm: None } => {
+                (Operation::Write, local.len(), Some(remote))
+            }
+            Work::Write { local, remote, .. } => {
+                (Operation::WriteWithImm, local.len(), Some(remote))
+            }
+            Work::Read { into, remote } => (Operation::Read, into.len(), Some(remote)),
+            Work::CompareAndSwap { into, remote, .. } => {
+                (Operation::CompareAndSwap, into.len(), Some(remote))
+            }
+            Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
+        };
+        if !pair.context.caps().supports(pair.ty, operation) {
+            return Err(PostError::Unsupported { ty: pair.ty, operation });
+        }
+        let len = local as u64;
+        if let Some(remote) = remote {
+            let atomic = matches!(operation, Operation::CompareAndSwap | Operation::FetchAdd);
+            if remote.len != len || (atomic && len != 8) {
+                return Err(PostError::Length { local: len, remote: remote.len });
+            }
+        }
+        let max = if pair.ty == QpType::Ud { MTU_BYTES as u64 } else { MAX_MESSAGE_BYTES };
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        self.check_memory(&request.work)?;
+        self.limit = self.pair.retired.load(Ordering::Acquire) + self.max_send_wr;
+        if self.posted >= self.limit { Err(PostError::QueueFull) } else { Ok(()) }
+    }
+
+    fn check_memory(&self, work: &Work<'_>) -> Result<(), PostError> {
+        let pd = match work {
+            Work::Send { local, to, .. } => {
+                if to.is_some() != (self.pair.ty == QpType::Ud) {
+                    return Err(PostError::Destination);
+                }
+                self.local_pd(local)?
+            }
+            Work::Write { local, .. } => self.local_pd(local)?,
+            Work::Read { into, .. }
+            | Work::CompareAndSwap { into, .. }
+            | Work::FetchAdd { into, .. } => match into {
+                LocalMut::Buffer(buffer) => buffer.pd(),
+                LocalMut::Shared(slice) => slice.pd(),
+            },
+        };
+        if pd == self.pair.pd { Ok(()) } else { Err(PostError::Foreign) }
+    }
+
+    /// The protection domain of local memory; inline bytes belong to any.
+    fn local_pd(&self, local: &Local<'_>) -> Result<u32, PostError> {
+        match local {
+            Local::Buffer(buffer) => Ok(buffer.pd()),
+            Local::Shared(slice) => Ok(slice.pd()),
+            Local::Inline(bytes) if bytes.len() > MAX_INLINE_BYTES => {
+                Err(PostError::TooLong { len: bytes.len() as u64, max: MAX_INLINE_BYTES as u64 })
+            }
+            Local::Inline(_) => Ok(self.pair.pd),
+        }
+    }
+
+    /// A checked work request as the device carries it out, and the buffer it holds meanwhile.
+    fn task(&mut self, work: Work<'_>) -> (Task, Option<Buffer>) {
+        fn bytes(local: Local<'_>) -> (Bytes, Option<Buffer>) {
+            match local {
+                Local::Buffer(buffer) => (Bytes::At(buffer.start(), buffer.len()), Some(buffer)),
+                Local::Inline(slice) => (Bytes::At(slice.as_ptr(), slice.len()), None),
+                Local::Shared(slice) => (Bytes::Shared(slice), None),
+            }
+        }
+        fn room(into: LocalMut) -> (Room, Option<Buffer>) {
+            match into {
+                LocalMut::Buffer(buffer) => (Room::At(buffer.start()), Some(buffer)),
+                LocalMut::Shared(slice) => (Room::Shared(slice), None),
+            }
+        }
+        match work {
+            Work::Send { local, imm, to } => {
+                let (bytes, buffer) = bytes(local);
+                let task = match to {
+                    None => Task::Send { bytes, imm, sent: None },
+                    Some(to) => {
+                        let (peer, qp) = (to.handle.shm_peer(), to.qp.0);
+                        // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
+                        unsafe { self.pair.side() }.destinations.prepare(&self.pair, peer, qp);
+                        Task::Datagram { bytes, imm, to: To { gid: peer.gid, qp, qkey: to.qkey } }
+                    }
+                };
+                (task, buffer)
+            }
+            Work::Write { local, remote, imm } => {
+                let (bytes, buffer) = bytes(local);
+                (Task::Write { bytes, remote, imm }, buffer)
+            }
+            Work::Read { into, remote } => {
+                let (room, buffer) = room(into);
+                (Task::Read { room, remote }, buffer)
+            }
+            Work::CompareAndSwap { into, remote, expected, new } => {
+                let (room, buffer) = room(into);
+                let change = AtomicChange::CompareAndSwap { expected, new };
+                (Task::Atomic { room, remote, change }, buffer)
+            }
+            Work::FetchAdd { into, remote, add } => {
+                let (room, buffer) = room(into);
+                (Task::Atomic { room, remote, change: AtomicChange::Add(add) }, buffer)
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let retired = self.pair.retired.load(Ordering::Acquire);
+        while let Some((_, buffer)) = self.in_flight.pop_front_if(|(number, _)| *number < retired) {
+            into(buffer);
+        }
+    }
+}
