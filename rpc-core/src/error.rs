@@ -253,7 +253,7 @@ pub type Source = Box<dyn Error + Send + Sync>;
 pub enum ConnectError {
     /// The address itself is wrong.
     #[error("invalid address: {0}")]
-    InvalidAddress(#[source] Source),
+    InvalidAddress(Source),
     /// Nothing listens there.
     #[error("no server at {address}: {hint}")]
     NoServer {
@@ -393,7 +393,7 @@ impl From<&ConnectError> for RpcError {
 pub enum BindError {
     /// The address itself is wrong.
     #[error("invalid address: {0}")]
-    InvalidAddress(#[source] Source),
+    InvalidAddress(Source),
     /// Another server has this name or port.
     #[error("{address} is in use by another server; stop it or choose another name")]
     InUse {
