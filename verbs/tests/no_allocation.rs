@@ -1,36 +1,16 @@
 //! Posting and polling in the steady state allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::alloc::System;
 
 use farcall_verbs::{
     Access, CompletionOpcode, CompletionQueue, ConnectOptions, Device, QpType, QueuePair,
     QueuePairConfig, Status, WorkCompletion, WorkRequest,
 };
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts the calling thread's allocations.
-struct Counting;
-
-// SAFETY: all is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
+/// Counts over all threads: the device's control thread too.
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn queue_pair(
     device: &Device,
@@ -71,10 +51,10 @@ fn posting_and_polling_allocate_nothing() {
     let mut out: [WorkCompletion; 16] = std::array::from_fn(|_| WorkCompletion::default());
     b.post_recvs(0..32).unwrap();
 
-    let mut counted = 0;
+    let mut counted = Region::new(ALLOCATOR);
     for round in 0..1000u64 {
         if round == 100 {
-            counted = ALLOCATIONS.with(Cell::get);
+            counted.reset();
         }
         // Small and inline, several under one doorbell; larger from a buffer; a READ; an atomic; a SEND.
         let bytes = [round as u8; 32];
@@ -107,5 +87,6 @@ fn posting_and_polling_allocate_nothing() {
         a.reclaim(&mut drop);
         assert_eq!(pool.available(), 16);
     }
-    assert_eq!(ALLOCATIONS.with(Cell::get) - counted, 0, "allocations in 900 rounds");
+    let change = counted.change();
+    assert_eq!(change.allocations + change.reallocations, 0, "allocations in 900 rounds");
 }

@@ -1,53 +1,13 @@
 //! In the steady state a call allocates nothing, at either end: counted by the allocator of this program.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::alloc::System;
 
 use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server};
 use farcall_transports::Address;
-
-/// Counts allocations while armed.
-struct Counting;
-
-static ARMED: AtomicBool = AtomicBool::new(false);
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-fn count() {
-    if ARMED.load(Ordering::Relaxed) {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: every method passes its arguments on to the system's allocator, whose promises it keeps.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the rules of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the rules of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the rules of `realloc`.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the rules of `dealloc`.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[farcall::service]
 trait Steady {
@@ -120,10 +80,10 @@ fn calls_allocate_nothing_in_the_steady_state() {
     let connection = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
     let mut client = SteadyPollClient::from_connection(connection.expect("connect"));
     calls(&mut client, 400);
-    ARMED.store(true, Ordering::SeqCst);
+    let counted = Region::new(ALLOCATOR);
     calls(&mut client, 400);
-    ARMED.store(false, Ordering::SeqCst);
-    let allocations = ALLOCATIONS.load(Ordering::SeqCst);
+    let change = counted.change();
+    let allocations = change.allocations + change.reallocations;
     assert_eq!(allocations, 0, "allocations of both ends in 14,000 calls");
     drop(client);
     server.shutdown();
