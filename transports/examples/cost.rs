@@ -5,31 +5,17 @@
 //! cargo run --release -p farcall-transports --example cost -- [SIZE [WINDOW [CALLS]]]
 //! ```
 
+mod support;
+
 use std::time::Duration;
 
 use farcall_core::error::TransportFailure;
 use farcall_core::time::Instant;
-use farcall_core::transport::{CallToken, Message, Replies, ReplySink, RequestSink, SlotId};
+use farcall_core::transport::{Message, ReplySink, SlotId};
 use farcall_transports::{Accepted, BackendKind, Limits};
 use farcall_verbs::Device;
 use rustix::time::{ClockId, clock_gettime};
-
-struct Echo;
-
-impl RequestSink for Echo {
-    #[inline]
-    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        match replies.reserve(&call, message.len()) {
-            Ok(room) => {
-                room.copy_from_slice(&message);
-                replies.post(call, message.len());
-            }
-            Err(error) => eprintln!("no reply: {error}"),
-        }
-    }
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
-}
+use support::Echo;
 
 #[derive(Default)]
 struct Count(u64);

@@ -5,6 +5,8 @@
 //! cargo run --release -p farcall-transports --example echo -- [SIZE [WINDOW [CALLS]]]
 //! ```
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant as Clock;
@@ -13,10 +15,11 @@ use crossbeam_utils::CachePadded;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{
-    BindOptions, Binding, CallToken, ClientTransport, Dial, DialOptions, Message, Replies,
-    ReplySink, RequestSink, ServerTransport, SlotId,
+    BindOptions, Binding, ClientTransport, Dial, DialOptions, Message, ReplySink, ServerTransport,
+    SlotId,
 };
 use farcall_transports::Address;
+use support::Echo;
 
 static ECHO: ServiceDescription = ServiceDescription { name: "Echo", fingerprint: 1, methods: &[] };
 
@@ -29,23 +32,6 @@ fn pin(core: usize) {
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
         eprintln!("not pinned to core {core}: {error}");
     }
-}
-
-struct Echo;
-
-impl RequestSink for Echo {
-    #[inline]
-    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        match replies.reserve(&call, message.len()) {
-            Ok(room) => {
-                room.copy_from_slice(&message);
-                replies.post(call, message.len());
-            }
-            Err(error) => eprintln!("no reply: {error}"),
-        }
-    }
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 #[derive(Default)]
