@@ -31,7 +31,8 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, PrivateRegion, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice,
+    Access, Buffer, BufferPool, Drafts, PrivateRegion, RemoteRegion, RemoteSlice, SharedRegion,
+    SharedSlice,
 };
 pub use queue_pair::{
     ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,

@@ -106,7 +106,7 @@ pub trait Replies {
     /// Exactly `len` bytes to fill with the answer. Their content is arbitrary before.
     ///
     /// May be called again for the same call before `post` (an answer could not be made and an error goes instead):
-    /// the last one counts. An answer that fits the slot (at least [`MIN_REPLY_BYTES`]) always has room.
+    /// the last one counts. No other call's comes between a `reserve` and its `post`. An answer that fits the slot (at least [`MIN_REPLY_BYTES`]) always has room.
     /// `Closed` says that the client is gone: the answer can be dropped. After an error the call is still unanswered.
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError>;
 

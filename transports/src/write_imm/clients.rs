@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::time::Instant;
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink};
-use farcall_verbs::{CompletionOpcode, Device, Status, WorkCompletion};
+use farcall_verbs::{Buffer, CompletionOpcode, Device, Drafts, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::entry::{Entry, Large, Phase};
@@ -34,6 +34,8 @@ pub(crate) struct Clients {
     pub(crate) budget: Arc<Budget>,
     /// Where requests are put together.
     pub(crate) assembly: LargeBuffers,
+    /// Where large responses are written.
+    drafts: Drafts,
     fetched: Vec<Fetched>,
 }
 
@@ -73,6 +75,7 @@ impl Clients {
             stall_check: Instant::ZERO,
             budget,
             assembly,
+            drafts: Drafts::new(device),
             fetched: Vec::new(),
         }
     }
@@ -293,7 +296,8 @@ impl Replies for Clients {
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         let Some(entry) = find(&mut self.entries, call) else { return Err(ReserveError::Closed) };
         if len > entry.max_small {
-            return reserve_large(entry, &self.budget, &mut self.shortage, call, len);
+            let buffer = reserve_large(entry, &self.budget, &mut self.shortage, call, len)?;
+            return Ok(self.drafts.open(buffer));
         }
         entry.slots[call.slot() as usize].large_reply = false;
         match entry.link.stage(call.slot()) {
@@ -307,7 +311,7 @@ impl Replies for Clients {
         let Some(entry) = find(&mut self.entries, &call) else { return };
         let slot = &mut entry.slots[call.slot() as usize];
         if slot.large_reply {
-            post_large(entry, &call, len);
+            post_large(entry, &mut self.drafts, &call, len);
         } else {
             slot.phase = Phase::Idle;
             entry.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
@@ -330,7 +334,7 @@ fn reserve_large<'e>(
     shortage: &mut bool,
     call: &CallToken,
     len: usize,
-) -> Result<&'e mut [u8], ReserveError> {
+) -> Result<&'e mut Buffer, ReserveError> {
     if len as u64 > entry.max_message {
         return Err(ReserveError::TooLarge { len: len as u64, max: entry.max_message });
     }
@@ -356,20 +360,21 @@ fn reserve_large<'e>(
 }
 
 #[cold]
-fn post_large(entry: &mut Entry, call: &CallToken, len: usize) {
+fn post_large(entry: &mut Entry, drafts: &mut Drafts, call: &CallToken, len: usize) {
     let Large::Reply(mut buffer) = entry.take_large(call.slot()) else { return };
     let slot = &mut entry.slots[call.slot() as usize];
     slot.large_reply = false;
+    buffer.set_len(len);
+    drafts.publish(&mut buffer);
     if len <= entry.max_small {
         // The answer came out shorter than was reserved.
         slot.phase = Phase::Idle;
         if let Some(staged) = entry.link.stage(call.slot()) {
-            staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer[..len]);
+            staged[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&buffer);
         }
         entry.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
         return;
     }
-    buffer.set_len(len);
     // Published memory always has a name.
     let Some(region) = buffer.remote() else { return };
     slot.phase = Phase::Lent;

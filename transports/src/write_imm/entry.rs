@@ -142,7 +142,9 @@ impl Entry {
             return Ok(Some(self.rings.swap_remove(at)));
         }
         let Some(charge) = budget.charge(size as u64) else { return Ok(None) };
-        let region = self.pd.alloc_shared(size, Access::REMOTE_WRITE)?;
+        // Looked at only when the completion of a chunk says that it has landed.
+        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        let region = self.pd.alloc_shared(size, access)?;
         Ok(Some(Ring { region, _charge: charge }))
     }
 

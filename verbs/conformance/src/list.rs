@@ -41,6 +41,7 @@ macro_rules! __every_case {
                 a_later_write_is_never_seen_before_an_earlier,
                 the_last_eight_bytes_of_a_write_land_last,
                 a_write_with_imm_brings_its_data_first,
+                a_relaxed_write_is_whole_when_it_completes,
                 a_send_arrives_after_the_writes_before_it,
                 a_read_sees_the_writes_before_it,
                 send_completions_come_in_the_order_of_posting,

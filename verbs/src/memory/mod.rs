@@ -1,11 +1,14 @@
 //! Memory of a device: private, which only its owner touches, and shared, which peers may touch too.
 
 pub(crate) mod bytes;
+mod drafts;
 pub(crate) mod mapping;
 mod private;
 mod remote;
 mod shared;
+pub(crate) mod stores;
 
+pub use drafts::Drafts;
 pub(crate) use private::Backing;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};

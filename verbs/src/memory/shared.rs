@@ -8,7 +8,7 @@ use crate::memory::bytes::copy_forward;
 use crate::shm;
 
 bitflags::bitflags! {
-    /// What peers may do with a shared region.
+    /// What peers may do with a shared region, and how.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u8 {
         /// Peers may READ.
@@ -17,6 +17,10 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 2;
         /// Peers may use atomics.
         const REMOTE_ATOMIC = 4;
+        /// The bytes of a peer's WRITE may land in any order, whatever the device's
+        /// [`write_order`](crate::Capabilities::write_order): only a completion says that all are there. Large
+        /// WRITEs may be quicker so.
+        const RELAXED_ORDERING = 8;
     }
 }
 

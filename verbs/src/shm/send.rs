@@ -11,6 +11,7 @@ use super::cell::{
     CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, Next, SMALL_LAP, second_word,
     words_of,
 };
+use super::context::Context;
 use super::datagram::Destinations;
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
@@ -19,7 +20,8 @@ use super::peer::Peer;
 use super::region::MappedRegion;
 use super::shared_receive::CreditPage;
 use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
-use crate::memory::bytes::copy_forward;
+use crate::memory::bytes::{copy_forward, copy_streaming};
+use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
 
 /// Regions of the peer found without a lock; a power of two.
@@ -39,6 +41,8 @@ pub(super) struct SendSide {
     pub(super) retry_timeout_ns: u64,
     /// Where datagrams go.
     pub(super) destinations: Destinations,
+    /// How long WRITEs store, where the region lets them choose.
+    stores: StoreChoice,
 }
 
 /// A peer's inbox, written by us.
@@ -401,7 +405,7 @@ impl SendSide {
                 outbox.ring_doorbell();
                 outcome
             }
-            Task::Write { bytes, remote, imm } => self.write(bytes, *remote, *imm),
+            Task::Write { bytes, remote, imm } => self.write(&pair.context, bytes, *remote, *imm),
             Task::Read { room, remote } => self.read(room, *remote),
             Task::Atomic { room, remote, change } => {
                 self.atomic(room, *remote, |word| change.apply(word))
@@ -444,31 +448,48 @@ impl SendSide {
 
     /// Where `remote` is here, if the peer's queue pair takes messages and lends it for `access`.
     fn target(&mut self, remote: RemoteSlice, access: Access) -> Result<*mut u8, Outcome> {
+        self.target_and_access(remote, access).map(|(target, _)| target)
+    }
+
+    /// The same, and all that its region is lent for.
+    fn target_and_access(
+        &mut self,
+        remote: RemoteSlice,
+        access: Access,
+    ) -> Result<(*mut u8, Access), Outcome> {
         match &self.outbox {
             Some(outbox) if outbox.is_ready() => {}
             Some(outbox) => return Err(outbox.not_ready()),
             None => return Err(Outcome::Wait(Wait::NotReady)),
         }
         if remote.len == 0 {
-            return Ok(NonNull::dangling().as_ptr()); // No bytes, no key: as on hardware.
+            return Ok((NonNull::dangling().as_ptr(), access)); // No bytes, no key: as on hardware.
         }
         let region = self.region(remote.rkey).map_err(Outcome::Failed)?;
         if !region.access.contains(access) {
             return Err(Outcome::Failed(Status::RemoteAccess));
         }
-        region.at(remote.addr, remote.len).ok_or(Outcome::Failed(Status::RemoteAccess))
+        let target = region.at(remote.addr, remote.len);
+        Ok((target.ok_or(Outcome::Failed(Status::RemoteAccess))?, region.access))
     }
 
-    fn write(&mut self, bytes: &Bytes, remote: RemoteSlice, imm: Option<u32>) -> Outcome {
-        let target = match self.target(remote, Access::REMOTE_WRITE) {
-            Ok(target) => target,
+    fn write(
+        &mut self,
+        context: &Context,
+        bytes: &Bytes,
+        remote: RemoteSlice,
+        imm: Option<u32>,
+    ) -> Outcome {
+        let (target, access) = match self.target_and_access(remote, Access::REMOTE_WRITE) {
+            Ok(found) => found,
             Err(outcome) => return outcome,
         };
         let len = bytes.len();
+        let stores = access.contains(Access::RELAXED_ORDERING).then_some(&mut self.stores);
         let Some(imm) = imm else {
             // SAFETY: both ranges are checked and mapped; peers may race with either side of shared
             // memory, which the copy tolerates.
-            unsafe { copy_forward(target, bytes.start(), len) };
+            unsafe { store_long(target, bytes, stores, context) };
             return Outcome::Done(len as u32);
         };
         let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };
@@ -493,7 +514,7 @@ impl SendSide {
             outbox.put_small(CellKind::WriteImm, len as u8, imm, &words[..used]);
         } else {
             // SAFETY: as for the copy above.
-            unsafe { copy_forward(target, bytes.start(), len) };
+            unsafe { store_long(target, bytes, stores, context) };
             outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u32, &[]);
         }
         outbox.ring_doorbell();
@@ -532,6 +553,32 @@ impl SendSide {
         unsafe { copy_forward(room.start(), old.to_ne_bytes().as_ptr(), 8) };
         Outcome::Done(8)
     }
+}
+
+/// Stores a message of any length into a peer's memory; in any order, where there is a choice.
+///
+/// # Safety
+/// `target` must be mapped for writing `bytes.len()` bytes.
+unsafe fn store_long(
+    target: *mut u8,
+    bytes: &Bytes,
+    choice: Option<&mut StoreChoice>,
+    context: &Context,
+) {
+    let (source, len) = (bytes.start(), bytes.len());
+    let Some(choice) = choice.filter(|_| len >= CHOICE_BYTES) else {
+        // SAFETY: passed on from the caller; the message's own bytes are mapped.
+        return unsafe { copy_forward(target, source, len) };
+    };
+    let (stores, begin) = (choice.next(), context.now_ns());
+    // SAFETY: as above.
+    unsafe {
+        match stores {
+            Stores::Ordinary => copy_forward(target, source, len),
+            Stores::Streaming => copy_streaming(target, source, len),
+        }
+    }
+    choice.took(stores, len, context.now_ns() - begin);
 }
 
 /// Stores up to 48 bytes into a peer's memory, low addresses first, aligned words whole.

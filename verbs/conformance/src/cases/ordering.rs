@@ -6,7 +6,7 @@ use crate::end::{End, Role, turn};
 use crate::rig::{DEPTH, Rig, discover, expose, filled, held, pattern, room};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
-const ALL: Access = Access::all();
+const ALL: Access = Access::all().difference(Access::RELAXED_ORDERING);
 /// Rounds of a case that tries to catch the device in the act.
 const ROUNDS: u64 = 3_000;
 
@@ -143,6 +143,51 @@ pub(crate) async fn a_write_with_imm_brings_its_data_first(end: &mut End) -> Cas
                 };
                 let mut list = vec![first, second.signaled(round.into())];
                 rig.qp.post_send(&mut list)?;
+                rig.success(end, round.into()).await?;
+                rig.reclaimed();
+                end.hear::<()>().await?;
+            }
+        }
+    }
+    end.meet().await
+}
+
+/// Into a region of relaxed ordering the bytes of a WRITE may land in any order; when it completes at the
+/// target, all of them are there nevertheless, those of WRITEs before it, and nothing beside them.
+pub(crate) async fn a_relaxed_write_is_whole_when_it_completes(end: &mut End) -> CaseResult {
+    const LEN: usize = 70_000;
+    const GAP: usize = 100;
+    let relaxed = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+    let mut rig = Rig::connected(end, QpType::Rc).await?;
+    match end.role() {
+        Role::Target => {
+            let region = expose(end, &rig.pd, 2 * (LEN + GAP), relaxed)?;
+            ensure_eq!(region.access(), relaxed, "the region's access");
+            rig.qp.post_recvs(0..DEPTH as u64)?;
+            end.meet().await?;
+            for round in 0..60_u32 {
+                let bytes = pattern(round.into(), LEN);
+                let arrived = rig.completion(end).await?;
+                ensure_eq!(arrived.imm, Some(round), "immediate");
+                for place in [0, LEN + GAP] {
+                    ensure!(held(&region, place, LEN) == bytes, "round {round}: not all is there");
+                    let beside = held(&region, place + LEN, GAP);
+                    ensure!(beside.iter().all(|byte| *byte == 0), "round {round}: too much is");
+                }
+                rig.qp.post_recv(0, None)?;
+                end.tell(&())?;
+            }
+        }
+        Role::Initiator => {
+            let remote = discover(end).await?;
+            let first = remote.slice(0, LEN as u64)?;
+            let second = remote.slice((LEN + GAP) as u64, LEN as u64)?;
+            end.meet().await?;
+            for round in 0..60_u32 {
+                let bytes = pattern(round.into(), LEN);
+                rig.post(WorkRequest::write(filled(&rig.pd, &bytes)?, first).unsignaled())?;
+                let here = filled(&rig.pd, &bytes)?;
+                rig.post(WorkRequest::write(here, second).imm(round).signaled(round.into()))?;
                 rig.success(end, round.into()).await?;
                 rig.reclaimed();
                 end.hear::<()>().await?;
