@@ -1,7 +1,7 @@
 //! What the checks need of a Debian machine beside Rust, and how it gets there.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -13,34 +13,78 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "gcc"),      // rustc links with it
     ("make", "make"),   // build scripts of cargo-deny's C parts
     ("ar", "binutils"), // as above
+    ("readelf", "binutils"),
+    // The virtual machine with Soft-RoCE: its kernel, its tools, and what runs it.
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("setpriv", "util-linux"),
+    ("depmod", "kmod"),
+    ("modprobe", "kmod"),
+    ("xz", "xz-utils"),
+    ("busybox", "busybox-static"),
+    ("ip", "iproute2"),
+    ("rdma", "iproute2"),
+    ("ibv_devinfo", "ibverbs-utils"),
+    ("ib_write_lat", "perftest"),
 ];
 
 /// A file that a step needs, and the Debian package that has it.
-const FILES: &[(&str, &str)] = &[("/usr/include/stdlib.h", "libc6-dev")];
+const FILES: &[(&str, &str)] = &[
+    ("/usr/include/stdlib.h", "libc6-dev"),
+    // The feature `ibverbs` is built with these.
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    ("/usr/lib/llvm-14/lib/libclang.so.1", "libclang-14-dev"),
+    // The virtual machine's libibverbs drives rxe with this.
+    ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
+];
+
+/// Folders of programs that only root has in PATH, on some machines.
+const FOLDERS_OF_ROOT: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// Installs what is missing, and touches nothing if nothing is.
 pub(crate) fn prepare() -> Result<()> {
-    let programs = PROGRAMS.iter().filter(|(program, _)| !on_path(program));
-    let files = FILES.iter().filter(|(file, _)| !Path::new(file).exists());
-    let missing: Vec<&str> = programs.chain(files).map(|(_, package)| *package).collect();
+    let missing = missing();
     if missing.is_empty() {
-        println!("  nothing is missing");
         return Ok(());
     }
     println!("  missing: {}", missing.join(" "));
     if !on_path("apt-get") {
         bail!("this machine has no apt-get; install by hand what provides: {}", missing.join(" "));
     }
-    run::run(&mut apt(&["update"])?)?;
+    update_package_lists()?;
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(missing);
     run::run(&mut apt(&arguments)?)
 }
 
-/// Whether `program` is in a directory of PATH.
-pub(crate) fn on_path(program: &str) -> bool {
-    env::var_os("PATH")
-        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+/// Tells apt which packages there are.
+pub(crate) fn update_package_lists() -> Result<()> {
+    run::run(&mut apt(&["update"])?)
+}
+
+/// The packages that are not there, each once.
+fn missing() -> Vec<&'static str> {
+    let programs = PROGRAMS.iter().filter(|(name, _)| program(name).is_err());
+    let files = FILES.iter().filter(|(file, _)| !Path::new(file).exists());
+    let mut missing: Vec<&str> = programs.chain(files).map(|(_, package)| *package).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
+/// Where `name` is, in a directory of PATH or of root's.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(FOLDERS_OF_ROOT.iter().map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .with_context(|| format!("this machine has no program `{name}`"))
+}
+
+/// Whether `name` can be started.
+pub(crate) fn on_path(name: &str) -> bool {
+    program(name).is_ok()
 }
 
 fn apt(arguments: &[&str]) -> Result<Command> {

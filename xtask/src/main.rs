@@ -3,6 +3,7 @@
 
 mod layers;
 mod machine;
+mod rdma_vm;
 mod run;
 mod steps;
 
@@ -50,6 +51,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and ends with its status
+    RdmaVm(rdma_vm::Options),
     /// The book as HTML, in target/book (needs mdbook)
     Book,
 }
@@ -69,11 +72,16 @@ fn main() -> ExitCode {
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),
+        Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),
         Task::Book => runner.step("book", steps::book),
     };
     runner.summary();
+    exit(outcome.map(|()| 0))
+}
+
+fn exit(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(failure) => {
             eprintln!("xtask: {failure:#}");
             ExitCode::FAILURE

@@ -1,0 +1,62 @@
+//! The folder of one run, removed with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+const PREFIX: &str = "run-";
+
+/// Holds the initramfs of this run and the sockets between its machines.
+#[derive(Debug)]
+pub(crate) struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// An empty folder in `kept`, named after this process. Those of processes that were killed are
+    /// removed.
+    pub(crate) fn new(kept: &Path) -> Result<RunFolder> {
+        for entry in
+            fs::read_dir(kept).with_context(|| format!("cannot list {}", kept.display()))?
+        {
+            let path = entry?.path();
+            if path.file_name().and_then(|name| name.to_str()).is_some_and(is_left_over) {
+                // Another run may be removing it too.
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+        let folder = kept.join(format!("{PREFIX}{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(RunFolder(folder))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // What stays is removed by the next run.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_left_over(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .and_then(|process| process.parse::<u32>().ok())
+        .is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_processes_that_live_are_left_alone() {
+        assert!(!is_left_over(&format!("{PREFIX}{}", std::process::id())));
+        assert!(!is_left_over("kernel"));
+        assert!(!is_left_over("run-x"));
+        // Beyond the largest process number of Linux.
+        assert!(is_left_over("run-4194305"));
+    }
+}

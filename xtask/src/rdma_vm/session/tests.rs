@@ -1,0 +1,150 @@
+//! Runs with shell scripts in place of machines: they print what a machine's console would.
+
+use std::path::Path;
+
+use super::*;
+
+/// Enough for a shell script on a busy computer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Comes up as `init` does, then runs `body`; `tell` is as in `init`. All scripts of a run are in `folder`,
+/// where they can see what the others have done; `until_there FILE` and `until_dead PID` wait for that.
+fn machine(token: &Token, folder: &Path, life: Life, body: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.current_dir(folder).arg("-c").arg(format!(
+        "tell() {{ echo \"rdma-vm:{}:$1\"; }}
+         until_there() {{ until [ -e \"$1\" ]; do sleep 0.02; done; }}
+         until_dead() {{ while kill -0 \"$1\"; do sleep 0.02; done 2>/dev/null; }}
+         echo $$ >node-{}.pid
+         tell up; read -r go; [ \"$go\" = go ] || exit; {body}",
+        token.as_str(),
+        life.number
+    ));
+    command
+}
+
+fn plan(nodes: u8) -> Plan {
+    Plan { nodes, timeout: PATIENCE, power_cut: None, power_back: None }
+}
+
+/// Runs `plan` with one script for each life of each node; the outcome, and the output.
+fn play(plan: &Plan, script: impl Fn(Life) -> &'static str) -> (Result<u8>, String) {
+    let token = Token::random().expect("there is /dev/urandom");
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let mut output = Vec::new();
+    let power = |life| machine(&token, folder.path(), life, script(life));
+    let status = run(plan, &token, &power, &mut output);
+    (status, String::from_utf8(output).expect("the scripts print text"))
+}
+
+fn error(outcome: (Result<u8>, String)) -> String {
+    outcome.0.expect_err("this run must fail").to_string()
+}
+
+/// Waits for ever, and starts no process that would outlive it.
+const HANG: &str = "read -r never";
+
+#[test]
+fn a_command_that_fails_gives_its_status_and_its_output() {
+    let (status, output) = play(&plan(1), |_| "echo hello; tell 'exit 3'; read -r never");
+    assert_eq!(status.expect("it told a status"), 3);
+    assert_eq!(output, "hello\n");
+}
+
+#[test]
+fn a_command_that_hangs_ends_at_the_timeout_and_the_message_says_so() {
+    let short = Plan { timeout: Duration::from_millis(300), ..plan(1) };
+    let message = error(play(&short, |_| HANG));
+    assert!(message.contains("--timeout"), "{message}");
+    assert!(message.contains("node 1 (COMMAND still runs)"), "{message}");
+}
+
+#[test]
+fn a_command_that_prints_without_end_ends_at_the_timeout_too() {
+    let short = Plan { timeout: Duration::from_millis(300), ..plan(1) };
+    let message = error(play(&short, |_| "while :; do echo more; done"));
+    assert!(message.contains("--timeout"), "{message}");
+}
+
+#[test]
+fn a_machine_that_goes_off_silently_is_a_failure() {
+    let message = error(play(&plan(1), |_| "echo all is well; exit 0"));
+    assert!(message.contains("node 1 went off without telling a status"), "{message}");
+}
+
+#[test]
+fn a_status_without_the_token_of_the_run_is_output() {
+    let (status, output) =
+        play(&plan(1), |_| "echo rdma-vm:0:exit 0; tell 'exit 1'; read -r never");
+    assert_eq!(status.expect("it told a status"), 1);
+    assert_eq!(output, "rdma-vm:0:exit 0\n");
+}
+
+#[test]
+fn a_machine_that_cannot_come_up_says_why() {
+    let message = error(play(&plan(1), |_| "tell 'broken no rxe'; read -r never"));
+    assert_eq!(message, "node 1 cannot come up: no rxe");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let token = Token::random().expect("there is /dev/urandom");
+    let missing = |_| Command::new("no-such-program");
+    let failure = run(&plan(1), &token, &missing, &mut Vec::new()).expect_err("it is not there");
+    assert!(failure.to_string().contains("no-such-program"), "{failure}");
+}
+
+#[test]
+fn of_two_nodes_the_worst_status_counts_and_lines_name_their_node() {
+    let (status, output) = play(&plan(2), |life| match life.number {
+        1 => "echo one; tell 'exit 0'; read -r never",
+        _ => "echo two; tell 'exit 7'; read -r never",
+    });
+    assert_eq!(status.expect("both told a status"), 7);
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["node 1 | one", "node 2 | two"]);
+}
+
+#[test]
+fn a_node_whose_command_ended_stays_up_for_the_other() {
+    let (status, _) = play(&plan(2), |life| match life.number {
+        1 => "tell 'exit 0'; touch told; read -r never",
+        _ => "until_there told; kill -0 $(cat node-1.pid); tell \"exit $?\"; read -r never",
+    });
+    assert_eq!(status.expect("both told a status"), 0);
+}
+
+#[test]
+fn after_a_power_cut_only_the_other_node_counts() {
+    let cut = Plan { power_cut: Some(Duration::from_millis(200)), ..plan(2) };
+    let (status, output) = play(&cut, |life| match life.number {
+        1 => HANG,
+        _ => "until_dead $(cat node-1.pid); tell 'exit 5'; read -r never",
+    });
+    assert_eq!(status.expect("node 2 told a status"), 5);
+    assert!(output.contains("node 1 | [power cut]"), "{output}");
+}
+
+#[test]
+fn a_power_cut_that_came_too_late_is_a_failure() {
+    let late = Plan { power_cut: Some(PATIENCE), ..plan(2) };
+    let message = error(play(&late, |_| "tell 'exit 0'; read -r never"));
+    assert!(message.contains("before the power of node 1 was cut"), "{message}");
+}
+
+#[test]
+fn a_node_whose_power_is_back_boots_again_and_runs_the_command_again() {
+    let plan = Plan {
+        power_cut: Some(Duration::from_millis(500)),
+        power_back: Some(Duration::from_millis(100)),
+        ..plan(2)
+    };
+    let (status, output) = play(&plan, |life| match (life.number, life.boot) {
+        (1, 1) => HANG,
+        (1, _) => "echo again; touch again; read -r never",
+        _ => "until_there again; tell 'exit 0'; read -r never",
+    });
+    assert_eq!(status.expect("node 2 told a status"), 0);
+    assert!(output.contains("node 1 | [power cut]\nnode 1 | [power back]\n"), "{output}");
+}
