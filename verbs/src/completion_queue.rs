@@ -3,47 +3,44 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dispatch::{self, on_device};
 use crate::{CqError, VerbsError, WorkCompletion, shm};
 
 /// A queue of completions, owned by the thread that polls it. Queue pairs may be created on it from
 /// other threads.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    shm: shm::CompletionQueue,
+    queue: dispatch::CompletionQueue,
     handle: CompletionQueueHandle,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(
-        context: &Arc<shm::Context>,
+        context: &dispatch::Context,
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        let channel = channel.map(|channel| Arc::clone(&channel.shm));
-        let shm = shm::CompletionQueue::new(capacity, channel).map_err(|error| {
-            VerbsError::System { what: "event of a completion queue", source: error.into() }
-        })?;
-        let handle =
-            CompletionQueueHandle { shm: Arc::clone(&shm.shared), context: Arc::clone(context) };
-        Ok(CompletionQueue { shm, handle, _not_sync: PhantomData })
+        let channel = channel.map(|channel| &channel.channel);
+        let (queue, handle) = context.create_cq(capacity, channel)?;
+        let handle = CompletionQueueHandle { queue: handle };
+        Ok(CompletionQueue { queue, handle, _not_sync: PhantomData })
     }
 
     /// Takes what has completed, up to `out.len()`, and gives its number; 0 is not an error. What the
     /// array held before is dropped where it is overwritten.
     #[inline]
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
-        self.shm.poll(out)
+        on_device!(CompletionQueue, &mut self.queue, queue => queue.poll(out))
     }
 
     /// Asks for an event on the channel when the next completion comes. One event, not one per
     /// completion: after arming, poll once more, then wait. Completions that are there already count
     /// too. The next poll that finds something calls it off.
     pub fn arm(&mut self) {
-        self.shm.arm();
+        on_device!(CompletionQueue, &mut self.queue, queue => queue.arm());
     }
 
     /// A name for other threads to make queue pairs on it.
@@ -54,27 +51,20 @@ impl CompletionQueue {
     /// Cells looked at by the last poll.
     #[inline]
     pub fn scanned(&self) -> u32 {
-        self.shm.scanned()
+        on_device!(CompletionQueue, &self.queue, queue => queue.scanned())
     }
 }
 
 /// Names a completion queue to a thread that makes queue pairs on it while another polls it.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueHandle {
-    shm: Arc<shm::CqShared>,
-    context: Arc<shm::Context>,
+    queue: dispatch::CqHandle,
 }
 
 impl CompletionQueueHandle {
-    /// The queue, if it belongs to this device.
-    pub(crate) fn shm_of(
-        &self,
-        context: &Arc<shm::Context>,
-    ) -> Result<Arc<shm::CqShared>, VerbsError> {
-        if Arc::ptr_eq(&self.context, context) {
-            Ok(Arc::clone(&self.shm))
-        } else {
-            Err(VerbsError::Foreign("completion queue"))
+    pub(crate) fn shm(&self) -> Result<&shm::CqHandle, VerbsError> {
+        match &self.queue {
+            dispatch::CqHandle::Shm(queue) => Ok(queue),
         }
     }
 }
@@ -95,22 +85,19 @@ impl From<&CompletionQueueHandle> for CompletionQueueHandle {
 /// woken. Clones are the same channel. The file descriptor is readable when there is an event.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
-    shm: Arc<shm::Channel>,
+    channel: dispatch::Channel,
 }
 
 impl CompletionChannel {
-    pub(crate) fn new() -> Result<CompletionChannel, VerbsError> {
-        let shm = shm::Channel::new().map_err(|error| VerbsError::System {
-            what: "completion channel",
-            source: error.into(),
-        })?;
-        Ok(CompletionChannel { shm: Arc::new(shm) })
+    pub(crate) fn new(context: &dispatch::Context) -> Result<CompletionChannel, VerbsError> {
+        Ok(CompletionChannel { channel: context.create_channel()? })
     }
 
     /// Sleeps until an event, a [`wake`](CompletionChannel::wake), or the end of `timeout`; `false`
     /// says that nothing happened. Events that came before are not lost.
     pub fn wait(&self, timeout: Duration) -> Result<bool, VerbsError> {
-        self.shm.wait(timeout).map_err(|error| VerbsError::System {
+        let waited = on_device!(Channel, &self.channel, channel => channel.wait(timeout));
+        waited.map_err(|error| VerbsError::System {
             what: "waiting on a completion channel",
             source: error.into(),
         })
@@ -118,12 +105,12 @@ impl CompletionChannel {
 
     /// Ends a present or the next [`wait`](CompletionChannel::wait), from any thread.
     pub fn wake(&self) {
-        self.shm.wake();
+        on_device!(Channel, &self.channel, channel => channel.wake());
     }
 }
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shm.as_fd()
+        on_device!(Channel, &self.channel, channel => channel.as_fd())
     }
 }

@@ -1,18 +1,13 @@
 //! Opening a device, and what it gives.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::memory::Backing;
-use crate::memory::mapping::Mapping;
+use crate::dispatch::{self, on_device};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, OpenError, PrivateRegion, QueuePair, QueuePairConfig, SharedReceiveQueue,
-    SharedRegion, VerbsError, shm,
+    Endpoint, OpenError, OpenOptions, PrivateRegion, QueuePair, QueuePairConfig,
+    SharedReceiveQueue, SharedRegion, VerbsError,
 };
-
-/// How long looking up a peer's device may take.
-const PEER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The longest region: what addresses of one mapping can span.
 const MAX_REGION_BYTES: usize = 1 << 40;
@@ -23,7 +18,7 @@ static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 /// An opened device. Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    context: Arc<shm::Context>,
+    context: dispatch::Context,
 }
 
 /// A device that may be opened.
@@ -40,19 +35,17 @@ impl Device {
     /// Opens a device by name: `shm` is the memory shared between threads and processes of this
     /// machine. Each call opens it anew.
     pub fn open(name: &str) -> Result<Device, OpenError> {
-        if name == shm::NAME {
-            return Ok(Device { context: shm::Context::open()? });
-        }
-        let known: Vec<_> = Device::list().into_iter().map(|info| info.name).collect();
-        Err(OpenError::UnknownDevice { name: name.to_owned(), known: known.join(", ") })
+        Device::open_with(name, &OpenOptions::default())
+    }
+
+    /// The same, with a say in which port and address of the device are used.
+    pub fn open_with(name: &str, options: &OpenOptions) -> Result<Device, OpenError> {
+        Ok(Device { context: dispatch::Context::open(name, options)? })
     }
 
     /// The devices there are.
     pub fn list() -> Vec<DeviceInfo> {
-        vec![DeviceInfo {
-            name: shm::NAME.to_owned(),
-            description: "memory shared between threads and processes of this machine".to_owned(),
-        }]
+        dispatch::Context::list()
     }
 
     /// What the device can do.
@@ -64,18 +57,18 @@ impl Device {
     /// The device's clock: nanoseconds that only grow. Cheap enough for once per turn.
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        self.context.now_ns()
+        on_device!(Context, &self.context, context => context.now_ns())
     }
 
     /// A protection domain: memory and queue pairs of one domain work together, and with no other.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         let number = NEXT_PD.fetch_add(1, Ordering::Relaxed);
-        Ok(ProtectionDomain { context: Arc::clone(&self.context), number })
+        Ok(ProtectionDomain { domain: self.context.alloc_pd(number)? })
     }
 
     /// Where a thread sleeps until an armed completion queue has something.
     pub fn create_completion_channel(&self) -> Result<CompletionChannel, VerbsError> {
-        CompletionChannel::new()
+        CompletionChannel::new(&self.context)
     }
 
     /// A completion queue for `capacity` outstanding completions, 1 to
@@ -98,19 +91,14 @@ fn within(what: &'static str, asked: usize, max: usize) -> Result<(), VerbsError
 /// A protection domain. Clones are the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
-    context: Arc<shm::Context>,
-    number: u32,
+    domain: dispatch::Domain,
 }
 
 impl ProtectionDomain {
     /// Memory that no peer can ever reach.
     pub fn alloc_private(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
-        let mapping = Mapping::anonymous(len).map_err(|error| VerbsError::System {
-            what: "memory for a private region",
-            source: error.into(),
-        })?;
-        Ok(PrivateRegion::new(Backing::Anonymous(mapping), len, self.number))
+        self.domain.private(len).map(PrivateRegion::new)
     }
 
     /// Memory that only its owner writes, with real references for it, and that peers who learn its key
@@ -118,33 +106,32 @@ impl ProtectionDomain {
     /// reads arrives there as a mixture.
     pub fn alloc_published(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
-        let memory = self.context.register(self.number, len, Access::REMOTE_READ)?;
-        Ok(PrivateRegion::new(Backing::Published(memory), len, self.number))
+        self.domain.register(len, Access::REMOTE_READ).map(PrivateRegion::new)
     }
 
     /// Memory that peers who learn its key may use as `access` says.
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
-        Ok(SharedRegion::new(self.context.register(self.number, len, access)?))
+        self.domain.register(len, access).map(SharedRegion::new)
     }
 
     /// A receive queue that several queue pairs take their receives from.
     pub fn create_srq(&self, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {
-        within("max_wr of a shared receive queue", max_wr, self.context.caps().max_recv_wr)?;
-        SharedReceiveQueue::new(&self.context, max_wr, self.number)
+        within("max_wr of a shared receive queue", max_wr, self.domain.caps().max_recv_wr)?;
+        self.domain.create_srq(max_wr).map(SharedReceiveQueue::new)
     }
 
     /// A queue pair, in state Init: receives may be posted.
     pub fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
-        let caps = self.context.caps();
+        let caps = self.domain.caps();
         within("max_send_wr", config.max_send_wr, caps.max_send_wr)?;
         within("max_recv_wr", config.max_recv_wr, caps.max_recv_wr)?;
-        QueuePair::new(&self.context, self.number, config)
+        self.domain.create_qp(config).map(QueuePair::new)
     }
 
     /// The way to the device behind `peer`, for datagrams.
     pub fn create_address_handle(&self, peer: &Endpoint) -> Result<AddressHandle, VerbsError> {
-        self.address_handle(peer.shm().gid)
+        self.domain.address_handle(peer.address()).map(AddressHandle::new)
     }
 
     /// The way back to the sender of a datagram.
@@ -152,11 +139,6 @@ impl ProtectionDomain {
         &self,
         source: &DatagramSource,
     ) -> Result<AddressHandle, VerbsError> {
-        self.address_handle(source.gid)
-    }
-
-    fn address_handle(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
-        let peer = self.context.peer(gid, PEER_TIMEOUT)?;
-        Ok(AddressHandle::from_shm(shm::AddressHandle { peer }))
+        self.domain.address_handle_to(source.gid).map(AddressHandle::new)
     }
 }

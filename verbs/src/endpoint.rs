@@ -1,9 +1,8 @@
 //! How a queue pair is named to a peer, out of band.
 
-use std::sync::Arc;
-
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::dispatch::{self, Address};
 use crate::{EndpointError, QpNumber, shm};
 
 /// Names one queue pair of one device to a peer. Plain bytes, at most [`Endpoint::MAX_BYTES`], to be
@@ -12,7 +11,7 @@ use crate::{EndpointError, QpNumber, shm};
 pub struct Endpoint {
     bytes: [u8; Endpoint::MAX_BYTES],
     len: u8,
-    shm: shm::ShmEndpoint,
+    address: Address,
 }
 
 /// The first bytes: which kind of device, and the version of what follows.
@@ -36,48 +35,54 @@ impl Endpoint {
         }
         let shm = shm::ShmEndpoint::read_from_bytes(rest)
             .map_err(|_| EndpointError("cut short, or too long"))?;
-        Ok(Endpoint::from_shm(shm))
+        Ok(Endpoint::new(Address::Shm(shm)))
     }
 
     /// The queue pair it names.
     pub fn qp(&self) -> QpNumber {
-        QpNumber(self.shm.qp)
+        match &self.address {
+            Address::Shm(shm) => QpNumber(shm.qp),
+        }
     }
 
-    pub(crate) fn from_shm(shm: shm::ShmEndpoint) -> Endpoint {
+    pub(crate) fn new(address: Address) -> Endpoint {
+        let (tag, record) = match &address {
+            Address::Shm(shm) => (SHM_TAG, shm.as_bytes()),
+        };
         let mut bytes = [0; Endpoint::MAX_BYTES];
-        let record = shm.as_bytes();
-        let len = SHM_TAG.len() + record.len();
-        bytes[..SHM_TAG.len()].copy_from_slice(&SHM_TAG);
-        bytes[SHM_TAG.len()..len].copy_from_slice(record);
-        Endpoint { bytes, len: len as u8, shm }
+        let len = tag.len() + record.len();
+        bytes[..tag.len()].copy_from_slice(&tag);
+        bytes[tag.len()..len].copy_from_slice(record);
+        Endpoint { bytes, len: len as u8, address }
     }
 
-    pub(crate) fn shm(&self) -> &shm::ShmEndpoint {
-        &self.shm
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
     }
 }
 
 impl std::fmt::Debug for Endpoint {
     /// Without the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("qp", &self.shm.qp).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("qp", &self.qp().0).finish_non_exhaustive()
     }
 }
 
 /// A UD destination: the device behind an endpoint. One handle serves every queue pair there.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
-    shm: shm::AddressHandle,
+    handle: dispatch::AddressHandle,
 }
 
 impl AddressHandle {
-    pub(crate) fn from_shm(shm: shm::AddressHandle) -> AddressHandle {
-        AddressHandle { shm }
+    pub(crate) fn new(handle: dispatch::AddressHandle) -> AddressHandle {
+        AddressHandle { handle }
     }
 
-    pub(crate) fn shm_peer(&self) -> &Arc<shm::Peer> {
-        &self.shm.peer
+    pub(crate) fn shm(&self) -> &shm::AddressHandle {
+        match &self.handle {
+            dispatch::AddressHandle::Shm(handle) => handle,
+        }
     }
 }
 
@@ -87,14 +92,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn endpoint() -> Endpoint {
-        Endpoint::from_shm(shm::ShmEndpoint {
+        Endpoint::new(Address::Shm(shm::ShmEndpoint {
             secret: 0x1122_3344_5566_7788,
             gid: [7; 16],
             uid: 1000,
             qp: 42,
             ty: 0,
             reserved: 0,
-        })
+        }))
     }
 
     #[test]

@@ -10,12 +10,22 @@ use crate::{Operation, QpState, QpType};
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has this name.
-    #[error("no device is named {name:?}; there are: {known}")]
+    #[error("no device is named {name:?}; there are: {known}{hint}")]
     UnknownDevice {
         /// The name asked for.
         name: String,
         /// The names there are, with commas.
         known: String,
+        /// Why there may be no more, and the mend; empty, or starts with a semicolon.
+        hint: String,
+    },
+    /// The device has nothing to choose there.
+    #[error("device {device} has no {option}; leave it out")]
+    NoSuchOption {
+        /// The device's name.
+        device: String,
+        /// The option.
+        option: &'static str,
     },
     /// The operating system refused something that the device needs.
     #[error("device {device}: {what}: {source}")]

@@ -15,9 +15,11 @@
 mod caps;
 mod completion_queue;
 mod device;
+mod dispatch;
 mod endpoint;
 mod error;
 mod memory;
+mod open_options;
 mod queue_pair;
 mod shm;
 mod work_completion;
@@ -34,6 +36,7 @@ pub use memory::{
     Access, Buffer, BufferPool, Drafts, PrivateRegion, RemoteRegion, RemoteSlice, SharedRegion,
     SharedSlice,
 };
+pub use open_options::OpenOptions;
 pub use queue_pair::{
     ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,
     SharedReceiveQueue,

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dispatch::{self, on_device};
 use crate::{
     Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, RemoteSlice, VerbsError,
     WorkRequest, shm,
@@ -145,47 +145,30 @@ impl ConnectOptions {
 /// completions that were not polled are gone.
 #[derive(Debug)]
 pub struct QueuePair {
-    shm: shm::QueuePair,
+    qp: dispatch::QueuePair,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl QueuePair {
-    pub(crate) fn new(
-        context: &Arc<shm::Context>,
-        pd: u32,
-        config: QueuePairConfig<'_>,
-    ) -> Result<QueuePair, VerbsError> {
-        let QueuePairConfig { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
-        if srq.is_some_and(|srq| !Arc::ptr_eq(&srq.context, context)) {
-            return Err(VerbsError::Foreign("shared receive queue"));
-        }
-        let config = shm::QueuePairParts {
-            ty,
-            pd,
-            send_cq: send_cq.shm_of(context)?,
-            recv_cq: recv_cq.shm_of(context)?,
-            srq: srq.map(|srq| &srq.shm),
-            max_send_wr,
-            max_recv_wr,
-        };
-        Ok(QueuePair { shm: shm::QueuePair::new(context, config)?, _not_sync: PhantomData })
+    pub(crate) fn new(qp: dispatch::QueuePair) -> QueuePair {
+        QueuePair { qp, _not_sync: PhantomData }
     }
 
     /// Its number.
     #[inline]
     pub fn number(&self) -> QpNumber {
-        QpNumber(self.shm.number())
+        QpNumber(on_device!(QueuePair, &self.qp, qp => qp.number()))
     }
 
     /// Its state.
     #[inline]
     pub fn state(&self) -> QpState {
-        self.shm.state()
+        on_device!(QueuePair, &self.qp, qp => qp.state())
     }
 
     /// Its name for a peer.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::from_shm(self.shm.endpoint())
+        Endpoint::new(self.qp.address())
     }
 
     /// Connects to a peer's queue pair and goes through ReadyToReceive to ReadyToSend. Both sides
@@ -196,12 +179,12 @@ impl QueuePair {
         peer: &Endpoint,
         options: &ConnectOptions,
     ) -> Result<(), ConnectError> {
-        self.shm.connect(peer.shm(), options)
+        self.qp.connect(peer.address(), options)
     }
 
     /// Makes a UD queue pair ready to send, and to receive what carries `qkey`.
     pub fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
-        self.shm.activate(qkey)
+        on_device!(QueuePair, &mut self.qp, qp => qp.activate(qkey))
     }
 
     /// Posts a list of work requests under one doorbell. They are taken from the front; those that
@@ -231,8 +214,8 @@ impl QueuePair {
         &mut self,
         request: impl Into<WorkRequest<'a>>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
-        self.shm.post(request.into())?;
-        self.shm.ring_doorbell();
+        on_device!(QueuePair, &mut self.qp, qp => qp.post(request.into()))?;
+        on_device!(QueuePair, &mut self.qp, qp => qp.ring_doorbell());
         Ok(())
     }
 
@@ -250,7 +233,7 @@ impl QueuePair {
         &mut self,
         request: impl Into<WorkRequest<'a>>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
-        self.shm.post(request.into())
+        on_device!(QueuePair, &mut self.qp, qp => qp.post(request.into()))
     }
 
     /// Posts an inline WRITE_WITH_IMM, signaled with this id or not at all, without a doorbell. The
@@ -263,38 +246,38 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> Result<(), PostError> {
-        self.shm.post_write_imm(bytes, remote, imm, signaled)
+        on_device!(QueuePair, &mut self.qp, qp => qp.post_write_imm(bytes, remote, imm, signaled))
     }
 
     /// The doorbell for what was posted without one. Needless rings do no harm.
     #[inline]
     pub fn ring(&mut self) {
-        self.shm.ring_doorbell();
+        on_device!(QueuePair, &mut self.qp, qp => qp.ring_doorbell());
     }
 
     /// Posts a receive. With no buffer it serves only a peer's WRITE_WITH_IMM or an empty SEND. On a
     /// UD queue pair the first [`GRH_BYTES`](crate::GRH_BYTES) of the buffer are for the route header.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
-        self.shm.post_recv(id, buffer)
+        on_device!(QueuePair, &mut self.qp, qp => qp.post_recv(id, buffer))
     }
 
     /// Posts receives without buffers, one for each id, under one doorbell; all or none.
     #[inline]
     pub fn post_recvs(&mut self, ids: Range<u64>) -> Result<(), PostError> {
-        self.shm.post_recvs(ids)
+        on_device!(QueuePair, &mut self.qp, qp => qp.post_recvs(ids))
     }
 
     /// Gives back the buffers of send work requests that a polled completion has retired, in the order
     /// of posting. A READ's buffer holds its data.
     #[inline]
     pub fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
-        self.shm.reclaim(into);
+        on_device!(QueuePair, &mut self.qp, qp => qp.reclaim(into));
     }
 
     /// Breaks the connection: everything queued or posted is flushed, with completions.
     #[allow(clippy::wrong_self_convention)] // The verb's name: modify to error.
     pub fn to_error(&mut self) {
-        self.shm.fail();
+        on_device!(QueuePair, &mut self.qp, qp => qp.fail());
     }
 }
 
@@ -314,7 +297,7 @@ impl Doorbell<'_> {
         &mut self,
         request: impl Into<WorkRequest<'a>>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
-        self.qp.shm.post(request.into())?;
+        on_device!(QueuePair, &mut self.qp.qp, qp => qp.post(request.into()))?;
         self.posted = true;
         Ok(())
     }
@@ -324,7 +307,7 @@ impl Drop for Doorbell<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.posted {
-            self.qp.shm.ring_doorbell();
+            on_device!(QueuePair, &mut self.qp.qp, qp => qp.ring_doorbell());
         }
     }
 }
@@ -332,26 +315,23 @@ impl Drop for Doorbell<'_> {
 /// A receive queue that several queue pairs take their receives from.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
-    shm: shm::SharedReceiveQueue,
-    context: Arc<shm::Context>,
+    queue: dispatch::SharedReceiveQueue,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(
-        context: &Arc<shm::Context>,
-        max_wr: usize,
-        pd: u32,
-    ) -> Result<SharedReceiveQueue, VerbsError> {
-        let shm = shm::SharedReceiveQueue::new(max_wr, pd).map_err(|error| VerbsError::System {
-            what: "memory for a shared receive queue",
-            source: error.into(),
-        })?;
-        Ok(SharedReceiveQueue { shm, context: Arc::clone(context), _not_sync: PhantomData })
+    pub(crate) fn new(queue: dispatch::SharedReceiveQueue) -> SharedReceiveQueue {
+        SharedReceiveQueue { queue, _not_sync: PhantomData }
+    }
+
+    pub(crate) fn shm(&self) -> Result<&shm::SharedReceiveQueue, VerbsError> {
+        match &self.queue {
+            dispatch::SharedReceiveQueue::Shm(queue) => Ok(queue),
+        }
     }
 
     /// Posts a receive for whichever queue pair needs one next.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
-        self.shm.post_recv(id, buffer)
+        on_device!(SharedReceiveQueue, &mut self.queue, queue => queue.post_recv(id, buffer))
     }
 }

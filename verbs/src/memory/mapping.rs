@@ -71,6 +71,11 @@ impl Mapping {
     }
 
     #[inline]
+    pub(crate) fn start_non_null(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    #[inline]
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }

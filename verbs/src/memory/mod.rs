@@ -4,12 +4,12 @@ pub(crate) mod bytes;
 mod drafts;
 pub(crate) mod mapping;
 mod private;
+pub(crate) mod region;
 mod remote;
 mod shared;
 pub(crate) mod stores;
 
 pub use drafts::Drafts;
-pub(crate) use private::Backing;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
 pub use shared::{Access, SharedRegion, SharedSlice};

@@ -8,54 +8,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::RemoteRegion;
-use crate::memory::mapping::Mapping;
-use crate::shm;
-
-/// What keeps the pages of a private region there.
-#[derive(Debug)]
-pub(crate) enum Backing {
-    /// Pages of this process alone.
-    Anonymous(Mapping),
-    /// Pages that peers may read.
-    Published(Arc<shm::RegionMemory>),
-}
-
-impl Backing {
-    fn start(&self) -> *mut u8 {
-        match self {
-            Backing::Anonymous(mapping) => mapping.start(),
-            Backing::Published(region) => region.start(),
-        }
-    }
-}
+use crate::memory::region::Region;
+use crate::{Access, RemoteRegion};
 
 /// Memory that no peer can write, to be used whole or cut into buffers.
 #[derive(Debug)]
 pub struct PrivateRegion {
-    backing: Backing,
-    len: usize,
-    pd: u32,
+    memory: Region,
 }
 
 impl PrivateRegion {
-    pub(crate) fn new(backing: Backing, len: usize, pd: u32) -> PrivateRegion {
-        PrivateRegion { backing, len, pd }
+    pub(crate) fn new(memory: Region) -> PrivateRegion {
+        PrivateRegion { memory }
     }
 
     /// Bytes of it.
     pub fn len(&self) -> usize {
-        self.len
+        self.memory.len()
     }
 
     /// Whether it has no bytes; never so.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// One buffer of all of it.
     pub fn into_buffer(self) -> Buffer {
-        let len = self.len;
+        let len = self.len();
         let pool = self.into_pool(len);
         pool.take().expect("a pool of one holds one")
     }
@@ -66,24 +45,18 @@ impl PrivateRegion {
     /// If `buffer_size` is 0 or longer than the region.
     pub fn into_pool(self, buffer_size: usize) -> BufferPool {
         assert!(
-            buffer_size > 0 && buffer_size <= self.len,
+            buffer_size > 0 && buffer_size <= self.len(),
             "buffers of {buffer_size} bytes cannot be cut from a region of {}",
-            self.len
+            self.len()
         );
-        let count = u32::try_from(self.len / buffer_size).unwrap_or(u32::MAX);
+        let count = u32::try_from(self.len() / buffer_size).unwrap_or(u32::MAX);
         let free = ArrayQueue::new(count as usize);
         for index in 0..count {
             let _ = free.push(index);
         }
         let parts = (0..count).map(|_| AtomicU32::new(0)).collect();
         BufferPool {
-            shared: Arc::new(PoolShared {
-                free,
-                parts,
-                buffer_size,
-                pd: self.pd,
-                backing: self.backing,
-            }),
+            shared: Arc::new(PoolShared { free, parts, buffer_size, memory: self.memory }),
         }
     }
 }
@@ -100,8 +73,7 @@ struct PoolShared {
     /// Into how many parts each buffer that is out is cut.
     parts: Box<[AtomicU32]>,
     buffer_size: usize,
-    pd: u32,
-    backing: Backing,
+    memory: Region,
 }
 
 impl BufferPool {
@@ -111,11 +83,10 @@ impl BufferPool {
         let index = self.shared.free.pop()?;
         self.shared.parts[index as usize].store(1, Ordering::Relaxed);
         let len = self.shared.buffer_size;
-        // SAFETY: `index` is below the number of buffers, each of `buffer_size` bytes, that the backing
+        // SAFETY: `index` is below the number of buffers, each of `buffer_size` bytes, that the memory
         // has room for; a mapping never starts at null.
-        let start = unsafe {
-            NonNull::new_unchecked(self.shared.backing.start().add(index as usize * len))
-        };
+        let start =
+            unsafe { NonNull::new_unchecked(self.shared.memory.start().add(index as usize * len)) };
         Some(Buffer { start, len, capacity: len, index, pool: Arc::clone(&self.shared) })
     }
 
@@ -174,13 +145,11 @@ impl Buffer {
     /// The name under which peers may READ it, if it was allocated to be
     /// [published](crate::ProtectionDomain::alloc_published). It covers the present length.
     pub fn remote(&self) -> Option<RemoteRegion> {
-        match &self.pool.backing {
-            Backing::Anonymous(_) => None,
-            Backing::Published(region) => {
-                let addr = self.start.as_ptr().addr() as u64;
-                Some(RemoteRegion::new(addr, region.rkey(), self.len as u64))
-            }
-        }
+        let memory = &self.pool.memory;
+        memory.access().contains(Access::REMOTE_READ).then(|| {
+            let addr = self.start.as_ptr().addr() as u64;
+            RemoteRegion::new(addr, memory.rkey(), self.len as u64)
+        })
     }
 
     /// Cuts off the first `n` bytes as a buffer of their own. The memory goes back to its pool when all
@@ -224,7 +193,7 @@ impl Buffer {
     /// The protection domain it belongs to.
     #[inline]
     pub(crate) fn pd(&self) -> u32 {
-        self.pool.pd
+        self.pool.memory.pd()
     }
 
     /// Where it starts; stable while it is moved.
@@ -286,9 +255,10 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm;
 
     fn region(len: usize) -> PrivateRegion {
-        PrivateRegion::new(Backing::Anonymous(Mapping::anonymous(len).unwrap()), len, 0)
+        PrivateRegion::new(shm::private_region(len, 0).unwrap())
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::RemoteRegion;
 use crate::memory::bytes::copy_forward;
-use crate::shm;
+use crate::memory::region::Region;
 
 bitflags::bitflags! {
     /// What peers may do with a shared region, and how.
@@ -28,12 +28,12 @@ bitflags::bitflags! {
 /// when the last one is gone. Offsets are the owner's own: out of range they panic.
 #[derive(Clone, Debug)]
 pub struct SharedRegion {
-    memory: Arc<shm::RegionMemory>,
+    memory: Arc<Region>,
 }
 
 impl SharedRegion {
-    pub(crate) fn new(memory: Arc<shm::RegionMemory>) -> SharedRegion {
-        SharedRegion { memory }
+    pub(crate) fn new(memory: Region) -> SharedRegion {
+        SharedRegion { memory: Arc::new(memory) }
     }
 
     /// Its length in bytes.
@@ -145,7 +145,7 @@ impl SharedRegion {
 /// Part of a shared region: local memory of a work request.
 #[derive(Clone, Debug)]
 pub struct SharedSlice {
-    memory: Arc<shm::RegionMemory>,
+    memory: Arc<Region>,
     offset: usize,
     len: usize,
 }

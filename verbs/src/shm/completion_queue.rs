@@ -12,12 +12,13 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rustix::io;
 
+use super::context::Context;
 use super::datagram::{DatagramReceiver, Path};
 use super::events::{Channel, new_event, ring};
 use super::pair::Pair;
 use super::peer::lock;
 use super::receive::Receiver;
-use crate::{CompletionOpcode, CqError, QpNumber, Status, WorkCompletion};
+use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkCompletion};
 
 /// Bits of the attention word.
 pub(super) mod attention {
@@ -147,9 +148,27 @@ impl std::fmt::Debug for CqShared {
     }
 }
 
+/// Names a completion queue to those who make queue pairs on it.
+#[derive(Clone, Debug)]
+pub(crate) struct CqHandle {
+    shared: Arc<CqShared>,
+    context: Arc<Context>,
+}
+
+impl CqHandle {
+    /// The queue, if it belongs to this device.
+    pub(super) fn of(&self, context: &Arc<Context>) -> Result<Arc<CqShared>, VerbsError> {
+        if Arc::ptr_eq(&self.context, context) {
+            Ok(Arc::clone(&self.shared))
+        } else {
+            Err(VerbsError::Foreign("completion queue"))
+        }
+    }
+}
+
 /// What the poller owns.
 pub(crate) struct CompletionQueue {
-    pub(crate) shared: Arc<CqShared>,
+    shared: Arc<CqShared>,
     receivers: Vec<Receiver>,
     datagrams: Vec<DatagramReceiver>,
     /// Queue pairs whose completions come here, by id: to retire their work.
@@ -202,6 +221,11 @@ impl CompletionQueue {
             staged: VecDeque::new(),
             unretired: VecDeque::new(),
         })
+    }
+
+    /// Its name, as of a queue of `context`.
+    pub(crate) fn handle(&self, context: &Arc<Context>) -> CqHandle {
+        CqHandle { shared: Arc::clone(&self.shared), context: Arc::clone(context) }
     }
 
     #[inline]

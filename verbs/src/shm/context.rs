@@ -16,10 +16,12 @@ use super::control::Control;
 use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
-use super::region::{LentRegion, REGION_SLOTS, RegionMemory, RegionWords};
+use super::region::{LentRegion, Pages, REGION_SLOTS, RegionMemory, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
+use crate::dispatch::Registration;
 use crate::memory::mapping::page_rounded;
+use crate::memory::region::{Region, RegionParts};
 use crate::{
     Access, COMPLETION_PAYLOAD_BYTES, Capabilities, ConnectError, OpenError, Operation, VerbsError,
     Visibility, WriteOrder,
@@ -121,7 +123,7 @@ impl Context {
         pd: u32,
         len: usize,
         access: Access,
-    ) -> Result<Arc<RegionMemory>, VerbsError> {
+    ) -> Result<Region, VerbsError> {
         let pages = page_rounded(len).filter(|pages| *pages > 0).ok_or(VerbsError::Limit {
             what: "region length",
             asked: len,
@@ -165,7 +167,10 @@ impl Context {
         tables.regions.insert(rkey, Arc::new(lent));
         drop(tables);
         let context = Arc::clone(self);
-        Ok(Arc::new(RegionMemory { context, mapping, len, access, rkey, pd, slot }))
+        let start = mapping.start_non_null();
+        let memory = RegionMemory { context, _mapping: mapping, rkey, slot };
+        let registration = Registration::Shm(Pages::Lent(memory));
+        Ok(Region::new(RegionParts { start, len, access, rkey, pd, registration }))
     }
 
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {

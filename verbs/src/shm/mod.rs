@@ -16,6 +16,7 @@ mod completion_queue;
 mod context;
 mod control;
 mod datagram;
+mod domain;
 mod duplex;
 mod events;
 mod inbox;
@@ -32,13 +33,15 @@ mod spsc;
 mod sync;
 mod wire;
 
-pub(crate) use completion_queue::{CompletionQueue, CqShared};
+pub(crate) use completion_queue::{CompletionQueue, CqHandle};
 pub(crate) use context::Context;
 pub(crate) use datagram::AddressHandle;
+pub(crate) use domain::Domain;
+#[cfg(test)]
+pub(crate) use domain::private_region;
 pub(crate) use events::Channel;
-pub(crate) use peer::Peer;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, ShmEndpoint};
-pub(crate) use region::RegionMemory;
+pub(crate) use region::Pages;
 pub(crate) use shared_receive::SharedReceiveQueue;
 
 /// The device's name.

@@ -13,9 +13,9 @@ use rustix::io;
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::completion_queue::{Change, CqShared};
-use super::context::Context;
+use super::completion_queue::{Change, CqHandle};
 use super::datagram::{DatagramReceiver, Paths};
+use super::domain::Domain;
 use super::events::new_event;
 use super::inbox::{Inbox, InboxLayout, InboxState};
 use super::pair::{Arrivals, Pair, PairParts};
@@ -46,9 +46,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 /// What a queue pair is made of, numbers checked.
 pub(crate) struct Config<'a> {
     pub(crate) ty: QpType,
-    pub(crate) pd: u32,
-    pub(crate) send_cq: Arc<CqShared>,
-    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) send_cq: &'a CqHandle,
+    pub(crate) recv_cq: &'a CqHandle,
     pub(crate) srq: Option<&'a SharedReceiveQueue>,
     pub(crate) max_send_wr: usize,
     pub(crate) max_recv_wr: usize,
@@ -84,10 +83,16 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(context: &Arc<Context>, config: Config<'_>) -> Result<QueuePair, VerbsError> {
+    pub(crate) fn new(domain: &Domain, config: Config<'_>) -> Result<QueuePair, VerbsError> {
         let system =
             |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
-        let Config { ty, pd, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
+        let Config { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
+        let Domain { context, number: pd } = domain;
+        let pd = *pd;
+        let (send_cq, recv_cq) = (send_cq.of(context)?, recv_cq.of(context)?);
+        if srq.is_some_and(|srq| !srq.belongs_to(context)) {
+            return Err(VerbsError::Foreign("shared receive queue"));
+        }
         let mut secret = [0; 8];
         let event = match recv_cq.channel() {
             Some(channel) if ty != QpType::Ud => {

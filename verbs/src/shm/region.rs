@@ -42,15 +42,23 @@ impl RegionWords {
     }
 }
 
-/// A region of ours. Deregistered when dropped: peers see its word change.
+/// What keeps the pages of a region of ours.
+#[derive(Debug)]
+#[allow(dead_code)] // Held, and never looked at.
+pub(crate) enum Pages {
+    /// Nobody else has them.
+    Private(Mapping),
+    /// Peers may have them.
+    Lent(RegionMemory),
+}
+
+/// Pages that peers may map. Deregistered when dropped: peers see its word change.
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     pub(super) context: Arc<Context>,
-    pub(super) mapping: Mapping,
-    pub(super) len: usize,
-    pub(super) access: Access,
+    /// Unmapped after that.
+    pub(super) _mapping: Mapping,
     pub(super) rkey: u32,
-    pub(super) pd: u32,
     pub(super) slot: u32,
 }
 
@@ -65,32 +73,6 @@ pub(super) struct LentRegion {
     pub(super) pd: u32,
     pub(super) slot: u32,
     pub(super) generation: u32,
-}
-
-impl RegionMemory {
-    #[inline]
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.mapping.start()
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.access
-    }
-
-    #[inline]
-    pub(crate) fn rkey(&self) -> u32 {
-        self.rkey
-    }
-
-    #[inline]
-    pub(crate) fn pd(&self) -> u32 {
-        self.pd
-    }
 }
 
 impl Drop for RegionMemory {

@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crossbeam_queue::ArrayQueue;
 use rustix::io;
 
+use super::context::Context;
+use super::domain::Domain;
 use super::memfd;
 use super::receive::Receive;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
-use crate::{Buffer, PostError};
+use crate::{Buffer, PostError, VerbsError};
 
 /// What senders know of shared receives: how many no sender has taken, and how short they are.
 #[derive(Debug)]
@@ -143,11 +145,21 @@ impl ReceivePool {
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     pub(super) pool: Arc<ReceivePool>,
+    context: Arc<Context>,
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(max_wr: usize, pd: u32) -> io::Result<SharedReceiveQueue> {
-        Ok(SharedReceiveQueue { pool: Arc::new(ReceivePool::new(max_wr, pd)?) })
+    pub(crate) fn new(domain: &Domain, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {
+        let pool = ReceivePool::new(max_wr, domain.number).map_err(|error| VerbsError::System {
+            what: "memory for a shared receive queue",
+            source: error.into(),
+        })?;
+        Ok(SharedReceiveQueue { pool: Arc::new(pool), context: Arc::clone(&domain.context) })
+    }
+
+    /// Whether it is of this device.
+    pub(super) fn belongs_to(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
     }
 
     pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {

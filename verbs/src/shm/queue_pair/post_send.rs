@@ -278,7 +278,7 @@ impl QueuePair {
                 let task = match to {
                     None => Task::Send { bytes, imm, sent: None },
                     Some(to) => {
-                        let (peer, qp) = (to.handle.shm_peer(), to.qp.0);
+                        let (peer, qp) = (&to.handle.shm().peer, to.qp.0);
                         // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
                         unsafe { self.pair.side() }.destinations.prepare(&self.pair, peer, qp);
                         Task::Datagram { bytes, imm, to: To { gid: peer.gid, qp, qkey: to.qkey } }

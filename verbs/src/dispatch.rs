@@ -1,0 +1,220 @@
+//! Which device is behind the public types: one enum for each kind of resource, one variant for each
+//! kind of device.
+//!
+//! Without features there is one kind of device, and the enums cost nothing. A new kind is added here: a
+//! variant in the two macros, its types in the list, and an arm to each constructor below.
+
+use std::sync::Arc;
+
+use crate::memory::region::Region;
+use crate::{
+    Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
+    QueuePairConfig, VerbsError, shm,
+};
+
+/// Defines what a public type holds: the resource of one device or another.
+macro_rules! per_device {
+    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty $(,)? })*) => { $(
+        $(#[$meta])*
+        pub(crate) enum $name {
+            Shm($shm),
+        }
+    )* };
+}
+
+/// Does the same with the resource of whichever device it is.
+macro_rules! on_device {
+    ($name:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            $crate::dispatch::$name::Shm($inner) => $body,
+        }
+    };
+}
+
+pub(crate) use on_device;
+
+per_device! {
+    /// An opened device.
+    #[derive(Clone, Debug)]
+    Context { shm: Arc<shm::Context> }
+
+    /// A protection domain.
+    #[derive(Clone, Debug)]
+    Domain { shm: shm::Domain }
+
+    /// What registered memory rests on, until it is dropped.
+    #[derive(Debug)]
+    #[allow(dead_code)] // Held, and never looked at.
+    Registration { shm: shm::Pages }
+
+    /// A completion queue, for its poller.
+    #[derive(Debug)]
+    CompletionQueue { shm: shm::CompletionQueue }
+
+    /// A completion queue, for those who make queue pairs on it.
+    #[derive(Clone, Debug)]
+    CqHandle { shm: shm::CqHandle }
+
+    /// Where pollers sleep.
+    #[derive(Clone, Debug)]
+    Channel { shm: Arc<shm::Channel> }
+
+    /// A queue pair.
+    #[derive(Debug)]
+    QueuePair { shm: shm::QueuePair }
+
+    /// A shared receive queue.
+    #[derive(Debug)]
+    SharedReceiveQueue { shm: shm::SharedReceiveQueue }
+
+    /// The name of a queue pair: plain data.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    Address { shm: shm::ShmEndpoint }
+
+    /// The way to a peer's device.
+    #[derive(Clone, Debug)]
+    AddressHandle { shm: shm::AddressHandle }
+}
+
+impl Context {
+    /// Opens the device of that name.
+    pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
+        if name == shm::NAME {
+            options.refuse_ports(name)?;
+            return Ok(Context::Shm(shm::Context::open()?));
+        }
+        let known: Vec<_> = Context::list().into_iter().map(|info| info.name).collect();
+        let hint = "; RDMA devices need a build with `--features ibverbs`".to_owned();
+        Err(OpenError::UnknownDevice { name: name.to_owned(), known: known.join(", "), hint })
+    }
+
+    /// The devices there are.
+    pub(crate) fn list() -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            name: shm::NAME.to_owned(),
+            description: "memory shared between threads and processes of this machine".to_owned(),
+        }]
+    }
+
+    #[inline]
+    pub(crate) fn caps(&self) -> &Capabilities {
+        on_device!(Context, self, context => context.caps())
+    }
+
+    pub(crate) fn alloc_pd(&self, number: u32) -> Result<Domain, VerbsError> {
+        match self {
+            Context::Shm(context) => {
+                Ok(Domain::Shm(shm::Domain { context: Arc::clone(context), number }))
+            }
+        }
+    }
+
+    pub(crate) fn create_channel(&self) -> Result<Channel, VerbsError> {
+        match self {
+            Context::Shm(_) => {
+                let channel = shm::Channel::new().map_err(system("completion channel"))?;
+                Ok(Channel::Shm(Arc::new(channel)))
+            }
+        }
+    }
+
+    pub(crate) fn create_cq(
+        &self,
+        capacity: usize,
+        channel: Option<&Channel>,
+    ) -> Result<(CompletionQueue, CqHandle), VerbsError> {
+        match self {
+            Context::Shm(context) => {
+                let channel = match channel {
+                    Some(Channel::Shm(channel)) => Some(Arc::clone(channel)),
+                    None => None,
+                };
+                let queue = shm::CompletionQueue::new(capacity, channel)
+                    .map_err(system("event of a completion queue"))?;
+                let handle = queue.handle(context);
+                Ok((CompletionQueue::Shm(queue), CqHandle::Shm(handle)))
+            }
+        }
+    }
+}
+
+impl Domain {
+    #[inline]
+    pub(crate) fn caps(&self) -> &Capabilities {
+        on_device!(Domain, self, domain => domain.context.caps())
+    }
+
+    /// Memory that no peer can ever reach.
+    pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
+        on_device!(Domain, self, domain => domain.private(len))
+    }
+
+    /// Memory that peers who learn its key may use as `access` says.
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
+        on_device!(Domain, self, domain => domain.register(len, access))
+    }
+
+    pub(crate) fn create_srq(&self, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {
+        match self {
+            Domain::Shm(domain) => {
+                shm::SharedReceiveQueue::new(domain, max_wr).map(SharedReceiveQueue::Shm)
+            }
+        }
+    }
+
+    pub(crate) fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
+        let QueuePairConfig { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
+        match self {
+            Domain::Shm(domain) => {
+                let parts = shm::QueuePairParts {
+                    ty,
+                    send_cq: send_cq.shm()?,
+                    recv_cq: recv_cq.shm()?,
+                    srq: srq.map(crate::SharedReceiveQueue::shm).transpose()?,
+                    max_send_wr,
+                    max_recv_wr,
+                };
+                Ok(QueuePair::Shm(shm::QueuePair::new(domain, parts)?))
+            }
+        }
+    }
+
+    /// The way to the device behind a peer's queue pair.
+    pub(crate) fn address_handle(&self, peer: &Address) -> Result<AddressHandle, VerbsError> {
+        match (self, peer) {
+            (Domain::Shm(domain), Address::Shm(peer)) => {
+                domain.address_handle(peer.gid).map(AddressHandle::Shm)
+            }
+        }
+    }
+
+    /// The way to the device with this identifier.
+    pub(crate) fn address_handle_to(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
+        match self {
+            Domain::Shm(domain) => domain.address_handle(gid).map(AddressHandle::Shm),
+        }
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn connect(
+        &mut self,
+        peer: &Address,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        match (self, peer) {
+            (QueuePair::Shm(qp), Address::Shm(peer)) => qp.connect(peer, options),
+        }
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        match self {
+            QueuePair::Shm(qp) => Address::Shm(qp.endpoint()),
+        }
+    }
+}
+
+/// What the system said to something that a device tried.
+fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> VerbsError {
+    move |error| VerbsError::System { what, source: error.into() }
+}

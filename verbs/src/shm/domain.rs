@@ -1,0 +1,53 @@
+//! A protection domain: memory and queue pairs that work together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::Context;
+use super::datagram::AddressHandle;
+use super::region::Pages;
+use super::wire::Gid;
+use crate::dispatch::Registration;
+use crate::memory::mapping::Mapping;
+use crate::memory::region::{Region, RegionParts};
+use crate::{Access, VerbsError};
+
+/// How long looking up a peer's device may take.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A protection domain of this device: a number that its memory and its queue pairs have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Domain {
+    pub(crate) context: Arc<Context>,
+    pub(crate) number: u32,
+}
+
+impl Domain {
+    pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
+        private_region(len, self.number)
+    }
+
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
+        self.context.register(self.number, len, access)
+    }
+
+    pub(crate) fn address_handle(&self, gid: Gid) -> Result<AddressHandle, VerbsError> {
+        Ok(AddressHandle { peer: self.context.peer(gid, PEER_TIMEOUT)? })
+    }
+}
+
+/// Pages of this process alone: the device has no part in them.
+pub(crate) fn private_region(len: usize, pd: u32) -> Result<Region, VerbsError> {
+    let mapping = Mapping::anonymous(len).map_err(|error| VerbsError::System {
+        what: "memory for a private region",
+        source: error.into(),
+    })?;
+    Ok(Region::new(RegionParts {
+        start: mapping.start_non_null(),
+        len,
+        access: Access::empty(),
+        rkey: 0,
+        pd,
+        registration: Registration::Shm(Pages::Private(mapping)),
+    }))
+}
