@@ -169,7 +169,11 @@ impl Binding for Fed {
         let mut request = vec![0; HEADER_BYTES + 32];
         request[..4].copy_from_slice(&id.to_le_bytes());
         let feeder = Feeder { order: Arc::clone(&self.0), request, replies: Discard([0; 64]) };
-        Ok(Bound { transports: vec![Box::new(feeder)], acceptor: Box::new(NoClients) })
+        Ok(Bound {
+            transports: vec![Box::new(feeder)],
+            acceptor: Box::new(NoClients),
+            address: "fed".into(),
+        })
     }
 }
 

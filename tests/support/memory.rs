@@ -168,7 +168,11 @@ impl Binding for Memory {
         let link = self.link.clone();
         let end = End::new(link.clone());
         let server = Server { end, answers: Answers { link, reserved: HashMap::new() } };
-        Ok(Bound { transports: vec![Box::new(server)], acceptor: Box::new(Nobody) })
+        Ok(Bound {
+            transports: vec![Box::new(server)],
+            acceptor: Box::new(Nobody),
+            address: "memory".into(),
+        })
     }
 }
 

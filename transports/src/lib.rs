@@ -8,13 +8,16 @@
 
 mod address;
 mod backend;
+mod bootstrap;
 pub mod handshake;
 mod memory;
+mod tcp;
 mod unix;
 pub mod write_imm;
 
 pub use address::{
-    Address, AddressError, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_SLOT_BYTES, MAX_WINDOW,
-    MIN_SLOT_BYTES, OPTIONS, SCHEMES,
+    Address, AddressError, DeviceChoice, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_SLOT_BYTES,
+    MAX_WINDOW, MIN_SLOT_BYTES, NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES,
 };
 pub use backend::{Accepted, BackendKind, Intake, PendingClient, ServerHalf, SetupError};
+pub use bootstrap::DeviceError;

@@ -174,7 +174,9 @@ impl ServerBuilder {
             (0..threads).map(|_| Arc::new(ThreadCounters::new(&methods))).collect();
         let metrics = Metrics::new("server", methods.clone(), counters.clone());
         let unparkers = bound.transports.iter().map(|t| t.unparker()).collect();
-        let mut running = RunningServer::new(control.clone(), unparkers, bound.acceptor, metrics);
+        let (acceptor, address) = (bound.acceptor, bound.address);
+        let mut running =
+            RunningServer::new(control.clone(), unparkers, acceptor, metrics, address);
         for (index, transport) in bound.transports.into_iter().enumerate() {
             let seed = Seed {
                 index,

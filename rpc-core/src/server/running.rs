@@ -38,6 +38,7 @@ pub struct RunningServer {
     /// Where each thread says that it has ended.
     ended: (Sender<()>, Receiver<()>),
     metrics: Metrics,
+    address: String,
     is_down: bool,
 }
 
@@ -47,10 +48,12 @@ impl RunningServer {
         unparkers: Vec<Arc<dyn Unpark>>,
         acceptor: Box<dyn Acceptor>,
         metrics: Metrics,
+        address: String,
     ) -> Self {
         let ended = bounded(unparkers.len().max(1));
         let threads = Vec::new();
-        RunningServer { control, unparkers, acceptor, threads, ended, metrics, is_down: false }
+        let is_down = false;
+        RunningServer { control, unparkers, acceptor, threads, ended, metrics, address, is_down }
     }
 
     pub(super) fn spawn(&mut self, core: Option<usize>, seed: Seed) -> Result<(), BindError> {
@@ -71,6 +74,11 @@ impl RunningServer {
         })?;
         self.threads.push(thread);
         Ok(())
+    }
+
+    /// Where it listens: the address as it was given, with the port that the system chose if that was left to it.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// The counters of all threads.

@@ -71,6 +71,8 @@ pub struct Bound {
     pub transports: Vec<Box<dyn ServerTransport>>,
     /// What takes new clients in.
     pub acceptor: Box<dyn Acceptor>,
+    /// Where they come in: the address as it was given, with whatever the system chose.
+    pub address: String,
 }
 
 /// What takes new clients in, until stopped.

@@ -222,7 +222,8 @@ impl Binding for Loopback {
         }
         let transports =
             (0..threads).map(|_| Box::new(self.listen()) as Box<dyn ServerTransport>).collect();
-        Ok(Bound { transports, acceptor: Box::new(Listening(self.place.clone())) })
+        let acceptor = Box::new(Listening(self.place.clone()));
+        Ok(Bound { transports, acceptor, address: "loopback".into() })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{
     cell::Cell,
+    io,
+    net::{TcpListener, TcpStream},
     os::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener, UnixStream},
@@ -17,13 +19,13 @@ use std::{
 };
 
 use farcall_core::{BindError, IdlePolicy, RunningServer, Server};
-use farcall_transports::Address;
-use farcall_verbs::Device;
+use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
     fixture::{Capabilities, Endpoint, Fixture, Served},
     hostile::{Ambush, BreakIn, Stream},
     inspect::Holdings,
+    ports,
     process::Peer,
     service::{Handlers, OtherServer, SuiteServer},
     setup::Setup,
@@ -41,11 +43,9 @@ pub enum Placement {
     OtherProcess,
 }
 
-/// Servers and clients on this machine, at addresses made of a prefix.
+/// Servers and clients on this machine, at addresses made of a template.
 pub struct AddressFixture {
-    /// Before the number that makes an address unique: `shm://conformance-`.
-    prefix: String,
-    backend: String,
+    template: Address,
     placement: Placement,
     /// The program that runs [`process::main`](crate::process::main).
     peer: Option<PathBuf>,
@@ -59,15 +59,14 @@ const TURNS_PER_YIELD: u32 = 64;
 static ADDRESSES: AtomicU64 = AtomicU64::new(0);
 
 impl AddressFixture {
-    /// Addresses that begin with `prefix` and ask for that backend; servers in the test's own process.
-    pub fn new(prefix: &str, backend: &str) -> AddressFixture {
-        AddressFixture {
-            prefix: prefix.to_owned(),
-            backend: backend.to_owned(),
+    /// Addresses like that one, with other names or ports; servers in the test's own process.
+    pub fn new(template: &str) -> Result<AddressFixture, AddressError> {
+        Ok(AddressFixture {
+            template: template.parse()?,
             placement: Placement::SameProcess,
             peer: None,
             start: Instant::now(),
-        }
+        })
     }
 
     /// Gives the program for other processes.
@@ -88,15 +87,26 @@ impl Fixture for AddressFixture {
         Capabilities {
             threads: true,
             processes: self.peer.is_some(),
-            intruders: self.prefix.starts_with("shm://"),
+            intruders: true,
             gigabytes: std::env::var_os(GIGABYTES_VARIABLE).is_some(),
         }
     }
 
     fn fresh_address(&self, setup: &Setup) -> String {
-        let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
-        let (process, prefix, backend) = (std::process::id(), &self.prefix, &self.backend);
-        let mut address = format!("{prefix}{process}-{number}?backend={backend}");
+        let template = self.template.to_string();
+        let (_, options) = template.split_once('?').unwrap_or((&template, ""));
+        let mut address = match self.template.place() {
+            Place::Shm { name } => {
+                let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
+                format!("shm://{name}-{}-{number}?{options}", std::process::id())
+            }
+            Place::Rdma(NetworkPlace { host, .. }) if host.contains(':') => {
+                format!("rdma://[{host}]:{}?{options}", ports::claim())
+            }
+            Place::Rdma(NetworkPlace { host, .. }) => {
+                format!("rdma://{host}:{}?{options}", ports::claim())
+            }
+        };
         let options = [
             ("window", setup.window.map(u64::from)),
             ("slot", setup.slot.map(|slot| slot as u64)),
@@ -141,28 +151,52 @@ impl Fixture for AddressFixture {
     fn peer(&self) -> Command {
         let program = self.peer.as_ref().expect("a case that needs processes runs where they are");
         let mut command = Command::new(program);
-        command.args([&self.prefix, &self.backend]);
+        command.arg(self.template.to_string());
         command
     }
 
     fn backend(&self) -> &str {
-        &self.backend
+        self.template.backend().name()
     }
 
     fn break_in(&self, address: &str) -> Option<BreakIn> {
-        let stream = UnixStream::connect_addr(&socket(address)?).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        Some(BreakIn { device: Device::open("shm").ok()?, stream: Box::new(stream) })
+        let address: Address = address.parse().ok()?;
+        let stream: Box<dyn Stream> = match address.place() {
+            Place::Shm { name } => {
+                let stream = UnixStream::connect_addr(&socket(name)?).ok()?;
+                stream.set_read_timeout(Some(HANDSHAKE_BOUND)).ok()?;
+                Box::new(stream)
+            }
+            Place::Rdma(NetworkPlace { host, port, .. }) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).ok()?;
+                stream.set_read_timeout(Some(HANDSHAKE_BOUND)).ok()?;
+                Box::new(stream)
+            }
+        };
+        Some(BreakIn { device: address.open_device().ok()?, stream })
     }
 
     fn ambush(&self, address: &str) -> Option<Ambush> {
-        let listener = UnixListener::bind_addr(&socket(address)?).ok()?;
-        let accept = move || {
-            let (stream, _) = listener.accept()?;
-            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
+        let address: Address = address.parse().ok()?;
+        let accept: Box<dyn FnMut() -> io::Result<Box<dyn Stream>> + Send> = match address.place() {
+            Place::Shm { name } => {
+                let listener = UnixListener::bind_addr(&socket(name)?).ok()?;
+                Box::new(move || {
+                    let (stream, _) = listener.accept()?;
+                    stream.set_read_timeout(Some(HANDSHAKE_BOUND))?;
+                    Ok(Box::new(stream))
+                })
+            }
+            Place::Rdma(NetworkPlace { host, port, .. }) => {
+                let listener = TcpListener::bind((host.as_str(), *port)).ok()?;
+                Box::new(move || {
+                    let (stream, _) = listener.accept()?;
+                    stream.set_read_timeout(Some(HANDSHAKE_BOUND))?;
+                    Ok(Box::new(stream))
+                })
+            }
         };
-        Some(Ambush { device: Device::open("shm").ok()?, accept: Box::new(accept) })
+        Some(Ambush { device: address.open_device().ok()?, accept })
     }
 
     fn turn(&self) {
@@ -184,17 +218,22 @@ impl Fixture for AddressFixture {
     }
 }
 
-/// The socket of the handshake for an address of the device `shm`.
-fn socket(address: &str) -> Option<SocketAddr> {
-    let name = address.strip_prefix("shm://")?.split('?').next()?;
+/// The bound on each read of a handshake by hand.
+const HANDSHAKE_BOUND: Duration = Duration::from_secs(10);
+
+/// The Unix socket of the handshake for a name.
+fn socket(name: &str) -> Option<SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
     SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
 }
 
 /// The fixture that [`AddressFixture::peer`]'s program was started with.
+///
+/// # Panics
+/// The arguments are not those that it is started with.
 pub fn fixture_of_arguments(mut arguments: impl Iterator<Item = String>) -> AddressFixture {
-    let mut next = || arguments.next().expect("the program is given a prefix and a backend");
-    AddressFixture::new(&next(), &next())
+    let template = arguments.next().expect("the program is given a template for addresses");
+    AddressFixture::new(&template).unwrap_or_else(|error| panic!("{template}: {error}"))
 }
 
 /// A server of this process.

@@ -23,6 +23,7 @@ pub mod hostile;
 pub mod inspect;
 mod list;
 pub mod pattern;
+pub mod ports;
 pub mod process;
 mod runner;
 pub mod service;

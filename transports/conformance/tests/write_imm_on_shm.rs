@@ -8,7 +8,8 @@ use farcall_transports_conformance::{
 };
 
 fn fixture(placement: Placement) -> Arc<dyn Fixture> {
-    let fixture = AddressFixture::new("shm://conformance-", "write_imm")
+    let fixture = AddressFixture::new("shm://conformance?backend=write_imm")
+        .expect("an address")
         .peer(env!("CARGO_BIN_EXE_farcall-conformance-peer"))
         .placement(placement);
     Arc::new(fixture)

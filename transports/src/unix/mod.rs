@@ -1,17 +1,89 @@
-//! The handshake of `shm://` addresses, over an abstract Unix socket.
+//! The sockets of `shm://` addresses: abstract Unix sockets.
 //!
 //! The socket's name holds the user's id, and both ends check the other's: only this user can take
 //! part. An abstract name is in no directory: a killed server leaves nothing behind, and its name is
 //! free at once.
 
-mod dial;
-mod listen;
-mod stream;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
-use rustix::net::SocketAddrUnix;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::bootstrap::{Listener, Socket};
+
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Why there is no socket: what was being done, and what the system said.
+pub(crate) type Failed = (&'static str, Errno);
 
 /// The socket of the service of that name.
 fn socket_address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
     let user = rustix::process::geteuid().as_raw();
     SocketAddrUnix::new_abstract_name(format!("farcall/{user}/{name}").as_bytes())
+}
+
+fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | flags;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Connects to the server of that name. A full backlog waits, at most for `timeout`.
+pub(crate) fn connect(name: &str, timeout: Duration) -> Result<UnixStream, Failed> {
+    let failed = |doing| move |error| (doing, error);
+    let target = socket_address(name).map_err(failed("naming its socket"))?;
+    let socket = socket(SocketFlags::empty()).map_err(failed("making a socket"))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))
+        .map_err(failed("bounding the wait for it"))?;
+    loop {
+        match rustix::net::connect(&socket, &target) {
+            Ok(()) => return Ok(socket.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(("connecting to its socket", error)),
+        }
+    }
+}
+
+/// Listens under that name.
+pub(crate) fn listen(name: &str) -> Result<UnixListener, Failed> {
+    let failed = |doing| move |error| (doing, error);
+    let name = socket_address(name).map_err(failed("naming the socket"))?;
+    let socket = socket(SocketFlags::NONBLOCK).map_err(failed("making the socket"))?;
+    rustix::net::bind(&socket, &name).map_err(failed("binding the socket"))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed("listening on the socket"))?;
+    Ok(socket.into())
+}
+
+impl Socket for UnixStream {
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        UnixStream::set_read_timeout(self, Some(timeout))
+    }
+
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        UnixStream::set_write_timeout(self, Some(timeout))
+    }
+
+    /// Only this user may take part.
+    fn check_peer(&self) -> Result<(), String> {
+        let ours = rustix::process::geteuid();
+        match rustix::net::sockopt::socket_peercred(self) {
+            Ok(peer) if peer.uid == ours => Ok(()),
+            Ok(peer) => Err(format!(
+                "the other end runs as user {}, this end as user {}",
+                peer.uid.as_raw(),
+                ours.as_raw()
+            )),
+            Err(error) => Err(format!("the other end's user cannot be told: {error}")),
+        }
+    }
+}
+
+impl Listener for UnixListener {
+    fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        Ok(Box::new(UnixListener::accept(self)?.0))
+    }
 }

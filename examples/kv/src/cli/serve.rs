@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
 
     // Whoever waits for this line may call now.
     let mut out = io::stdout();
-    writeln!(out, "listening on {}", args.listen).and_then(|()| out.flush())?;
+    writeln!(out, "listening on {}", server.address()).and_then(|()| out.flush())?;
 
     for signal in signals.forever() {
         if signal == SIGUSR1 {

@@ -1,33 +1,19 @@
-//! Dialling a `shm://` address.
+//! Dialling an address.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{ClientTransport, Dial, DialOptions};
-use farcall_verbs::{Device, OpenError};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::stream::{FrameStream, StreamError};
-use crate::address::Address;
+use super::{Socket, device};
+use crate::address::{Address, NetworkPlace, Place};
 use crate::backend::SetupError;
 use crate::handshake::{Frame, FrameError, Hello, PROTOCOL_VERSION, Reject, Welcome, within};
-
-/// One device for all connections that this process dials: each opened device has a socket and a
-/// thread of its own.
-static DEVICE: Mutex<Option<Device>> = Mutex::new(None);
-
-fn device() -> Result<Device, OpenError> {
-    let mut device = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*device {
-        Some(device) => Ok(device.clone()),
-        None => Ok(device.insert(Device::open("shm")?).clone()),
-    }
-}
+use crate::{tcp, unix};
 
 /// Errors name the address as its user wrote it.
 struct Context<'a> {
@@ -60,6 +46,9 @@ impl Context<'_> {
                 ours: PROTOCOL_VERSION,
                 theirs,
             },
+            StreamError::Frame(FrameError::Magic) => {
+                self.misbehaved(format!("{error}; is that a farcall server?"))
+            }
             StreamError::Frame(_) | StreamError::Closed => self.misbehaved(error),
             StreamError::Io(error) => self.io("the handshake", error),
         }
@@ -100,28 +89,57 @@ impl Context<'_> {
         }
     }
 
-    /// A connected socket. A full backlog waits, until the deadline.
-    fn connect(&self, deadline: Instant) -> Result<FrameStream, ConnectError> {
-        let io = |doing| move |error: Errno| self.io(doing, error.into());
-        let target = super::socket_address(self.address.name()).map_err(io("naming its socket"))?;
-        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
-        let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None)
-            .map_err(io("making a socket"))?;
-        set_socket_timeout(&socket, Timeout::Send, Some(self.timeout))
-            .map_err(io("bounding the wait for it"))?;
-        loop {
-            match rustix::net::connect(&socket, &target) {
-                Ok(()) => return Ok(FrameStream::new(socket, deadline)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(self.timed_out()),
-                Err(Errno::CONNREFUSED | Errno::NOENT) => {
-                    return Err(ConnectError::NoServer {
-                        address: self.address(),
-                        hint: "start the server, as the same user, and check the name".into(),
-                    });
-                }
-                Err(error) => return Err(self.io("connecting to its socket", error.into())),
+    fn no_server(&self, hint: impl Into<String>) -> ConnectError {
+        ConnectError::NoServer { address: self.address(), hint: hint.into() }
+    }
+
+    /// A connected socket.
+    fn connect(&self, deadline: Instant) -> Result<Box<dyn Socket>, ConnectError> {
+        match self.address.place() {
+            Place::Shm { name } => match unix::connect(name, self.timeout) {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(failed) => Err(self.no_unix(failed)),
+            },
+            Place::Rdma(place) => match tcp::connect(place, deadline) {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(failed) => Err(self.no_tcp(place, failed)),
+            },
+        }
+    }
+
+    #[cold]
+    fn no_unix(&self, (doing, error): unix::Failed) -> ConnectError {
+        match error {
+            // The backlog was full until the time was over.
+            Errno::AGAIN => self.timed_out(),
+            Errno::CONNREFUSED | Errno::NOENT => {
+                self.no_server("start the server, as the same user, and check the name")
             }
+            error => self.io(doing, error.into()),
+        }
+    }
+
+    #[cold]
+    fn no_tcp(
+        &self,
+        NetworkPlace { host, port, .. }: &NetworkPlace,
+        why: tcp::Failed,
+    ) -> ConnectError {
+        let error = match why {
+            tcp::Failed::TimedOut => return self.timed_out(),
+            tcp::Failed::Resolve(error) => return self.no_server(error.to_string()),
+            tcp::Failed::Io(error) => error,
+        };
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => self.no_server(format!(
+                "{host} answers, but nothing listens on its port {port}; start the server, or check the port"
+            )),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                self.no_server(format!(
+                    "{host} cannot be reached ({error}); check the address, the route and the link"
+                ))
+            }
+            _ => self.io("connecting over TCP", error),
         }
     }
 }
@@ -134,18 +152,19 @@ impl Dial for Address {
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
         let context = Context { address: self, timeout: options.timeout };
         let deadline = Instant::now() + options.timeout;
-        let mut stream = context.connect(deadline)?;
-        stream
-            .check_user()
-            .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
-        let device = device().map_err(|source| ConnectError::Device {
+        let device = device::shared(self).map_err(|source| ConnectError::Device {
             address: self.to_string(),
             source: source.into(),
         })?;
+        // Before the server hears of us: whoever has connected there and says nothing is suspicious.
         let pending = self
             .backend()
             .prepare(&device, &self.limits())
             .map_err(|error| context.setup(error))?;
+        let mut stream = FrameStream::new(context.connect(deadline)?, deadline);
+        stream
+            .check_peer()
+            .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
         let hello = Hello {
             backend: self.backend().name().to_owned(),
             service: service.name.to_owned(),

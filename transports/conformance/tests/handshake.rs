@@ -1,0 +1,432 @@
+//! Dialling and listening, over each kind of socket: every mismatch is its own error, and every wait has a bound.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use farcall_core::error::{BindError, ConnectError};
+use farcall_core::service::ServiceDescription;
+use farcall_core::transport::{BindOptions, Binding, Bound, ClientTransport, Dial, DialOptions};
+use farcall_transports::handshake::{Frame, Hello, PREFIX_BYTES, PROTOCOL_VERSION, Reject};
+use farcall_transports::{Address, Place};
+use farcall_transports_conformance::hostile::Stream;
+use farcall_transports_conformance::ports;
+
+static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
+static OTHER_KV: ServiceDescription =
+    ServiceDescription { name: "Kv", fingerprint: 8, methods: &[] };
+static QUEUE: ServiceDescription =
+    ServiceDescription { name: "Queue", fingerprint: 7, methods: &[] };
+
+/// The kind of socket under the handshake.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Unix,
+    Tcp,
+}
+
+impl Kind {
+    /// An address that no other test has.
+    fn fresh(self) -> Address {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let address = match self {
+            Kind::Unix => format!("shm://handshake-{}-{next}", std::process::id()),
+            Kind::Tcp => format!("rdma://127.0.0.1:{}?device=shm", ports::claim()),
+        };
+        address.parse().unwrap()
+    }
+}
+
+fn bind(address: &Address) -> Bound {
+    address.bind(1, &[&KV], &BindOptions::default()).unwrap()
+}
+
+fn dial(
+    address: &Address,
+    service: &'static ServiceDescription,
+) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    address.dial(service, &DialOptions::default().timeout(Duration::from_secs(5)))
+}
+
+fn error(outcome: Result<Box<dyn ClientTransport>, ConnectError>) -> ConnectError {
+    match outcome {
+        Ok(_) => panic!("it connected"),
+        Err(error) => error,
+    }
+}
+
+/// The name of the Unix socket behind an address.
+fn socket(name: &str) -> SocketAddr {
+    let user = rustix::process::geteuid().as_raw();
+    SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).unwrap()
+}
+
+/// Reads are bounded, so that a server that keeps silent fails the test.
+const READ_BOUND: Option<Duration> = Some(Duration::from_secs(10));
+
+fn raw(address: &Address) -> Box<dyn Stream> {
+    match address.place() {
+        Place::Shm { name } => {
+            let stream = UnixStream::connect_addr(&socket(name)).unwrap();
+            stream.set_read_timeout(READ_BOUND).unwrap();
+            Box::new(stream)
+        }
+        Place::Rdma(place) => {
+            let stream = TcpStream::connect((place.host.as_str(), place.port)).unwrap();
+            stream.set_read_timeout(READ_BOUND).unwrap();
+            Box::new(stream)
+        }
+    }
+}
+
+/// Gives the first client that connects there.
+fn lie_in_wait(address: &Address) -> Box<dyn FnOnce() -> Box<dyn Stream> + Send> {
+    match address.place() {
+        Place::Shm { name } => {
+            let listener = UnixListener::bind_addr(&socket(name)).unwrap();
+            Box::new(move || Box::new(listener.accept().unwrap().0))
+        }
+        Place::Rdma(place) => {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, place.port)).unwrap();
+            Box::new(move || Box::new(listener.accept().unwrap().0))
+        }
+    }
+}
+
+fn read_frame(stream: &mut dyn Stream) -> Frame {
+    farcall_transports_conformance::hostile::receive(stream).unwrap()
+}
+
+fn hello(address: &Address) -> Hello {
+    Hello {
+        backend: "write_imm".into(),
+        service: "Kv".into(),
+        fingerprint: 7,
+        terms: address.limits().terms(),
+        setup: Vec::new(),
+    }
+}
+
+/// Each of these is a test over each kind of socket.
+macro_rules! over_each_kind_of_socket {
+    ($($test:ident)*) => {
+        mod unix {
+            $(#[test] fn $test() { super::$test(super::Kind::Unix); })*
+        }
+        mod tcp {
+            $(#[test] fn $test() { super::$test(super::Kind::Tcp); })*
+        }
+    };
+}
+
+over_each_kind_of_socket! {
+    nobody_there
+    a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops
+    what_cannot_be_served_is_said
+    another_service_and_another_fingerprint
+    another_backend
+    another_version_at_the_client
+    another_version_at_the_server
+    a_server_that_is_none
+    a_server_that_is_silent
+    clients_that_are_stuck_in_their_handshake_delay_nobody
+    a_handshake_has_a_bound_at_the_server
+    garbage_is_refused_and_the_server_lives
+    one_client_too_many
+    a_crowd_that_says_nothing_makes_room
+}
+
+fn nobody_there(kind: Kind) {
+    let address = kind.fresh();
+    let error = error(dial(&address, &KV));
+    assert!(matches!(error, ConnectError::NoServer { .. }), "{error}");
+    assert!(error.to_string().contains(address.name()), "{error}");
+}
+
+fn a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops(kind: Kind) {
+    let address = kind.fresh();
+    let mut first = bind(&address);
+    let second = address.bind(1, &[&KV], &BindOptions::default()).map(|_| ());
+    assert!(matches!(second, Err(BindError::InUse { .. })));
+    first.acceptor.stop();
+    assert!(matches!(error(dial(&address, &KV)), ConnectError::NoServer { .. }));
+    let third = bind(&address);
+    drop(third);
+    drop(bind(&address));
+}
+
+fn what_cannot_be_served_is_said(kind: Kind) {
+    let address = kind.fresh();
+    let options = BindOptions::default();
+    let none = address.bind(1, &[], &options).map(|_| ());
+    assert!(matches!(none, Err(BindError::NoService)));
+    let twice = address.bind(1, &[&KV, &QUEUE, &OTHER_KV], &options).map(|_| ());
+    assert!(matches!(twice, Err(BindError::DuplicateService { service: "Kv" })));
+    let nowhere = address.bind(0, &[&KV], &options).map(|_| ());
+    assert!(matches!(nowhere, Err(BindError::Threads { threads: 0, .. })));
+    // A refused bind leaves the name free.
+    drop(bind(&address));
+}
+
+fn another_service_and_another_fingerprint(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    match error(dial(&address, &QUEUE)) {
+        ConnectError::NoSuchService { asked, served, .. } => {
+            assert_eq!((asked.as_str(), served), ("Queue", vec!["Kv".to_owned()]));
+        }
+        other => panic!("{other}"),
+    }
+    match error(dial(&address, &OTHER_KV)) {
+        ConnectError::FingerprintMismatch { ours: 8, theirs: 7, service, .. } => {
+            assert_eq!(service, "Kv");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(dial(&address, &KV).is_ok());
+}
+
+fn another_backend(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    let mut client = raw(&address);
+    let hello = Hello { backend: "herd".into(), ..hello(&address) };
+    client.write_all(&Frame::Hello(hello).to_bytes()).unwrap();
+    let answer = read_frame(&mut *client);
+    assert_eq!(answer, Frame::Reject(Reject::Backend { theirs: "write_imm".into() }));
+}
+
+fn another_version_at_the_client(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    let mut client = raw(&address);
+    let mut bytes = Frame::Hello(hello(&address)).to_bytes();
+    bytes[8] = 99;
+    client.write_all(&bytes).unwrap();
+    // The answer is a frame of the server's version, which says all.
+    let mut prefix = [0; PREFIX_BYTES];
+    client.read_exact(&mut prefix).unwrap();
+    assert_eq!(u32::from_le_bytes(*prefix[8..].first_chunk().unwrap()), PROTOCOL_VERSION);
+}
+
+/// A server that answers every hello with these bytes, and keeps the connection.
+fn impostor(address: &Address, answer: Vec<u8>) -> std::thread::JoinHandle<()> {
+    let accept = lie_in_wait(address);
+    std::thread::spawn(move || {
+        let mut stream = accept();
+        stream.write_all(&answer).unwrap();
+        // Until the client has gone.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    })
+}
+
+fn another_version_at_the_server(kind: Kind) {
+    let address = kind.fresh();
+    let mut answer = Frame::Reject(Reject::Refused { reason: String::new() }).to_bytes();
+    answer[8] = 99;
+    let server = impostor(&address, answer);
+    match error(dial(&address, &KV)) {
+        ConnectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 99, .. } => {}
+        other => panic!("{other}"),
+    }
+    server.join().unwrap();
+}
+
+fn a_server_that_is_none(kind: Kind) {
+    for answer in [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+        Frame::Ready.to_bytes(),
+        Frame::Hello(hello(&kind.fresh())).to_bytes(),
+    ] {
+        let address = kind.fresh();
+        let server = impostor(&address, answer);
+        let error = error(dial(&address, &KV));
+        assert!(matches!(error, ConnectError::PeerMisbehaved { .. }), "{error}");
+        server.join().unwrap();
+    }
+}
+
+fn a_server_that_is_silent(kind: Kind) {
+    let address = kind.fresh();
+    let server = impostor(&address, Vec::new());
+    let begun = Instant::now();
+    let options = DialOptions::default().timeout(Duration::from_millis(200));
+    let error = error(address.dial(&KV, &options));
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    server.join().unwrap();
+}
+
+fn clients_that_are_stuck_in_their_handshake_delay_nobody(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    let mut stuck: Vec<_> = (0..20).map(|_| raw(&address)).collect();
+    for (n, client) in stuck.iter_mut().enumerate() {
+        client.write_all(&Frame::Hello(hello(&address)).to_bytes()[..n]).unwrap();
+    }
+    let begun = Instant::now();
+    assert!(dial(&address, &KV).is_ok());
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+fn a_handshake_has_a_bound_at_the_server(kind: Kind) {
+    let address = kind.fresh();
+    let mut options = BindOptions::default();
+    options.handshake_timeout = Duration::from_millis(100);
+    let _bound = address.bind(1, &[&KV], &options).unwrap();
+    let mut silent = raw(&address);
+    let mut rest = Vec::new();
+    // The server hangs up.
+    silent.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+fn garbage_is_refused_and_the_server_lives(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    let mut bad_setup = hello(&address);
+    bad_setup.setup = vec![0xff; 100];
+    for bytes in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        Frame::Ready.to_bytes(),
+        vec![0; 4096],
+        Frame::Hello(bad_setup).to_bytes(),
+    ] {
+        let mut client = raw(&address);
+        let _ = client.write_all(&bytes);
+        let mut answer = Vec::new();
+        // Reset or closed, but not left waiting.
+        let _ = client.read_to_end(&mut answer);
+    }
+    assert!(dial(&address, &KV).is_ok());
+}
+
+fn one_client_too_many(kind: Kind) {
+    let address = kind.fresh();
+    let mut options = BindOptions::default();
+    options.max_clients = 3;
+    let _bound = address.bind(2, &[&KV], &options).unwrap();
+    let clients: Vec<_> = (0..3).map(|_| dial(&address, &KV).unwrap()).collect();
+    let error = error(dial(&address, &KV));
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+    drop(clients);
+}
+
+fn a_crowd_that_says_nothing_makes_room(kind: Kind) {
+    let address = kind.fresh();
+    let _bound = bind(&address);
+    // More than have a handshake at a time.
+    let mut silent: Vec<_> = (0..100).map(|_| raw(&address)).collect();
+    // One of them drips, which is no hello either.
+    silent[3].write_all(&Frame::Hello(hello(&address)).to_bytes()[..9]).unwrap();
+    let begun = Instant::now();
+    if let Err(error) = dial(&address, &KV) {
+        panic!("{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+/// What only a network has.
+mod network {
+    use super::*;
+
+    fn dial_text(text: &str, timeout: Duration) -> ConnectError {
+        let address: Address = text.parse().unwrap();
+        error(address.dial(&KV, &DialOptions::default().timeout(timeout)))
+    }
+
+    fn bind_text(text: &str) -> Result<Bound, BindError> {
+        let address: Address = text.parse().unwrap();
+        address.bind(1, &[&KV], &BindOptions::default())
+    }
+
+    #[test]
+    fn a_port_that_is_left_to_the_system_is_given_back() {
+        for host in ["127.0.0.1", "localhost"] {
+            let bound = bind_text(&format!("rdma://{host}:0?device=shm")).unwrap();
+            let address: Address = bound.address.parse().unwrap();
+            assert!(address.name().starts_with(host) && !address.name().ends_with(":0"));
+            assert!(dial(&address, &KV).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv6_works_where_there_is_ipv6() {
+        if TcpListener::bind("[::1]:0").is_err() {
+            println!("skipped: this machine has no IPv6");
+            return;
+        }
+        let bound = bind_text("rdma://[::1]:0?device=shm").unwrap();
+        assert!(bound.address.starts_with("rdma://[::1]:"), "{}", bound.address);
+        assert!(dial(&bound.address.parse().unwrap(), &KV).is_ok());
+    }
+
+    #[test]
+    fn a_port_where_nobody_listens() {
+        let port = ports::claim();
+        let error =
+            dial_text(&format!("rdma://127.0.0.1:{port}?device=shm"), Duration::from_secs(5));
+        let said = error.to_string();
+        assert!(matches!(error, ConnectError::NoServer { .. }), "{said}");
+        assert!(said.contains(&port.to_string()) && said.contains("start the server"), "{said}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_has() {
+        let text = "rdma://no-such-host.invalid:7471?device=shm";
+        let error = dial_text(text, Duration::from_secs(20));
+        let said = error.to_string();
+        // A resolver that cannot be asked may take longer than we do.
+        assert!(matches!(error, ConnectError::NoServer { .. }), "{said}");
+        assert!(said.contains("no-such-host.invalid"), "{said}");
+        match bind_text(text) {
+            Err(BindError::Unsupported { what, .. }) => {
+                assert!(what.contains("no-such-host.invalid"), "{what}");
+            }
+            other => panic!("{:?}", other.err()),
+        }
+    }
+
+    /// An address of a network for documentation, which nobody has: the packet is lost, or a router says so.
+    #[test]
+    fn a_host_that_cannot_be_reached() {
+        let begun = Instant::now();
+        let error = dial_text("rdma://192.0.2.1:7471?device=shm", Duration::from_millis(500));
+        assert!(begun.elapsed() < Duration::from_secs(4));
+        let in_vain = matches!(
+            error,
+            ConnectError::TimedOut { .. }
+                | ConnectError::NoServer { .. }
+                | ConnectError::PeerMisbehaved { .. }
+        );
+        assert!(in_vain, "{error}");
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_cannot_be_listened_on() {
+        match bind_text("rdma://192.0.2.1:0?device=shm") {
+            Err(BindError::Unsupported { what, .. }) => {
+                assert!(
+                    what.contains("no address 192.0.2.1") && what.contains("0.0.0.0"),
+                    "{what}"
+                );
+            }
+            other => panic!("{:?}", other.err()),
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_there() {
+        let text = "rdma://127.0.0.1:0?device=nosuch0";
+        let said = dial_text(text, Duration::from_secs(5)).to_string();
+        assert!(said.contains("nosuch0") && said.contains("shm"), "{said}");
+        let said = bind_text(text).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("nosuch0") && said.contains("shm"), "{said}");
+    }
+}

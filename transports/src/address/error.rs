@@ -1,0 +1,70 @@
+//! Why a text is not an address.
+
+use super::{MAX_NAME_BYTES, SCHEMES};
+use crate::backend::BackendKind;
+
+/// Why a text is not an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// There is no `://`.
+    #[error("`{text}` has no scheme; write an address as shm://NAME or rdma://HOST:PORT")]
+    NoScheme {
+        /// The whole text.
+        text: String,
+    },
+    /// The scheme is not one that this build knows.
+    #[error("unknown scheme `{scheme}`; known are: {}", SCHEMES.join(", "))]
+    UnknownScheme {
+        /// The scheme given.
+        scheme: String,
+    },
+    /// The name is empty, too long, or has a character that names may not have.
+    #[error(
+        "`{name}` cannot name a service: use 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` or `-`"
+    )]
+    BadName {
+        /// The name given.
+        name: String,
+    },
+    /// The part between `://` and `?` is not a host and a port.
+    #[error(
+        "`{place}` is no place in a network: {what}; write rdma://HOST:PORT or rdma://[IPv6]:PORT"
+    )]
+    BadPlace {
+        /// The part given.
+        place: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// An option that no address of this scheme has.
+    #[error("unknown option `{key}`; known are: {}", known.join(", "))]
+    UnknownOption {
+        /// The option's key.
+        key: String,
+        /// The options of the scheme.
+        known: Vec<&'static str>,
+    },
+    /// The same option twice.
+    #[error("option `{key}` is given twice")]
+    Repeated {
+        /// The option's key.
+        key: String,
+    },
+    /// A backend that this build does not have.
+    #[error("unknown backend `{backend}`; known are: {}", BackendKind::names().join(", "))]
+    UnknownBackend {
+        /// The backend given.
+        backend: String,
+    },
+    /// A value that is not what the option takes, or outside its range.
+    #[error("option `{key}={value}`: expected {expected}")]
+    BadValue {
+        /// The option's key.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+}

@@ -1,0 +1,96 @@
+//! Where a server is: by a name on this machine, or by a port in a network.
+
+use super::{AddressError, MAX_NAME_BYTES};
+
+/// Longest host name, as the domain name system has it.
+const MAX_HOST_BYTES: usize = 253;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A server of this machine and this user, over shared memory.
+    Shm {
+        /// Its name.
+        name: String,
+    },
+    /// A server in a network, which a TCP connection finds.
+    Rdma(NetworkPlace),
+}
+
+/// A server in a network, and the device that goes there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NetworkPlace {
+    /// A host's name, or its IPv4 or IPv6 address (without brackets).
+    pub host: String,
+    /// The TCP port of the handshake. At a listener, 0 lets the system choose.
+    pub port: u16,
+    /// Which RDMA device; if none is named, the only one there is.
+    pub device: DeviceChoice,
+}
+
+/// Which device, and what of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct DeviceChoice {
+    /// The device's name.
+    pub name: Option<String>,
+    /// Which of the port's GIDs; the device knows a good one.
+    pub gid_index: Option<u8>,
+    /// Which of the device's ports; the device knows a good one.
+    pub ib_port: Option<u8>,
+}
+
+impl Place {
+    /// The scheme of its addresses.
+    pub(super) fn scheme(&self) -> &'static str {
+        match self {
+            Place::Shm { .. } => "shm",
+            Place::Rdma(_) => "rdma",
+        }
+    }
+
+    pub(super) fn shm(name: &str) -> Result<Place, AddressError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(allowed) {
+            return Err(AddressError::BadName { name: name.to_owned() });
+        }
+        Ok(Place::Shm { name: name.to_owned() })
+    }
+
+    pub(super) fn rdma(place: &str, device: DeviceChoice) -> Result<Place, AddressError> {
+        let bad = |what| AddressError::BadPlace { place: place.to_owned(), what };
+        let Some((host, port)) = place.rsplit_once(':') else {
+            return Err(bad("it has no port"));
+        };
+        // `parse` alone would take a sign.
+        let port = Some(port)
+            .filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|port| port.parse().ok())
+            .ok_or_else(|| bad("a port is a number from 0 to 65535"))?;
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(literal) => literal
+                .parse::<std::net::Ipv6Addr>()
+                .map_err(|_| bad("what is in the brackets is not an IPv6 address"))?
+                .to_string(),
+            None if host.contains(':') => return Err(bad("an IPv6 address stands in brackets")),
+            None => host.to_owned(),
+        };
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
+        if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.bytes().all(allowed) {
+            return Err(bad("that is not a host"));
+        }
+        Ok(Place::Rdma(NetworkPlace { host, port, device }))
+    }
+
+    /// As it stands in an address, between `://` and `?`.
+    pub(super) fn to_text(&self) -> String {
+        match self {
+            Place::Shm { name } => name.clone(),
+            Place::Rdma(NetworkPlace { host, port, .. }) if host.contains(':') => {
+                format!("[{host}]:{port}")
+            }
+            Place::Rdma(NetworkPlace { host, port, .. }) => format!("{host}:{port}"),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which device an address means, and the one that all dialled connections share.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use farcall_verbs::{Device, OpenError};
+
+use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
+
+/// The device for connections within this machine.
+const SHARED_MEMORY: &str = "shm";
+
+/// Why an address gives no device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// None is named, and there is none to choose.
+    #[error(
+        "the address names no device and there is no RDMA device here; on one machine device=shm does without, and `farcall info` tells what there is"
+    )]
+    None,
+    /// None is named, and these could be chosen.
+    #[error("the address names no device and there are several; add device= and one of: {0}")]
+    Several(String),
+    /// A GID or a port of a device that has none.
+    #[error("device={SHARED_MEMORY} has no ports and no GIDs; leave gid_index and ib_port out")]
+    NoPorts,
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl Address {
+    /// Opens the device that this address means, anew.
+    pub fn open_device(&self) -> Result<Device, DeviceError> {
+        open_choice(&choice(self)?)
+    }
+}
+
+/// The device of this address, opened once for all connections that this process dials: each opened
+/// device has a thread of its own, and descriptors.
+pub(crate) fn shared(address: &Address) -> Result<Device, DeviceError> {
+    static OPENED: LazyLock<Mutex<HashMap<DeviceChoice, Device>>> = LazyLock::new(Mutex::default);
+    let choice = choice(address)?;
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = opened.get(&choice) {
+        return Ok(device.clone());
+    }
+    let device = open_choice(&choice)?;
+    opened.insert(choice, device.clone());
+    Ok(device)
+}
+
+/// The address's choice, with a name.
+fn choice(address: &Address) -> Result<DeviceChoice, DeviceError> {
+    let named = |name: &str| Some(name.to_owned());
+    match address.place() {
+        Place::Shm { .. } => {
+            Ok(DeviceChoice { name: named(SHARED_MEMORY), ..DeviceChoice::default() })
+        }
+        Place::Rdma(NetworkPlace { device, .. }) if device.name.is_some() => Ok(device.clone()),
+        Place::Rdma(NetworkPlace { device, .. }) => {
+            let mut names: Vec<_> = Device::list().into_iter().map(|info| info.name).collect();
+            names.retain(|name| name != SHARED_MEMORY);
+            match names.as_slice() {
+                [] => Err(DeviceError::None),
+                [only] => Ok(DeviceChoice { name: named(only), ..device.clone() }),
+                _ => Err(DeviceError::Several(names.join(", "))),
+            }
+        }
+    }
+}
+
+fn open_choice(choice: &DeviceChoice) -> Result<Device, DeviceError> {
+    let name = choice.name.as_deref().unwrap_or(SHARED_MEMORY);
+    if name == SHARED_MEMORY && (choice.gid_index.is_some() || choice.ib_port.is_some()) {
+        return Err(DeviceError::NoPorts);
+    }
+    Ok(Device::open(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(address: &str) -> String {
+        address.parse::<Address>().unwrap().open_device().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_with_those_that_are() {
+        let error = refused("rdma://localhost:1?device=nosuch0");
+        assert!(error.contains("nosuch0") && error.contains("shm"), "{error}");
+    }
+
+    #[test]
+    fn shared_memory_has_no_ports() {
+        for option in ["gid_index=1", "ib_port=1"] {
+            let error = refused(&format!("rdma://localhost:1?device=shm&{option}"));
+            assert!(error.contains("leave gid_index and ib_port out"), "{error}");
+        }
+    }
+
+    #[test]
+    fn connections_of_one_choice_share_a_device() {
+        let dialled = |address: &str| shared(&address.parse().unwrap()).unwrap();
+        // Opened devices have no names to compare; but each that is opened anew has a thread.
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let _first = dialled("shm://a");
+        let before = threads();
+        let _others = ["shm://b", "rdma://localhost:1?device=shm"].map(dialled);
+        assert!(threads() <= before, "one more thread");
+    }
+}

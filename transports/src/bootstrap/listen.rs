@@ -1,0 +1,128 @@
+//! Listening on an address.
+
+use std::io;
+use std::net::TcpListener;
+
+use farcall_core::error::BindError;
+use farcall_core::service::ServiceDescription;
+use farcall_core::transport::{BindOptions, Binding, Bound};
+use rustix::io::Errno;
+
+use super::Listener;
+use super::accept::Accepting;
+use crate::address::{Address, NetworkPlace, Place};
+use crate::backend::{ServerHalf, SetupError};
+use crate::handshake::Reception;
+use crate::{tcp, unix};
+
+/// Most server threads of one address.
+const MAX_THREADS: usize = 1024;
+
+impl Binding for Address {
+    fn bind(
+        &self,
+        threads: usize,
+        services: &[&'static ServiceDescription],
+        options: &BindOptions,
+    ) -> Result<Bound, BindError> {
+        check_services(threads, services)?;
+        // The place first: whoever is second should not have made anything.
+        let (listener, address) = listen(self, options)?;
+        let address = address.to_string();
+        let failed = |error: SetupError| match error {
+            SetupError::Unsupported(what) => {
+                BindError::Unsupported { address: address.clone(), what }
+            }
+            other => BindError::Device { address: address.clone(), source: other.into() },
+        };
+        let device = self.open_device().map_err(|error| BindError::Device {
+            address: address.clone(),
+            source: error.into(),
+        })?;
+        let mut transports = Vec::with_capacity(threads);
+        let mut intakes = Vec::with_capacity(threads);
+        for thread in 0..threads {
+            // Together exactly as many as asked for.
+            let share =
+                options.max_clients / threads + usize::from(thread < options.max_clients % threads);
+            let ServerHalf { transport, intake } =
+                self.backend().serve(&device, &self.limits(), share).map_err(failed)?;
+            transports.push(transport);
+            intakes.push(intake);
+        }
+        let reception = Reception::new(self.backend(), services, self.limits());
+        let acceptor =
+            Accepting::start(listener, reception, intakes, options.handshake_timeout, &address)?;
+        Ok(Bound { transports, acceptor: Box::new(acceptor), address })
+    }
+}
+
+fn check_services(
+    threads: usize,
+    services: &[&'static ServiceDescription],
+) -> Result<(), BindError> {
+    if threads == 0 || threads > MAX_THREADS {
+        return Err(BindError::Threads { threads, max: MAX_THREADS });
+    }
+    if services.is_empty() {
+        return Err(BindError::NoService);
+    }
+    for (index, service) in services.iter().enumerate() {
+        if services[..index].iter().any(|earlier| earlier.name == service.name) {
+            return Err(BindError::DuplicateService { service: service.name });
+        }
+    }
+    Ok(())
+}
+
+/// A socket that listens there, and the address with the port that the system chose.
+fn listen(
+    address: &Address,
+    options: &BindOptions,
+) -> Result<(Box<dyn Listener>, Address), BindError> {
+    match address.place() {
+        Place::Shm { name } => match unix::listen(name) {
+            Ok(listener) => Ok((Box::new(listener), address.clone())),
+            Err((_, Errno::ADDRINUSE)) => Err(BindError::InUse { address: address.to_string() }),
+            Err((doing, error)) => {
+                Err(BindError::Io { address: address.to_string(), doing, source: error.into() })
+            }
+        },
+        Place::Rdma(place) => {
+            let listener = tcp::listen(place, options.handshake_timeout)
+                .map_err(|why| no_tcp(address, place, why))?;
+            let chosen = TcpListener::local_addr(&listener).map_err(|source| BindError::Io {
+                address: address.to_string(),
+                doing: "asking for the port",
+                source,
+            })?;
+            Ok((Box::new(listener), address.with_port(chosen.port())))
+        }
+    }
+}
+
+#[cold]
+fn no_tcp(address: &Address, place: &NetworkPlace, why: tcp::Failed) -> BindError {
+    let (NetworkPlace { host, port, .. }, address) = (place, address.to_string());
+    let error = match why {
+        tcp::Failed::Resolve(error) => {
+            return BindError::Unsupported { address, what: error.to_string() };
+        }
+        tcp::Failed::TimedOut => io::ErrorKind::TimedOut.into(),
+        tcp::Failed::Io(error) => error,
+    };
+    match error.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse { address },
+        io::ErrorKind::AddrNotAvailable => BindError::Unsupported {
+            address,
+            what: format!(
+                "this machine has no address {host}; listen at one of its own, or at 0.0.0.0 for all"
+            ),
+        },
+        io::ErrorKind::PermissionDenied => BindError::NotPermitted {
+            address,
+            reason: format!("port {port} is not for this user; choose one from 1024 on"),
+        },
+        _ => BindError::Io { address, doing: "listening on TCP", source: error },
+    }
+}

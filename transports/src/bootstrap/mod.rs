@@ -1,0 +1,34 @@
+//! How two ends meet before any data flows: one dials, the other listens, and both shake hands over
+//! a socket. What kind of socket depends on the address: see [`unix`](crate::unix) and
+//! [`tcp`](crate::tcp), which know nothing of handshakes.
+
+mod accept;
+mod device;
+mod dial;
+mod listen;
+mod running;
+mod stream;
+
+pub use device::DeviceError;
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// A connected socket.
+pub(crate) trait Socket: Read + Write + AsFd + Send {
+    /// Bounds the next reads.
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()>;
+
+    /// Bounds the next writes.
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()>;
+
+    /// Refuses a peer that must not take part, saying why.
+    fn check_peer(&self) -> Result<(), String>;
+}
+
+/// A listening socket that never blocks.
+pub(crate) trait Listener: AsFd + Send {
+    /// The next client.
+    fn accept(&self) -> io::Result<Box<dyn Socket>>;
+}

@@ -1,0 +1,166 @@
+//! Frames over a socket, each wait bounded by one deadline.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::Socket;
+use crate::handshake::{Frame, FrameError, PREFIX_BYTES};
+
+/// Why no frame came, or none could be sent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    #[error("the handshake's time is over")]
+    TimedOut,
+    #[error("the other end closed the connection during the handshake")]
+    Closed,
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl From<io::Error> for StreamError {
+    fn from(error: io::Error) -> StreamError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => StreamError::TimedOut,
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset => StreamError::Closed,
+            _ => StreamError::Io(error),
+        }
+    }
+}
+
+/// A connected socket whose handshake must end at a deadline.
+pub(super) struct FrameStream {
+    socket: Box<dyn Socket>,
+    deadline: Instant,
+}
+
+impl FrameStream {
+    pub(super) fn new(socket: Box<dyn Socket>, deadline: Instant) -> FrameStream {
+        FrameStream { socket, deadline }
+    }
+
+    /// Time that is left.
+    pub(super) fn remaining(&self) -> Result<Duration, StreamError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(StreamError::TimedOut) } else { Ok(left) }
+    }
+
+    /// Refuses a peer that must not take part, saying why.
+    pub(super) fn check_peer(&self) -> Result<(), String> {
+        self.socket.check_peer()
+    }
+
+    /// A second name of the socket, with which another thread may shut it down.
+    pub(super) fn second_name(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
+    pub(super) fn send(&mut self, frame: &Frame) -> Result<(), StreamError> {
+        let frame = frame.to_bytes();
+        let mut bytes = frame.as_slice();
+        while !bytes.is_empty() {
+            self.socket.set_write_timeout(self.remaining()?)?;
+            match self.socket.write(bytes) {
+                Ok(0) => return Err(StreamError::Closed),
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive(&mut self) -> Result<Frame, StreamError> {
+        let mut prefix = [0; PREFIX_BYTES];
+        self.fill(&mut prefix)?;
+        let mut body = vec![0; Frame::body_len(&prefix)?];
+        self.fill(&mut body)?;
+        Ok(Frame::from_body(&body)?)
+    }
+
+    fn fill(&mut self, mut bytes: &mut [u8]) -> Result<(), StreamError> {
+        while !bytes.is_empty() {
+            self.socket.set_read_timeout(self.remaining()?)?;
+            match self.socket.read(bytes) {
+                Ok(0) => return Err(StreamError::Closed),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Both kinds of sockets: ours, and the peer's.
+    fn pairs(limit: Duration) -> Vec<(FrameStream, Box<dyn Socket>)> {
+        let unix = UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let deadline = Instant::now() + limit;
+        vec![
+            (FrameStream::new(Box::new(unix.0), deadline), Box::new(unix.1)),
+            (FrameStream::new(Box::new(accepted), deadline), Box::new(dialled)),
+        ]
+    }
+
+    #[test]
+    fn a_silent_peer_costs_the_deadline_and_no_more() {
+        let begun = Instant::now();
+        for (mut stream, _silent) in pairs(Duration::from_millis(50)) {
+            assert!(matches!(stream.receive(), Err(StreamError::TimedOut)));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_peer_that_drips_bytes_cannot_stretch_the_deadline() {
+        for (mut stream, mut dripping) in pairs(Duration::from_millis(100)) {
+            let drip = std::thread::spawn(move || {
+                let bytes = Frame::Ready.to_bytes();
+                while dripping.write_all(&bytes[..1]).is_ok() {
+                    std::thread::park_timeout(Duration::from_millis(20));
+                }
+            });
+            assert!(stream.receive().is_err());
+            drop(stream);
+            drip.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_closed_peer_is_told_from_a_slow_one() {
+        for (mut stream, peer) in pairs(Duration::from_secs(5)) {
+            drop(peer);
+            assert!(matches!(stream.receive(), Err(StreamError::Closed)));
+        }
+    }
+
+    #[test]
+    fn garbage_is_not_a_frame() {
+        for (mut stream, mut peer) in pairs(Duration::from_secs(5)) {
+            peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            assert!(matches!(stream.receive(), Err(StreamError::Frame(FrameError::Magic))));
+        }
+    }
+
+    #[test]
+    fn this_user_may_take_part() {
+        for (stream, _peer) in pairs(Duration::from_secs(5)) {
+            assert_eq!(stream.check_peer(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The sockets of `rdma://` addresses: TCP.
+//!
+//! There are no credentials: whoever can reach the port can call.
+
+mod resolve;
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+pub(crate) use resolve::ResolveError;
+
+use crate::address::NetworkPlace;
+use crate::bootstrap::{Listener, Socket};
+
+/// Why there is no socket.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The host has no address.
+    Resolve(ResolveError),
+    /// The time is over.
+    TimedOut,
+    /// The system refused.
+    Io(io::Error),
+}
+
+/// Connects to the first of the host's addresses that answers, before the deadline.
+pub(crate) fn connect(place: &NetworkPlace, deadline: Instant) -> Result<TcpStream, Failed> {
+    let targets = resolve::resolve(&place.host, place.port, deadline).map_err(Failed::Resolve)?;
+    let mut last = Failed::TimedOut;
+    for (tried, target) in (0..).zip(&targets) {
+        // An address that does not answer leaves time for the others.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / (targets.len() as u32 - tried);
+        if share.is_zero() {
+            return Err(Failed::TimedOut);
+        }
+        match TcpStream::connect_timeout(target, share) {
+            Ok(stream) => return prepared(stream).map_err(Failed::Io),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => last = Failed::TimedOut,
+            Err(error) => last = Failed::Io(error),
+        }
+    }
+    Err(last)
+}
+
+/// Listens at the first of the host's addresses that this machine has.
+pub(crate) fn listen(place: &NetworkPlace, timeout: Duration) -> Result<TcpListener, Failed> {
+    let deadline = Instant::now() + timeout;
+    let targets = resolve::resolve(&place.host, place.port, deadline).map_err(Failed::Resolve)?;
+    let listener = TcpListener::bind(targets.as_slice()).map_err(Failed::Io)?;
+    listener.set_nonblocking(true).map_err(Failed::Io)?;
+    Ok(listener)
+}
+
+fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
+    // A handshake is a few small frames, each waited for.
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl Socket for TcpStream {
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        TcpStream::set_read_timeout(self, Some(timeout))
+    }
+
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        TcpStream::set_write_timeout(self, Some(timeout))
+    }
+
+    /// Nothing tells who it is: see the module's words.
+    fn check_peer(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Listener for TcpListener {
+    fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        let (stream, _) = TcpListener::accept(self)?;
+        Ok(Box::new(prepared(stream)?))
+    }
+}
