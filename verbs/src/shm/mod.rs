@@ -21,6 +21,7 @@ mod duplex;
 mod events;
 mod inbox;
 mod memfd;
+mod outbox;
 mod pair;
 mod peer;
 mod queue_pair;

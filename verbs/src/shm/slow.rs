@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::completion_queue::SendDone;
 use super::datagram::To;
+use super::outbox::Outbox;
 use super::pair::{Pair, gate};
-use super::send::Outbox;
 use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
 
 /// `rnr_retry` that means: for ever.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::{QueuePair, ShmEndpoint};
 use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
+use crate::shm::outbox::Outbox;
 use crate::shm::pair::{Pair, gate};
 use crate::shm::peer::Peer;
-use crate::shm::send::Outbox;
 use crate::shm::shared_receive::CreditPage;
 use crate::shm::wire::{Question, ask};
 use crate::{ConnectError, ConnectOptions, QpState, QpType};

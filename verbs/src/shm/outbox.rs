@@ -1,0 +1,410 @@
+//! A peer's inbox as a sender sees it: where the next message goes, and whether there is room.
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crossbeam_utils::CachePadded;
+
+use super::cell::{
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, Next, SMALL_LAP, second_word,
+};
+use super::duplex::{self, Flow};
+use super::inbox::{Inbox, InboxLines, InboxState};
+use super::pair::ring_event;
+use super::shared_receive::CreditPage;
+use super::slow::{Bytes, Outcome, Wait};
+use crate::Status;
+use crate::memory::bytes::copy_forward;
+
+/// A peer's inbox, written by us.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    ring: CellRing,
+    lines: NonNull<InboxLines>,
+    /// The number of the next message.
+    number: u64,
+    /// Where the ring goes on.
+    index: u32,
+    /// For each cell, one more than the position of the message it was last written for.
+    written: Box<[u32]>,
+    flow: Arc<CachePadded<Flow>>,
+    /// The lines that we open, and those that the peer opens, where we answer.
+    our_lines: CellRing,
+    peers_lines: Option<CellRing>,
+    /// The last `head` and `posted` seen: looked up again only when they are used up.
+    head_seen: u32,
+    posted_seen: u32,
+    /// Receives used since the beginning, wrapping.
+    sent: u32,
+    /// Where receives are counted if other senders use them too.
+    credit: Option<CreditPage>,
+    event: Option<OwnedFd>,
+    /// The protection domain of the peer's queue pair.
+    pub(super) pd: u32,
+    inbox: Arc<Inbox>,
+}
+
+// SAFETY: `lines` points into `inbox`'s mapping, which moves along; what is there are atomics.
+unsafe impl Send for Outbox {}
+// SAFETY: as above.
+unsafe impl Sync for Outbox {}
+
+impl Outbox {
+    pub(super) fn new(
+        inbox: Arc<Inbox>,
+        pd: u32,
+        credit: Option<CreditPage>,
+        event: Option<OwnedFd>,
+        flow: Arc<CachePadded<Flow>>,
+        peers_lines: Option<CellRing>,
+    ) -> Outbox {
+        let ring = inbox.ring();
+        Outbox {
+            ring,
+            lines: inbox.lines_ptr(),
+            number: 0,
+            index: 0,
+            our_lines: inbox.duplex_lines(),
+            peers_lines,
+            written: vec![0; ring.count() as usize].into(),
+            flow,
+            head_seen: 0,
+            posted_seen: 0,
+            sent: 0,
+            credit,
+            event,
+            pd,
+            inbox,
+        }
+    }
+
+    #[inline]
+    fn lines(&self) -> &InboxLines {
+        // SAFETY: points into the mapping of `inbox`, which lives as long as this does.
+        unsafe { self.lines.as_ref() }
+    }
+
+    /// Whether the peer's queue pair takes messages.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.lines().state.state.load(Ordering::Acquire) == InboxState::Ready as u32
+    }
+
+    /// Whether it never will any more.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.not_ready(), Outcome::Failed(_))
+    }
+
+    /// Why it does not.
+    #[cold]
+    pub(super) fn not_ready(&self) -> Outcome {
+        match self.lines().state.state.load(Ordering::Acquire) {
+            state if state == InboxState::Init as u32 => Outcome::Wait(Wait::NotReady),
+            state if state == InboxState::Ready as u32 => Outcome::Wait(Wait::Room),
+            _ => Outcome::Failed(Status::RetryExceeded),
+        }
+    }
+
+    /// Whether the peer has taken all that it was sent, the last message included; or has refused that.
+    #[cold]
+    fn verdict(&self, len: usize) -> Outcome {
+        let taken = self.lines().credit.head.load(Ordering::Acquire) == self.position();
+        if self.is_refused() {
+            return Outcome::Failed(Status::RemoteInvalidRequest);
+        }
+        match taken {
+            true => Outcome::Done(len as u32),
+            false if self.is_ready() => Outcome::Wait(Wait::Verdict),
+            false => self.not_ready(),
+        }
+    }
+
+    /// Whether the peer's queue pair broke because a message of ours was too long.
+    pub(super) fn is_refused(&self) -> bool {
+        self.lines().state.refused.load(Ordering::Acquire) != 0
+    }
+
+    /// The number of the next message, as the ring counts: wrapping.
+    #[inline]
+    fn position(&self) -> u32 {
+        self.number as u32
+    }
+
+    /// Messages that the peer has not taken, as far as we know. What it says is not believed beyond the
+    /// ring's size; a lie makes us overwrite what it has not read yet, which is its own loss.
+    #[inline(always)]
+    fn in_flight(&mut self) -> u32 {
+        let acknowledged = self.flow.acknowledged.load(Ordering::Acquire) as u16;
+        let known = self.position().wrapping_sub(self.head_seen);
+        let in_flight = u32::from((self.position() as u16).wrapping_sub(acknowledged));
+        if in_flight < known {
+            self.head_seen = self.position().wrapping_sub(in_flight);
+            return in_flight;
+        }
+        known
+    }
+
+    /// Whether a cell may be written: its last message is among those that the peer has taken.
+    #[inline(always)]
+    fn is_free(&self, index: u32, in_flight: u32) -> bool {
+        let since = self.position().wrapping_sub(self.written[index as usize]);
+        since >= in_flight
+    }
+
+    /// Whether there is room in the ring for one more message.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        let in_flight = self.in_flight();
+        self.is_free(self.index, in_flight) || self.has_room_after_all()
+    }
+
+    #[cold]
+    fn has_room_after_all(&mut self) -> bool {
+        self.look_at_head();
+        self.is_free(self.index, self.position().wrapping_sub(self.head_seen))
+    }
+
+    fn look_at_head(&mut self) {
+        let head = self.lines().credit.head.load(Ordering::Acquire);
+        if self.position().wrapping_sub(head) <= self.ring.count() {
+            self.head_seen = head;
+        }
+    }
+
+    /// Whether there is room for a datagram of this many cells; these go round the whole ring.
+    pub(super) fn has_room_for(&mut self, cells: u32) -> bool {
+        let free = |outbox: &Outbox| {
+            outbox.ring.count() - outbox.position().wrapping_sub(outbox.head_seen) >= cells
+        };
+        free(self) || {
+            self.look_at_head();
+            free(self)
+        }
+    }
+
+    /// Whether others take receives from where ours come from.
+    #[inline]
+    pub(super) fn shares_receives(&self) -> bool {
+        self.credit.is_some()
+    }
+
+    /// Whether the peer has a receive for the next message.
+    #[inline]
+    pub(super) fn has_receive(&mut self) -> bool {
+        if let Some(credit) = &self.credit {
+            return credit.available() > 0;
+        }
+        if self.sent == self.posted_seen {
+            self.posted_seen = self.lines().credit.posted.load(Ordering::Acquire);
+        }
+        self.sent != self.posted_seen
+    }
+
+    /// Uses up one receive; `false` if another sender was quicker.
+    #[inline]
+    pub(super) fn take_receive(&mut self) -> bool {
+        if let Some(credit) = &self.credit {
+            if !credit.take() {
+                return false;
+            }
+            // What a dead sender had taken and not used is given back by these two numbers.
+            self.lines().sender.taken.fetch_add(1, Ordering::Release);
+        }
+        self.sent = self.sent.wrapping_add(1);
+        true
+    }
+
+    /// The longest message that the next receive takes, where the peer says so beforehand.
+    fn receive_length(&self) -> u64 {
+        match self.credit {
+            Some(_) => u64::MAX,
+            None => u64::from(self.inbox.receive_length(self.sent).load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Writes a datagram from back to front: when the peer sees the front, all of it is there.
+    pub(super) fn put_datagram(&mut self, bytes: &Bytes, imm: Option<u32>, qkey: u32, cells: u32) {
+        let last = self.ring.count() - 1;
+        for ahead in (0..cells).rev() {
+            let (words, carried) = piece(bytes, ahead as usize * CELL_PAYLOAD_BYTES);
+            let cell = self.ring.cell((self.index + ahead) & last);
+            let kind = match (ahead, imm) {
+                (0, Some(_)) => CellKind::SendImm,
+                (0, None) => CellKind::Send,
+                _ => CellKind::More,
+            };
+            cell.fill(second_word(qkey, imm.unwrap_or(0)), &words);
+            let tag = self.ring.tag(self.position().wrapping_add(ahead));
+            let len = bytes.len() as u16;
+            cell.publish(Header::new(tag, kind, Next::Beside, carried as u8, len));
+        }
+        self.index = (self.index + cells) & last;
+        self.number += u64::from(cells);
+    }
+
+    /// Where the cell after this one is. Back to the start when the peer has taken all before this
+    /// message, and past the small lap when that is not free.
+    #[inline]
+    fn next(&self, in_flight: u32) -> Next {
+        let beside = self.index + 1;
+        if beside < SMALL_LAP {
+            match self.is_free(beside, in_flight) {
+                true => Next::Beside,
+                false => Next::BehindSmallLap,
+            }
+        } else if in_flight == 0 {
+            Next::Start
+        } else {
+            Next::Beside // The last is followed by the first.
+        }
+    }
+
+    /// Writes the next message into a line, where that is possible: it has to fit its cell.
+    #[inline(always)]
+    fn put_in_line(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) -> bool {
+        let (number, in_flight) = (self.number, self.in_flight());
+        let (cell, next) = match &self.peers_lines {
+            Some(lines) if self.flow.answers(number) => {
+                (duplex::cell(lines, number), Next::Unchanged)
+            }
+            Some(_) if self.flow.may_open(number, in_flight) => {
+                self.flow.open(number);
+                (duplex::cell(&self.our_lines, number), Next::Beside)
+            }
+            _ => return false,
+        };
+        let taken = self.flow.taken.load(Ordering::Acquire) as u16;
+        cell.fill(second_word(duplex::upper_half(number), imm), payload);
+        let tag = self.ring.tag(self.position());
+        cell.publish(Header::new(tag, kind, next, carried, taken));
+        self.number = number + 1;
+        true
+    }
+
+    /// Writes a message that fits its cell into a line, or else into the ring, where there is room.
+    #[inline(always)]
+    pub(super) fn put_small(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) {
+        if !self.put_in_line(kind, carried, imm, payload) {
+            self.put(kind, carried, imm, carried.into(), payload);
+        }
+    }
+
+    /// Writes the next message into the ring, where there is room.
+    #[inline(always)]
+    pub(super) fn put(
+        &mut self,
+        kind: CellKind,
+        carried: u8,
+        imm: u32,
+        length: u32,
+        payload: &[u64],
+    ) {
+        let in_flight = self.position().wrapping_sub(self.head_seen);
+        let next = self.next(in_flight);
+        let following = self.ring.after(self.index, next as u8);
+        if following >= SMALL_LAP && self.is_free(following, in_flight) {
+            // It may hold a message of so long ago that its tag has come round again.
+            self.ring.cell(following).clear();
+        }
+        let taken = self.flow.taken.load(Ordering::Acquire) as u16;
+        let cell = self.ring.cell(self.index);
+        cell.fill(second_word(length, imm), payload);
+        cell.publish(Header::new(self.ring.tag(self.position()), kind, next, carried, taken));
+        self.number += 1;
+        self.written[self.index as usize] = self.position();
+        self.index = following;
+    }
+
+    /// Tells a sleeping peer that there is something. The fence orders the cell before the look at
+    /// `armed`; the peer arms before it looks at the cells (`CompletionQueue::arm`).
+    #[inline]
+    pub(super) fn ring_doorbell(&self) {
+        fence(Ordering::SeqCst);
+        if self.lines().state.armed.load(Ordering::Relaxed) != 0 {
+            self.wake_peer();
+        }
+    }
+
+    #[cold]
+    fn wake_peer(&self) {
+        if self.lines().state.armed.swap(0, Ordering::SeqCst) != 0 {
+            ring_event(self.event.as_ref());
+        }
+    }
+}
+
+/// Puts a SEND into the peer's inbox, in pieces as there is room; `sent` bytes are there already.
+pub(super) fn send(
+    outbox: &mut Outbox,
+    bytes: &Bytes,
+    imm: Option<u32>,
+    sent: &mut Option<usize>,
+) -> Outcome {
+    let len = bytes.len();
+    if *sent == Some(len) {
+        return outbox.verdict(len);
+    }
+    if !outbox.is_ready() {
+        return match sent.is_some() && outbox.is_refused() {
+            true => Outcome::Failed(Status::RemoteInvalidRequest),
+            false => outbox.not_ready(),
+        };
+    }
+    let mut done = match *sent {
+        Some(done) => done,
+        None => {
+            if !outbox.has_receive() {
+                return Outcome::Wait(Wait::Receive);
+            }
+            if !outbox.has_room() {
+                return Outcome::Wait(Wait::Room);
+            }
+            if len as u64 > outbox.receive_length() {
+                outbox.take_receive();
+                outbox.put(CellKind::TooLong, CARRIES_NOTHING, 0, len as u32, &[]);
+                return Outcome::Failed(Status::RemoteInvalidRequest);
+            }
+            if !outbox.take_receive() {
+                return Outcome::Wait(Wait::Receive);
+            }
+            let kind = if imm.is_some() { CellKind::SendImm } else { CellKind::Send };
+            let (words, carried) = piece(bytes, 0);
+            let used = carried.div_ceil(8);
+            let imm = imm.unwrap_or(0);
+            if carried == len {
+                outbox.put_small(kind, carried as u8, imm, &words[..used]);
+            } else {
+                outbox.put(kind, carried as u8, imm, len as u32, &words[..used]);
+            }
+            carried
+        }
+    };
+    while done < len {
+        if !outbox.has_room() {
+            *sent = Some(done);
+            return Outcome::Wait(Wait::Room);
+        }
+        let (words, carried) = piece(bytes, done);
+        outbox.put(CellKind::More, carried as u8, 0, 0, &words[..carried.div_ceil(8)]);
+        done += carried;
+    }
+    if outbox.credit.as_ref().is_some_and(|credit| !credit.surely_fits(len)) {
+        // Which shared receive it meets, and whether that is long enough, only the receiver knows.
+        *sent = Some(len);
+        return outbox.verdict(len);
+    }
+    Outcome::Done(len as u32)
+}
+
+/// The next bytes of a message that fit a cell, from `offset` on.
+#[inline]
+fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize) {
+    let carried = (bytes.len() - offset).min(CELL_PAYLOAD_BYTES);
+    let mut words = [0u64; CELL_PAYLOAD_BYTES / 8];
+    // SAFETY: `carried` bytes from `offset` on lie in the message, and `words` has room for 48; the
+    // source may be shared, which the copy tolerates.
+    unsafe { copy_forward(words.as_mut_ptr().cast(), bytes.start().add(offset), carried) };
+    (words, carried)
+}
