@@ -12,7 +12,6 @@ use anyhow::{Context, Result};
 use super::archive::Archive;
 use super::kernel::Kernel;
 use super::libraries;
-use super::programs::Program;
 use crate::machine;
 use crate::run::{self, command};
 
@@ -40,32 +39,42 @@ const PROVIDER_NAME: &str = "/etc/libibverbs.d/rxe.driver";
 /// Folders that `init` mounts something on.
 const MOUNT_POINTS: &[&str] = &["/dev", "/proc", "/sys", "/tmp", "/root"];
 
-/// The base for this kernel, this machine's tools, and the libraries of `programs`, made if it is not in
-/// `kept` yet.
-pub(crate) fn build(kept: &Path, kernel: &Kernel, programs: &[Program]) -> Result<PathBuf> {
-    let busybox = machine::program("busybox")?;
-    let applets = run::output(command(&busybox).arg("--list"))?;
-    let content = Content::gather(busybox, &applets, kernel, programs)?;
-    let base = kept.join(format!("base-{:016x}.cpio", content.key()?));
-    if base.is_file() {
-        return Ok(base);
-    }
-    remove_old(kept)?;
-    let part = kept.join("base.part");
-    fs::write(&part, content.archive()?)
-        .with_context(|| format!("cannot write {}", part.display()))?;
-    fs::rename(&part, &base).with_context(|| format!("cannot rename to {}", base.display()))?;
-    Ok(base)
+/// The base, as an archive in a file.
+pub(crate) struct Base {
+    path: PathBuf,
+    content: Content,
 }
 
-/// Writes `base` followed by `extra` to `initrd`: the kernel unpacks both, one over the other.
-pub(crate) fn append(base: &Path, extra: &[u8], initrd: &Path) -> Result<()> {
-    let write = || -> io::Result<()> {
-        let mut file = File::create(initrd)?;
-        io::copy(&mut File::open(base)?, &mut file)?;
-        file.write_all(extra)
-    };
-    write().with_context(|| format!("cannot write {}", initrd.display()))
+impl Base {
+    /// The base for this kernel and this machine's tools, made if it is not in `kept` yet.
+    pub(crate) fn build(kept: &Path, kernel: &Kernel) -> Result<Base> {
+        let content = Content::gather(kernel)?;
+        let path = kept.join(format!("base-{:016x}.cpio", content.key()?));
+        if !path.is_file() {
+            remove_old(kept)?;
+            let part = kept.join("base.part");
+            fs::write(&part, content.archive()?)
+                .with_context(|| format!("cannot write {}", part.display()))?;
+            fs::rename(&part, &path)
+                .with_context(|| format!("cannot rename to {}", path.display()))?;
+        }
+        Ok(Base { path, content })
+    }
+
+    /// Whether there is a file at `path` in it.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.content.files.iter().any(|(there, _)| there == path)
+    }
+
+    /// Writes the base followed by `extra` to `initrd`: the kernel unpacks both, one over the other.
+    pub(crate) fn append(&self, extra: &[u8], initrd: &Path) -> Result<()> {
+        let write = || -> io::Result<()> {
+            let mut file = File::create(initrd)?;
+            io::copy(&mut File::open(&self.path)?, &mut file)?;
+            file.write_all(extra)
+        };
+        write().with_context(|| format!("cannot write {}", initrd.display()))
+    }
 }
 
 fn remove_old(kept: &Path) -> Result<()> {
@@ -89,17 +98,11 @@ struct Content {
 }
 
 impl Content {
-    fn gather(
-        busybox: PathBuf,
-        applets: &str,
-        kernel: &Kernel,
-        programs: &[Program],
-    ) -> Result<Content> {
+    fn gather(kernel: &Kernel) -> Result<Content> {
+        let busybox = machine::program("busybox")?;
+        let applets = run::output(command(&busybox).arg("--list"))?;
         let mut files = Vec::new();
         let mut needed = Vec::new();
-        for program in programs {
-            needed.extend(libraries::of(&program.path)?);
-        }
         for tool in TOOLS {
             let path = machine::program(tool)?;
             needed.extend(libraries::of(&path)?);

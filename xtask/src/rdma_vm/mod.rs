@@ -8,7 +8,7 @@
 //! |---|---|
 //! | kernel and its modules | ever: a second run asks the network for nothing |
 //! | base of the initramfs: busybox, modules, tools, libraries, `init` | as long as all of these stay as they are |
-//! | this project's programs and COMMAND, appended to the base | one run |
+//! | COMMAND and this project's programs that it names, appended to the base | one run |
 
 mod archive;
 mod base;
@@ -29,6 +29,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::{machine, run};
+use base::Base;
 use node::Blueprint;
 use programs::Profile;
 use protocol::Token;
@@ -79,18 +80,18 @@ pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
     }
     machine::prepare()?;
     let profile = if options.release { Profile::Release } else { Profile::Vm };
-    let programs = programs::build(profile)?;
+    let programs = programs::build(profile, &options.command)?;
+    let token = Token::random()?;
     let kept = kept()?;
-    let (kernel, base) = {
+    let folder = RunFolder::new(&kept)?;
+    let kernel = {
         let _one_at_a_time = lock(&kept)?;
         let kernel = kernel::fetch(&kept)?;
-        let base = base::build(&kept, &kernel, &programs)?;
-        (kernel, base)
+        let base = Base::build(&kept, &kernel)?;
+        let extra = programs::archive(&programs, &base, &options.command, &token)?;
+        base.append(&extra, &folder.path().join("initrd"))?;
+        kernel
     };
-    let token = Token::random()?;
-    let folder = RunFolder::new(&kept)?;
-    let extra = programs::archive(&programs, &options.command, &token)?;
-    base::append(&base, &extra, &folder.path().join("initrd"))?;
     let blueprint = Blueprint { kernel: &kernel, folder: folder.path(), nodes: options.nodes };
     let plan = Plan {
         nodes: options.nodes,

@@ -1,21 +1,42 @@
 //! The programs of this project that the virtual machine carries.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use super::archive::Archive;
+use super::base::Base;
+use super::libraries;
 use super::protocol::Token;
 use crate::run::{self, cargo};
 
-/// Packages, all of whose programs are carried.
-const PACKAGES: &[&str] =
-    &["farcall-verbs-conformance", "farcall-transports-conformance", "farcall-kv", "farcall-bench"];
+/// A program that the virtual machine can carry.
+struct Source {
+    name: &'static str,
+    package: &'static str,
+    kind: Kind,
+    /// Other programs that this one starts.
+    starts: &'static [&'static str],
+}
 
-/// Their programs.
-const PROGRAMS: &[&str] =
-    &["device-conformance", "farcall-conformance-peer", "farcall-kv", "farcall-bench"];
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Program,
+    Example,
+}
+
+const SOURCES: &[Source] = &[
+    program("device-conformance", "farcall-verbs-conformance"),
+    program("farcall-conformance-peer", "farcall-transports-conformance"),
+    program("farcall-kv", "farcall-kv"),
+    program("farcall-bench", "farcall-bench"),
+];
+
+const fn program(name: &'static str, package: &'static str) -> Source {
+    Source { name, package, kind: Kind::Program, starts: &[] }
+}
 
 /// A program, as built.
 #[derive(Debug)]
@@ -42,25 +63,59 @@ impl Profile {
     }
 }
 
-/// Builds the programs, and says where each is.
-pub(crate) fn build(profile: Profile) -> Result<Vec<Program>> {
+/// Builds the programs that `command` names, and says where each is.
+pub(crate) fn build(profile: Profile, command: &[String]) -> Result<Vec<Program>> {
+    let sources = named(command);
+    if sources.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut build = cargo();
     build.args(["build", "--quiet", "--locked", "--target-dir", "target"]);
-    build.args(["--profile", profile.name(), "--bins"]);
-    PACKAGES.iter().for_each(|package| {
-        build.args(["--package", package]);
-    });
+    build.args(["--profile", profile.name()]);
+    for source in &sources {
+        let kind = if source.kind == Kind::Example { "--example" } else { "--bin" };
+        build.args(["--package", source.package, kind, source.name]);
+        build.args(["--features", &format!("{}/ibverbs", source.package)]);
+    }
     run::run(&mut build)?;
     let folder = run::root().join("target").join(profile.name());
-    Ok(PROGRAMS.iter().map(|name| Program { name, path: folder.join(name) }).collect())
+    let path = |source: &Source| match source.kind {
+        Kind::Program => folder.join(source.name),
+        Kind::Example => folder.join("examples").join(source.name),
+    };
+    let built = sources.into_iter().map(|source| Program { name: source.name, path: path(source) });
+    Ok(built.collect())
 }
 
-/// The archive with `programs` in /bin, `command` as a script, and the token of the run.
-pub(crate) fn archive(programs: &[Program], command: &[String], token: &Token) -> Result<Vec<u8>> {
+/// The programs that stand somewhere in `command`, and those that they start. No other can be run there.
+fn named(command: &[String]) -> Vec<&'static Source> {
+    let part_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let words: Vec<&str> =
+        command.iter().flat_map(|word| word.split(|c| !part_of_a_name(c))).collect();
+    let is_named = |source: &&Source| words.contains(&source.name);
+    let started: Vec<&str> =
+        SOURCES.iter().filter(is_named).flat_map(|source| source.starts).copied().collect();
+    SOURCES.iter().filter(|source| is_named(source) || started.contains(&source.name)).collect()
+}
+
+/// The archive with `programs` in /bin, those of their libraries that `base` lacks, `command` as a
+/// script, and the token of the run.
+pub(crate) fn archive(
+    programs: &[Program],
+    base: &Base,
+    command: &[String],
+    token: &Token,
+) -> Result<Vec<u8>> {
     let mut archive = Archive::new();
+    let mut libraries = BTreeSet::new();
     for Program { name, path } in programs {
         let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         archive.file(&format!("/bin/{name}"), 0o755, &content);
+        libraries.extend(libraries::of(path)?);
+    }
+    for path in libraries.iter().filter(|path| !base.has(path)) {
+        let content = fs::read(path).with_context(|| format!("cannot read {path}"))?;
+        archive.file(path, 0o755, &content);
     }
     archive.file("/command", 0o644, script(command).as_bytes());
     archive.file("/token", 0o600, token.as_str().as_bytes());
@@ -95,6 +150,18 @@ mod tests {
     fn run_by_sh(command: &[&str]) -> String {
         let output = Command::new("sh").args(["-c", &script(&words(command))]).output();
         String::from_utf8(output.expect("sh is everywhere").stdout).expect("we printed text")
+    }
+
+    fn names(command: &[&str]) -> Vec<&'static str> {
+        named(&words(command)).iter().map(|source| source.name).collect()
+    }
+
+    #[test]
+    fn programs_are_carried_that_the_command_names() {
+        assert_eq!(names(&["ibv_devinfo"]), [""; 0]);
+        assert_eq!(names(&["farcall-kv", "serve"]), ["farcall-kv"]);
+        assert_eq!(names(&["x=1; (farcall-kv demo)&farcall-bench limit;"]).len(), 2);
+        assert_eq!(names(&["echo farcall-kvs not-farcall-kv farcall_kv"]), [""; 0]);
     }
 
     #[test]
