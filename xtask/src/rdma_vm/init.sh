@@ -1,7 +1,7 @@
 #!/bin/sh
 # The first process of the virtual machine: makes rxe0, tells the host that it is up, runs /command when
 # the host says so, and tells its status. FARCALL_NODE and FARCALL_NODES come from the kernel's command line.
-export PATH=/bin HOME=/root
+export PATH=/bin HOME=/root TERM=dumb NO_COLOR=1
 
 mount -t proc proc /proc
 mount -t sysfs sys /sys
