@@ -3,6 +3,7 @@
 
 mod layers;
 mod machine;
+mod rdma;
 mod rdma_vm;
 mod run;
 mod steps;
@@ -51,6 +52,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// All that needs the kernel's own RDMA, in virtual machines with Soft-RoCE
+    Rdma,
     /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and ends with its status
     RdmaVm(rdma_vm::Options),
     /// The book as HTML, in target/book (needs mdbook)
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),
+        Task::Rdma => runner.step("rdma", rdma::rdma),
         Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),
         Task::Book => runner.step("book", steps::book),
     };

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::run::{self, Runner, cargo, command};
-use crate::{layers, machine};
+use crate::{layers, machine, rdma};
 
 /// Everything, cheap checks first.
 pub(crate) fn test(runner: &mut Runner) -> Result<()> {
@@ -15,7 +15,8 @@ pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("unit", || unit(&[]))?;
     runner.step("doc", doc)?;
     runner.step("loom", loom)?;
-    runner.step("demo", demo)
+    runner.step("demo", demo)?;
+    runner.step("rdma", rdma::rdma)
 }
 
 pub(crate) fn fmt() -> Result<()> {

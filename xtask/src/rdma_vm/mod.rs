@@ -32,6 +32,7 @@ use crate::{machine, run};
 use base::Base;
 use node::Blueprint;
 use programs::Profile;
+pub(crate) use programs::build_all as all_programs;
 use protocol::Token;
 use run_folder::RunFolder;
 use session::Plan;
@@ -80,7 +81,7 @@ pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
     }
     machine::prepare()?;
     let profile = if options.release { Profile::Release } else { Profile::Vm };
-    let programs = programs::build(profile, &options.command)?;
+    let programs = programs::build_named(profile, &options.command)?;
     let token = Token::random()?;
     let kept = kept()?;
     let folder = RunFolder::new(&kept)?;

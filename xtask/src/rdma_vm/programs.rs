@@ -64,18 +64,28 @@ impl Profile {
 }
 
 /// Builds the programs that `command` names, and says where each is.
-pub(crate) fn build(profile: Profile, command: &[String]) -> Result<Vec<Program>> {
+pub(crate) fn build_named(profile: Profile, command: &[String]) -> Result<Vec<Program>> {
     let sources = named(command);
-    if sources.is_empty() {
-        return Ok(Vec::new());
-    }
+    if sources.is_empty() { Ok(Vec::new()) } else { build(profile, sources) }
+}
+
+/// Builds all that can be carried.
+pub(crate) fn build_all() -> Result<Vec<Program>> {
+    build(Profile::Vm, SOURCES.iter().collect())
+}
+
+fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--locked", "--target-dir", "target"]);
     build.args(["--profile", profile.name()]);
+    // Always all packages: the features of what they share depend on which are chosen, so that other
+    // programs would else mean to build it again.
+    let packages: BTreeSet<&str> = SOURCES.iter().map(|source| source.package).collect();
+    for package in packages {
+        build.args(["--package", package, "--features", &format!("{package}/ibverbs")]);
+    }
     for source in &sources {
-        let kind = if source.kind == Kind::Example { "--example" } else { "--bin" };
-        build.args(["--package", source.package, kind, source.name]);
-        build.args(["--features", &format!("{}/ibverbs", source.package)]);
+        build.args([if source.kind == Kind::Example { "--example" } else { "--bin" }, source.name]);
     }
     run::run(&mut build)?;
     let folder = run::root().join("target").join(profile.name());

@@ -1,0 +1,102 @@
+//! The step `rdma`: everything that needs verbs of the kernel, in virtual machines.
+
+mod own_bounds;
+mod scripts;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::rdma_vm::{self, Options};
+use crate::run;
+
+/// A script, and the machines that it runs on.
+struct Boot {
+    name: &'static str,
+    nodes: u8,
+    power_cut: Option<Duration>,
+    power_back: Option<Duration>,
+    timeout: Duration,
+    script: &'static str,
+}
+
+/// What each script begins with.
+const PRELUDE: &str = include_str!("prelude.sh");
+
+/// Libraries that a program of ours must start without.
+const NEVER_NEEDED: &[&str] = &["libibverbs", "librdmacm"];
+
+/// All of it; the first failure ends it.
+pub(crate) fn rdma() -> Result<()> {
+    starts_without_rdma_libraries()?;
+    own_bounds::check()?;
+    for boot in scripts::BOOTS {
+        let begun = Instant::now();
+        println!("  [{}]", boot.name);
+        let status = rdma_vm::rdma_vm(&boot.options())?;
+        if status != 0 {
+            bail!("{}: ended with status {status}", boot.name);
+        }
+        println!("  [{}]: ok, {:.1} s", boot.name, begun.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+impl Boot {
+    fn options(&self) -> Options {
+        Options {
+            nodes: self.nodes,
+            power_cut: self.power_cut,
+            power_back: self.power_back,
+            timeout: self.timeout,
+            release: false,
+            command: vec![format!(
+                "cat >/tmp/prelude <<'END OF PRELUDE'\n{PRELUDE}\nEND OF PRELUDE\n\
+                 . /tmp/prelude\n{}\nexit $failures",
+                self.script
+            )],
+        }
+    }
+}
+
+/// No program may need a library of RDMA to start: computers without them are to run it too.
+fn starts_without_rdma_libraries() -> Result<()> {
+    for program in rdma_vm::all_programs()? {
+        let dynamic = run::output(Command::new("readelf").arg("-d").arg(&program.path))?;
+        let needed = needed(&dynamic);
+        if needed.is_empty() {
+            bail!("`readelf -d {}` names no library at all", program.path.display());
+        }
+        let rdma = needed.iter().find(|name| NEVER_NEEDED.iter().any(|no| name.starts_with(no)));
+        if let Some(library) = rdma {
+            bail!("{} does not start without {library}: load it by name instead", program.name);
+        }
+    }
+    println!("  no program needs {} to start", NEVER_NEEDED.join(" or "));
+    Ok(())
+}
+
+/// The libraries in what `readelf -d` prints.
+fn needed(dynamic: &str) -> Vec<&str> {
+    dynamic
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split_once('[')?.1.split_once(']'))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needed_libraries_are_read() {
+        let dynamic = "\nDynamic section at offset 0x1 contains 2 entries:\n\
+            0x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]\n\
+            0x0000000000000001 (NEEDED)             Shared library: [libibverbs.so.1]\n\
+            0x000000000000000c (INIT)               0x1000\n";
+        assert_eq!(needed(dynamic), ["libgcc_s.so.1", "libibverbs.so.1"]);
+    }
+}

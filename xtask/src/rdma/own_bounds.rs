@@ -1,0 +1,42 @@
+//! The bounds of the virtual machine itself: a green run means nothing where a red one cannot be seen.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::rdma_vm::{self, Options};
+
+/// Enough to boot on a busy computer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A status comes back, a machine that goes off is noticed, one that hangs is ended.
+pub(crate) fn check() -> Result<()> {
+    let status = rdma_vm::rdma_vm(&alone("exit 23", PATIENCE)).context("a command that fails")?;
+    if status != 23 {
+        bail!("a command that ends with status 23 ended with {status}");
+    }
+    refused("poweroff -f", PATIENCE, "went off without telling a status")?;
+    // Short of the boot or in the middle of COMMAND: either way, it ends.
+    refused("sleep 1000", Duration::from_secs(6), "--timeout")?;
+    println!("  virtual machines that fail, go off or hang are noticed");
+    Ok(())
+}
+
+fn refused(command: &str, timeout: Duration, with: &str) -> Result<()> {
+    match rdma_vm::rdma_vm(&alone(command, timeout)) {
+        Ok(status) => bail!("`{command}` passed for a run that ended with status {status}"),
+        Err(error) if error.to_string().contains(with) => Ok(()),
+        Err(error) => Err(error.context(format!("`{command}` ended, but not as it should"))),
+    }
+}
+
+fn alone(command: &str, timeout: Duration) -> Options {
+    Options {
+        nodes: 1,
+        power_cut: None,
+        power_back: None,
+        timeout,
+        release: false,
+        command: vec![command.to_owned()],
+    }
+}

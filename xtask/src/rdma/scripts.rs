@@ -1,0 +1,24 @@
+//! What runs in which machines. A boot costs some 4 s: what can share one, does.
+
+use std::time::Duration;
+
+use super::Boot;
+
+pub(super) const BOOTS: &[Boot] = &[
+    Boot {
+        name: "one node",
+        nodes: 1,
+        power_cut: None,
+        power_back: None,
+        timeout: Duration::from_secs(180),
+        script: include_str!("one_node.sh"),
+    },
+    Boot {
+        name: "two nodes",
+        nodes: 2,
+        power_cut: None,
+        power_back: None,
+        timeout: Duration::from_secs(180),
+        script: include_str!("two_nodes.sh"),
+    },
+];
