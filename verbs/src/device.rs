@@ -33,7 +33,8 @@ pub struct DeviceInfo {
 
 impl Device {
     /// Opens a device by name: `shm` is the memory shared between threads and processes of this
-    /// machine. Each call opens it anew.
+    /// machine, and `shm-plain` the same with no more promises than those of the usual NIC, to try
+    /// programs with. Each call opens it anew.
     pub fn open(name: &str) -> Result<Device, OpenError> {
         Device::open_with(name, &OpenOptions::default())
     }

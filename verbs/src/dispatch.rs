@@ -79,9 +79,9 @@ per_device! {
 impl Context {
     /// Opens the device of that name.
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
-        if name == shm::NAME {
+        if name == shm::NAME || name == shm::PLAIN_NAME {
             options.refuse_ports(name)?;
-            return Ok(Context::Shm(shm::Context::open()?));
+            return Ok(Context::Shm(shm::Context::open(name == shm::PLAIN_NAME)?));
         }
         let known: Vec<_> = Context::list().into_iter().map(|info| info.name).collect();
         let hint = "; RDMA devices need a build with `--features ibverbs`".to_owned();
@@ -129,7 +129,8 @@ impl Context {
                     Some(Channel::Shm(channel)) => Some(Arc::clone(channel)),
                     None => None,
                 };
-                let queue = shm::CompletionQueue::new(capacity, channel)
+                let hides_payloads = context.caps().completion_payload == 0;
+                let queue = shm::CompletionQueue::new(capacity, channel, hides_payloads)
                     .map_err(system("event of a completion queue"))?;
                 let handle = queue.handle(context);
                 Ok((CompletionQueue::Shm(queue), CqHandle::Shm(handle)))

@@ -1,4 +1,5 @@
-//! The suite on the shared-memory device: between threads, between processes, and in one thread.
+//! The suite on the shared-memory device: between threads, between processes, and in one thread; there also when the
+//! device promises no more than the usual NIC.
 
 mod threads {
     use farcall_verbs_conformance::{Threads, device_conformance};
@@ -16,4 +17,10 @@ mod one_thread {
     use farcall_verbs_conformance::{OneThread, device_conformance};
 
     device_conformance!(OneThread::on("shm"));
+}
+
+mod plain {
+    use farcall_verbs_conformance::{OneThread, device_conformance};
+
+    device_conformance!(OneThread::on("shm-plain"));
 }

@@ -36,8 +36,10 @@ pub(super) mod attention {
     pub(crate) const CROWDED: u32 = 32;
     /// More was outstanding than there was room for.
     pub(crate) const OVERRUN: u32 = 64;
+    /// Completions are not to carry their messages.
+    pub(crate) const HIDING: u32 = 128;
     /// Bits that stay until what they stand for is over.
-    pub(crate) const LASTING: u32 = CROWDED | OVERRUN;
+    pub(crate) const LASTING: u32 = CROWDED | OVERRUN | HIDING;
 }
 
 /// A send work request that has ended.
@@ -189,6 +191,7 @@ impl CompletionQueue {
     pub(crate) fn new(
         capacity: usize,
         channel: Option<Arc<Channel>>,
+        hides_payloads: bool,
     ) -> io::Result<CompletionQueue> {
         let event = match &channel {
             Some(channel) => {
@@ -198,8 +201,9 @@ impl CompletionQueue {
             }
             None => None,
         };
+        let attention = if hides_payloads { attention::HIDING } else { 0 };
         let shared = Arc::new(CqShared {
-            attention: CachePadded::new(AtomicU32::new(0)),
+            attention: CachePadded::new(AtomicU32::new(attention)),
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             capacity,
@@ -300,6 +304,9 @@ impl CompletionQueue {
             } else {
                 self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
             }
+        }
+        if bits & attention::HIDING != 0 {
+            out[..count].iter_mut().for_each(|completion| completion.payload_len = u8::MAX);
         }
         Ok(count)
     }

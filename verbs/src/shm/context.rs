@@ -59,7 +59,8 @@ struct Tables {
 }
 
 impl Context {
-    pub(crate) fn open() -> Result<Arc<Context>, OpenError> {
+    /// Opens the device; `plain` as one that promises no more than the usual NIC does.
+    pub(crate) fn open(plain: bool) -> Result<Arc<Context>, OpenError> {
         let system = |what| {
             move |error: io::Errno| OpenError::System {
                 device: super::NAME,
@@ -86,7 +87,7 @@ impl Context {
             gid,
             uid,
             clock: quanta::Clock::new(),
-            caps: capabilities(),
+            caps: if plain { plain_capabilities() } else { capabilities() },
             words: RegionWords::new(words),
             words_file,
             tables: Mutex::default(),
@@ -253,6 +254,19 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+}
+
+/// What the usual NIC has: no message in its completion, shorter queues, bytes of a WRITE in any order.
+fn plain_capabilities() -> Capabilities {
+    Capabilities {
+        completion_payload: 0,
+        max_send_wr: 1 << 14,
+        max_recv_wr: 1 << 14,
+        max_cqe: (1 << 15) - 1,
+        max_rd_atomic: 16,
+        write_order: WriteOrder::Unordered,
+        ..capabilities()
     }
 }
 

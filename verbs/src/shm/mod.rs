@@ -47,3 +47,7 @@ pub(crate) use shared_receive::SharedReceiveQueue;
 
 /// The device's name.
 pub(crate) const NAME: &str = "shm";
+
+/// Its name when it promises no more than the usual NIC does: for those who want to know whether
+/// they ask for more.
+pub(crate) const PLAIN_NAME: &str = "shm-plain";
