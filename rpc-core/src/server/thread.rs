@@ -17,6 +17,10 @@ use std::sync::Arc;
 /// are turned away then.
 const LET_IN_NS: u64 = 10_000_000;
 
+/// How long a thread that ends waits for its last answers to reach their clients: a device tries for about so long before
+/// it calls a client gone.
+const LEAVE_NS: u64 = 1_000_000_000;
+
 /// A thread that is never idle still tells the number of its connections, this often.
 const BUSY_TURNS_PER_COUNT: u32 = 4096;
 
@@ -70,7 +74,7 @@ impl Driver {
     pub(super) fn run(mut self) {
         let mut idler = Idler::new(self.idle);
         let mut now = self.transport.now();
-        let mut drain = None;
+        let mut drain: Option<Drain> = None;
         let mut busy_turns: u32 = 0;
         loop {
             let progress = self.desk.turn(now, &mut *self.transport);
@@ -101,7 +105,7 @@ impl Driver {
                 }
             }
         }
-        self.leave();
+        self.leave(drain.map_or(now, |drain| drain.until));
     }
 
     /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
@@ -137,13 +141,19 @@ impl Driver {
         is_done || now >= drain.until
     }
 
-    /// Says goodbye.
-    fn leave(mut self) {
+    /// Says goodbye, at most until then.
+    fn leave(mut self, until: Instant) {
         let aborted = self.desk.abort_all(&mut *self.transport);
         self.control.add_aborted(aborted);
         let now = self.transport.now();
         self.transport.flush(now);
         self.transport.close();
+        let until = until.min(now.saturating_add_nanos(LEAVE_NS));
+        let mut now = now;
+        while !self.transport.has_left(now) && now < until {
+            std::thread::yield_now();
+            now = self.transport.now();
+        }
         self.control.set_connections(self.index, 0);
         tracing::debug!(thread = self.index, aborted, "server thread ended");
     }

@@ -67,6 +67,11 @@ pub trait ClientTransport: Send {
 
     /// Says goodbye to the server. Dropping the transport does it too.
     fn close(&mut self);
+
+    /// The server is known to be gone, though the device has not noticed: the next poll says that the connection is over.
+    fn peer_gone(&mut self) {
+        self.close();
+    }
 }
 
 /// Where [`ClientTransport::poll`] puts what arrived.

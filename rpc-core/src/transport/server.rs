@@ -86,6 +86,14 @@ pub trait ServerTransport: Send {
 
     /// Tells all clients goodbye, after what was flushed. Dropping the transport does it too.
     fn close(&mut self);
+
+    /// After [`close`](Self::close): has all that was posted reached the clients' memory? Where the device works on its
+    /// own, what is still under way when the transport is dropped is lost. Asking polls; the driver asks until it is so,
+    /// within a bound.
+    fn has_left(&mut self, now: Instant) -> bool {
+        let _ = now;
+        true
+    }
 }
 
 /// Where [`ServerTransport::poll`] puts what arrived.

@@ -29,7 +29,7 @@ pub(crate) fn prepare(
     let terms = limits.terms();
     let channel = device.create_completion_channel()?;
     let completions = Sizes::new(&terms, device.caps()).completions();
-    let cq = device.create_cq(completions.min(device.caps().max_cqe), Some(&channel))?;
+    let cq = device.create_cq(completions, Some(&channel))?;
     let port = Port::open(device, &cq.handle(), &terms, 0)?;
     let device = device.clone();
     Ok(Box::new(Pending { port, cq, channel, device, memory: limits.memory }))

@@ -254,9 +254,14 @@ impl ClientTransport for Client {
         let window = &mut self.window;
         if window.over.is_none() {
             window.over = Some(TransportFailure::new(FailureKind::Closed, true));
-            window.link.post_op(Op::Goodbye, 0);
+            window.link.post_goodbye();
             window.link.ring();
         }
+    }
+
+    fn peer_gone(&mut self) {
+        let why = TransportFailure::new(FailureKind::PeerGone, true);
+        self.window.over.get_or_insert(why);
     }
 }
 

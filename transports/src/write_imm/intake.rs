@@ -106,7 +106,7 @@ impl Door {
         }
         if numbers.completions + completions > self.cq_capacity {
             return Err(SetupError::Full(format!(
-                "the completion queue of {} entries is full with {in_use} clients",
+                "the completion queue of {} entries is full with {in_use} clients; more server threads, or a smaller window, make room",
                 self.cq_capacity
             )));
         }

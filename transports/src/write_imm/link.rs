@@ -17,6 +17,8 @@ struct Post {
     imm: u32,
     slot: u32,
     len: u32,
+    /// Its completion is waited for.
+    signaled: bool,
 }
 
 /// What a buffer under way is, in the order of posting.
@@ -151,7 +153,7 @@ impl Link {
         put_header(message, generation, kind);
         let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
         if len > self.max_inline || self.urgent || self.send_queue.room() == 0 {
-            return self.push(Post { imm, slot, len: len as u32 });
+            return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
         let Ok(remote) = self.peer_slots.slice(u64::from(slot) * self.stride, len as u64) else {
             return;
@@ -175,7 +177,19 @@ impl Link {
     #[cold]
     pub(crate) fn post_op(&mut self, op: Op, slot: u32) {
         let imm = Immediate { op, client: self.client, slot }.to_wire();
-        self.push(Post { imm, slot, len: 0 });
+        self.push(Post { imm, slot, len: 0, signaled: false });
+    }
+
+    /// Queues the last message of all, whose completion says that all have arrived.
+    #[cold]
+    pub(crate) fn post_goodbye(&mut self) {
+        let imm = Immediate { op: Op::Goodbye, client: self.client, slot: 0 }.to_wire();
+        self.push(Post { imm, slot: 0, len: 0, signaled: true });
+    }
+
+    /// After the goodbye: everything has arrived at the peer, or nothing will any more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.broken || (self.outbox.is_empty() && self.send_queue.is_empty())
     }
 
     fn push(&mut self, post: Post) {
@@ -214,7 +228,8 @@ impl Link {
             let offset = u64::from(post.slot) * self.stride;
             let Ok(remote) = self.peer_slots.slice(offset, len as u64) else { break };
             let staged = &mut self.staging[post.slot as usize];
-            let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
+            let signal =
+                self.send_queue.post(post.signaled).map(|count| work_id(self.client, count));
             let outcome = match staged {
                 _ if len == 0 => self.qp.post_write_imm(&[], remote, post.imm, signal),
                 Some(buffer) if len <= self.max_inline => {

@@ -29,6 +29,11 @@ impl SendQueue {
         self.depth - self.posted.wrapping_sub(self.retired)
     }
 
+    /// All work requests have completed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.posted == self.retired
+    }
+
     /// Counts one more work request; `Some` says to signal it, with this as the low half of its id.
     #[inline]
     pub(crate) fn post(&mut self, must_signal: bool) -> Option<u32> {

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
+use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport, Unpark};
 use farcall_verbs::{CompletionChannel, CompletionQueue, Device, Status, WorkCompletion};
 
 use super::clients::{Clients, Drop as Why};
 use super::intake::{Arrival, Door};
-use super::layout::Op;
 use super::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
 use crate::address::Limits;
 use crate::backend::SetupError;
@@ -188,12 +187,28 @@ impl ServerTransport for Server {
         self.clients.ring();
         for client in 0..self.clients.entries.len() as u32 {
             if let Some(entry) = &mut self.clients.entries[client as usize] {
-                entry.link.post_op(Op::Goodbye, 0);
+                entry.link.post_goodbye();
             }
             self.clients.touch(client);
         }
         self.clients.ring();
     }
+
+    fn has_left(&mut self, now: Instant) -> bool {
+        // Requests that come now are not taken: their clients are told goodbye.
+        self.poll(now, &mut Nobody);
+        self.clients.ring();
+        self.clients.entries.iter().flatten().all(|entry| entry.link.has_left())
+    }
+}
+
+/// Takes no requests.
+struct Nobody;
+
+impl RequestSink for Nobody {
+    fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 impl Drop for Server {

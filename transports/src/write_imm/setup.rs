@@ -8,12 +8,18 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::chunks::CHUNK_BYTES;
 use super::layout::{MAX_CLIENTS, stride};
 use super::link::{Link, work_id};
+use crate::address::MAX_SLOT_BYTES;
 use crate::backend::SetupError;
 use crate::handshake::Terms;
 
 /// Refuses devices that cannot carry this backend.
+///
+/// It assumes nothing of the order in which a WRITE's bytes land, nor that completions carry messages: a
+/// message is looked at when the completion of its own WRITE_WITH_IMM has been polled, which is after all
+/// of its bytes.
 pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
     for operation in [Operation::WriteWithImm, Operation::Write, Operation::Read] {
         if !caps.supports(QpType::Rc, operation) {
@@ -22,10 +28,17 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
             )));
         }
     }
-    if caps.max_send_wr < 2 || caps.max_recv_wr < 2 {
+    if caps.max_send_wr < 2 || caps.max_recv_wr < 2 || caps.max_cqe < 4 {
         return Err(SetupError::Unsupported(format!(
-            "write_imm needs room for 2 work requests each way; this device has {} and {}",
-            caps.max_send_wr, caps.max_recv_wr
+            "write_imm needs room for 2 work requests each way and their completions; this device has {}, {} and {}",
+            caps.max_send_wr, caps.max_recv_wr, caps.max_cqe
+        )));
+    }
+    let longest = CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
+    if caps.max_message < longest {
+        return Err(SetupError::Unsupported(format!(
+            "write_imm needs messages of {longest} bytes; the longest of this device has {}",
+            caps.max_message
         )));
     }
     Ok(())
@@ -56,11 +69,14 @@ impl Sizes {
         // many cells, and a longer one falls out of the caches.
         let replenish_at = (terms.window / 4).clamp(1, 16);
         let receives = (terms.window + replenish_at + 4).max(LEAST_RECEIVES) as usize;
+        // Fewer receives than messages slow the peer down, and lose nothing: it tries again.
+        let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
+        let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe - recv_depth);
         Sizes {
             window: terms.window,
             slot: terms.slot,
-            send_depth: sends.min(caps.max_send_wr) as u32,
-            recv_depth: receives.min(caps.max_recv_wr) as u32,
+            send_depth: send_depth as u32,
+            recv_depth: recv_depth as u32,
             replenish_at,
             max_inline: caps.max_inline,
         }
@@ -168,4 +184,46 @@ impl Port {
 pub(crate) enum Side {
     Client,
     Server,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps() -> Capabilities {
+        Device::open("shm-plain").unwrap().caps().clone()
+    }
+
+    #[test]
+    fn a_connection_fits_the_device() {
+        let (mut caps, mut asked) = (caps(), Vec::new());
+        for limit in [4, 5, 40, 1000, 32_767] {
+            caps.max_cqe = limit;
+            for window in [1, 2, 64, 1024] {
+                let terms = Terms { window, slot: 4096, max_message: 1 << 20 };
+                let sizes = Sizes::new(&terms, &caps);
+                assert!(sizes.completions() <= limit, "{limit}, {window}: {sizes:?}");
+                assert!(sizes.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}, {window}");
+                asked.push(sizes.completions());
+            }
+        }
+        assert!(asked.iter().max() > Some(&3000), "a device with room is used");
+    }
+
+    #[test]
+    fn what_the_device_lacks_is_told() {
+        assert!(check(&caps()).is_ok());
+        let refused = |change: fn(&mut Capabilities), what: &str| {
+            let mut caps = caps();
+            change(&mut caps);
+            let error = check(&caps).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        refused(
+            |caps| caps.max_message = 4096,
+            "1048576 bytes; the longest of this device has 4096",
+        );
+        refused(|caps| caps.max_send_wr = 1, "work requests");
+        refused(|caps| caps.max_cqe = 3, "completions");
+    }
 }

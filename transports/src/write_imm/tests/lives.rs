@@ -1,6 +1,7 @@
 //! Clients and servers that come, go and die.
 
 use farcall_core::error::{FailureKind, ReserveError};
+use farcall_core::time::Instant;
 
 use super::pair::{Host, answer, limits, pattern};
 
@@ -129,4 +130,54 @@ fn a_handshake_that_ends_badly_leaves_no_client() {
     host.settle(&mut []);
     assert_eq!(host.transport.connections(), 0);
     drop(caller);
+}
+
+#[test]
+fn a_server_that_ends_sees_its_last_answers_arrive() {
+    let mut host = Host::new(limits(16, 256, 1 << 20));
+    host.desk.hold = true;
+    let mut callers = [host.admit(), host.admit()];
+    for caller in &mut callers {
+        for seed in 0..16 {
+            caller.post(&pattern(seed, 240));
+        }
+        caller.transport.flush(Instant::ZERO);
+    }
+    let [first, second] = &mut callers;
+    host.run(&mut [first, second], |host, _| host.desk.held.len() == 32);
+    while let Some((call, bytes)) = host.desk.held.pop_front() {
+        answer(call, &bytes, host.transport.replies()).unwrap();
+    }
+    host.transport.close();
+    // The clients need not do anything for it.
+    let mut asked = 0;
+    while !host.transport.has_left(Instant::ZERO) {
+        asked += 1;
+        assert!(asked < 1000, "the answers never arrive");
+    }
+    drop(host);
+    for caller in &mut callers {
+        while caller.heard.closed.is_empty() {
+            caller.transport.poll(Instant::ZERO, &mut caller.heard);
+        }
+        assert_eq!(caller.heard.replies.len(), 16);
+        assert_eq!(caller.heard.closed[0].kind, FailureKind::Goodbye);
+    }
+}
+
+#[test]
+fn a_server_that_is_known_to_be_gone_ends_its_calls_once() {
+    let mut host = Host::new(limits(4, 256, 1 << 20));
+    host.desk.hold = true;
+    let mut caller = host.admit();
+    caller.send(b"one");
+    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    caller.transport.peer_gone();
+    for _ in 0..3 {
+        caller.transport.poll(Instant::ZERO, &mut caller.heard);
+    }
+    assert_eq!(caller.heard.closed.len(), 1);
+    assert_eq!(caller.heard.closed[0].kind, FailureKind::PeerGone);
+    assert!(caller.heard.closed[0].may_have_run);
+    assert_eq!(caller.transport.reserve(1).map(|_| ()).unwrap_err(), ReserveError::Closed);
 }
