@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::running::{Handshakes, MAX_HANDSHAKES, Running};
 use super::stream::{FrameStream, StreamError};
+use super::tether::Tether;
 use super::{Listener, Socket};
 use crate::backend::{Accepted, Intake, SetupError};
 use crate::handshake::{Frame, FrameError, Hello, Reception, Reject, Terms, Welcome};
@@ -33,6 +34,8 @@ struct Reservoir {
     next: AtomicUsize,
     timeout: Duration,
     handshakes: Handshakes,
+    /// Those of the clients that are served.
+    tethers: Mutex<Vec<Tether>>,
     /// Whether clients are still taken in. Whoever holds the lock decides about one client.
     open: Mutex<bool>,
     /// Wakes the accepting thread: a handshake has ended, or the server stops.
@@ -47,6 +50,10 @@ impl Reservoir {
 
     fn is_open(&self) -> bool {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tethers(&self) -> MutexGuard<'_, Vec<Tether>> {
+        self.tethers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One client's handshake, from its hello to its hand-over.
@@ -80,9 +87,29 @@ impl Reservoir {
         };
         let welcome = Frame::Welcome(Welcome { terms, setup });
         match stream.send(&welcome).and_then(|()| stream.receive()) {
-            Ok(Frame::Ready) if self.is_open() => {}
+            Ok(Frame::Ready) if self.is_open() => self.tie(stream.into_socket(), withdraw),
             other => {
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
+                withdraw();
+            }
+        }
+    }
+
+    /// Sees to it that the client is withdrawn when its process or machine is gone.
+    fn tie(&self, socket: Box<dyn Socket>, withdraw: Box<dyn FnOnce() + Send>) {
+        let tied = match socket.become_tether() {
+            Ok(false) => return,
+            Ok(true) => Tether::hold(socket, withdraw),
+            Err(error) => Err((error, withdraw)),
+        };
+        match tied {
+            Ok(tether) => {
+                let mut tethers = self.tethers();
+                tethers.retain(|tether| !tether.is_broken());
+                tethers.push(tether);
+            }
+            Err((error, withdraw)) => {
+                tracing::warn!(address = self.address, %error, "cannot watch a client");
                 withdraw();
             }
         }
@@ -141,6 +168,7 @@ impl Accepting {
             next: AtomicUsize::new(0),
             timeout,
             handshakes: Handshakes::default(),
+            tethers: Mutex::default(),
             open: Mutex::new(true),
             wake,
         });
@@ -167,6 +195,8 @@ impl Acceptor for Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         self.stop();
+        // The server's threads have said goodbye.
+        self.reservoir.tethers().clear();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use farcall_verbs::{Device, OpenError};
+use farcall_verbs::{Device, OpenError, OpenOptions};
 
 use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
 
@@ -22,9 +22,6 @@ pub enum DeviceError {
     /// None is named, and these could be chosen.
     #[error("the address names no device and there are several; add device= and one of: {0}")]
     Several(String),
-    /// A GID or a port of a device that has none.
-    #[error("device={SHARED_MEMORY} has no ports and no GIDs; leave gid_index and ib_port out")]
-    NoPorts,
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -73,10 +70,9 @@ fn choice(address: &Address) -> Result<DeviceChoice, DeviceError> {
 
 fn open_choice(choice: &DeviceChoice) -> Result<Device, DeviceError> {
     let name = choice.name.as_deref().unwrap_or(SHARED_MEMORY);
-    if name == SHARED_MEMORY && (choice.gid_index.is_some() || choice.ib_port.is_some()) {
-        return Err(DeviceError::NoPorts);
-    }
-    Ok(Device::open(name)?)
+    let mut options = OpenOptions::default();
+    (options.gid_index, options.port) = (choice.gid_index, choice.ib_port);
+    Ok(Device::open_with(name, &options)?)
 }
 
 #[cfg(test)]
@@ -97,7 +93,7 @@ mod tests {
     fn shared_memory_has_no_ports() {
         for option in ["gid_index=1", "ib_port=1"] {
             let error = refused(&format!("rdma://localhost:1?device=shm&{option}"));
-            assert!(error.contains("leave gid_index and ib_port out"), "{error}");
+            assert!(error.contains("shm"), "{error}");
         }
     }
 

@@ -9,7 +9,7 @@ use farcall_core::transport::{ClientTransport, Dial, DialOptions};
 use rustix::io::Errno;
 
 use super::stream::{FrameStream, StreamError};
-use super::{Socket, device};
+use super::{Socket, device, tethered};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::backend::SetupError;
 use crate::handshake::{Frame, FrameError, Hello, PROTOCOL_VERSION, Reject, Welcome, within};
@@ -193,6 +193,15 @@ impl Dial for Address {
                     .map_err(|error| context.setup(error))?;
                 stream.send(&Frame::Ready).map_err(|error| context.stream(error))?;
                 Ok(client)
+            })
+            .and_then(|client| {
+                let socket = stream.into_socket();
+                let tied = match socket.become_tether() {
+                    Ok(true) => tethered::tie(client, socket),
+                    Ok(false) => Ok(client),
+                    Err(error) => Err(error),
+                };
+                tied.map_err(|error| context.io("watching the connection", error))
             })
     }
 }

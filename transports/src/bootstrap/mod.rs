@@ -8,6 +8,8 @@ mod dial;
 mod listen;
 mod running;
 mod stream;
+mod tether;
+mod tethered;
 
 pub use device::DeviceError;
 
@@ -25,6 +27,10 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
 
     /// Refuses a peer that must not take part, saying why.
     fn check_peer(&self) -> Result<(), String>;
+
+    /// Prepares it to be the connection's tether: from now on the system notices when the other end's
+    /// process or machine is gone. `false`: the device of these connections notices that itself.
+    fn become_tether(&self) -> io::Result<bool>;
 }
 
 /// A listening socket that never blocks.

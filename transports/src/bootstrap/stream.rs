@@ -54,6 +54,11 @@ impl FrameStream {
         self.socket.check_peer()
     }
 
+    /// The socket, once the handshake has ended well.
+    pub(super) fn into_socket(self) -> Box<dyn Socket> {
+        self.socket
+    }
+
     /// A second name of the socket, with which another thread may shut it down.
     pub(super) fn second_name(&self) -> io::Result<OwnedFd> {
         self.socket.as_fd().try_clone_to_owned()

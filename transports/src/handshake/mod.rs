@@ -7,6 +7,9 @@
 //!   connect the queue pair          <-   Welcome (terms), or Reject
 //!   Ready                           ->   a server thread takes the client over
 //! ```
+//!
+//! Over TCP both ends then keep the socket, silently, as long as the connection: when it closes, the
+//! other end is gone.
 
 mod message;
 mod reception;

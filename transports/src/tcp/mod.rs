@@ -8,10 +8,18 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 pub(crate) use resolve::ResolveError;
 
 use crate::address::NetworkPlace;
 use crate::bootstrap::{Listener, Socket};
+
+/// How often an idle machine is asked whether it is still there: a few bytes a second.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// Unanswered questions after which it is gone. A cable may be out for a moment.
+const PROBES: u32 = 4;
 
 /// Why there is no socket.
 #[derive(Debug)]
@@ -71,6 +79,14 @@ impl Socket for TcpStream {
     /// Nothing tells who it is: see the module's words.
     fn check_peer(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn become_tether(&self) -> io::Result<bool> {
+        sockopt::set_socket_keepalive(self, true)?;
+        sockopt::set_tcp_keepidle(self, PROBE_EVERY)?;
+        sockopt::set_tcp_keepintvl(self, PROBE_EVERY)?;
+        sockopt::set_tcp_keepcnt(self, PROBES)?;
+        Ok(true)
     }
 }
 

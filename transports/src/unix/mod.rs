@@ -80,6 +80,10 @@ impl Socket for UnixStream {
             Err(error) => Err(format!("the other end's user cannot be told: {error}")),
         }
     }
+
+    fn become_tether(&self) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 impl Listener for UnixListener {

@@ -1,0 +1,114 @@
+//! A client's connection that ends when its tether breaks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use farcall_core::error::ReserveError;
+use farcall_core::time::{Instant, Progress};
+use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
+
+use super::Socket;
+use super::tether::Tether;
+
+/// Any transport, and the tether of its connection.
+struct Tethered {
+    // First: the connection says goodbye before its tether breaks at the other end.
+    inner: Box<dyn ClientTransport>,
+    broken: Arc<AtomicBool>,
+    /// The transport knows that the server is gone.
+    told: bool,
+    _tether: Tether,
+}
+
+/// Ties a connection to the socket of its handshake.
+pub(super) fn tie(
+    inner: Box<dyn ClientTransport>,
+    socket: Box<dyn Socket>,
+) -> std::io::Result<Box<dyn ClientTransport>> {
+    let broken = Arc::new(AtomicBool::new(false));
+    let (flag, unparker) = (Arc::clone(&broken), inner.unparker());
+    let on_break = move || {
+        flag.store(true, Ordering::Release);
+        unparker.unpark();
+    };
+    let tether = Tether::hold(socket, Box::new(on_break)).map_err(|(error, _)| error)?;
+    Ok(Box::new(Tethered { inner, broken, told: false, _tether: tether }))
+}
+
+impl Tethered {
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.broken.load(Ordering::Acquire) && !self.told
+    }
+
+    /// The server is gone, and all that it sent has been taken.
+    #[cold]
+    fn end(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        self.told = true;
+        self.inner.peer_gone();
+        self.inner.poll(now, sink)
+    }
+}
+
+impl ClientTransport for Tethered {
+    #[inline]
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    #[inline]
+    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        self.inner.reserve(len)
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.inner.release(slot);
+    }
+
+    #[inline]
+    fn post(&mut self, slot: SlotId, now: Instant) {
+        self.inner.post(slot, now);
+    }
+
+    #[inline]
+    fn flush(&mut self, now: Instant) {
+        self.inner.flush(now);
+    }
+
+    fn abandon(&mut self, slot: SlotId) {
+        self.inner.abandon(slot);
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        // Read before the poll: answers that came before the end are found by it.
+        let news = self.has_news();
+        let progress = self.inner.poll(now, sink);
+        if news && progress.worked == 0 {
+            return self.end(now, sink);
+        }
+        progress
+    }
+
+    fn park(&mut self, until: Option<Instant>) {
+        if !self.has_news() {
+            self.inner.park(until);
+        }
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.inner.unparker()
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+
+    fn peer_gone(&mut self) {
+        self.inner.peer_gone();
+    }
+}
