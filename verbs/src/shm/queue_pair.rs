@@ -1,6 +1,8 @@
 //! A queue pair in the hands of its owner.
 
 mod connect;
+#[cfg(all(test, not(loom)))]
+mod hostile;
 mod post_recv;
 mod post_send;
 
