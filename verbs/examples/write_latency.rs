@@ -1,0 +1,172 @@
+//! One way of a 32-byte WRITE, as perftest's `ib_write_lat` measures it: two ends write to each other in
+//! turn, spin on the last byte of what the other writes, and poll the completion of each WRITE. Beside
+//! `ib_write_lat` in the same run, it shows what this crate adds to the device.
+//!
+//! `cargo run --release -p farcall-verbs --example write_latency DEVICE [ROUNDS]`, where DEVICE is `shm`, or
+//! with `--features ibverbs` an RDMA device.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use std::{hint, thread};
+
+use farcall_verbs::{
+    Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
+    RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
+};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// As perftest's default for this test.
+const SIZE_BYTES: usize = 32;
+
+/// The message's last word, which the receiver spins on.
+const LAST_WORD: usize = SIZE_BYTES - 8;
+
+/// Rounds that are not counted.
+const WARM_UP: usize = 100;
+
+/// No round takes so long; a peer that is gone does.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Turns between two looks at the clock.
+const TURNS_PER_LOOK: u32 = 1 << 16;
+
+/// Tells the other end where to connect and where to write; again, that this end has connected.
+type Introduction = (Endpoint, RemoteRegion);
+
+struct End {
+    cq: CompletionQueue,
+    qp: QueuePair,
+    region: SharedRegion,
+    remote: RemoteSlice,
+    completions: [WorkCompletion; 1],
+}
+
+impl End {
+    fn connect(
+        device: &str,
+        tell: &Sender<Introduction>,
+        hear: &Receiver<Introduction>,
+    ) -> Result<End, Failure> {
+        let device = Device::open(device)?;
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(16, None)?;
+        let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &cq, &cq))?;
+        let region = pd.alloc_shared(SIZE_BYTES, Access::REMOTE_WRITE)?;
+        let introduction = (qp.endpoint(), region.remote());
+        tell.send(introduction.clone())?;
+        let (peer, remote) = hear.recv()?;
+        qp.connect(&peer, &ConnectOptions::default())?;
+        tell.send(introduction)?;
+        hear.recv()?;
+        let remote = remote.slice(0, SIZE_BYTES as u64)?;
+        Ok(End { cq, qp, region, remote, completions: [WorkCompletion::default()] })
+    }
+
+    /// Writes `round` to the other end, and polls until that is done.
+    #[inline]
+    fn write(&mut self, round: u64) -> Result<(), Failure> {
+        let mut bytes = [0; SIZE_BYTES];
+        bytes[LAST_WORD..].copy_from_slice(&round.to_ne_bytes());
+        let request = WorkRequest::write(&bytes, self.remote).signaled(round);
+        self.qp.post_send_one(request).map_err(|(error, _)| error)?;
+        spin("the completion of a WRITE", || Ok(self.cq.poll(&mut self.completions)? == 1))?;
+        match self.completions[0].status {
+            Status::Success => Ok(()),
+            status => Err(format!("a WRITE ended with {status:?}").into()),
+        }
+    }
+
+    /// Spins until the other end has written `round`.
+    #[inline]
+    fn await_write(&self, round: u64) -> Result<(), Failure> {
+        spin("the other end's WRITE", || Ok(self.region.load_u64(LAST_WORD) == round))
+    }
+}
+
+/// Turns until `done`, within the time that a round may take.
+#[inline]
+fn spin(what: &str, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let mut begun = None;
+    loop {
+        for _ in 0..TURNS_PER_LOOK {
+            if done()? {
+                return Ok(());
+            }
+            hint::spin_loop();
+        }
+        if begun.get_or_insert_with(Instant::now).elapsed() > ROUND_TIMEOUT {
+            return Err(format!("{what} did not come within {ROUND_TIMEOUT:?}").into());
+        }
+    }
+}
+
+/// Nanoseconds of each one way.
+fn measure(device: &str, rounds: usize) -> Result<Vec<u64>, Failure> {
+    let (to_far, from_near) = channel();
+    let (to_near, from_far) = channel();
+    let last = (WARM_UP + rounds) as u64;
+    thread::scope(|scope| {
+        let far = scope.spawn(move || -> Result<(), Failure> {
+            let mut end = End::connect(device, &to_near, &from_near)?;
+            for round in 1..=last {
+                end.await_write(round)?;
+                end.write(round)?;
+            }
+            Ok(())
+        });
+        let near = || -> Result<Vec<u64>, Failure> {
+            let mut end = End::connect(device, &to_far, &from_far)?;
+            let clock = quanta::Clock::new();
+            let mut samples = Vec::with_capacity(rounds);
+            let mut posted = clock.raw();
+            for round in 1..=last {
+                end.write(round)?;
+                end.await_write(round)?;
+                let now = clock.raw();
+                if round > WARM_UP as u64 {
+                    samples.push(clock.delta_as_nanos(posted, now) / 2);
+                }
+                posted = now;
+            }
+            Ok(samples)
+        };
+        let near = near();
+        far.join().map_err(|_| "the other end panicked")??;
+        near
+    })
+}
+
+fn run() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (device, rounds) = match arguments.as_slice() {
+        [device] => (device, 1000),
+        [device, rounds] => (device, rounds.parse()?),
+        _ => return Err("usage: write_latency DEVICE [ROUNDS]".into()),
+    };
+    if rounds == 0 {
+        return Err("ROUNDS must be 1 or more".into());
+    }
+    let mut samples = measure(device, rounds)?;
+    samples.sort_unstable();
+    let micros = |at: usize| samples[at] as f64 / 1e3;
+    let last = samples.len() - 1;
+    println!(
+        "WRITE of {SIZE_BYTES} bytes on {device}, one way: min {:.2} us, typical {:.2} us, p99 {:.2} us",
+        micros(0),
+        micros(last / 2),
+        micros(last * 99 / 100)
+    );
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("write_latency: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
