@@ -34,7 +34,7 @@ enum Bench {
 
 #[derive(Args)]
 struct EchoOptions {
-    /// The device under the backend
+    /// The device under the backend: `shm`, or an RDMA device such as `rxe0`
     #[arg(long, default_value = "shm")]
     device: String,
     /// The backend under the stubs

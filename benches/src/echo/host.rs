@@ -10,8 +10,8 @@ use farcall::{RunningServer, Server};
 
 use super::service::{EchoServer, Parrot};
 
-/// What a server process prints when it can be connected to.
-const READY: &str = "ready";
+/// What a server process prints when it can be connected to; its address follows.
+const READY: &str = "ready ";
 
 /// A server that can be asked to rest, and be resumed.
 pub(super) enum Host {
@@ -28,6 +28,8 @@ pub(super) enum Host {
         child: Child,
         /// A byte ends its rest.
         input: ChildStdin,
+        /// Where it listens.
+        address: String,
     },
 }
 
@@ -50,13 +52,20 @@ impl Host {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("the server process has no pipes");
         };
-        let host = Self::Process { child, input };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).context("cannot hear the server process")?;
-        if line.trim() != READY {
+        let Some(address) = line.trim().strip_prefix(READY) else {
             bail!("the server process did not start; its error is above");
+        };
+        Ok(Self::Process { child, input, address: address.to_owned() })
+    }
+
+    /// Where clients find it: the port is known only now, if the system chose it.
+    pub(super) fn address(&self) -> &str {
+        match self {
+            Self::Thread { server, .. } => server.address(),
+            Self::Process { address, .. } => address,
         }
-        Ok(host)
     }
 
     /// Ends the rest that a call of `rest` began.
@@ -71,7 +80,7 @@ impl Host {
     pub(super) fn stop(self) -> Result<()> {
         match self {
             Self::Thread { server, .. } => stop(server)?,
-            Self::Process { mut child, input } => {
+            Self::Process { mut child, input, .. } => {
                 drop(input);
                 let status = child.wait().context("cannot wait for the server process")?;
                 if !status.success() {
@@ -86,7 +95,7 @@ impl Host {
 /// The whole life of a server process: serves until its standard input ends.
 pub fn serve(address: &str, core: usize) -> Result<()> {
     let (server, resume) = listen(address, core)?;
-    println!("{READY}");
+    println!("{READY}{}", server.address());
     for byte in io::stdin().lock().bytes() {
         byte.context("cannot read the standard input")?;
         resume.send(()).context("the server is gone")?;

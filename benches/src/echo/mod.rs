@@ -8,7 +8,7 @@ mod shape;
 use std::process;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use farcall::ConnectPoll;
 
@@ -67,15 +67,16 @@ pub fn run(options: &Options) -> Result<EchoReport> {
 
 fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     let [server_core, client_core] = options.cores;
-    let address = address(options)?;
+    let address = address(options);
     let clock = Clock::new();
     let mut host = match options.mode {
         Mode::Threads => Host::thread(&address, server_core)?,
         Mode::Processes => Host::process(&address, server_core)?,
     };
+    let address = host.address();
     cores::pin(client_core)?;
     let clients = (0..options.clients)
-        .map(|_| EchoPollClient::connect(&address))
+        .map(|_| EchoPollClient::connect(address))
         .collect::<Result<Vec<_>, _>>()
         .with_context(|| format!("cannot connect to {address}"))?;
     let mut load = Load::new(shape, options.window, clients, clock.clone());
@@ -96,14 +97,17 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     Ok(report(options, &totals, &bounce, &memcpy))
 }
 
-fn address(options: &Options) -> Result<String> {
-    if options.device != "shm" {
-        bail!("unknown device {:?}; farcall-bench can use: shm", options.device);
-    }
+/// Where the server is to listen. Both ends are on this machine: a network address only begins a
+/// connection, and the messages go over the device.
+fn address(options: &Options) -> String {
     // At least the default, so that a small window does not also mean few slots.
     let window = options.window.max(64);
-    let (id, backend) = (process::id(), &options.backend);
-    Ok(format!("shm://farcall-bench-{id}?backend={backend}&window={window}"))
+    let (device, backend) = (&options.device, &options.backend);
+    if device == "shm" {
+        let id = process::id();
+        return format!("shm://farcall-bench-{id}?backend={backend}&window={window}");
+    }
+    format!("rdma://127.0.0.1:0?device={device}&backend={backend}&window={window}")
 }
 
 fn report(options: &Options, totals: &Totals, bounce: &Bounce, memcpy: &Memcpy) -> EchoReport {
