@@ -54,6 +54,8 @@ enum Task {
     },
     /// All that needs the kernel's own RDMA, in virtual machines with Soft-RoCE
     Rdma,
+    /// The figures over Soft-RoCE, each beside `ib_write_lat` of the same boot
+    RdmaBench,
     /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and ends with its status
     RdmaVm(rdma_vm::Options),
     /// The book as HTML, in target/book (needs mdbook)
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),
         Task::Rdma => runner.step("rdma", rdma::rdma),
+        Task::RdmaBench => rdma::bench(),
         Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),
         Task::Book => runner.step("book", steps::book),
     };

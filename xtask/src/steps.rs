@@ -23,16 +23,15 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
+/// Once as most build it, and once with what the feature `ibverbs` adds.
 pub(crate) fn clippy() -> Result<()> {
-    run::run(cargo().args([
-        "clippy",
-        "--locked",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))
+    let packages: [&[&str]; 2] =
+        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"]];
+    packages.into_iter().try_for_each(|packages| {
+        let mut clippy = cargo();
+        clippy.args(["clippy", "--locked", "--all-targets"]).args(packages);
+        run::run(clippy.args(["--", "-D", "warnings"]))
+    })
 }
 
 pub(crate) fn doc() -> Result<()> {

@@ -1,7 +1,10 @@
 //! The step `rdma`: everything that needs verbs of the kernel, in virtual machines.
 
+mod bench;
 mod own_bounds;
 mod scripts;
+
+pub(crate) use bench::bench;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -45,17 +48,15 @@ pub(crate) fn rdma() -> Result<()> {
 
 impl Boot {
     fn options(&self) -> Options {
+        let script = format!(
+            "cat >/tmp/prelude <<'END OF PRELUDE'\n{PRELUDE}\nEND OF PRELUDE\n\
+             . /tmp/prelude\n{}\nexit $failures",
+            self.script
+        );
         Options {
-            nodes: self.nodes,
             power_cut: self.power_cut,
             power_back: self.power_back,
-            timeout: self.timeout,
-            release: false,
-            command: vec![format!(
-                "cat >/tmp/prelude <<'END OF PRELUDE'\n{PRELUDE}\nEND OF PRELUDE\n\
-                 . /tmp/prelude\n{}\nexit $failures",
-                self.script
-            )],
+            ..Options::script(self.nodes, self.timeout, script)
         }
     }
 }

@@ -11,7 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A status comes back, a machine that goes off is noticed, one that hangs is ended.
 pub(crate) fn check() -> Result<()> {
-    let status = rdma_vm::rdma_vm(&alone("exit 23", PATIENCE)).context("a command that fails")?;
+    let status = rdma_vm::rdma_vm(&Options::script(1, PATIENCE, "exit 23".into()))
+        .context("a command that fails")?;
     if status != 23 {
         bail!("a command that ends with status 23 ended with {status}");
     }
@@ -23,20 +24,9 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn refused(command: &str, timeout: Duration, with: &str) -> Result<()> {
-    match rdma_vm::rdma_vm(&alone(command, timeout)) {
+    match rdma_vm::rdma_vm(&Options::script(1, timeout, command.into())) {
         Ok(status) => bail!("`{command}` passed for a run that ended with status {status}"),
         Err(error) if error.to_string().contains(with) => Ok(()),
         Err(error) => Err(error.context(format!("`{command}` ended, but not as it should"))),
-    }
-}
-
-fn alone(command: &str, timeout: Duration) -> Options {
-    Options {
-        nodes: 1,
-        power_cut: None,
-        power_back: None,
-        timeout,
-        release: false,
-        command: vec![command.to_owned()],
     }
 }

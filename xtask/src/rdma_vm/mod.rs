@@ -21,7 +21,7 @@ mod run_folder;
 mod session;
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,8 +69,27 @@ pub(crate) struct Options {
     pub(crate) command: Vec<String>,
 }
 
+impl Options {
+    /// Runs `script`, with all else as by default.
+    pub(crate) fn script(nodes: u8, timeout: Duration, script: String) -> Options {
+        Options {
+            nodes,
+            power_cut: None,
+            power_back: None,
+            timeout,
+            release: false,
+            command: vec![script],
+        }
+    }
+}
+
 /// Boots, runs COMMAND, and returns its exit status: of several nodes, the largest.
 pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
+    rdma_vm_to(options, &mut io::stdout())
+}
+
+/// The same, with what COMMAND prints to `output`.
+pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8> {
     if options.power_cut.is_some() && options.nodes != 2 {
         bail!("--power-cut takes the power from node 1 of two: add --nodes 2");
     }
@@ -100,7 +119,7 @@ pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
         power_cut: options.power_cut,
         power_back: options.power_back,
     };
-    session::run(&plan, &token, &|life| blueprint.qemu(life), &mut io::stdout())
+    session::run(&plan, &token, &|life| blueprint.qemu(life), output)
 }
 
 /// The folder that keeps what is needed again.

@@ -32,6 +32,7 @@ const SOURCES: &[Source] = &[
     program("farcall-conformance-peer", "farcall-transports-conformance"),
     program("farcall-kv", "farcall-kv"),
     program("farcall-bench", "farcall-bench"),
+    Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example, starts: &[] },
 ];
 
 const fn program(name: &'static str, package: &'static str) -> Source {

@@ -1,0 +1,131 @@
+//! The figures over rxe: each beside `ib_write_lat` of the same boot, by turns, as a ratio.
+//!
+//! An emulated machine's absolute times say nothing, and change with what else the computer does; what
+//! was measured within the same second can be compared.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::PRELUDE;
+use crate::rdma_vm::{self, Options};
+
+/// Runs of each program in one boot.
+const ROUNDS: usize = 15;
+
+/// Some 2 s for each round, and the boot, with room for a busy computer.
+const TIMEOUT: Duration = Duration::from_secs(280);
+
+const SCRIPT: &str = include_str!("bench.sh");
+
+/// What a script's line begins with that gives a figure: then its name and microseconds.
+const MARK: &str = "figure ";
+
+/// A figure and what it may be at most, in units of one way of `ib_write_lat`.
+struct Goal {
+    name: &'static str,
+    what: &'static str,
+    one_ways: f64,
+    at_most: f64,
+}
+
+const YARDSTICK: &str = "ib_write_lat";
+
+const GOALS: &[Goal] = &[
+    Goal { name: "write_latency", what: "32 B WRITE through verbs", one_ways: 1.0, at_most: 1.03 },
+    Goal { name: "echo", what: "32 B echo through stubs, p50", one_ways: 2.0, at_most: 1.25 },
+];
+
+/// Measures, and prints a table.
+pub(crate) fn bench() -> Result<()> {
+    let script = format!("{PRELUDE}\nrounds={ROUNDS}\n{SCRIPT}");
+    let options = Options { release: true, ..Options::script(1, TIMEOUT, script) };
+    let mut output = Tee { kept: Vec::new() };
+    let status = rdma_vm::rdma_vm_to(&options, &mut output)?;
+    if status != 0 {
+        bail!("ended with status {status}");
+    }
+    let text = String::from_utf8_lossy(&output.kept);
+    let yardstick = figures(&text, YARDSTICK);
+    println!("one way of {YARDSTICK}: median {:.2} us", median(yardstick.clone())?);
+    println!(
+        "{:<30} {:>10} {:>8} {:>8} {:>8} {:>8}",
+        "", "median", "ratio", "least", "most", "goal"
+    );
+    for goal in GOALS {
+        let measured = figures(&text, goal.name);
+        if measured.len() != yardstick.len() {
+            bail!(
+                "{} figures of {}, {} of {YARDSTICK}",
+                measured.len(),
+                goal.name,
+                yardstick.len()
+            );
+        }
+        let ratios: Vec<f64> = measured
+            .iter()
+            .zip(&yardstick)
+            .map(|(micros, one_way)| micros / (goal.one_ways * one_way))
+            .collect();
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = ratios.iter().copied().fold(0.0, f64::max);
+        println!(
+            "{:<30} {:>7.2} us {:>8.3} {least:>8.3} {most:>8.3} {:>8.2}",
+            goal.what,
+            median(measured)?,
+            median(ratios)?,
+            goal.at_most
+        );
+    }
+    Ok(())
+}
+
+/// The microseconds that the lines of `name` give.
+fn figures(text: &str, name: &str) -> Vec<f64> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix(MARK)?.strip_prefix(name)?.trim().parse().ok())
+        .collect()
+}
+
+fn median(mut values: Vec<f64>) -> Result<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().context("nothing was measured")
+}
+
+/// Shows what is written, and keeps it.
+struct Tee {
+    kept: Vec<u8>,
+}
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes)?;
+        self.kept.extend_from_slice(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_by_their_name() -> Result<()> {
+        let text =
+            "figure echo 60.5\nnoise\nfigure ib_write_lat 20\nfigure echo 61\nfigure echo x\n";
+        assert_eq!(figures(text, "echo"), [60.5, 61.0]);
+        assert_eq!(figures(text, "ib_write_lat"), [20.0]);
+        assert_eq!(median(vec![3.0, 1.0, 2.0])?, 2.0);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_measured_is_an_error() {
+        assert!(median(figures("", "echo")).is_err());
+    }
+}
