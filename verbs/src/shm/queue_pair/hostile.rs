@@ -185,9 +185,9 @@ proptest! {
     /// for, or lose one of them; and another connection on the same completion queue does not notice.
     #[test]
     fn garbage_harms_only_its_own_connection(steps in vec(step(), 1..40)) {
-        let domain = Domain { context: Context::open().unwrap(), number: 1 };
-        let mut cq = CompletionQueue::new(1024, None).unwrap();
-        let peers_cq = CompletionQueue::new(1024, None).unwrap();
+        let domain = Domain { context: Context::open(false).unwrap(), number: 1 };
+        let mut cq = CompletionQueue::new(1024, None, false).unwrap();
+        let peers_cq = CompletionQueue::new(1024, None, false).unwrap();
         let (mut victim, mut bystander) = (queue_pair(&domain, &cq), queue_pair(&domain, &cq));
         let (mut hostile, mut honest) =
             (queue_pair(&domain, &peers_cq), queue_pair(&domain, &peers_cq));
