@@ -65,7 +65,8 @@ fn download(folder: &Path) -> Result<()> {
 /// The package with the kernel itself, which has its version in its name.
 fn newest() -> Option<String> {
     PACKAGES.iter().find_map(|package| {
-        let depends = run::output(command("apt-cache").args(["depends", package])).ok()?;
+        let depends =
+            run::output(command("apt-cache").args(["depends", package]).env("LC_ALL", "C")).ok()?;
         image_package(&depends)
     })
 }

@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 pub(crate) fn of(program: &Path) -> Result<Vec<String>> {
     let output = Command::new("ldd")
         .arg(program)
+        // "not found" in another language would pass for nothing.
+        .env("LC_ALL", "C")
         .output()
         .with_context(|| format!("cannot start `ldd {}`", program.display()))?;
     // Of a static program, `ldd` says that it is none of its own, and fails: there are no libraries.
