@@ -15,6 +15,7 @@ mod base;
 mod kernel;
 mod libraries;
 mod node;
+mod options;
 mod programs;
 mod protocol;
 mod run_folder;
@@ -23,65 +24,18 @@ mod session;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 
 use crate::{machine, run};
 use base::Base;
 use node::Blueprint;
+pub(crate) use options::Options;
 use programs::Profile;
 pub(crate) use programs::build_all as all_programs;
 use protocol::Token;
 use run_folder::RunFolder;
 use session::Plan;
-
-/// What `cargo xtask rdma-vm` is asked to do.
-#[derive(Args, Debug, Clone)]
-pub(crate) struct Options {
-    /// Virtual machines, joined by a virtual Ethernet; COMMAND runs on each, with FARCALL_NODE
-    /// (1 or 2) and FARCALL_PEER (the other's IP address) in its environment
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub(crate) nodes: u8,
-
-    /// Takes the power from node 1 so many seconds after both have booted; from then on only the
-    /// status of node 2 counts
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(crate) power_cut: Option<Duration>,
-
-    /// Gives the power back so many seconds after the cut: node 1 boots again and runs COMMAND again,
-    /// with FARCALL_BOOT=2 in its environment
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "power_cut")]
-    pub(crate) power_back: Option<Duration>,
-
-    /// Everything from power-on to the last status takes at most this long
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
-    pub(crate) timeout: Duration,
-
-    /// Carries programs built by the profile `release`, for figures; by default by the profile `vm`,
-    /// which builds in less time
-    #[arg(long)]
-    pub(crate) release: bool,
-
-    /// One word is run by `/bin/sh -c`, several are a program and its arguments
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<String>,
-}
-
-impl Options {
-    /// Runs `script`, with all else as by default.
-    pub(crate) fn script(nodes: u8, timeout: Duration, script: String) -> Options {
-        Options {
-            nodes,
-            power_cut: None,
-            power_back: None,
-            timeout,
-            release: false,
-            command: vec![script],
-        }
-    }
-}
 
 /// Boots, runs COMMAND, and returns its exit status: of several nodes, the largest.
 pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
@@ -90,9 +44,7 @@ pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
 
 /// The same, with what COMMAND prints to `output`.
 pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8> {
-    if options.power_cut.is_some() && options.nodes != 2 {
-        bail!("--power-cut takes the power from node 1 of two: add --nodes 2");
-    }
+    options.check()?;
     if std::env::consts::ARCH != "x86_64" {
         bail!(
             "rdma-vm boots the x86_64 kernel of Debian with this machine's libraries: run it there"
@@ -136,15 +88,3 @@ fn lock(kept: &Path) -> Result<File> {
     file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     Ok(file)
 }
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= LONGEST_SECONDS => {
-            Ok(Duration::from_secs_f64(seconds))
-        }
-        _ => Err(format!("a number of seconds, above 0 and up to {LONGEST_SECONDS}")),
-    }
-}
-
-/// A day: whoever wants more has mistyped.
-const LONGEST_SECONDS: f64 = 86_400.0;
