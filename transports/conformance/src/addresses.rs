@@ -3,10 +3,10 @@
 use std::{
     cell::Cell,
     io,
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::{
         linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener, UnixStream},
+        unix::net::{self, UnixListener, UnixStream},
     },
     path::PathBuf,
     process::Command,
@@ -18,13 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farcall_core::{BindError, IdlePolicy, RunningServer, Server};
+use farcall_core::{BindError, IdlePolicy, RunningServer, Server, transport::BindOptions};
 use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
     fixture::{Capabilities, Endpoint, Fixture, Served},
     hostile::{Ambush, BreakIn, Stream},
     inspect::Holdings,
+    patience::patient,
     ports,
     process::Peer,
     service::{Handlers, OtherServer, SuiteServer},
@@ -41,6 +42,8 @@ pub enum Placement {
     SameProcess,
     /// Each in a process of its own.
     OtherProcess,
+    /// Each in a process of its own, on the machine where [`process::serve`](crate::process::serve) listens.
+    OtherMachine(SocketAddr),
 }
 
 /// Servers and clients on this machine, at addresses made of a template.
@@ -69,7 +72,7 @@ impl AddressFixture {
         })
     }
 
-    /// Gives the program for other processes.
+    /// Gives the program for other processes: `PROGRAM peer TEMPLATE` must run [`process::main`](crate::process::main).
     pub fn peer(mut self, program: impl Into<PathBuf>) -> AddressFixture {
         self.peer = Some(program.into());
         self
@@ -87,6 +90,7 @@ impl Fixture for AddressFixture {
         Capabilities {
             threads: true,
             processes: self.peer.is_some(),
+            one_machine: !matches!(self.placement, Placement::OtherMachine(_)),
             intruders: true,
             gigabytes: std::env::var_os(GIGABYTES_VARIABLE).is_some(),
         }
@@ -131,12 +135,17 @@ impl Fixture for AddressFixture {
     fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
         match self.placement {
             Placement::SameProcess => Ok(Box::new(Local::start(address, setup)?)),
-            Placement::OtherProcess => self.serve_in_process(address, setup),
+            Placement::OtherProcess | Placement::OtherMachine(_) => {
+                self.serve_in_process(address, setup)
+            }
         }
     }
 
     fn serve_in_process(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
-        let mut peer = Peer::start(Fixture::peer(self));
+        let mut peer = match self.placement {
+            Placement::OtherMachine(daemon) => Peer::start_far(daemon, &self.template.to_string()),
+            _ => Peer::start(Fixture::peer(self)),
+        };
         peer.order(&format!("serve {address} {}", setup.to_words()));
         let answer = peer.answer();
         if answer == "listening" {
@@ -151,7 +160,7 @@ impl Fixture for AddressFixture {
     fn peer(&self) -> Command {
         let program = self.peer.as_ref().expect("a case that needs processes runs where they are");
         let mut command = Command::new(program);
-        command.arg(self.template.to_string());
+        command.args(["peer", &self.template.to_string()]);
         command
     }
 
@@ -164,12 +173,12 @@ impl Fixture for AddressFixture {
         let stream: Box<dyn Stream> = match address.place() {
             Place::Shm { name } => {
                 let stream = UnixStream::connect_addr(&socket(name)?).ok()?;
-                stream.set_read_timeout(Some(HANDSHAKE_BOUND)).ok()?;
+                stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND))).ok()?;
                 Box::new(stream)
             }
             Place::Rdma(NetworkPlace { host, port, .. }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).ok()?;
-                stream.set_read_timeout(Some(HANDSHAKE_BOUND)).ok()?;
+                stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND))).ok()?;
                 Box::new(stream)
             }
         };
@@ -183,7 +192,7 @@ impl Fixture for AddressFixture {
                 let listener = UnixListener::bind_addr(&socket(name)?).ok()?;
                 Box::new(move || {
                     let (stream, _) = listener.accept()?;
-                    stream.set_read_timeout(Some(HANDSHAKE_BOUND))?;
+                    stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND)))?;
                     Ok(Box::new(stream))
                 })
             }
@@ -191,7 +200,7 @@ impl Fixture for AddressFixture {
                 let listener = TcpListener::bind((host.as_str(), *port)).ok()?;
                 Box::new(move || {
                     let (stream, _) = listener.accept()?;
-                    stream.set_read_timeout(Some(HANDSHAKE_BOUND))?;
+                    stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND)))?;
                     Ok(Box::new(stream))
                 })
             }
@@ -222,18 +231,9 @@ impl Fixture for AddressFixture {
 const HANDSHAKE_BOUND: Duration = Duration::from_secs(10);
 
 /// The Unix socket of the handshake for a name.
-fn socket(name: &str) -> Option<SocketAddr> {
+fn socket(name: &str) -> Option<net::SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
-    SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
-}
-
-/// The fixture that [`AddressFixture::peer`]'s program was started with.
-///
-/// # Panics
-/// The arguments are not those that it is started with.
-pub fn fixture_of_arguments(mut arguments: impl Iterator<Item = String>) -> AddressFixture {
-    let template = arguments.next().expect("the program is given a template for addresses");
-    AddressFixture::new(&template).unwrap_or_else(|error| panic!("{template}: {error}"))
+    net::SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
 }
 
 /// A server of this process.
@@ -256,6 +256,11 @@ impl Local {
         if setup.other {
             builder = builder.service(OtherServer::from(handlers.clone()));
         }
+        builder = builder.bind_options({
+            let mut options = BindOptions::default();
+            options.handshake_timeout = patient(options.handshake_timeout);
+            options
+        });
         if let Some(clients) = setup.max_clients {
             builder = builder.max_clients(clients);
         }
@@ -287,7 +292,7 @@ impl Served for Local {
         self.ending.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    fn holdings(&self) -> Option<Holdings> {
+    fn holdings(&mut self) -> Option<Holdings> {
         None // Its process is the test's own.
     }
 
@@ -324,8 +329,11 @@ impl Served for Remote {
         self.ended
     }
 
-    fn holdings(&self) -> Option<Holdings> {
-        Holdings::of(self.peer.pid()).ok()
+    fn holdings(&mut self) -> Option<Holdings> {
+        match self.peer.is_near() {
+            true => Holdings::of(self.peer.pid()).ok(),
+            false => Holdings::parse(&self.peer.ask("holdings", "holdings")),
+        }
     }
 
     fn kill(mut self: Box<Self>) {

@@ -25,6 +25,8 @@ pub struct Capabilities {
     pub threads: bool,
     /// Processes can be started and killed.
     pub processes: bool,
+    /// The processes of servers run on this machine.
+    pub one_machine: bool,
     /// [`break_in`](Fixture::break_in) and [`ambush`](Fixture::ambush) know a way.
     pub intruders: bool,
     /// Room for messages of 1 GiB, and time for them.
@@ -90,7 +92,7 @@ pub trait Served: Send {
     fn has_ended(&mut self) -> bool;
 
     /// What the server's process holds, if that process is the server's alone.
-    fn holdings(&self) -> Option<Holdings>;
+    fn holdings(&mut self) -> Option<Holdings>;
 
     /// Ends it with no warning, as SIGKILL does.
     fn kill(self: Box<Self>);

@@ -28,6 +28,18 @@ impl Holdings {
         })
     }
 
+    /// Those that a process on another machine has said.
+    pub(crate) fn parse(words: &str) -> Option<Holdings> {
+        let mut numbers = words.split_whitespace().map(|word| word.parse().ok());
+        let mut next = || numbers.next().flatten();
+        Some(Holdings { descriptors: next()?, shared_mappings: next()?, threads: next()? })
+    }
+
+    /// What [`parse`](Holdings::parse) reads.
+    pub(crate) fn to_words(self) -> String {
+        format!("{} {} {}", self.descriptors, self.shared_mappings, self.threads)
+    }
+
     /// Is nothing of this more than in `before`?
     pub fn within(&self, before: &Holdings) -> bool {
         self.descriptors <= before.descriptors

@@ -22,6 +22,7 @@ mod gates;
 pub mod hostile;
 pub mod inspect;
 mod list;
+mod patience;
 pub mod pattern;
 pub mod ports;
 pub mod process;
@@ -32,6 +33,7 @@ pub mod world;
 
 pub use fixture::{Capabilities, Fixture, Served};
 pub use list::CASES;
-pub use runner::{Case, Need, Outcome, assert_passes, run, run_all};
+pub use patience::{PATIENCE_VARIABLE, patient};
+pub use runner::{Case, Need, Outcome, Tally, assert_passes, run, run_all};
 pub use setup::Setup;
 pub use world::World;

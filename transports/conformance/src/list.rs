@@ -87,11 +87,11 @@ macro_rules! for_each_case {
                 Processes a_killed_client_frees_its_calls
                 Processes clients_killed_in_large_transfers_leave_nothing
                 Processes a_stopped_client_stalls_nobody
-                Processes a_stopped_server_makes_calls_late_only
+                OneMachine a_stopped_server_makes_calls_late_only
                 Processes clients_give_back_what_they_held
             }
             idle {
-                Threads an_idle_server_sleeps_and_wakes
+                OneMachine an_idle_server_sleeps_and_wakes
                 Nothing a_sleeping_server_wakes_for_every_call
                 Nothing a_sleeping_server_wakes_for_its_tasks
                 Threads a_sleeping_client_wakes
@@ -130,14 +130,14 @@ macro_rules! for_each_case {
                 WriteImm broken_handshakes
             }
             hostile_servers {
-                WriteImm answers_that_nobody_waits_for
-                WriteImm an_answer_longer_than_its_slot
-                WriteImm an_answer_without_a_status
-                WriteImm forged_leases
-                WriteImm forged_grants
-                WriteImm a_refusal_of_an_announcement_arrives
-                WriteImm a_silent_server_that_goes
-                WriteImm broken_handshakes
+                FalseServer answers_that_nobody_waits_for
+                FalseServer an_answer_longer_than_its_slot
+                FalseServer an_answer_without_a_status
+                FalseServer forged_leases
+                FalseServer forged_grants
+                FalseServer a_refusal_of_an_announcement_arrives
+                FalseServer a_silent_server_that_goes
+                FalseServer broken_handshakes
             }
             counting {
                 Nothing calls_are_counted_by_method_and_outcome
@@ -145,7 +145,7 @@ macro_rules! for_each_case {
             crowds {
                 Nothing clients_64_in_turns
                 Nothing more_clients_than_the_server_takes_are_refused
-                Processes a_server_out_of_descriptors_goes_on
+                OneMachine a_server_out_of_descriptors_goes_on
                 Threads clients_64_on_threads
                 Processes clients_64_in_processes
             }

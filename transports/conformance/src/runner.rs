@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{fixture::Fixture, list::CASES, world::World};
+use crate::{fixture::Fixture, list::CASES, patience::patient, world::World};
 
 /// The longest that one case may take, whatever it waits for.
 const CASE_BOUND: Duration = Duration::from_secs(240);
@@ -24,10 +24,29 @@ pub enum Need {
     Threads,
     /// Processes that can be started and killed.
     Processes,
+    /// Processes of servers that can be looked at and signalled: they run on this machine.
+    OneMachine,
     /// Room for messages of 1 GiB.
     Gigabytes,
-    /// The backend `write_imm`, at a place where the suite knows a way past its clients and servers.
+    /// The backend `write_imm`, at a place where the suite knows a way past its clients.
     WriteImm,
+    /// The backend `write_imm`, at a place where the suite can be a false server.
+    FalseServer,
+}
+
+impl Need {
+    /// Why a case that needs it is skipped.
+    fn lacking(self) -> &'static str {
+        match self {
+            Need::Nothing => "it needs nothing",
+            Need::Threads => "it needs threads, and time that passes by itself",
+            Need::Processes => "it needs processes that can be started and killed",
+            Need::OneMachine => "it needs servers in processes of this machine",
+            Need::Gigabytes => "it takes gigabytes; FARCALL_CONFORMANCE_GIGABYTES=1 lets it run",
+            Need::WriteImm => "it knows its way only past clients of write_imm",
+            Need::FalseServer => "it needs false servers of write_imm on this machine",
+        }
+    }
 }
 
 /// One thing that every backend must do.
@@ -58,9 +77,9 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Passed => write!(f, "ok"),
-            Outcome::Skipped(need) => write!(f, "skipped: there is no {need:?} here"),
+            Outcome::Skipped(need) => write!(f, "skipped: {}", need.lacking()),
             Outcome::Failed(why) => write!(f, "FAILED: {why}"),
-            Outcome::Hangs => write!(f, "HANGS: not ended within {CASE_BOUND:?}"),
+            Outcome::Hangs => write!(f, "HANGS: not ended within {:?}", patient(CASE_BOUND)),
         }
     }
 }
@@ -80,8 +99,10 @@ pub fn run(fixture: &Arc<dyn Fixture>, case: &Case) -> Outcome {
         Need::Nothing => true,
         Need::Threads => can.threads,
         Need::Processes => can.processes,
+        Need::OneMachine => can.threads && can.processes && can.one_machine,
         Need::Gigabytes => can.gigabytes,
         Need::WriteImm => can.intruders && fixture.backend() == "write_imm",
+        Need::FalseServer => can.intruders && can.one_machine && fixture.backend() == "write_imm",
     };
     if !has {
         return Outcome::Skipped(case.need);
@@ -100,7 +121,7 @@ pub fn run(fixture: &Arc<dyn Fixture>, case: &Case) -> Outcome {
     let (send, ended) = mpsc::channel();
     let thread = thread::Builder::new().name(case.name.to_owned());
     match thread.spawn(move || send.send(execute())) {
-        Ok(_) => ended.recv_timeout(CASE_BOUND).unwrap_or(Outcome::Hangs),
+        Ok(_) => ended.recv_timeout(patient(CASE_BOUND)).unwrap_or(Outcome::Hangs),
         Err(error) => Outcome::Failed(format!("no thread for the case: {error}")),
     }
 }
@@ -118,16 +139,37 @@ pub fn assert_passes(fixture: &Arc<dyn Fixture>, name: &str) {
     }
 }
 
-/// Runs every case whose name contains `filter`, one after the other, and writes one line for each; gives how many
-/// did not hold.
-pub fn run_all(fixture: &Arc<dyn Fixture>, filter: &str, mut out: impl Write) -> usize {
-    let mut failures = 0;
+/// How many cases ended in which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// They hold.
+    pub passed: usize,
+    /// They do not, or have not ended.
+    pub failed: usize,
+    /// The place does not have what they need.
+    pub skipped: usize,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// Runs every case whose name contains `filter`, one after the other, and writes one line for each.
+pub fn run_all(fixture: &Arc<dyn Fixture>, filter: &str, mut out: impl Write) -> Tally {
+    let mut tally = Tally::default();
     for case in CASES.iter().filter(|case| case.name.contains(filter)) {
         let start = Instant::now();
         let outcome = run(fixture, case);
-        failures += usize::from(matches!(outcome, Outcome::Failed(_) | Outcome::Hangs));
+        match outcome {
+            Outcome::Passed => tally.passed += 1,
+            Outcome::Skipped(_) => tally.skipped += 1,
+            Outcome::Failed(_) | Outcome::Hangs => tally.failed += 1,
+        }
         // A report that cannot be written changes no outcome.
         let _ = writeln!(out, "{}: {outcome} ({:.2?})", case.name, start.elapsed());
+        let _ = out.flush();
     }
-    failures
+    tally
 }

@@ -20,13 +20,14 @@ use crate::{
     fixture::{Capabilities, Endpoint, Fixture, Served},
     hostile::{Ambush, BreakIn},
     inspect::Holdings,
+    patience::patient,
     pattern,
     process::Peer,
     service::{SuiteClient, SuiteError, SuitePollClient},
     setup::Setup,
 };
 
-/// The bound on every wait of a case, and on every call that is given no shorter deadline.
+/// The bound on every wait of a case, and on every call that is given no shorter deadline, on a usual machine.
 pub const BOUND: Duration = Duration::from_secs(20);
 
 /// The world of one case. A clone of the reference may go to any thread of the case.
@@ -39,7 +40,7 @@ pub struct World<'f> {
 impl<'f> World<'f> {
     /// A world of that fixture.
     pub fn new(fixture: &'f dyn Fixture) -> World<'f> {
-        World { fixture, bound: BOUND }
+        World { fixture, bound: patient(BOUND) }
     }
 
     /// The same world with another bound on every wait and call.
@@ -186,7 +187,7 @@ impl World<'_> {
     /// A client whose waiting calls sleep at once.
     #[track_caller]
     pub fn sleepy_client(&self, server: &Server) -> SuitePollClient {
-        let options = ConnectionOptions::default().deadline(self.bound).idle(IdlePolicy::PARK);
+        let options = self.options().idle(IdlePolicy::PARK);
         match self.dial(&server.address, &options) {
             Ok(client) => client,
             Err(error) => panic!("connect to {}: {error}", server.address),
@@ -195,7 +196,9 @@ impl World<'_> {
 
     /// A client of the suite's service for any thread and executor.
     #[track_caller]
-    pub fn channel(&self, server: &Server, options: ChannelOptions) -> SuiteClient {
+    pub fn channel(&self, server: &Server, mut options: ChannelOptions) -> SuiteClient {
+        options.dial.timeout = patient(options.dial.timeout);
+        options.deadline = patient(options.deadline);
         let endpoint: Arc<dyn Dial> = match self.parse(&server.address) {
             Ok(endpoint) => Arc::from(endpoint as Box<dyn Dial>),
             Err(error) => panic!("{}: {error}", server.address),
@@ -219,10 +222,17 @@ impl World<'_> {
         }
     }
 
+    fn options(&self) -> ConnectionOptions {
+        let usual = ConnectionOptions::default();
+        let dial = usual.dial.clone();
+        let timeout = patient(dial.timeout);
+        usual.deadline(self.bound).dial(dial.timeout(timeout))
+    }
+
     /// A client of any service, or why not.
     #[track_caller]
     pub fn try_connect<P: PollClient>(&self, address: &str) -> Result<P, ConnectError> {
-        self.dial(address, &ConnectionOptions::default().deadline(self.bound))
+        self.dial(address, &self.options())
     }
 
     /// A client of any service, or why not, with a bound on the handshake.
@@ -233,7 +243,7 @@ impl World<'_> {
         bound: Duration,
     ) -> Result<P, ConnectError> {
         let dial = DialOptions::default().timeout(bound);
-        self.dial(address, &ConnectionOptions::default().deadline(self.bound).dial(dial))
+        self.dial(address, &self.options().dial(dial))
     }
 
     #[track_caller]

@@ -10,7 +10,7 @@ use farcall_transports_conformance::{
 fn fixture(placement: Placement) -> Arc<dyn Fixture> {
     let fixture = AddressFixture::new("shm://conformance?backend=write_imm")
         .expect("an address")
-        .peer(env!("CARGO_BIN_EXE_farcall-conformance-peer"))
+        .peer(env!("CARGO_BIN_EXE_backend-conformance"))
         .placement(placement);
     Arc::new(fixture)
 }

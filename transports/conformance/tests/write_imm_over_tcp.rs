@@ -8,7 +8,7 @@ use farcall_transports_conformance::{Fixture, addresses::AddressFixture};
 fn fixture() -> Arc<dyn Fixture> {
     let fixture = AddressFixture::new("rdma://127.0.0.1:0?backend=write_imm&device=shm-plain")
         .expect("an address")
-        .peer(env!("CARGO_BIN_EXE_farcall-conformance-peer"));
+        .peer(env!("CARGO_BIN_EXE_backend-conformance"));
     Arc::new(fixture)
 }
 

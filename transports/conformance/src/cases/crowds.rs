@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use farcall_core::ConnectError;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::{pattern, service::SuitePollClient, setup::Setup, world::World};
+use crate::{patient, pattern, service::SuitePollClient, setup::Setup, world::World};
 
 /// Calls of each client of a crowd.
 const CALLS: u64 = 150;
@@ -110,7 +110,7 @@ pub fn a_server_out_of_descriptors_goes_on(world: &World) {
     let mut refusals = 0;
     for spare in [0, 1, 2, 3, 4, 6, 8] {
         limit(Some(held + spare));
-        let soon = Duration::from_millis(300);
+        let soon = patient(Duration::from_millis(300));
         let message = pattern::make(spare, 3_000);
         match world.try_connect_within::<SuitePollClient>(&server.address, soon) {
             Err(_) => refusals += 1,
@@ -123,7 +123,7 @@ pub fn a_server_out_of_descriptors_goes_on(world: &World) {
         pattern::assert_is(spare, message.len(), &echoed);
         limit(usual.current);
         let mut late: SuitePollClient = world.until("newcomers are welcome again", || {
-            world.try_connect_within(&server.address, Duration::from_secs(1)).ok()
+            world.try_connect_within(&server.address, patient(Duration::from_secs(1))).ok()
         });
         assert_eq!(world.call(&mut late, |c| c.start_held(1)), Ok(0));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farcall_core::{BindError, CallError, RpcError};
 
 use crate::{
-    pattern,
+    patient, pattern,
     service::{DESCRIBE, ECHO, SuiteError},
     setup::Setup,
     world::World,
@@ -124,7 +124,7 @@ pub fn a_message_above_the_memory_stalls_nobody(world: &World) {
     let mut client = world.client(&server);
     let mut other = world.client(&server);
     let message = pattern::make(1, 32 << 20);
-    let soon = Duration::from_secs(2);
+    let soon = patient(Duration::from_secs(2));
     let request = world.call_within(&mut client, soon, |c| match c.start_echo(&message) {
         // Room will never come: this is no backpressure.
         Err(RpcError::Overloaded(_)) => Err(RpcError::Cancelled),

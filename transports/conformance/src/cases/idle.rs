@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use farcall_core::{PollClient, RpcError};
 
-use crate::{inspect::thread_cpu_time, pattern, setup::Setup, world::World};
+use crate::{inspect::thread_cpu_time, patient, pattern, setup::Setup, world::World};
 
 /// How long an idle server is watched.
 const WATCHED: Duration = Duration::from_millis(800);
@@ -19,13 +19,14 @@ pub fn an_idle_server_sleeps_and_wakes(world: &World) {
     // The configured spin ends some time after the last call: its end is seen, not slept for.
     world.until("the server's thread has come to rest", || {
         let before = burnt();
-        thread::sleep(Duration::from_millis(20));
-        (burnt() - before < Duration::from_millis(1)).then_some(())
+        thread::sleep(patient(Duration::from_millis(20)));
+        (burnt() - before < patient(Duration::from_millis(1))).then_some(())
     });
     let before = burnt();
-    thread::sleep(WATCHED);
+    let watched = patient(WATCHED);
+    thread::sleep(watched);
     let used = burnt() - before;
-    assert!(used < WATCHED / 100, "an idle server has used {used:?} of {WATCHED:?}");
+    assert!(used < watched / 100, "an idle server has used {used:?} of {watched:?}");
     for client in &mut clients {
         let echoed = world.call(client, |c| c.start_echo(b"awake?")).expect("echo");
         assert_eq!(echoed, b"awake?");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{pattern, setup::Setup, world::World};
+use crate::{patient, pattern, setup::Setup, world::World};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -58,7 +58,7 @@ pub fn a_message_of_64_mib_passes(world: &World) {
 
 /// 1 GiB there, and back.
 pub fn a_message_of_1_gib_passes(world: &World) {
-    let world = &world.with_bound(Duration::from_secs(100));
+    let world = &world.with_bound(patient(Duration::from_secs(100)));
     let len = 1024 * MIB;
     let server = world.serve(Setup::default().max_message(len as u64 + 4096));
     let mut client = world.client(&server);

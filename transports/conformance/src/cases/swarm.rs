@@ -5,7 +5,7 @@ use std::{collections::HashMap, env, time::Duration};
 
 use farcall_core::{PendingCall, PollClient, RpcError};
 
-use crate::{dice::Dice, pattern, service::SuitePollClient, setup::Setup, world::World};
+use crate::{dice::Dice, patient, pattern, service::SuitePollClient, setup::Setup, world::World};
 
 /// Set to a range such as `100..200`, makes the seeds to run; a few otherwise.
 pub const SEEDS_VARIABLE: &str = "FARCALL_CONFORMANCE_SEEDS";
@@ -105,7 +105,7 @@ impl Swarm<'_> {
             Err(other) => panic!("{other:?}"),
         }
         if late {
-            client.connection().set_deadline(crate::world::BOUND);
+            client.connection().set_deadline(patient(crate::world::BOUND));
         }
     }
 

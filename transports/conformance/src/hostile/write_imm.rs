@@ -16,6 +16,7 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 
 use super::{Ambush, BreakIn, Stream, receive};
+use crate::patience::patient;
 
 /// Kinds of messages.
 pub mod kind {
@@ -49,6 +50,9 @@ pub mod op {
 
 /// Bytes that can be written at once.
 const SCRATCH_BYTES: usize = 1 << 20;
+
+/// Work requests of each kind that may be outstanding.
+const DEPTH: usize = 4096;
 
 /// The id of this end's work requests; receives have small ones.
 const OUR_ID: u64 = u64::MAX;
@@ -124,16 +128,17 @@ impl Port {
     /// A queue pair with receives, and slots for the other end.
     pub fn open(device: &Device, terms: &Terms) -> Port {
         let pd = device.alloc_pd().expect("a protection domain");
-        let cq = device.create_cq(16 << 10, None).expect("a completion queue");
+        let cq = device.create_cq(2 * DEPTH, None).expect("a completion queue");
         let slots = pd
             .alloc_shared((terms.window * stride(terms.slot)) as usize, Access::REMOTE_WRITE)
             .expect("slots");
         let scratch = pd.alloc_shared(SCRATCH_BYTES, Access::empty()).expect("scratch");
         let handle = cq.handle();
-        let config =
-            QueuePairConfig::new(QpType::Rc, &handle, &handle).max_send_wr(4096).max_recv_wr(4096);
+        let config = QueuePairConfig::new(QpType::Rc, &handle, &handle)
+            .max_send_wr(DEPTH)
+            .max_recv_wr(DEPTH);
         let mut qp = pd.create_qp(config).expect("a queue pair");
-        qp.post_recvs(0..4096).expect("receives");
+        qp.post_recvs(0..DEPTH as u64).expect("receives");
         Port { qp, cq, slots, scratch, device: device.clone() }
     }
 
@@ -153,7 +158,7 @@ impl Port {
     ) -> End {
         let setup: EndSetup = of_bytes(setup);
         let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
-        let options = ConnectOptions::default().setup_timeout(Duration::from_secs(5));
+        let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
         self.qp.connect(&endpoint, &options).expect("connect");
         let Port { qp, cq, slots, scratch, device } = self;
         End {
@@ -268,7 +273,7 @@ impl End {
             self.broken = true;
             return false;
         }
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + patient(Duration::from_secs(10));
         while Instant::now() < end {
             match self.poll(OUR_ID) {
                 Some(Status::Success) => return true,
@@ -325,7 +330,7 @@ impl End {
     /// The next immediate that the other end has sent, with the message it came with; nothing if the connection is
     /// over, or after a second.
     pub fn next_message(&mut self) -> Option<(u32, Vec<u8>)> {
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + patient(Duration::from_secs(1));
         loop {
             if let Some(message) = self.received.pop_front() {
                 return Some(message);
@@ -340,7 +345,7 @@ impl End {
 
     /// Has the other end ended the connection? Waits for it, at most ten seconds.
     pub fn is_dropped(&mut self) -> bool {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + patient(Duration::from_secs(10));
         while Instant::now() < end {
             let _ = self.poll(NO_ID);
             if self.broken || !self.raw_quietly() {

@@ -1,13 +1,15 @@
 //! The driven side: a process that reads orders line by line and answers each with a line.
 //!
-//! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
+//! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `holdings`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
 //! `visit ADDRESS TIMES`, `mourn`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`. Both: `quit`.
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
 use farcall_core::{BindError, PollClient};
 
-use crate::{Fixture, Setup, World, fixture::Served, pattern, service::SuitePollClient};
+use crate::{
+    Fixture, Setup, World, fixture::Served, inspect::Holdings, pattern, service::SuitePollClient,
+};
 
 /// What the process has made by order.
 struct Driven<'f> {
@@ -58,6 +60,10 @@ impl Driven<'_> {
                 "opened".to_owned()
             }
             "metrics" => format!("metrics {:?}", self.server().metrics()),
+            "holdings" => match Holdings::of(std::process::id()) {
+                Ok(holdings) => format!("holdings {}", holdings.to_words()),
+                Err(error) => format!("failed: {error}"),
+            },
             "shutdown" => {
                 self.server().begin_shutdown();
                 "ending".to_owned()

@@ -1,12 +1,16 @@
 //! The driving side: starts a process of the suite, tells it what to do, and bounds every answer.
 
 use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use super::far::FarProcess;
+use crate::patience::patient;
 
 /// The longest that a peer may take for one answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(30);
@@ -14,10 +18,24 @@ const ANSWER_BOUND: Duration = Duration::from_secs(30);
 /// A process of the suite. Dropping it kills the process and waits for its end.
 #[derive(Debug)]
 pub struct Peer {
-    child: Child,
-    orders: ChildStdin,
+    end: End,
+    orders: Orders,
     answers: Receiver<String>,
     command: String,
+}
+
+/// How the process is ended.
+#[derive(Debug)]
+enum End {
+    Child(Child),
+    Far(FarProcess),
+}
+
+/// Where its orders go.
+#[derive(Debug)]
+enum Orders {
+    Pipe(std::process::ChildStdin),
+    Network(TcpStream),
 }
 
 impl Peer {
@@ -31,40 +49,53 @@ impl Peer {
             .spawn()
             .unwrap_or_else(|error| panic!("start {shown}: {error}"));
         let orders = child.stdin.take().expect("stdin is piped");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let (send, answers) = channel();
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Peer { child, orders, answers, command: shown }
+        let answers = lines(child.stdout.take().expect("stdout is piped"));
+        Peer { end: End::Child(child), orders: Orders::Pipe(orders), answers, command: shown }
     }
 
-    /// The process's id.
+    /// Starts one on the machine where [`serve`](super::serve) listens.
+    #[track_caller]
+    pub fn start_far(daemon: SocketAddr, template: &str) -> Peer {
+        let command = format!("a process at {daemon}");
+        let (process, stream) = FarProcess::start(daemon, template)
+            .unwrap_or_else(|error| panic!("start {command}: {error}"));
+        let answers = stream.try_clone().unwrap_or_else(|error| panic!("{command}: {error}"));
+        let (end, orders) = (End::Far(process), Orders::Network(stream));
+        Peer { end, orders, answers: lines(answers), command }
+    }
+
+    /// The process's id, on its machine.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.end {
+            End::Child(child) => child.id(),
+            End::Far(process) => process.pid,
+        }
+    }
+
+    /// Does it run on this machine?
+    pub fn is_near(&self) -> bool {
+        matches!(self.end, End::Child(_))
     }
 
     /// Sends one order, without waiting for its answer.
     #[track_caller]
     pub fn order(&mut self, order: &str) {
-        self.orders
-            .write_all(format!("{order}\n").as_bytes())
-            .and_then(|()| self.orders.flush())
-            .unwrap_or_else(|error| panic!("order {order:?} to {}: {error}", self.command));
+        let line = format!("{order}\n");
+        let sent = match &mut self.orders {
+            Orders::Pipe(orders) => orders.write_all(line.as_bytes()),
+            Orders::Network(orders) => orders.write_all(line.as_bytes()),
+        };
+        sent.unwrap_or_else(|error| panic!("order {order:?} to {}: {error}", self.command));
     }
 
     /// The next answer.
     #[track_caller]
     pub fn answer(&mut self) -> String {
-        match self.answers.recv_timeout(ANSWER_BOUND) {
+        match self.answers.recv_timeout(patient(ANSWER_BOUND)) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("no answer in time from {}", self.command),
             Err(RecvTimeoutError::Disconnected) => {
-                panic!("{} ended instead of answering: {:?}", self.command, self.child.wait())
+                panic!("{} ended instead of answering", self.command)
             }
         }
     }
@@ -86,31 +117,55 @@ impl Peer {
         }
     }
 
-    /// Kills the process with SIGKILL and waits until it is gone.
-    pub fn kill(&mut self) {
-        // Both fail only when the process has already been waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Lets the process end by closing its input; asserts that it ends well, and in time.
+    /// Lets the process end by itself; asserts that it ends well, and in time.
     #[track_caller]
     pub fn finish(mut self) {
         self.order("quit");
-        let end = Instant::now() + ANSWER_BOUND;
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < end => thread::yield_now(),
-                other => panic!("{} does not end: {other:?}", self.command),
-            }
-        };
-        assert!(status.success(), "{} ended with {status}", self.command);
+        match self.answers.recv_timeout(patient(ANSWER_BOUND)) {
+            Err(RecvTimeoutError::Disconnected) => {}
+            other => panic!("{} does not end: {other:?}", self.command),
+        }
+        if let End::Child(child) = &mut self.end {
+            let status = child.wait();
+            assert!(status.as_ref().is_ok_and(|s| s.success()), "{}: {status:?}", self.command);
+        }
     }
+
+    /// Kills the process with SIGKILL and waits until it is gone.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        if let Err(error) = self.try_kill() {
+            panic!("kill {}: {error}", self.command);
+        }
+    }
+
+    fn try_kill(&mut self) -> std::io::Result<()> {
+        match &mut self.end {
+            End::Child(child) => child.kill().and_then(|()| child.wait().map(drop)),
+            End::Far(process) => process.kill(),
+        }
+    }
+}
+
+/// The lines that come, as they come.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, answers) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    answers
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.kill();
+        // A process that cannot be killed ends when it hears nothing more.
+        let _ = self.try_kill();
+        if let Orders::Network(orders) = &self.orders {
+            let _ = orders.shutdown(Shutdown::Both);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 mod driven;
 mod driver;
+mod far;
 
 pub use driven::main;
 pub use driver::Peer;
+pub use far::serve;

@@ -1,0 +1,90 @@
+//! Runs the backend conformance suite from the command line, where no test harness is at hand, and is the other
+//! processes and machines of the suite.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use farcall_transports_conformance::addresses::{AddressFixture, Placement};
+use farcall_transports_conformance::{CASES, Fixture, process, run_all};
+
+const USAGE: &str = "\
+usage: backend-conformance list
+       backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]
+       backend-conformance serve ADDRESS:PORT
+
+`run` plays every case whose name contains FILTER over addresses like TEMPLATE, such as
+shm://suite or rdma://10.0.0.1:0?device=rxe0, whose name or port it varies. Servers are threads of
+this process, or processes of their own, or processes of the machine where `serve` listens at
+ADDRESS:PORT. It exits with 0 only if every case passed or was skipped, which says why.
+
+`serve` starts a server for whoever can reach it: only in a network that you trust.
+
+FARCALL_CONFORMANCE_PATIENCE=20 makes every bound in time 20 times as long, for slow machines;
+FARCALL_CONFORMANCE_GIGABYTES=1 lets the cases with messages of 1 GiB run.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["list"] => {
+            CASES.iter().for_each(|case| println!("{}", case.name));
+            ExitCode::SUCCESS
+        }
+        ["run", template] => run(template, "threads", ""),
+        ["run", template, servers] => run(template, servers, ""),
+        ["run", template, servers, filter] => run(template, servers, filter),
+        ["serve", address] => serve(address),
+        ["peer", template] => match AddressFixture::new(template) {
+            Ok(fixture) => {
+                process::main(&fixture);
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(&format!("{template}: {error}")),
+        },
+        _ => failed(USAGE),
+    }
+}
+
+fn run(template: &str, servers: &str, filter: &str) -> ExitCode {
+    let placement = match servers {
+        "threads" => Placement::SameProcess,
+        "processes" => Placement::OtherProcess,
+        address => match address.parse::<SocketAddr>() {
+            Ok(address) => Placement::OtherMachine(address),
+            Err(_) => return failed(USAGE),
+        },
+    };
+    let fixture = match AddressFixture::new(template) {
+        Ok(fixture) => fixture.placement(placement),
+        Err(error) => return failed(&format!("{template}: {error}")),
+    };
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return failed(&format!("cannot find this program: {error}")),
+    };
+    if !CASES.iter().any(|case| case.name.contains(filter)) {
+        return failed(&format!("no case's name contains {filter:?}; see `list`"));
+    }
+    let fixture: Arc<dyn Fixture> = Arc::new(fixture.peer(program));
+    let tally = run_all(&fixture, filter, std::io::stdout());
+    println!("{template}, servers in {servers}: {tally}");
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(address: &str) -> ExitCode {
+    let served = std::env::current_exe().and_then(|program| {
+        let listener = TcpListener::bind(address)?;
+        println!("ready at {}", listener.local_addr()?);
+        process::serve(&listener, &program)
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&format!("cannot serve on {address}: {error}")),
+    }
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::from(2)
+}
