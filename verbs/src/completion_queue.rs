@@ -3,9 +3,13 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(feature = "ibverbs")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatch::{self, on_device};
+#[cfg(feature = "ibverbs")]
+use crate::ibv;
 use crate::{CqError, VerbsError, WorkCompletion, shm};
 
 /// A queue of completions, owned by the thread that polls it. Queue pairs may be created on it from
@@ -65,6 +69,16 @@ impl CompletionQueueHandle {
     pub(crate) fn shm(&self) -> Result<&shm::CqHandle, VerbsError> {
         match &self.queue {
             dispatch::CqHandle::Shm(queue) => Ok(queue),
+            #[cfg(feature = "ibverbs")]
+            _ => Err(VerbsError::Foreign("completion queue")),
+        }
+    }
+
+    #[cfg(feature = "ibverbs")]
+    pub(crate) fn ibv(&self) -> Result<&Arc<ibv::CqShared>, VerbsError> {
+        match &self.queue {
+            dispatch::CqHandle::Ibv(queue) => Ok(queue),
+            _ => Err(VerbsError::Foreign("completion queue")),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::dispatch::{self, on_device};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, OpenError, OpenOptions, PrivateRegion, QueuePair, QueuePairConfig,
+    Endpoint, OpenError, OpenOptions, PortInfo, PrivateRegion, QueuePair, QueuePairConfig,
     SharedReceiveQueue, SharedRegion, VerbsError,
 };
 
@@ -29,6 +29,10 @@ pub struct DeviceInfo {
     pub name: String,
     /// What it is, for people.
     pub description: String,
+    /// Its ports; empty for devices that have none.
+    pub ports: Vec<PortInfo>,
+    /// Why [`Device::open`] would fail, and the mend.
+    pub problem: Option<String>,
 }
 
 impl Device {
@@ -49,10 +53,25 @@ impl Device {
         dispatch::Context::list()
     }
 
+    /// Whether this program can use RDMA devices, if there are any; otherwise why not, and the mend.
+    pub fn rdma_support() -> Result<(), String> {
+        dispatch::rdma_support()
+    }
+
     /// What the device can do.
     #[inline]
     pub fn caps(&self) -> &Capabilities {
         self.context.caps()
+    }
+
+    /// Its ports, as they are now; empty for devices that have none.
+    pub fn ports(&self) -> Vec<PortInfo> {
+        self.context.ports().0
+    }
+
+    /// The number of the port, and the index of its GID, that this device was opened with.
+    pub fn port_in_use(&self) -> Option<(u8, u8)> {
+        self.context.ports().1
     }
 
     /// The device's clock: nanoseconds that only grow. Cheap enough for once per turn.

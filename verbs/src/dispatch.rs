@@ -6,18 +6,22 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "ibverbs")]
+use crate::ibv;
 use crate::memory::region::Region;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
-    QueuePairConfig, VerbsError, shm,
+    PortInfo, QueuePairConfig, VerbsError, shm,
 };
 
 /// Defines what a public type holds: the resource of one device or another.
 macro_rules! per_device {
-    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty $(,)? })*) => { $(
+    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty $(,)? })*) => { $(
         $(#[$meta])*
         pub(crate) enum $name {
             Shm($shm),
+            #[cfg(feature = "ibverbs")]
+            Ibv($ibv),
         }
     )* };
 }
@@ -27,6 +31,8 @@ macro_rules! on_device {
     ($name:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
             $crate::dispatch::$name::Shm($inner) => $body,
+            #[cfg(feature = "ibverbs")]
+            $crate::dispatch::$name::Ibv($inner) => $body,
         }
     };
 }
@@ -36,44 +42,44 @@ pub(crate) use on_device;
 per_device! {
     /// An opened device.
     #[derive(Clone, Debug)]
-    Context { shm: Arc<shm::Context> }
+    Context { shm: Arc<shm::Context>, ibv: Arc<ibv::Context> }
 
     /// A protection domain.
     #[derive(Clone, Debug)]
-    Domain { shm: shm::Domain }
+    Domain { shm: shm::Domain, ibv: Arc<ibv::ProtectionDomain> }
 
     /// What registered memory rests on, until it is dropped.
     #[derive(Debug)]
     #[allow(dead_code)] // Held, and never looked at.
-    Registration { shm: shm::Pages }
+    Registration { shm: shm::Pages, ibv: ibv::Registration }
 
     /// A completion queue, for its poller.
     #[derive(Debug)]
-    CompletionQueue { shm: shm::CompletionQueue }
+    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue }
 
     /// A completion queue, for those who make queue pairs on it.
     #[derive(Clone, Debug)]
-    CqHandle { shm: shm::CqHandle }
+    CqHandle { shm: shm::CqHandle, ibv: Arc<ibv::CqShared> }
 
     /// Where pollers sleep.
     #[derive(Clone, Debug)]
-    Channel { shm: Arc<shm::Channel> }
+    Channel { shm: Arc<shm::Channel>, ibv: Arc<ibv::Channel> }
 
     /// A queue pair.
     #[derive(Debug)]
-    QueuePair { shm: shm::QueuePair }
+    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair> }
 
     /// A shared receive queue.
     #[derive(Debug)]
-    SharedReceiveQueue { shm: shm::SharedReceiveQueue }
+    SharedReceiveQueue { shm: shm::SharedReceiveQueue, ibv: ibv::SharedReceiveQueue }
 
     /// The name of a queue pair: plain data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    Address { shm: shm::ShmEndpoint }
+    Address { shm: shm::ShmEndpoint, ibv: ibv::IbvEndpoint }
 
     /// The way to a peer's device.
     #[derive(Clone, Debug)]
-    AddressHandle { shm: shm::AddressHandle }
+    AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle> }
 }
 
 impl Context {
@@ -83,17 +89,30 @@ impl Context {
             options.refuse_ports(name)?;
             return Ok(Context::Shm(shm::Context::open(name == shm::PLAIN_NAME)?));
         }
+        #[cfg(feature = "ibverbs")]
+        if let Some(context) = ibv::Context::open(name, options)? {
+            return Ok(Context::Ibv(context));
+        }
+        let hint = rdma_support()
+            .err()
+            .map_or_else(String::new, |why| format!("; for RDMA devices: {why}"));
         let known: Vec<_> = Context::list().into_iter().map(|info| info.name).collect();
-        let hint = "; RDMA devices need a build with `--features ibverbs`".to_owned();
         Err(OpenError::UnknownDevice { name: name.to_owned(), known: known.join(", "), hint })
     }
 
     /// The devices there are.
     pub(crate) fn list() -> Vec<DeviceInfo> {
-        vec![DeviceInfo {
+        let shm = DeviceInfo {
             name: shm::NAME.to_owned(),
             description: "memory shared between threads and processes of this machine".to_owned(),
-        }]
+            ports: Vec::new(),
+            problem: None,
+        };
+        #[cfg_attr(not(feature = "ibverbs"), allow(unused_mut))]
+        let mut devices = vec![shm];
+        #[cfg(feature = "ibverbs")]
+        devices.extend(ibv::list());
+        devices
     }
 
     #[inline]
@@ -101,11 +120,22 @@ impl Context {
         on_device!(Context, self, context => context.caps())
     }
 
+    /// Its ports, and which of them and of its GIDs are in use.
+    pub(crate) fn ports(&self) -> (Vec<PortInfo>, Option<(u8, u8)>) {
+        match self {
+            Context::Shm(_) => (Vec::new(), None),
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(context) => (context.ports(), Some(context.in_use())),
+        }
+    }
+
     pub(crate) fn alloc_pd(&self, number: u32) -> Result<Domain, VerbsError> {
         match self {
             Context::Shm(context) => {
                 Ok(Domain::Shm(shm::Domain { context: Arc::clone(context), number }))
             }
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(context) => ibv::ProtectionDomain::alloc(context, number).map(Domain::Ibv),
         }
     }
 
@@ -115,6 +145,8 @@ impl Context {
                 let channel = shm::Channel::new().map_err(system("completion channel"))?;
                 Ok(Channel::Shm(Arc::new(channel)))
             }
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(context) => ibv::Channel::create(context).map(Channel::Ibv),
         }
     }
 
@@ -127,6 +159,8 @@ impl Context {
             Context::Shm(context) => {
                 let channel = match channel {
                     Some(Channel::Shm(channel)) => Some(Arc::clone(channel)),
+                    #[cfg(feature = "ibverbs")]
+                    Some(_) => return Err(VerbsError::Foreign("completion channel")),
                     None => None,
                 };
                 let hides_payloads = context.caps().completion_payload == 0;
@@ -134,6 +168,17 @@ impl Context {
                     .map_err(system("event of a completion queue"))?;
                 let handle = queue.handle(context);
                 Ok((CompletionQueue::Shm(queue), CqHandle::Shm(handle)))
+            }
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(context) => {
+                let channel = match channel {
+                    Some(Channel::Ibv(channel)) => Some(channel),
+                    Some(_) => return Err(VerbsError::Foreign("completion channel")),
+                    None => None,
+                };
+                let queue = ibv::CompletionQueue::create(context, capacity, channel)?;
+                let handle = queue.handle();
+                Ok((CompletionQueue::Ibv(queue), CqHandle::Ibv(handle)))
             }
         }
     }
@@ -160,6 +205,10 @@ impl Domain {
             Domain::Shm(domain) => {
                 shm::SharedReceiveQueue::new(domain, max_wr).map(SharedReceiveQueue::Shm)
             }
+            #[cfg(feature = "ibverbs")]
+            Domain::Ibv(domain) => {
+                ibv::SharedReceiveQueue::create(domain, max_wr).map(SharedReceiveQueue::Ibv)
+            }
         }
     }
 
@@ -177,6 +226,18 @@ impl Domain {
                 };
                 Ok(QueuePair::Shm(shm::QueuePair::new(domain, parts)?))
             }
+            #[cfg(feature = "ibverbs")]
+            Domain::Ibv(domain) => {
+                let parts = ibv::QueuePairParts {
+                    ty,
+                    send_cq: send_cq.ibv()?,
+                    recv_cq: recv_cq.ibv()?,
+                    srq: srq.map(crate::SharedReceiveQueue::ibv).transpose()?,
+                    max_send_wr,
+                    max_recv_wr,
+                };
+                Ok(QueuePair::Ibv(Box::new(ibv::QueuePair::create(domain, parts)?)))
+            }
         }
     }
 
@@ -186,6 +247,12 @@ impl Domain {
             (Domain::Shm(domain), Address::Shm(peer)) => {
                 domain.address_handle(peer.gid).map(AddressHandle::Shm)
             }
+            #[cfg(feature = "ibverbs")]
+            (Domain::Ibv(domain), Address::Ibv(peer)) => {
+                ibv::AddressHandle::to_endpoint(domain, peer).map(AddressHandle::Ibv)
+            }
+            #[cfg(feature = "ibverbs")]
+            _ => Err(OTHER_KIND.into()),
         }
     }
 
@@ -193,6 +260,8 @@ impl Domain {
     pub(crate) fn address_handle_to(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
         match self {
             Domain::Shm(domain) => domain.address_handle(gid).map(AddressHandle::Shm),
+            #[cfg(feature = "ibverbs")]
+            Domain::Ibv(domain) => ibv::AddressHandle::to_gid(domain, &gid).map(AddressHandle::Ibv),
         }
     }
 }
@@ -205,15 +274,33 @@ impl QueuePair {
     ) -> Result<(), ConnectError> {
         match (self, peer) {
             (QueuePair::Shm(qp), Address::Shm(peer)) => qp.connect(peer, options),
+            #[cfg(feature = "ibverbs")]
+            (QueuePair::Ibv(qp), Address::Ibv(peer)) => qp.connect(peer, options),
+            #[cfg(feature = "ibverbs")]
+            _ => Err(OTHER_KIND),
         }
     }
 
     pub(crate) fn address(&self) -> Address {
         match self {
             QueuePair::Shm(qp) => Address::Shm(qp.endpoint()),
+            #[cfg(feature = "ibverbs")]
+            QueuePair::Ibv(qp) => Address::Ibv(qp.endpoint()),
         }
     }
 }
+
+/// Whether this program can use RDMA devices; otherwise why not, and the mend.
+pub(crate) fn rdma_support() -> Result<(), String> {
+    #[cfg(feature = "ibverbs")]
+    return ibv::support();
+    #[cfg(not(feature = "ibverbs"))]
+    Err("this program was built without them; build it with `--features ibverbs`".to_owned())
+}
+
+#[cfg(feature = "ibverbs")]
+const OTHER_KIND: ConnectError =
+    ConnectError::Mismatch("it names a queue pair of another kind of device");
 
 /// What the system said to something that a device tried.
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> VerbsError {

@@ -1,8 +1,13 @@
 //! How a queue pair is named to a peer, out of band.
 
+#[cfg(feature = "ibverbs")]
+use std::sync::Arc;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::dispatch::{self, Address};
+#[cfg(feature = "ibverbs")]
+use crate::ibv;
 use crate::{EndpointError, QpNumber, shm};
 
 /// Names one queue pair of one device to a peer. Plain bytes, at most [`Endpoint::MAX_BYTES`], to be
@@ -16,6 +21,7 @@ pub struct Endpoint {
 
 /// The first bytes: which kind of device, and the version of what follows.
 const SHM_TAG: [u8; 4] = [1, 1, 0, 0];
+const IBV_TAG: [u8; 4] = [2, 1, 0, 0];
 
 impl Endpoint {
     /// The most bytes that [`to_bytes`](Endpoint::to_bytes) gives.
@@ -30,24 +36,35 @@ impl Endpoint {
     pub fn from_bytes(bytes: &[u8]) -> Result<Endpoint, EndpointError> {
         let (tag, rest) =
             bytes.split_first_chunk::<4>().ok_or(EndpointError("shorter than its tag"))?;
-        if *tag != SHM_TAG {
-            return Err(EndpointError("of a device or version unknown here"));
-        }
-        let shm = shm::ShmEndpoint::read_from_bytes(rest)
-            .map_err(|_| EndpointError("cut short, or too long"))?;
-        Ok(Endpoint::new(Address::Shm(shm)))
+        let address = match *tag {
+            SHM_TAG => shm::ShmEndpoint::read_from_bytes(rest).ok().map(Address::Shm),
+            #[cfg(feature = "ibverbs")]
+            IBV_TAG => ibv::IbvEndpoint::read_from_bytes(rest).ok().map(Address::Ibv),
+            #[cfg(not(feature = "ibverbs"))]
+            IBV_TAG => {
+                return Err(EndpointError(
+                    "of an RDMA device; for those, build with `--features ibverbs`",
+                ));
+            }
+            _ => return Err(EndpointError("of a device or version unknown here")),
+        };
+        address.map(Endpoint::new).ok_or(EndpointError("cut short, or too long"))
     }
 
     /// The queue pair it names.
     pub fn qp(&self) -> QpNumber {
         match &self.address {
             Address::Shm(shm) => QpNumber(shm.qp),
+            #[cfg(feature = "ibverbs")]
+            Address::Ibv(ibv) => QpNumber(ibv.qp),
         }
     }
 
     pub(crate) fn new(address: Address) -> Endpoint {
         let (tag, record) = match &address {
             Address::Shm(shm) => (SHM_TAG, shm.as_bytes()),
+            #[cfg(feature = "ibverbs")]
+            Address::Ibv(ibv) => (IBV_TAG, ibv.as_bytes()),
         };
         let mut bytes = [0; Endpoint::MAX_BYTES];
         let len = tag.len() + record.len();
@@ -79,9 +96,20 @@ impl AddressHandle {
         AddressHandle { handle }
     }
 
-    pub(crate) fn shm(&self) -> &shm::AddressHandle {
+    pub(crate) fn shm(&self) -> Option<&shm::AddressHandle> {
         match &self.handle {
-            dispatch::AddressHandle::Shm(handle) => handle,
+            dispatch::AddressHandle::Shm(handle) => Some(handle),
+            #[cfg(feature = "ibverbs")]
+            _ => None,
+        }
+    }
+
+    #[cfg(feature = "ibverbs")]
+    #[inline]
+    pub(crate) fn ibv(&self) -> Option<&Arc<ibv::AddressHandle>> {
+        match &self.handle {
+            dispatch::AddressHandle::Ibv(handle) => Some(handle),
+            _ => None,
         }
     }
 }

@@ -27,11 +27,64 @@ pub enum OpenError {
         /// The option.
         option: &'static str,
     },
+    /// This user may not use the device.
+    #[error(
+        "device {device}: no permission to open its file in /dev/infiniband; make it readable and \
+         writable for this user (udev rules of rdma-core do), or run as one who may"
+    )]
+    NoPermission {
+        /// The device's name.
+        device: String,
+    },
+    /// The kernel has the device, and there is no file to open it by.
+    #[error(
+        "device {device} has no file in /dev/infiniband; load the kernel module ib_uverbs, and give \
+         containers that folder"
+    )]
+    NoDeviceFile {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has no such port.
+    #[error("device {device} has no port {port}; it has ports 1 to {ports}")]
+    NoPort {
+        /// The device's name.
+        device: String,
+        /// The port asked for.
+        port: u8,
+        /// The number of its ports.
+        ports: u8,
+    },
+    /// The port has no address that is used by default.
+    #[error(
+        "device {device} has no RoCEv2 IPv4 GID on port {port}; assign an IPv4 address to its network \
+         interface, or pass gid_index; there are: {known}"
+    )]
+    NoGid {
+        /// The device's name.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The GIDs there are, with commas.
+        known: String,
+    },
+    /// The port has no GID of that index.
+    #[error("device {device} has no GID index {index} on port {port}; there are: {known}")]
+    GidIndex {
+        /// The device's name.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The index asked for.
+        index: u8,
+        /// The GIDs there are, with commas.
+        known: String,
+    },
     /// The operating system refused something that the device needs.
     #[error("device {device}: {what}: {source}")]
     System {
         /// The device's name.
-        device: &'static str,
+        device: String,
         /// What was tried.
         what: &'static str,
         /// What the system said.
@@ -59,6 +112,17 @@ pub enum VerbsError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Invalid(&'static str),
+    /// More memory would have to be locked than this process may.
+    #[error(
+        "registering {len} bytes: this process may lock {limit} bytes of memory; raise that \
+         (ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, or memlock in limits.conf)"
+    )]
+    LockedMemory {
+        /// Bytes that were to be registered.
+        len: usize,
+        /// Bytes that may be locked.
+        limit: u64,
+    },
     /// The peer behind an endpoint cannot be reached.
     #[error(transparent)]
     Unreachable(#[from] ConnectError),
@@ -85,6 +149,25 @@ pub enum ConnectError {
     /// The endpoint belongs to another kind of device, or to a queue pair of another type.
     #[error("the peer's endpoint does not match: {0}")]
     Mismatch(&'static str),
+    /// No way leads to the peer's address.
+    #[error(
+        "no way to the peer at {gid}: {source}; check addresses and routes of the network interfaces, \
+         and that both sides use GIDs of one network"
+    )]
+    Unreachable {
+        /// The peer's address.
+        gid: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The port has no link.
+    #[error("port {port} of device {device} is down; bring its network interface up")]
+    PortDown {
+        /// The device's name.
+        device: String,
+        /// The port.
+        port: u8,
+    },
     /// Nobody listens behind the endpoint any more.
     #[error("the peer's device is gone: {0}")]
     PeerGone(io::Error),
@@ -158,6 +241,18 @@ pub enum PostError {
     /// The memory belongs to another device or protection domain.
     #[error("the memory belongs to another protection domain")]
     Foreign,
+    /// An atomic's remote address is no multiple of 8.
+    #[error("an atomic at {addr:#x}, which is no multiple of 8")]
+    Misaligned {
+        /// The remote address.
+        addr: u64,
+    },
+    /// The device refused for a reason that it should not have.
+    #[error("the device refused the work request (errno {errno})")]
+    Device {
+        /// What it said.
+        errno: i32,
+    },
 }
 
 /// A completion queue cannot be polled any more.
@@ -167,6 +262,9 @@ pub enum CqError {
     /// More completions were outstanding than the queue has room for. Completions were lost.
     #[error("completion queue overrun: more completions outstanding than its capacity")]
     Overrun,
+    /// The device has failed, or was taken away. Nothing completes on it any more.
+    #[error("the device has failed or was removed; open it again")]
+    DeviceLost,
 }
 
 /// A slice does not lie in its region.

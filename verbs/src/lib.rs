@@ -18,8 +18,12 @@ mod device;
 mod dispatch;
 mod endpoint;
 mod error;
+mod event_fd;
+#[cfg(feature = "ibverbs")]
+mod ibv;
 mod memory;
 mod open_options;
+mod port;
 mod queue_pair;
 mod shm;
 mod work_completion;
@@ -37,6 +41,7 @@ pub use memory::{
     SharedSlice,
 };
 pub use open_options::OpenOptions;
+pub use port::{GidInfo, GidType, PortInfo, PortState};
 pub use queue_pair::{
     ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,
     SharedReceiveQueue,

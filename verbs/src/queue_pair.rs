@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::dispatch::{self, on_device};
+#[cfg(feature = "ibverbs")]
+use crate::ibv;
 use crate::{
     Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, RemoteSlice, VerbsError,
     WorkRequest, shm,
@@ -327,6 +329,16 @@ impl SharedReceiveQueue {
     pub(crate) fn shm(&self) -> Result<&shm::SharedReceiveQueue, VerbsError> {
         match &self.queue {
             dispatch::SharedReceiveQueue::Shm(queue) => Ok(queue),
+            #[cfg(feature = "ibverbs")]
+            _ => Err(VerbsError::Foreign("shared receive queue")),
+        }
+    }
+
+    #[cfg(feature = "ibverbs")]
+    pub(crate) fn ibv(&self) -> Result<&ibv::SharedReceiveQueue, VerbsError> {
+        match &self.queue {
+            dispatch::SharedReceiveQueue::Ibv(queue) => Ok(queue),
+            _ => Err(VerbsError::Foreign("shared receive queue")),
         }
     }
 

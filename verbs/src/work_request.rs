@@ -1,6 +1,9 @@
 //! Work requests, built by constructors that cannot express an invalid one.
 
-use crate::{AddressHandle, Buffer, QpNumber, RemoteSlice, SharedSlice};
+use crate::{
+    AddressHandle, Buffer, Capabilities, Operation, PostError, QpNumber, QpType, RemoteSlice,
+    SharedSlice,
+};
 
 /// Where the bytes of a SEND or WRITE come from.
 #[derive(Debug)]
@@ -168,6 +171,72 @@ impl<'a> WorkRequest<'a> {
     pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
         self.signaled = Some(id);
         self
+    }
+}
+
+impl WorkRequest<'_> {
+    /// Whether a queue pair of this type and protection domain may take it: what every device checks
+    /// before it looks at itself.
+    #[inline]
+    pub(crate) fn check(&self, ty: QpType, pd: u32, caps: &Capabilities) -> Result<(), PostError> {
+        let (operation, local, remote) = match &self.work {
+            Work::Send { local, imm: None, .. } => (Operation::Send, local.len(), None),
+            Work::Send { local, .. } => (Operation::SendWithImm, local.len(), None),
+            Work::Write { local, remote, imm: None } => {
+                (Operation::Write, local.len(), Some(remote))
+            }
+            Work::Write { local, remote, .. } => {
+                (Operation::WriteWithImm, local.len(), Some(remote))
+            }
+            Work::Read { into, remote } => (Operation::Read, into.len(), Some(remote)),
+            Work::CompareAndSwap { into, remote, .. } => {
+                (Operation::CompareAndSwap, into.len(), Some(remote))
+            }
+            Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
+        };
+        if !caps.supports(ty, operation) {
+            return Err(PostError::Unsupported { ty, operation });
+        }
+        let len = local as u64;
+        if let Some(remote) = remote {
+            let atomic = matches!(operation, Operation::CompareAndSwap | Operation::FetchAdd);
+            if remote.len != len || (atomic && len != 8) {
+                return Err(PostError::Length { local: len, remote: remote.len });
+            }
+        }
+        let max = if ty == QpType::Ud { caps.mtu as u64 } else { caps.max_message };
+        if len > max {
+            return Err(PostError::TooLong { len, max });
+        }
+        self.check_memory(ty, pd, caps.max_inline)
+    }
+
+    #[inline]
+    fn check_memory(&self, ty: QpType, pd: u32, max_inline: usize) -> Result<(), PostError> {
+        let of_local = |local: &Local<'_>| match local {
+            Local::Buffer(buffer) => Ok(buffer.pd()),
+            Local::Shared(slice) => Ok(slice.pd()),
+            Local::Inline(bytes) if bytes.len() > max_inline => {
+                Err(PostError::TooLong { len: bytes.len() as u64, max: max_inline as u64 })
+            }
+            Local::Inline(_) => Ok(pd), // Inline bytes belong to any.
+        };
+        let found = match &self.work {
+            Work::Send { local, to, .. } => {
+                if to.is_some() != (ty == QpType::Ud) {
+                    return Err(PostError::Destination);
+                }
+                of_local(local)?
+            }
+            Work::Write { local, .. } => of_local(local)?,
+            Work::Read { into, .. }
+            | Work::CompareAndSwap { into, .. }
+            | Work::FetchAdd { into, .. } => match into {
+                LocalMut::Buffer(buffer) => buffer.pd(),
+                LocalMut::Shared(slice) => slice.pd(),
+            },
+        };
+        if found == pd { Ok(()) } else { Err(PostError::Foreign) }
     }
 }
 

@@ -196,6 +196,13 @@ impl Buffer {
         self.pool.memory.pd()
     }
 
+    /// The key of its memory for work requests of our own.
+    #[cfg(feature = "ibverbs")]
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.pool.memory.lkey()
+    }
+
     /// Where it starts; stable while it is moved.
     #[inline]
     pub(crate) fn start(&self) -> *mut u8 {

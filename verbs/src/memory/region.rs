@@ -12,6 +12,8 @@ pub(crate) struct Region {
     start: NonNull<u8>,
     len: usize,
     access: Access,
+    #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))]
+    lkey: u32,
     rkey: u32,
     pd: u32,
     /// Keeps the pages.
@@ -32,6 +34,8 @@ pub(crate) struct RegionParts {
     pub(crate) len: usize,
     /// What peers may do.
     pub(crate) access: Access,
+    /// The key for work requests of our own, where the device wants one.
+    pub(crate) lkey: u32,
     /// The key for peers.
     pub(crate) rkey: u32,
     /// The protection domain's number.
@@ -42,8 +46,8 @@ pub(crate) struct RegionParts {
 
 impl Region {
     pub(crate) fn new(parts: RegionParts) -> Region {
-        let RegionParts { start, len, access, rkey, pd, registration } = parts;
-        Region { start, len, access, rkey, pd, _registration: registration }
+        let RegionParts { start, len, access, lkey, rkey, pd, registration } = parts;
+        Region { start, len, access, lkey, rkey, pd, _registration: registration }
     }
 
     #[inline]
@@ -59,6 +63,12 @@ impl Region {
     #[inline]
     pub(crate) fn access(&self) -> Access {
         self.access
+    }
+
+    #[cfg(feature = "ibverbs")]
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
     }
 
     #[inline]

@@ -170,6 +170,13 @@ impl SharedSlice {
         unsafe { self.memory.start().add(self.offset) }
     }
 
+    /// The key of its memory for work requests of our own.
+    #[cfg(feature = "ibverbs")]
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.memory.lkey()
+    }
+
     /// The protection domain it belongs to.
     #[inline]
     pub(crate) fn pd(&self) -> u32 {

@@ -14,10 +14,11 @@ use rustix::io;
 
 use super::context::Context;
 use super::datagram::{DatagramReceiver, Path};
-use super::events::{Channel, new_event, ring};
+use super::events::Channel;
 use super::pair::Pair;
 use super::peer::lock;
 use super::receive::Receiver;
+use crate::event_fd::{new_event, ring};
 use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkCompletion};
 
 /// Bits of the attention word.

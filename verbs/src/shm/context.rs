@@ -16,6 +16,7 @@ use super::control::Control;
 use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
+use super::receive::MAX_MESSAGE_BYTES;
 use super::region::{LentRegion, Pages, REGION_SLOTS, RegionMemory, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
@@ -63,7 +64,7 @@ impl Context {
     pub(crate) fn open(plain: bool) -> Result<Arc<Context>, OpenError> {
         let system = |what| {
             move |error: io::Errno| OpenError::System {
-                device: super::NAME,
+                device: super::NAME.to_owned(),
                 what,
                 source: error.into(),
             }
@@ -101,7 +102,7 @@ impl Context {
             .name("farcall-shm".into())
             .spawn(move || control.run(&weak, &listener))
             .map_err(|source| OpenError::System {
-                device: super::NAME,
+                device: super::NAME.to_owned(),
                 what: "control thread",
                 source,
             })?;
@@ -171,7 +172,7 @@ impl Context {
         let start = mapping.start_non_null();
         let memory = RegionMemory { context, _mapping: mapping, rkey, slot };
         let registration = Registration::Shm(Pages::Lent(memory));
-        Ok(Region::new(RegionParts { start, len, access, rkey, pd, registration }))
+        Ok(Region::new(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }))
     }
 
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {
@@ -280,7 +281,7 @@ fn capabilities() -> Capabilities {
         max_cqe: 1 << 17,
         max_rd_atomic: 1 << 15,
         mtu: MTU_BYTES,
-        max_message: 1 << 31,
+        max_message: MAX_MESSAGE_BYTES,
         completion_payload: COMPLETION_PAYLOAD_BYTES,
         atomics: true,
         srq: true,

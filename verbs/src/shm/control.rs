@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use crate::event_fd::{new_event, ring};
 use rustix::event::{Timespec, epoll};
 use rustix::io;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
 
 use super::context::Context;
-use super::events::{new_event, ring};
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};

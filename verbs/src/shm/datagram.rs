@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
 use super::completion_queue::Change;
 use super::context::MTU_BYTES;
-use super::events::{Channel, new_event};
+use super::events::Channel;
 use super::inbox::{Inbox, InboxLayout, InboxState};
 use super::outbox::Outbox;
 use super::pair::Pair;
@@ -20,6 +20,7 @@ use super::queue_pair::attach;
 use super::shared_receive::ReceivePool;
 use super::slow::{Bytes, Outcome};
 use super::wire::Gid;
+use crate::event_fd::new_event;
 use crate::{
     CompletionOpcode, DatagramSource, GRH_BYTES, QpNumber, QpState, Status, WorkCompletion,
 };

@@ -46,6 +46,7 @@ pub(crate) fn private_region(len: usize, pd: u32) -> Result<Region, VerbsError> 
         start: mapping.start_non_null(),
         len,
         access: Access::empty(),
+        lkey: 0,
         rkey: 0,
         pd,
         registration: Registration::Shm(Pages::Private(mapping)),

@@ -7,8 +7,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::io;
+
+use crate::event_fd::{new_event, ring};
 
 /// A set of event descriptors to sleep on.
 #[derive(Debug)]
@@ -63,16 +65,6 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
-}
-
-pub(crate) fn new_event() -> io::Result<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-}
-
-/// Makes the event happen. It cannot fail in a way that matters: full means that it has happened.
-#[cold]
-pub(crate) fn ring(event: BorrowedFd<'_>) {
-    let _ = io::retry_on_intr(|| io::write(event, &1u64.to_ne_bytes()));
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ use super::completion_queue::{CqShared, SendDone, attention};
 use super::context::Context;
 use super::datagram;
 use super::duplex::Flow;
-use super::events::ring;
 use super::inbox::{Inbox, InboxState};
 use super::peer::{Peer, lock};
 use super::send::SendSide;
 use super::shared_receive::CreditPage;
 use super::slow::SlowQueue;
 use super::wire::{Answer, Gid, Question, answer};
+use crate::event_fd::ring;
 use crate::{CompletionOpcode, QpState, QpType, Status};
 
 /// Bits of [`Pair::gate`]: posting takes the short way only while none is set.

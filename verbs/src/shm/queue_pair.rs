@@ -18,7 +18,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::completion_queue::{Change, CqHandle};
 use super::datagram::{DatagramReceiver, Paths};
 use super::domain::Domain;
-use super::events::new_event;
 use super::inbox::{Inbox, InboxLayout, InboxState};
 use super::pair::{Arrivals, Pair, PairParts};
 use super::peer::lock;
@@ -26,6 +25,7 @@ use super::receive::{Posted, Receiver, Source};
 use super::shared_receive::{ReceivePool, SharedReceiveQueue};
 use super::spsc::{Producer, queue};
 use super::wire::Gid;
+use crate::event_fd::new_event;
 use crate::{Buffer, QpState, QpType, VerbsError};
 
 pub(super) use connect::attach;

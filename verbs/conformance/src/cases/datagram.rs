@@ -209,10 +209,12 @@ pub(crate) async fn a_datagram_to_nobody_is_dropped(end: &mut End) -> CaseResult
 pub(crate) async fn one_queue_pair_reaches_many(end: &mut End) -> CaseResult {
     const PEERS: usize = 20;
     const ROUNDS: u64 = 10;
+    // An address handle is good on queue pairs of its own protection domain.
+    let pd = end.device().alloc_pd()?;
     let mut rigs = Vec::new();
     let mut ways = Vec::new();
     for _ in 0..PEERS {
-        let mut rig = Rig::unconnected(end.device(), QpType::Ud)?;
+        let mut rig = Rig::within(end.device(), &pd, QpType::Ud, DEPTH, None)?;
         rig.qp.activate(QKEY)?;
         ways.push(address(end, &rig).await?);
         rigs.push(rig);

@@ -5,16 +5,13 @@ use std::sync::atomic::Ordering;
 use super::QueuePair;
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::completion_queue::attention;
-use crate::shm::context::{MAX_INLINE_BYTES, MTU_BYTES};
 use crate::shm::datagram::To;
 use crate::shm::pair::gate;
 use crate::shm::peer::lock;
-use crate::shm::receive::MAX_MESSAGE_BYTES;
 use crate::shm::slow::{Bytes, Change as AtomicChange, Item, Outcome, Room, Task};
 use crate::work_request::Work;
 use crate::{
-    Buffer, CompletionOpcode, Local, LocalMut, Operation, PostError, QpState, QpType, RemoteSlice,
-    Status, WorkRequest,
+    Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, RemoteSlice, Status, WorkRequest,
 };
 
 impl QueuePair {
@@ -192,69 +189,12 @@ impl QueuePair {
         if matches!(pair.state(), QpState::Init | QpState::ReadyToReceive) {
             return Err(PostError::State(pair.state()));
         }
-        let (operation, local, remote) = match &request.work {
-            Work::Send { local, imm: None, .. } => (Operation::Send, local.len(), None),
-            Work::Send { local, .. } => (Operation::SendWithImm, local.len(), None),
-            Work::Write { local, remote, imm: None } => {
-                (Operation::Write, local.len(), Some(remote))
-            }
-            Work::Write { local, remote, .. } => {
-                (Operation::WriteWithImm, local.len(), Some(remote))
-            }
-            Work::Read { into, remote } => (Operation::Read, into.len(), Some(remote)),
-            Work::CompareAndSwap { into, remote, .. } => {
-                (Operation::CompareAndSwap, into.len(), Some(remote))
-            }
-            Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
-        };
-        if !pair.context.caps().supports(pair.ty, operation) {
-            return Err(PostError::Unsupported { ty: pair.ty, operation });
+        request.check(pair.ty, pair.pd, pair.context.caps())?;
+        if let Work::Send { to: Some(to), .. } = &request.work {
+            to.handle.shm().ok_or(PostError::Foreign)?;
         }
-        let len = local as u64;
-        if let Some(remote) = remote {
-            let atomic = matches!(operation, Operation::CompareAndSwap | Operation::FetchAdd);
-            if remote.len != len || (atomic && len != 8) {
-                return Err(PostError::Length { local: len, remote: remote.len });
-            }
-        }
-        let max = if pair.ty == QpType::Ud { MTU_BYTES as u64 } else { MAX_MESSAGE_BYTES };
-        if len > max {
-            return Err(PostError::TooLong { len, max });
-        }
-        self.check_memory(&request.work)?;
         self.limit = self.pair.retired.load(Ordering::Acquire) + self.max_send_wr;
         if self.posted >= self.limit { Err(PostError::QueueFull) } else { Ok(()) }
-    }
-
-    fn check_memory(&self, work: &Work<'_>) -> Result<(), PostError> {
-        let pd = match work {
-            Work::Send { local, to, .. } => {
-                if to.is_some() != (self.pair.ty == QpType::Ud) {
-                    return Err(PostError::Destination);
-                }
-                self.local_pd(local)?
-            }
-            Work::Write { local, .. } => self.local_pd(local)?,
-            Work::Read { into, .. }
-            | Work::CompareAndSwap { into, .. }
-            | Work::FetchAdd { into, .. } => match into {
-                LocalMut::Buffer(buffer) => buffer.pd(),
-                LocalMut::Shared(slice) => slice.pd(),
-            },
-        };
-        if pd == self.pair.pd { Ok(()) } else { Err(PostError::Foreign) }
-    }
-
-    /// The protection domain of local memory; inline bytes belong to any.
-    fn local_pd(&self, local: &Local<'_>) -> Result<u32, PostError> {
-        match local {
-            Local::Buffer(buffer) => Ok(buffer.pd()),
-            Local::Shared(slice) => Ok(slice.pd()),
-            Local::Inline(bytes) if bytes.len() > MAX_INLINE_BYTES => {
-                Err(PostError::TooLong { len: bytes.len() as u64, max: MAX_INLINE_BYTES as u64 })
-            }
-            Local::Inline(_) => Ok(self.pair.pd),
-        }
     }
 
     /// A checked work request as the device carries it out, and the buffer it holds meanwhile.
@@ -275,10 +215,10 @@ impl QueuePair {
         match work {
             Work::Send { local, imm, to } => {
                 let (bytes, buffer) = bytes(local);
-                let task = match to {
+                let task = match to.and_then(|to| Some((to.handle.shm()?, to))) {
                     None => Task::Send { bytes, imm, sent: None },
-                    Some(to) => {
-                        let (peer, qp) = (&to.handle.shm().peer, to.qp.0);
+                    Some((handle, to)) => {
+                        let (peer, qp) = (&handle.peer, to.qp.0);
                         // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
                         unsafe { self.pair.side() }.destinations.prepare(&self.pair, peer, qp);
                         Task::Datagram { bytes, imm, to: To { gid: peer.gid, qp, qkey: to.qkey } }

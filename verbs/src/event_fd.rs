@@ -1,0 +1,16 @@
+//! Descriptors by which one thread wakes another.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io;
+
+pub(crate) fn new_event() -> io::Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// Makes the event happen. It cannot fail in a way that matters: full means that it has happened.
+#[cold]
+pub(crate) fn ring(event: BorrowedFd<'_>) {
+    let _ = io::retry_on_intr(|| io::write(event, &1u64.to_ne_bytes()));
+}

@@ -1,0 +1,426 @@
+//! Completion queues: what the poller owns, and what others share with it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_utils::CachePadded;
+
+use super::attachment::{Attached, Change, Key};
+use super::channel::Channel;
+use super::context::Context;
+use super::queue_pair::QpShared;
+use super::receive::{Owner, ReceiveSlots};
+use super::status;
+use super::sys::{
+    Handle, Zeroed, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+};
+use crate::{
+    Buffer, CompletionOpcode, CqError, DatagramSource, GRH_BYTES, QpNumber, QpType, Status,
+    VerbsError, WorkCompletion,
+};
+
+/// Bits of the attention word.
+pub(super) mod attention {
+    /// Queue pairs have come or gone.
+    pub(in crate::ibv) const CHANGES: u32 = 1;
+    /// Work requests of a queue pair were not taken by the device, after we had taken them.
+    pub(in crate::ibv) const UNPOSTED: u32 = 2;
+    /// More completions came than there is room for. Stays.
+    pub(in crate::ibv) const OVERRUN: u32 = 4;
+    /// The device is gone. Stays.
+    pub(in crate::ibv) const LOST: u32 = 8;
+    /// Bits that stay until what they stand for is over.
+    pub(in crate::ibv) const LASTING: u32 = UNPOSTED | OVERRUN | LOST;
+}
+
+/// Completions that are taken from the device in one call.
+const BATCH: usize = 16;
+
+/// What others tell the poller.
+#[derive(Debug)]
+pub(super) struct CqState {
+    attention: CachePadded<AtomicU32>,
+    changes: Mutex<Vec<Change>>,
+    /// Nobody will poll any more.
+    closed: AtomicBool,
+    channel: Option<Arc<Channel>>,
+}
+
+impl CqState {
+    /// Sets bits of the attention word, and wakes the poller if it may sleep.
+    pub(super) fn notice(&self, bits: u32) {
+        self.attention.fetch_or(bits, Ordering::SeqCst);
+        if bits != attention::CHANGES
+            && let Some(channel) = &self.channel
+        {
+            channel.wake();
+        }
+    }
+
+    pub(super) fn change(&self, change: Change) {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.closed.load(Ordering::SeqCst) {
+            changes.push(change);
+            drop(changes);
+            self.notice(attention::CHANGES);
+        }
+    }
+
+    fn take_changes(&self) -> Vec<Change> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A completion queue of the device. Queue pairs hold it.
+#[derive(Debug)]
+pub(crate) struct CqShared {
+    pub(super) raw: Handle<ibv_cq>,
+    pub(super) state: Arc<CqState>,
+    context: Arc<Context>,
+}
+
+impl CqShared {
+    /// This queue, if it belongs to `context`.
+    pub(super) fn of(self: &Arc<Self>, context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
+        if Arc::ptr_eq(&self.context, context) {
+            Ok(Arc::clone(self))
+        } else {
+            Err(VerbsError::Foreign("completion queue"))
+        }
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.context.events.registry.remove_queue(self.raw.address());
+        // SAFETY: queue pairs hold the queue, so none is left that uses it, unless one had to be leaked:
+        // then this fails, and the queue stays until the process ends.
+        unsafe { (self.context.library.destroy_cq)(self.raw.raw()) };
+    }
+}
+
+/// Whose completions come to a queue.
+#[derive(Debug, Default)]
+struct Table {
+    attached: HashMap<Key, Attached, foldhash::fast::RandomState>,
+    /// Queue pairs that receive from shared queues, by number.
+    joined: HashMap<u32, Arc<QpShared>, foldhash::fast::RandomState>,
+}
+
+/// A completion queue in the hands of its poller.
+pub(crate) struct CompletionQueue {
+    shared: Arc<CqShared>,
+    table: Table,
+    /// What the device gave last, from `next` to `end` not handed out yet.
+    batch: Box<[ibv_wc; BATCH]>,
+    next: usize,
+    end: usize,
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        capacity: usize,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        if channel.is_some_and(|channel| !channel.belongs_to(context)) {
+            return Err(VerbsError::Foreign("completion channel"));
+        }
+        let raw_channel = channel.map_or(std::ptr::null_mut(), |channel| channel.raw());
+        // SAFETY: context and channel live; the capacity is within what the device reports.
+        let raw = Handle::new(unsafe {
+            let capacity = capacity as i32;
+            (context.library.create_cq)(
+                context.raw.raw(),
+                capacity,
+                std::ptr::null_mut(),
+                raw_channel,
+                0,
+            )
+        });
+        let raw = raw.ok_or_else(|| status::resource("completion queue")(status::last()))?;
+        let state = Arc::new(CqState {
+            attention: CachePadded::new(AtomicU32::new(0)),
+            changes: Mutex::default(),
+            closed: AtomicBool::new(false),
+            channel: channel.cloned(),
+        });
+        context.events.registry.add_queue(raw.address(), &state);
+        let shared = Arc::new(CqShared { raw, state, context: Arc::clone(context) });
+        Ok(CompletionQueue {
+            shared,
+            table: Table::default(),
+            batch: Box::new(std::array::from_fn(|_| ibv_wc::zeroed())),
+            next: 0,
+            end: 0,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> Arc<CqShared> {
+        Arc::clone(&self.shared)
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let bits = self.shared.state.attention.load(Ordering::Acquire);
+        if bits != 0 {
+            return self.poll_attentively(out);
+        }
+        self.collect(out)
+    }
+
+    #[inline]
+    pub(crate) fn scanned(&self) -> u32 {
+        1
+    }
+
+    fn collect(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let mut count = 0;
+        loop {
+            while self.next < self.end {
+                let Some(completion) = out.get_mut(count) else { return Ok(count) };
+                let raw = &self.batch[self.next];
+                self.next += 1;
+                let mut found = self.table.fill(completion, raw);
+                if found == Found::Unknown {
+                    found = self.table.fill_late(completion, raw, &self.shared.state);
+                }
+                count += usize::from(found == Found::Completion);
+            }
+            let room = (out.len() - count).min(BATCH);
+            if room == 0 || self.fetch(room)? == 0 {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Takes up to `room` completions from the device; those before have been handed out.
+    #[inline]
+    fn fetch(&mut self, room: usize) -> Result<usize, CqError> {
+        let batch = self.batch.as_mut_ptr().cast::<ibv_wc>();
+        // SAFETY: the queue lives, and the array has room for `room <= BATCH` completions.
+        let polled = unsafe { ibv_poll_cq(self.shared.raw.raw(), room as i32, batch) };
+        let polled = usize::try_from(polled).map_err(|_| CqError::DeviceLost)?;
+        (self.next, self.end) = (0, polled.min(room));
+        Ok(self.end)
+    }
+
+    #[cold]
+    fn poll_attentively(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let state = Arc::clone(&self.shared.state);
+        let bits = state.attention.fetch_and(attention::LASTING, Ordering::SeqCst);
+        if bits & attention::CHANGES != 0 {
+            self.table.apply(state.take_changes());
+        }
+        if bits & attention::LOST != 0 {
+            return Err(CqError::DeviceLost);
+        }
+        if bits & attention::OVERRUN != 0 {
+            return Err(CqError::Overrun);
+        }
+        let mut count = self.collect(out)?;
+        if bits & attention::UNPOSTED != 0 {
+            // Before the look: who finds more later sets it again.
+            state.attention.fetch_and(!attention::UNPOSTED, Ordering::SeqCst);
+            let (filled, more) = self.table.flush_unposted(&mut out[count..]);
+            count += filled;
+            if more {
+                state.attention.fetch_or(attention::UNPOSTED, Ordering::SeqCst);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Asks for an event on the channel when the next completion comes, or at once if one is there: the
+    /// device would tell only of those that come later.
+    pub(crate) fn arm(&mut self) {
+        let state = &self.shared.state;
+        let Some(channel) = state.channel.clone() else { return };
+        // SAFETY: the queue lives.
+        unsafe { ibv_req_notify_cq(self.shared.raw.raw(), 0) };
+        if self.next == self.end {
+            // An error shows itself at the next poll.
+            let _ = self.fetch(BATCH);
+        }
+        if self.next != self.end || self.shared.state.attention.load(Ordering::SeqCst) != 0 {
+            channel.wake();
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.shared.state.closed.store(true, Ordering::SeqCst);
+        // What is there holds queue pairs, which hold this queue.
+        drop(self.shared.state.take_changes());
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// What became of a raw completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Completion,
+    /// It belongs to a queue pair that has been dropped: of no interest any more.
+    Stale,
+    /// It belongs to nobody that is known; nothing was done.
+    Unknown,
+}
+
+impl Table {
+    #[cold]
+    fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Attach(key, attached) => drop(self.attached.insert(key, attached)),
+                Change::Detach(key) => drop(self.attached.remove(&key)),
+                Change::Join(pair) => drop(self.joined.insert(pair.number, pair)),
+                Change::Leave(number) => drop(self.joined.remove(&number)),
+            }
+        }
+    }
+
+    /// The same for a completion of somebody who may have been attached a moment ago. If not, it was left
+    /// behind by a queue pair that is gone: a shared receive that it has used is given back.
+    #[cold]
+    fn fill_late(
+        &mut self,
+        completion: &mut WorkCompletion,
+        raw: &ibv_wc,
+        state: &CqState,
+    ) -> Found {
+        self.apply(state.take_changes());
+        let found = self.fill(completion, raw);
+        if found == Found::Unknown {
+            let (key, place) = Key::of(raw.wr_id);
+            if let Some(Attached::Receives(slots)) = self.attached.get(&key) {
+                drop(slots.take(place));
+            }
+            return Found::Stale;
+        }
+        found
+    }
+
+    /// Translates a raw completion.
+    #[inline]
+    fn fill(&self, completion: &mut WorkCompletion, raw: &ibv_wc) -> Found {
+        let (key, place) = Key::of(raw.wr_id);
+        match self.attached.get(&key) {
+            Some(Attached::Sends(pair)) => {
+                let Some(sent) = pair.sends.retire(place) else { return Found::Stale };
+                completion.id = sent.id;
+                completion.qp = QpNumber(pair.number);
+                completion.status = status::status(raw.status);
+                completion.opcode = sent.opcode;
+                completion.byte_len = sent.len;
+                completion.imm = None;
+                completion.source = None;
+                completion.buffer = None;
+                completion.payload_len = u8::MAX;
+                if completion.status != Status::Success {
+                    completion.byte_len = 0;
+                    pair.has_failed();
+                }
+                Found::Completion
+            }
+            Some(Attached::Receives(slots)) => self.fill_receive(completion, raw, slots, place),
+            None => Found::Unknown,
+        }
+    }
+
+    #[inline]
+    fn fill_receive(
+        &self,
+        completion: &mut WorkCompletion,
+        raw: &ibv_wc,
+        slots: &ReceiveSlots,
+        place: u32,
+    ) -> Found {
+        let pair = match &slots.owner {
+            Owner::Pair(pair) => pair,
+            Owner::Shared => match self.joined.get(&raw.qp_num) {
+                Some(pair) => pair,
+                None => return Found::Unknown,
+            },
+        };
+        let Some(mut receive) = slots.take(place) else { return Found::Stale };
+        completion.id = receive.id;
+        completion.qp = QpNumber(pair.number);
+        completion.status = status::receive_status(raw.status);
+        completion.opcode = CompletionOpcode::Recv;
+        completion.byte_len = 0;
+        completion.imm = None;
+        completion.source = None;
+        completion.payload_len = u8::MAX;
+        if completion.status == Status::Success {
+            completion.byte_len = raw.byte_len;
+            if raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0 {
+                // SAFETY: the flag says that the union holds an immediate; any bits are a number.
+                let imm = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+                completion.imm = Some(u32::from_be(imm));
+            }
+            if raw.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+                completion.opcode = CompletionOpcode::RecvWriteWithImm;
+            } else if let Some(buffer) = &mut receive.buffer {
+                let len = buffer.capacity().min(raw.byte_len as usize);
+                buffer.set_len(len);
+                if pair.ty == QpType::Ud {
+                    completion.source = source(raw, buffer, pair.ipv4);
+                }
+            }
+        } else {
+            pair.has_failed();
+        }
+        completion.buffer = receive.buffer;
+        Found::Completion
+    }
+
+    /// Ends the work requests that never reached the device, once those before them have ended. `true`:
+    /// there may be more.
+    fn flush_unposted(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
+        let (mut count, mut more) = (0, false);
+        for attached in self.attached.values() {
+            let Attached::Sends(pair) = attached else { continue };
+            while let Some(from) = pair.unposted() {
+                let retired = pair.sends.retired();
+                if retired == pair.sends.posted() {
+                    break;
+                }
+                let Some(completion) = out.get_mut(count).filter(|_| retired >= from) else {
+                    more = true;
+                    break;
+                };
+                let Some(sent) = pair.sends.retire(retired as u32) else { break };
+                *completion = WorkCompletion {
+                    id: sent.id,
+                    qp: QpNumber(pair.number),
+                    status: Status::Flushed,
+                    opcode: sent.opcode,
+                    ..WorkCompletion::default()
+                };
+                count += 1;
+            }
+        }
+        (count, more)
+    }
+}
+
+/// Who sent a datagram: its route header is in front of it. RoCEv2 over IPv4 has an IPv4 header in its
+/// last 20 bytes instead (RoCEv2 annex A17.4.5.1), and leaves the others as they were.
+fn source(raw: &ibv_wc, buffer: &Buffer, ipv4: bool) -> Option<DatagramSource> {
+    let header = buffer.get(..GRH_BYTES)?;
+    let mut gid = [0; 16];
+    if ipv4 && header[20] >> 4 == 4 {
+        gid[10..12].fill(0xff);
+        gid[12..].copy_from_slice(&header[32..36]);
+    } else {
+        gid.copy_from_slice(&header[8..24]);
+    }
+    Some(DatagramSource { qp: QpNumber(raw.src_qp), gid })
+}

@@ -1,0 +1,50 @@
+//! A protection domain, and the memory registered in it.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::memory::registered;
+use super::status;
+use super::sys::{Handle, ibv_pd};
+use crate::memory::region::Region;
+use crate::{Access, VerbsError};
+
+/// A protection domain. It goes when all that was made in it is gone.
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    pub(crate) context: Arc<Context>,
+    pub(super) raw: Handle<ibv_pd>,
+    /// Unique in this process: what memory and queue pairs compare.
+    pub(super) number: u32,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn alloc(context: &Arc<Context>, number: u32) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: the context is open.
+        let raw = Handle::new(unsafe { (context.library.alloc_pd)(context.raw.raw()) });
+        let raw = raw.ok_or_else(|| status::resource("protection domain")(status::last()))?;
+        Ok(Arc::new(ProtectionDomain { context: Arc::clone(context), raw, number }))
+    }
+
+    /// Memory that no peer can reach, registered so that the NIC can.
+    pub(crate) fn private(self: &Arc<Self>, len: usize) -> Result<Region, VerbsError> {
+        registered(self, len, Access::empty())
+    }
+
+    /// Memory that peers may use as `access` says.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        registered(self, len, access)
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: memory, queue pairs and address handles of the domain hold it, so none is left, unless
+        // one had to be leaked: then this fails, and the domain stays until the process ends.
+        unsafe { (self.context.library.dealloc_pd)(self.raw.raw()) };
+    }
+}

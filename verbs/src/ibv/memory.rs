@@ -1,0 +1,114 @@
+//! Memory that is registered with a NIC.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::domain::ProtectionDomain;
+use super::status;
+use super::sys::{Handle, ibv_access_flags as flags, ibv_mr};
+use crate::dispatch;
+use crate::memory::mapping::Mapping;
+use crate::memory::region::{Region, RegionParts};
+use crate::{Access, QpType, VerbsError};
+
+/// Pages, and their registration. Deregistered when dropped, and unmapped after that.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    mr: Handle<ibv_mr>,
+    mapping: ManuallyDrop<Mapping>,
+    domain: Arc<ProtectionDomain>,
+}
+
+/// Fresh zeroed memory, registered for `access` by peers.
+pub(super) fn registered(
+    domain: &Arc<ProtectionDomain>,
+    len: usize,
+    access: Access,
+) -> Result<Region, VerbsError> {
+    let mapping = Mapping::anonymous(len).map_err(status::resource("memory for a region"))?;
+    let library = domain.context.library;
+    let (start, pd) = (mapping.start(), domain.raw.raw());
+    let wanted = raw_access(access);
+    let mut mr = None;
+    if access.contains(Access::RELAXED_ORDERING) {
+        let relaxed = wanted | flags::IBV_ACCESS_RELAXED_ORDERING.0;
+        // SAFETY: the pages are mapped, and stay so until the region is deregistered. They are private
+        // to this process; who may touch them meanwhile is what `Region` says.
+        mr = Handle::new(unsafe {
+            (library.reg_mr_iova2)(pd, start.cast(), len, start.addr() as u64, relaxed)
+        });
+    }
+    // It is an offer to the device, which may not know it.
+    let mr = match mr {
+        Some(mr) => mr,
+        // SAFETY: as above.
+        None => Handle::new(unsafe { (library.reg_mr)(pd, start.cast(), len, wanted as i32) })
+            .ok_or_else(|| status::registration(len)(status::last()))?,
+    };
+    // SAFETY: libibverbs has filled the structure, and changes it no more.
+    let (lkey, rkey) = unsafe { ((*mr.raw()).lkey, (*mr.raw()).rkey) };
+    Ok(Region::new(RegionParts {
+        start: mapping.start_non_null(),
+        len,
+        access,
+        lkey,
+        rkey,
+        pd: domain.number,
+        registration: dispatch::Registration::Ibv(Registration {
+            mr,
+            mapping: ManuallyDrop::new(mapping),
+            domain: Arc::clone(domain),
+        }),
+    }))
+}
+
+/// What peers may do on a queue pair at all: the region that they name says the rest.
+pub(super) fn remote_access(ty: QpType) -> u32 {
+    match ty {
+        QpType::Rc => raw_access(Access::all()),
+        QpType::Uc => raw_access(Access::REMOTE_WRITE),
+        QpType::Ud => 0,
+    }
+}
+
+fn raw_access(access: Access) -> u32 {
+    // Local writes: for receives and READs, and without them peers could not be allowed to write.
+    let mut raw = flags::IBV_ACCESS_LOCAL_WRITE.0;
+    for (ours, theirs) in [
+        (Access::REMOTE_READ, flags::IBV_ACCESS_REMOTE_READ),
+        (Access::REMOTE_WRITE, flags::IBV_ACCESS_REMOTE_WRITE),
+        (Access::REMOTE_ATOMIC, flags::IBV_ACCESS_REMOTE_ATOMIC),
+    ] {
+        if access.contains(ours) {
+            raw |= theirs.0;
+        }
+    }
+    raw
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: work requests that use the region hold it, so none is under way.
+        let code = unsafe { (self.domain.context.library.dereg_mr)(self.mr.raw()) };
+        if code == 0 {
+            // SAFETY: dropped once, here; the NIC knows the pages no more.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
+        } else {
+            // The NIC may still write there: the pages stay until the process ends.
+            tracing::error!(code, "memory could not be deregistered, and is leaked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_is_what_was_asked_and_local_writing() {
+        assert_eq!(raw_access(Access::empty()), 1);
+        assert_eq!(raw_access(Access::REMOTE_WRITE), 3);
+        assert_eq!(raw_access(Access::REMOTE_READ), 5);
+        assert_eq!(raw_access(Access::all()), 15, "relaxed ordering goes another way");
+    }
+}

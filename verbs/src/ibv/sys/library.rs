@@ -1,0 +1,118 @@
+//! The functions that libibverbs exports, found when they are first needed.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use super::{
+    ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq,
+    ibv_srq_init_attr,
+};
+
+/// The library's name on every Linux.
+const DEFAULT_NAME: &str = "libibverbs.so.1";
+
+/// Declares the functions, and how all of them are found.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// libibverbs, loaded. Functions have their names there, without the prefix `ibv_`.
+        #[derive(Debug)]
+        pub(in crate::ibv) struct Library {
+            $(pub(in crate::ibv) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// Never closed: providers and their threads may live in it.
+            _library: libloading::Library,
+        }
+
+        impl Library {
+            fn load_from(name: &str) -> Result<Library, libloading::Error> {
+                // SAFETY: loading runs the initializers of libibverbs, which any program that is linked
+                // with it runs too.
+                let library = unsafe { libloading::Library::new(name)? };
+                Ok(Library {
+                    $($name: {
+                        let symbol = concat!("ibv_", stringify!($name));
+                        // SAFETY: the signature is that of <infiniband/verbs.h>. Where a symbol has
+                        // several versions, the newest is found: the one of that header.
+                        *unsafe { library.get(symbol)? }
+                    },)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_device_list(*mut c_int) -> *mut *mut ibv_device;
+    free_device_list(*mut *mut ibv_device);
+    get_device_name(*mut ibv_device) -> *const c_char;
+    open_device(*mut ibv_device) -> *mut ibv_context;
+    close_device(*mut ibv_context) -> c_int;
+    get_async_event(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    ack_async_event(*mut ibv_async_event);
+    query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    query_port(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    alloc_pd(*mut ibv_context) -> *mut ibv_pd;
+    dealloc_pd(*mut ibv_pd) -> c_int;
+    reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    reg_mr_iova2(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+    dereg_mr(*mut ibv_mr) -> c_int;
+    create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
+    destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
+    create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    destroy_cq(*mut ibv_cq) -> c_int;
+    get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ack_cq_events(*mut ibv_cq, c_uint);
+    create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    destroy_srq(*mut ibv_srq) -> c_int;
+    create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    destroy_qp(*mut ibv_qp) -> c_int;
+    create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    destroy_ah(*mut ibv_ah) -> c_int;
+}
+
+/// Why libibverbs is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name} cannot be loaded ({reason}); install it (on Debian: apt-get install libibverbs1 \
+     ibverbs-providers, elsewhere: rdma-core)"
+)]
+pub(in crate::ibv) struct Missing {
+    name: String,
+    reason: String,
+}
+
+impl Library {
+    /// libibverbs, loaded once per process.
+    pub(in crate::ibv) fn get() -> Result<&'static Library, Missing> {
+        static LOADED: OnceLock<Result<Library, Missing>> = OnceLock::new();
+        LOADED.get_or_init(|| Library::load(DEFAULT_NAME)).as_ref().map_err(Missing::clone)
+    }
+
+    fn load(name: &str) -> Result<Library, Missing> {
+        Library::load_from(name).map_err(|error| {
+            let reason = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            Missing { name: name.to_owned(), reason }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_an_error_that_says_what_to_install() {
+        let missing = Library::load("libibverbs-of-another-planet.so.1").unwrap_err().to_string();
+        assert!(missing.contains("libibverbs-of-another-planet.so.1"), "{missing}");
+        assert!(missing.contains("apt-get install libibverbs1"), "{missing}");
+    }
+
+    #[test]
+    fn a_library_without_the_functions_is_an_error_too() {
+        let other = Library::load("libc.so.6").unwrap_err().to_string();
+        assert!(other.contains("ibv_get_device_list"), "{other}");
+    }
+}
