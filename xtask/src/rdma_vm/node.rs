@@ -22,9 +22,7 @@ impl Blueprint<'_> {
     /// The command that is this life of a machine.
     pub(crate) fn qemu(&self, life: Life) -> Command {
         let Life { number, boot } = life;
-        // The kernel kills it when we die, in whatever way.
-        let mut qemu = Command::new("setpriv");
-        qemu.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
+        let mut qemu = mortal("qemu-system-x86_64");
         // Paths of sockets may have 108 bytes: short ones, from here.
         qemu.current_dir(self.folder);
         // A /dev/kvm that is there may not work: all figures are for software emulation.
@@ -54,6 +52,15 @@ impl Blueprint<'_> {
         }
         qemu
     }
+}
+
+/// A command for `program` that the kernel kills when the thread that started it ends, in whatever way.
+/// If that has happened before the kernel was asked for it, the program is not even started.
+fn mortal(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#]);
+    command.arg(std::process::id().to_string()).arg(program);
+    command
 }
 
 /// Which machine, and which of its lives: one whose power was cut can boot again.
@@ -133,4 +140,57 @@ fn listen(mut output: impl BufRead, life: Life, console: &SyncSender<Heard>) {
     }
     // Nobody listens any more when the run has ended.
     let _ = console.send(Heard::Closed(life));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Set in the process that is to be killed.
+    const TO_BE_KILLED: &str = "XTASK_TEST_TO_BE_KILLED";
+
+    /// Before the number of the process that must not outlive it.
+    const STARTED: &str = "started ";
+
+    #[test]
+    fn a_machine_does_not_outlive_us_even_if_we_are_killed() {
+        if std::env::var_os(TO_BE_KILLED).is_some() {
+            let mut sleep = mortal("sleep");
+            sleep.arg("60").stdout(Stdio::null()).stderr(Stdio::null());
+            let mut machine = sleep.spawn().expect("it is on every machine");
+            println!("\n{STARTED}{}", machine.id());
+            let status = machine.wait();
+            panic!("it is to run until this process is killed: {status:?}");
+        }
+        let name = "rdma_vm::node::tests::a_machine_does_not_outlive_us_even_if_we_are_killed";
+        let mut us = Command::new(std::env::current_exe().expect("this program has a file"))
+            .args(["--exact", "--nocapture", name])
+            .env(TO_BE_KILLED, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs already");
+        let output = BufReader::new(us.stdout.take().expect("it is piped"));
+        let machine = output
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix(STARTED)?.parse::<u32>().ok())
+            .expect("it tells whom it started");
+        assert!(runs(machine));
+        us.kill().expect("it is ours");
+        us.wait().expect("it is ours");
+        let end = Instant::now() + Duration::from_secs(30);
+        while runs(machine) {
+            assert!(Instant::now() < end, "process {machine} still runs");
+            thread::yield_now();
+        }
+    }
+
+    /// Whether the process is there, and more than an entry that nobody has asked for its status.
+    fn runs(process: u32) -> bool {
+        fs::read_to_string(format!("/proc/{process}/stat"))
+            .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+    }
 }
