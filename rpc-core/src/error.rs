@@ -353,24 +353,22 @@ pub enum ConnectError {
         what: String,
     },
     /// The device failed.
-    #[error("{address}: {source}")]
+    #[error("{address}: {cause}")]
     Device {
         /// The address dialled.
         address: String,
-        /// The device's error.
-        #[source]
-        source: Source,
+        /// The device's error. Not a source: the message above says it already.
+        cause: Source,
     },
     /// The operating system failed.
-    #[error("{address}: {doing}: {source}")]
+    #[error("{address}: {doing}: {cause}")]
     Io {
         /// The address dialled.
         address: String,
         /// What was being done.
         doing: &'static str,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
+        /// The system's error. Not a source: the message above says it already.
+        cause: std::io::Error,
     },
 }
 
@@ -452,24 +450,22 @@ pub enum BindError {
         available: Vec<usize>,
     },
     /// The device failed.
-    #[error("{address}: {source}")]
+    #[error("{address}: {cause}")]
     Device {
         /// The address asked for.
         address: String,
-        /// The device's error.
-        #[source]
-        source: Source,
+        /// The device's error. Not a source: the message above says it already.
+        cause: Source,
     },
     /// The operating system failed.
-    #[error("{address}: {doing}: {source}")]
+    #[error("{address}: {doing}: {cause}")]
     Io {
         /// The address asked for.
         address: String,
         /// What was being done.
         doing: &'static str,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
+        /// The system's error. Not a source: the message above says it already.
+        cause: std::io::Error,
     },
 }
 

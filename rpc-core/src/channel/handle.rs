@@ -77,7 +77,7 @@ impl Channel {
         };
         thread::Builder::new().name("farcall-io".into()).spawn(body).map_err(|source| {
             let doing = "starting the I/O thread";
-            ConnectError::Io { address: service.name.into(), doing, source }
+            ConnectError::Io { address: service.name.into(), doing, cause: source }
         })?;
         Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
     }

@@ -70,7 +70,7 @@ impl RunningServer {
         let name = format!("farcall-server-{}", self.threads.len());
         let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
             let doing = "starting a server thread";
-            BindError::Io { address: "this process".into(), doing, source }
+            BindError::Io { address: "this process".into(), doing, cause: source }
         })?;
         self.threads.push(thread);
         Ok(())

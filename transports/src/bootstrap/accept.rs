@@ -157,7 +157,7 @@ impl Accepting {
         address: &str,
     ) -> Result<Accepting, BindError> {
         let io = |doing| {
-            move |source: io::Error| BindError::Io { address: address.to_owned(), doing, source }
+            move |cause: io::Error| BindError::Io { address: address.to_owned(), doing, cause }
         };
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| io("making an event counter")(error.into()))?;

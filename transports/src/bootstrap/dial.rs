@@ -26,8 +26,8 @@ impl Context<'_> {
         self.address.to_string()
     }
 
-    fn io(&self, doing: &'static str, source: io::Error) -> ConnectError {
-        ConnectError::Io { address: self.address(), doing, source }
+    fn io(&self, doing: &'static str, cause: io::Error) -> ConnectError {
+        ConnectError::Io { address: self.address(), doing, cause }
     }
 
     fn timed_out(&self) -> ConnectError {
@@ -62,7 +62,7 @@ impl Context<'_> {
                 ConnectError::PeerMisbehaved { address, what: what.to_owned() }
             }
             SetupError::Full(reason) => ConnectError::Refused { address, reason },
-            SetupError::Device(source) => ConnectError::Device { address, source },
+            SetupError::Device(cause) => ConnectError::Device { address, cause },
         }
     }
 
@@ -152,9 +152,9 @@ impl Dial for Address {
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
         let context = Context { address: self, timeout: options.timeout };
         let deadline = Instant::now() + options.timeout;
-        let device = device::shared(self).map_err(|source| ConnectError::Device {
+        let device = device::shared(self).map_err(|error| ConnectError::Device {
             address: self.to_string(),
-            source: source.into(),
+            cause: error.into(),
         })?;
         // Before the server hears of us: whoever has connected there and says nothing is suspicious.
         let pending = self

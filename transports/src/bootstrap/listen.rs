@@ -33,12 +33,11 @@ impl Binding for Address {
             SetupError::Unsupported(what) => {
                 BindError::Unsupported { address: address.clone(), what }
             }
-            other => BindError::Device { address: address.clone(), source: other.into() },
+            other => BindError::Device { address: address.clone(), cause: other.into() },
         };
-        let device = self.open_device().map_err(|error| BindError::Device {
-            address: address.clone(),
-            source: error.into(),
-        })?;
+        let device = self
+            .open_device()
+            .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
         let mut transports = Vec::with_capacity(threads);
         let mut intakes = Vec::with_capacity(threads);
         for thread in 0..threads {
@@ -85,16 +84,16 @@ fn listen(
             Ok(listener) => Ok((Box::new(listener), address.clone())),
             Err((_, Errno::ADDRINUSE)) => Err(BindError::InUse { address: address.to_string() }),
             Err((doing, error)) => {
-                Err(BindError::Io { address: address.to_string(), doing, source: error.into() })
+                Err(BindError::Io { address: address.to_string(), doing, cause: error.into() })
             }
         },
         Place::Rdma(place) => {
             let listener = tcp::listen(place, options.handshake_timeout)
                 .map_err(|why| no_tcp(address, place, why))?;
-            let chosen = TcpListener::local_addr(&listener).map_err(|source| BindError::Io {
+            let chosen = TcpListener::local_addr(&listener).map_err(|cause| BindError::Io {
                 address: address.to_string(),
                 doing: "asking for the port",
-                source,
+                cause,
             })?;
             Ok((Box::new(listener), address.with_port(chosen.port())))
         }
@@ -123,6 +122,6 @@ fn no_tcp(address: &Address, place: &NetworkPlace, why: tcp::Failed) -> BindErro
             address,
             reason: format!("port {port} is not for this user; choose one from 1024 on"),
         },
-        _ => BindError::Io { address, doing: "listening on TCP", source: error },
+        _ => BindError::Io { address, doing: "listening on TCP", cause: error },
     }
 }
