@@ -7,6 +7,8 @@ use farcall_core::{
 };
 use farcall_transports::Address;
 
+use crate::ping::{PingServer, Pong};
+
 /// Makes clients whose calls are futures: `KvClient::connect("shm://kv")`.
 pub trait Connect: ServiceClient {
     /// Connects to the server at this address.
@@ -46,9 +48,11 @@ impl<C: PollClient> ConnectPoll for C {}
 pub enum Server {}
 
 impl Server {
-    /// A server to be, with one thread and no service yet. It listens at the addresses that [`Address`] describes.
+    /// A server to be, with one thread and no service yet. It listens at the addresses that [`Address`] describes, and
+    /// answers [pings](crate::ping) besides.
     pub fn builder() -> ServerBuilder {
-        farcall_core::Server::builder().addresses(|address| {
+        let builder = farcall_core::Server::builder().beside(PingServer::new(Pong));
+        builder.addresses(|address| {
             let address: Address =
                 address.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;
             Ok(Box::new(address) as Box<dyn Binding>)

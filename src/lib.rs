@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod ping;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;

@@ -131,3 +131,23 @@ fn another_services_client_is_refused() {
     assert!(matches!(unserved, Err(ConnectError::NoSuchService { .. })), "{unserved:?}");
     server.shutdown();
 }
+
+#[test]
+fn every_server_answers_pings() {
+    use farcall::ping::{PingClient, PingPollClient};
+
+    let address = address();
+    let nothing = Server::builder().listen(&address).map(drop);
+    assert!(matches!(nothing, Err(BindError::NoService)), "{nothing:?}");
+    let server = Server::builder()
+        .service(ShapesServer::new(Implementation::default()))
+        .listen(&address)
+        .unwrap();
+    let mut poll = PingPollClient::connect(&address).unwrap();
+    for payload in [Bytes::new(), Bytes::from_static(b"here?"), vec![7; 100_000].into()] {
+        assert_eq!(poll.ping(payload.clone()), Ok(payload));
+    }
+    let client = PingClient::connect(&address).unwrap();
+    assert_eq!(client.ping(Bytes::from_static(b"and there?")).wait().unwrap(), "and there?");
+    server.shutdown();
+}

@@ -21,6 +21,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "src/lib.rs",
     "rpc-core/src/lib.rs",
     "rpc-macros/src/lib.rs",
+    "cli/src/main.rs",
     "transports/src/lib.rs",
     "transports/conformance/src/lib.rs",
     "verbs/conformance/src/lib.rs",

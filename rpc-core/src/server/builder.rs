@@ -26,6 +26,7 @@ impl Server {
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             services: Vec::new(),
+            beside: Vec::new(),
             threads: 1,
             pin: Vec::new(),
             idle: IdlePolicy::default(),
@@ -79,6 +80,7 @@ impl<S: Service + Clone> Factory for S {
 #[must_use = "a builder serves nothing until it listens"]
 pub struct ServerBuilder {
     services: Vec<Box<dyn Factory>>,
+    beside: Vec<Box<dyn Factory>>,
     threads: usize,
     pin: Vec<usize>,
     idle: IdlePolicy,
@@ -92,6 +94,12 @@ impl ServerBuilder {
     /// Adds a service. Each thread works on a clone of it.
     pub fn service<S: Service + Clone>(mut self, service: S) -> Self {
         self.services.push(Box::new(service));
+        self
+    }
+
+    /// Adds a service that is no reason to listen: a server of nothing else is refused.
+    pub fn beside<S: Service + Clone>(mut self, service: S) -> Self {
+        self.beside.push(Box::new(service));
         self
     }
 
@@ -151,7 +159,11 @@ impl ServerBuilder {
     }
 
     /// Listens, and starts the threads.
-    pub fn serve(self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+    pub fn serve(mut self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+        if self.services.is_empty() {
+            return Err(BindError::NoService);
+        }
+        self.services.append(&mut self.beside);
         if self.threads == 0 || self.threads > MAX_THREADS {
             return Err(BindError::Threads { threads: self.threads, max: MAX_THREADS });
         }

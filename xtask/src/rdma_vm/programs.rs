@@ -30,6 +30,7 @@ enum Kind {
 const SOURCES: &[Source] = &[
     program("device-conformance", "farcall-verbs-conformance"),
     program("backend-conformance", "farcall-transports-conformance"),
+    program("farcall", "farcall-cli"),
     program("farcall-kv", "farcall-kv"),
     program("farcall-bench", "farcall-bench"),
     Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example, starts: &[] },

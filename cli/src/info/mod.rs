@@ -1,0 +1,53 @@
+//! `farcall info`: devices, what they can do, which backends run there, and the limits that matter.
+
+mod device;
+mod system;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only this device.
+    device: Option<String>,
+    /// One line of JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything there is to tell. The fields' names are what scripts read: only add.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    /// Whether this program can use RDMA devices at all.
+    ibverbs: bool,
+    devices: Vec<device::Device>,
+    system: system::System,
+    /// What may be in the way of RDMA, and the mend.
+    hints: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    // Before a device is opened, which may raise what it can.
+    let system = system::System::look();
+    let devices = device::all(args.device.as_deref())?;
+    let ibverbs = cfg!(feature = "ibverbs");
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        ibverbs,
+        hints: system.hints(ibverbs, &devices),
+        devices,
+        system,
+    };
+    let mut out = io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        text::write(&mut out, &report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

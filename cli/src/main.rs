@@ -1,0 +1,55 @@
+//! `farcall`: which devices are here and what they can do, and how far a server is.
+#![forbid(unsafe_code)]
+
+mod info;
+mod ping;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Looks at the devices of this machine, and at servers elsewhere.
+///
+/// Exit status: 0 done, 1 pings were lost, 2 an error.
+#[derive(Debug, Parser)]
+#[command(version, name = "farcall")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the devices of this machine, what they can do, and the limits that matter.
+    Info(info::Args),
+    /// Measure round trips to a server, whatever it serves, until stopped with Ctrl-C.
+    Ping(ping::Args),
+}
+
+/// Something failed, or the command line is wrong.
+const ERROR: u8 = 2;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Info(args) => info::run(&args),
+        Command::Ping(args) => ping::run(&args),
+    };
+    outcome.unwrap_or_else(|why| {
+        // Whoever reads our output has seen enough: `farcall info | head`.
+        let is_broken_pipe = |why: &std::io::Error| why.kind() == std::io::ErrorKind::BrokenPipe;
+        if !why.downcast_ref().is_some_and(is_broken_pipe) {
+            eprintln!("farcall: {why:#}");
+        }
+        ERROR.into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,147 @@
+//! The program as its users run it, each wait bounded.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farcall::{RunningServer, Server};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Nothing here takes longer, even on two busy cores.
+const BOUND: Duration = Duration::from_secs(60);
+
+#[farcall::service]
+trait Nothing {
+    /// Nobody calls it.
+    fn nothing(&self);
+}
+
+#[derive(Clone)]
+struct Idle;
+
+impl Nothing for Idle {
+    fn nothing(&self) {}
+}
+
+fn serve(address: &str) -> RunningServer {
+    Server::builder().service(NothingServer::new(Idle)).listen(address).unwrap()
+}
+
+fn fresh() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("shm://farcall-cli-test-{}-{next}", std::process::id())
+}
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn finish(mut child: Child) -> Output {
+    let deadline = Instant::now() + BOUND;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it had not ended after {BOUND:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = finish(program(arguments).spawn().unwrap());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn info_tells_devices_backends_and_limits() {
+    let (code, out, _) = run(&["info"]);
+    assert_eq!(code, Some(0));
+    for told in ["shm: ", "backend write_imm", "runs", "locked memory", "huge pages", "open files"]
+    {
+        assert!(out.contains(told), "{told}: {out}");
+    }
+    let (code, out, _) = run(&["info", "shm", "--json"]);
+    assert_eq!(code, Some(0));
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["devices"][0]["name"], "shm");
+    assert_eq!(report["devices"][0]["backends"][0]["runs"], true);
+    assert!(report["system"]["cores"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_with_those_that_are() {
+    let (code, _, err) = run(&["info", "nosuch0"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("nosuch0") && err.contains("shm"), "{err}");
+}
+
+#[test]
+fn pings_are_answered_by_every_server() {
+    for address in [fresh(), "rdma://127.0.0.1:0?device=shm".to_owned()] {
+        let server = serve(&address);
+        let (code, out, err) =
+            run(&["ping", server.address(), "--count", "3", "--interval", "0.01"]);
+        assert_eq!(code, Some(0), "{out}{err}");
+        for told in ["1: ", "3: ", "3 sent, 3 answered, 0 lost", "p50", "p99.9"] {
+            assert!(out.contains(told), "{told}: {out}");
+        }
+        let all = ["ping", server.address(), "-c", "1000", "-i", "0", "-s", "10000", "--json"];
+        let (code, out, err) = run(&all);
+        assert_eq!(code, Some(0), "{out}{err}");
+        let summary: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&summary["answered"], &summary["size"]), (&1000.into(), &10_000.into()));
+        assert!(summary["p50_ns"].as_u64() >= summary["min_ns"].as_u64(), "{summary}");
+        server.shutdown();
+    }
+}
+
+#[test]
+fn a_ping_to_nobody_is_an_error_that_tells_the_mend() {
+    let (code, _, err) = run(&["ping", &fresh()]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("no server at shm://") && err.contains("start the server"), "{err}");
+    let (code, _, err) = run(&["ping", "nowhere"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("`nowhere` has no scheme"), "{err}");
+}
+
+/// A ping that runs, and the lines that it tells.
+fn start(arguments: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut child = program(arguments).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    (child, lines)
+}
+
+#[test]
+fn a_stopped_ping_tells_what_it_has_seen() {
+    let server = serve(&fresh());
+    let (child, mut lines) = start(&["ping", server.address(), "--interval", "0.02"]);
+    assert!(lines.any(|line| line.starts_with("3: ")));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(lines.any(|line| line.contains(" 0 lost")));
+    assert_eq!(finish(child).status.code(), Some(0));
+    server.shutdown();
+}
+
+#[test]
+fn pings_go_on_when_the_server_is_back() {
+    let address = fresh();
+    let server = serve(&address);
+    let (child, mut lines) = start(&["ping", &address, "--interval", "0.02"]);
+    assert!(lines.any(|line| line.starts_with("2: ")));
+    server.shutdown();
+    assert!(lines.any(|line| line.contains("no server at")));
+    let server = serve(&address);
+    assert!(lines.any(|line| line.ends_with("us") || line.ends_with("ns")));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(lines.any(|line| line.contains(" answered, ") && !line.contains(" 0 lost")));
+    assert_eq!(finish(child).status.code(), Some(1));
+    server.shutdown();
+}
