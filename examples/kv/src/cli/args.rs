@@ -74,7 +74,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Where the server is.
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
+    #[arg(long, visible_alias = "connect", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     pub(crate) address: String,
 
     /// How long one answer is waited for, in seconds.
@@ -187,6 +187,10 @@ pub(crate) struct YcsbArgs {
     /// Chooses the operations and records; the same again with the same seed.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// When the server is gone, dial it for so long and go on; a store that is empty then is loaded again
+    /// [default: end with an error].
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) ride_out: Option<Duration>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 }

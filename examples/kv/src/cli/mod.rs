@@ -8,6 +8,7 @@ mod exit;
 mod file;
 mod idle;
 mod lifeline;
+mod outage;
 mod pages;
 mod phase;
 mod progress;

@@ -25,13 +25,30 @@ pub(crate) enum Extent {
     Unknown,
 }
 
-/// Lets every client do `work`, with its index among them; tells how long all of them took.
+/// How a phase went: how long it took, and why a client could not go on, if one could not.
+pub(crate) struct Ended {
+    pub(crate) took: Duration,
+    pub(crate) failures: Vec<Option<RunError>>,
+}
+
+impl Ended {
+    /// How long it took, if all clients came through.
+    pub(crate) fn whole(self) -> Result<Duration> {
+        match self.failures.into_iter().flatten().next() {
+            Some(why) => Err(why.into()),
+            None => Ok(self.took),
+        }
+    }
+}
+
+/// Lets every client do `work`, with its index among them. When one cannot go on, the others are asked to
+/// end.
 pub(crate) fn run(
     what: &'static str,
     extent: Extent,
     clients: &mut [Client<PollLink>],
     work: impl Fn(&mut Client<PollLink>, u64, &Counters) -> Result<(), RunError> + Sync,
-) -> Result<Duration> {
+) -> Result<Ended> {
     let total = match extent {
         Extent::Operations(total) => Some(total),
         Extent::Time(time) => Some(time.as_millis() as u64),
@@ -47,12 +64,19 @@ pub(crate) fn run(
     let operations = || counters.iter().map(|c| c.operations.load(Ordering::Relaxed)).sum();
 
     let started = Instant::now();
-    let took = thread::scope(|scope| {
+    let counters_of_all = &counters;
+    let ended = thread::scope(|scope| {
         let workers: Vec<_> = (0..)
             .zip(clients.iter_mut().zip(&counters))
             .map(|(index, (client, counters))| {
-                let work = &work;
-                scope.spawn(move || work(client, index, counters).map(|()| started.elapsed()))
+                let (work, all) = (&work, counters_of_all);
+                scope.spawn(move || {
+                    let worked = work(client, index, counters);
+                    if worked.is_err() {
+                        all.iter().for_each(|other| other.halt.store(true, Ordering::Relaxed));
+                    }
+                    (worked, started.elapsed())
+                })
             })
             .collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
@@ -64,13 +88,14 @@ pub(crate) fn run(
             };
             progress.set(done, || tell(operations(), elapsed));
         }
-        let mut longest = Duration::ZERO;
+        let mut ended = Ended { took: Duration::ZERO, failures: Vec::new() };
         for worker in workers {
-            let took = worker.join().map_err(|_| anyhow!("a client panicked"))??;
-            longest = longest.max(took);
+            let (worked, took) = worker.join().map_err(|_| anyhow!("a client panicked"))?;
+            ended.took = ended.took.max(took);
+            ended.failures.push(worked.err());
         }
-        Ok::<_, anyhow::Error>(longest)
+        Ok::<_, anyhow::Error>(ended)
     })?;
-    progress.finish(tell(operations(), took));
-    Ok(took)
+    progress.finish(tell(operations(), ended.took));
+    Ok(ended)
 }

@@ -12,6 +12,9 @@
 //!   writer's writes only: their writer knows exactly which.
 //!
 //! A writer has at most one write to a record in flight, so its versions are applied in order.
+//!
+//! A write that ended in an error may have been applied, or may be applied late: its writer does not write
+//! that record again, and either is right.
 
 use std::collections::HashMap;
 
@@ -77,6 +80,8 @@ struct History {
     /// How many writes this client has made to the record.
     issued: u32,
     writing: bool,
+    /// The last of them ended in an error: it may be in the record, or come there late.
+    uncertain: bool,
 }
 
 /// What was known of a record when a question was asked.
@@ -136,6 +141,13 @@ impl Checker {
         self.histories.get(&record).is_some_and(|history| history.writing)
     }
 
+    /// Whether a write of this client to `record` ended in an error: it may still come, so no other may
+    /// follow it.
+    #[must_use]
+    pub fn is_uncertain(&self, record: u64) -> bool {
+        self.histories.get(&record).is_some_and(|history| history.uncertain)
+    }
+
     /// The version that this client's next write to `record` has.
     #[must_use]
     pub fn next_version(&self, record: u64) -> u32 {
@@ -182,6 +194,9 @@ impl Checker {
     /// The answer is wrong.
     pub fn read(&mut self, asked: &Snapshot, answer: Option<&[u8]>) -> Result<(), Wrong> {
         let record = asked.record;
+        if answer.is_none() && asked.views.is_empty() && self.is_uncertain(record) {
+            return Ok(()); // An insert that ended in an error.
+        }
         let (writer, version) = self.records.recognize(record, answer.ok_or(Wrong::Missing)?)?;
         let by_loader = writer == LOADER && version == 1 && record < self.records.loaded();
         let by_client = (1..=self.clients).contains(&writer)
@@ -222,6 +237,14 @@ impl Checker {
         match expected {
             Some(expected) if expected != replaced => Err(Wrong::Replaced { replaced }),
             _ => Ok(()),
+        }
+    }
+
+    /// This client's latest write to a record ended in an error: nobody knows whether it ran.
+    pub fn lost(&mut self, asked: &Snapshot) {
+        if let Some(history) = self.histories.get_mut(&asked.record) {
+            history.writing = false;
+            history.uncertain = true;
         }
     }
 
@@ -292,6 +315,30 @@ mod tests {
             self.0.write(record, &mut asked);
             self.0.written(&asked, true, Some(true)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_write_that_ended_in_an_error_may_be_there_or_not_or_come_late() {
+        let mut asker = Asker::new();
+        asker.write(MINE);
+        let mut asked = Snapshot::default();
+        asker.0.write(MINE, &mut asked);
+        asker.0.lost(&asked);
+        assert!(asker.0.is_uncertain(MINE) && !asker.0.is_writing(MINE));
+        for version in [1, 2] {
+            asker.read(MINE, 1, version).unwrap();
+        }
+        // Once it has been seen it is there; and what was acknowledged before is not lost.
+        assert!(matches!(asker.read(MINE, 1, 1), Err(Wrong::Stale { .. })));
+        assert!(matches!(asker.read(MINE, 1, 3), Err(Wrong::FromTheFuture { .. })));
+        let insert = asker.0.insertable(0);
+        asker.0.write(insert, &mut asked);
+        asker.0.lost(&asked);
+        let again = asker.ask(insert);
+        asker.0.read(&again, None).unwrap();
+        asker.read(insert, 1, 1).unwrap();
+        let there = asker.ask(insert);
+        assert_eq!(asker.0.read(&there, None), Err(Wrong::Missing));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::iter::StepBy;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::vec;
 
@@ -32,7 +32,7 @@ pub enum RunError {
         source: LinkError,
     },
     /// An operation was not answered in time.
-    #[error("{} was not answered within {} s", operation.name(), patience.as_secs())]
+    #[error("{} was not answered within {patience:?}", operation.name())]
     NoAnswer {
         /// Which kind.
         operation: Operation,
@@ -71,6 +71,8 @@ pub struct Counters {
     pub operations: AtomicU64,
     /// Wrong answers.
     pub wrong: AtomicU64,
+    /// Set by who watches: nothing more is started, and the client ends when all is answered.
+    pub halt: AtomicBool,
 }
 
 /// How many wrong answers are told in full.
@@ -100,6 +102,8 @@ pub struct Client<L: Link> {
     /// Own inserts that were acknowledged, the latest last; and how many were sent.
     inserted: Vec<u64>,
     inserts_sent: u64,
+    /// Operations of the workload that were not drawn yet.
+    left: u64,
     in_flight: Vec<InFlight<L>>,
     /// Chosen, but not sent yet.
     held: Option<Held>,
@@ -135,7 +139,7 @@ enum Step<L: Link> {
 
 /// Where a client's operations come from, and when they end.
 enum Source {
-    Workload { until: Instant, left: u64 },
+    Workload { until: Instant },
     Load(StepBy<Range<u64>>),
     Audit(vec::IntoIter<u64>),
 }
@@ -151,6 +155,7 @@ impl<L: Link> Client<L> {
             records,
             inserted: Vec::new(),
             inserts_sent: 0,
+            left: 0,
             in_flight: Vec::with_capacity(config.window),
             held: None,
             spare: Vec::with_capacity(config.window),
@@ -181,7 +186,40 @@ impl<L: Link> Client<L> {
         operations: u64,
         counters: &Counters,
     ) -> Result<(), RunError> {
-        self.run(Source::Workload { until, left: operations }, counters)
+        self.left = operations;
+        self.run(Source::Workload { until }, counters)
+    }
+
+    /// How many operations the work that has ended did not come to.
+    pub fn operations_left(&self) -> u64 {
+        self.left
+    }
+
+    /// Goes on over a new link to the same store. What was in flight ended in an error: whether it ran
+    /// nobody knows. Tells how many operations that were.
+    pub fn reconnect(&mut self, link: L) -> usize {
+        self.link = link;
+        self.held = None;
+        let lost = self.in_flight.len();
+        for flight in self.in_flight.drain(..) {
+            if matches!(flight.step, Step::Writing(_)) && flight.operation != Operation::Load {
+                self.checker.lost(&flight.asked);
+            }
+            self.spare.push(flight.asked);
+        }
+        lost
+    }
+
+    /// Goes on over a new link to a store that knows nothing: begins with other records, to be loaded.
+    /// What was found is kept. Tells how many operations were in flight.
+    pub fn start_over(&mut self, link: L, records: Records) -> usize {
+        let lost = self.reconnect(link);
+        self.checker = Checker::new(records.clone(), self.config.me, self.config.clients);
+        self.records = records;
+        self.inserted.clear();
+        self.inserts_sent = 0;
+        self.config.inserts_are_new = true;
+        lost
     }
 
     /// Reads all that this client has touched once more, when nobody writes: nothing that was acknowledged is lost.
@@ -202,7 +240,8 @@ impl<L: Link> Client<L> {
         let mut idle_polls = 0;
         let mut now = Instant::now();
         loop {
-            self.fill(&mut source, now)?;
+            let halted = counters.halt.load(Ordering::Relaxed);
+            self.fill(&mut source, now, halted)?;
             if self.in_flight.is_empty() && self.held.is_none() {
                 return Ok(());
             }
@@ -224,11 +263,11 @@ impl<L: Link> Client<L> {
     }
 
     /// Sends operations until the window is full or the source has no more.
-    fn fill(&mut self, source: &mut Source, now: Instant) -> Result<(), RunError> {
+    fn fill(&mut self, source: &mut Source, now: Instant, halted: bool) -> Result<(), RunError> {
         while self.in_flight.len() < self.config.window {
-            let Some(next) = self.held.take().or_else(|| self.next(source, now)) else {
-                return Ok(());
-            };
+            let held = self.held.take();
+            let next = held.or_else(|| if halted { None } else { self.next(source, now) });
+            let Some(next) = next else { return Ok(()) };
             if !self.start(next.operation, next.record, now)? {
                 self.held = Some(next);
                 return Ok(());
@@ -241,13 +280,18 @@ impl<L: Link> Client<L> {
         let (operation, record) = match source {
             Source::Load(records) => (Operation::Load, records.next()?),
             Source::Audit(records) => (Operation::Read, records.next()?),
-            Source::Workload { until, left } => {
-                if now >= *until || *left == 0 {
+            Source::Workload { until } => {
+                if now >= *until || self.left == 0 {
                     return None;
                 }
-                *left -= 1;
+                self.left -= 1;
                 let operation = self.config.workload.next_operation(&mut self.rng);
-                (operation, self.choose(operation))
+                let record = self.choose(operation);
+                if operation != Operation::Read && self.checker.is_uncertain(record) {
+                    (Operation::Read, record)
+                } else {
+                    (operation, record)
+                }
             }
         };
         Some(Held { operation, record, since: now })

@@ -20,6 +20,11 @@ pub(crate) fn address() -> String {
     format!("shm://farcall-kv-test-{}-{next}", std::process::id())
 }
 
+/// An address in a network that no other test has: the same machine's, over shared memory.
+pub(crate) fn network_address() -> String {
+    format!("rdma://127.0.0.1:{}?device=shm", farcall_transports_conformance::ports::claim())
+}
+
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_farcall-kv"))
 }
@@ -147,7 +152,11 @@ impl Server {
     }
 
     pub(crate) fn start_with(more: &[&str]) -> Self {
-        let address = address();
+        Self::start_at(&address(), more)
+    }
+
+    pub(crate) fn start_at(address: &str, more: &[&str]) -> Self {
+        let address = address.to_owned();
         let arguments = [&["serve", "--listen", &address], more].concat();
         let process = Running::start(&arguments, false);
         process.line_with("listening on");

@@ -135,7 +135,8 @@ fn load(task: &Task, records: &Records) -> Result<(Duration, Findings)> {
         [Client::new(connect_poll(&task.address, task.patience)?, records.clone(), config)];
     let extent = Extent::Operations(records.loaded());
     let took =
-        phase::run("load", extent, &mut client, |client, _, counters| client.load(counters))?;
+        phase::run("load", extent, &mut client, |client, _, counters| client.load(counters))?
+            .whole()?;
     let found = client[0].findings();
     let findings = Findings {
         latencies: found.latencies.clone(),
