@@ -69,7 +69,15 @@ impl CompletionQueueHandle {
     pub(crate) fn shm(&self) -> Result<&shm::CqHandle, VerbsError> {
         match &self.queue {
             dispatch::CqHandle::Shm(queue) => Ok(queue),
-            #[cfg(feature = "ibverbs")]
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("completion queue")),
+        }
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn sim(&self) -> Result<&crate::sim::CqHandle, VerbsError> {
+        match &self.queue {
+            dispatch::CqHandle::Sim(queue) => Ok(queue),
             _ => Err(VerbsError::Foreign("completion queue")),
         }
     }

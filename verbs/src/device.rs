@@ -48,6 +48,11 @@ impl Device {
         Ok(Device { context: dispatch::Context::open(name, options)? })
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn of(context: dispatch::Context) -> Device {
+        Device { context }
+    }
+
     /// The devices there are.
     pub fn list() -> Vec<DeviceInfo> {
         dispatch::Context::list()

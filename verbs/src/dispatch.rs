@@ -9,6 +9,8 @@ use std::sync::Arc;
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
 use crate::memory::region::Region;
+#[cfg(feature = "sim")]
+use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
     PortInfo, QueuePairConfig, VerbsError, shm,
@@ -16,12 +18,14 @@ use crate::{
 
 /// Defines what a public type holds: the resource of one device or another.
 macro_rules! per_device {
-    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty $(,)? })*) => { $(
+    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(,)? })*) => { $(
         $(#[$meta])*
         pub(crate) enum $name {
             Shm($shm),
             #[cfg(feature = "ibverbs")]
             Ibv($ibv),
+            #[cfg(feature = "sim")]
+            Sim($sim),
         }
     )* };
 }
@@ -33,6 +37,8 @@ macro_rules! on_device {
             $crate::dispatch::$name::Shm($inner) => $body,
             #[cfg(feature = "ibverbs")]
             $crate::dispatch::$name::Ibv($inner) => $body,
+            #[cfg(feature = "sim")]
+            $crate::dispatch::$name::Sim($inner) => $body,
         }
     };
 }
@@ -42,44 +48,44 @@ pub(crate) use on_device;
 per_device! {
     /// An opened device.
     #[derive(Clone, Debug)]
-    Context { shm: Arc<shm::Context>, ibv: Arc<ibv::Context> }
+    Context { shm: Arc<shm::Context>, ibv: Arc<ibv::Context>, sim: Arc<sim::Context> }
 
     /// A protection domain.
     #[derive(Clone, Debug)]
-    Domain { shm: shm::Domain, ibv: Arc<ibv::ProtectionDomain> }
+    Domain { shm: shm::Domain, ibv: Arc<ibv::ProtectionDomain>, sim: sim::Domain }
 
     /// What registered memory rests on, until it is dropped.
     #[derive(Debug)]
     #[allow(dead_code)] // Held, and never looked at.
-    Registration { shm: shm::Pages, ibv: ibv::Registration }
+    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: Arc<sim::Pages> }
 
     /// A completion queue, for its poller.
     #[derive(Debug)]
-    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue }
+    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue }
 
     /// A completion queue, for those who make queue pairs on it.
     #[derive(Clone, Debug)]
-    CqHandle { shm: shm::CqHandle, ibv: Arc<ibv::CqShared> }
+    CqHandle { shm: shm::CqHandle, ibv: Arc<ibv::CqShared>, sim: sim::CqHandle }
 
     /// Where pollers sleep.
     #[derive(Clone, Debug)]
-    Channel { shm: Arc<shm::Channel>, ibv: Arc<ibv::Channel> }
+    Channel { shm: Arc<shm::Channel>, ibv: Arc<ibv::Channel>, sim: Arc<sim::Channel> }
 
     /// A queue pair.
     #[derive(Debug)]
-    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair> }
+    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair }
 
     /// A shared receive queue.
     #[derive(Debug)]
-    SharedReceiveQueue { shm: shm::SharedReceiveQueue, ibv: ibv::SharedReceiveQueue }
+    SharedReceiveQueue { shm: shm::SharedReceiveQueue, ibv: ibv::SharedReceiveQueue, sim: sim::SharedReceiveQueue }
 
     /// The name of a queue pair: plain data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    Address { shm: shm::ShmEndpoint, ibv: ibv::IbvEndpoint }
+    Address { shm: shm::ShmEndpoint, ibv: ibv::IbvEndpoint, sim: sim::SimEndpoint }
 
     /// The way to a peer's device.
     #[derive(Clone, Debug)]
-    AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle> }
+    AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle>, sim: sim::AddressHandle }
 }
 
 impl Context {
@@ -126,6 +132,8 @@ impl Context {
             Context::Shm(_) => (Vec::new(), None),
             #[cfg(feature = "ibverbs")]
             Context::Ibv(context) => (context.ports(), Some(context.in_use())),
+            #[cfg(feature = "sim")]
+            Context::Sim(_) => (Vec::new(), None),
         }
     }
 
@@ -136,6 +144,10 @@ impl Context {
             }
             #[cfg(feature = "ibverbs")]
             Context::Ibv(context) => ibv::ProtectionDomain::alloc(context, number).map(Domain::Ibv),
+            #[cfg(feature = "sim")]
+            Context::Sim(context) => {
+                Ok(Domain::Sim(sim::Domain { context: Arc::clone(context), number }))
+            }
         }
     }
 
@@ -147,6 +159,11 @@ impl Context {
             }
             #[cfg(feature = "ibverbs")]
             Context::Ibv(context) => ibv::Channel::create(context).map(Channel::Ibv),
+            #[cfg(feature = "sim")]
+            Context::Sim(context) => {
+                let channel = context.create_channel().map_err(system("completion channel"))?;
+                Ok(Channel::Sim(Arc::new(channel)))
+            }
         }
     }
 
@@ -159,7 +176,7 @@ impl Context {
             Context::Shm(context) => {
                 let channel = match channel {
                     Some(Channel::Shm(channel)) => Some(Arc::clone(channel)),
-                    #[cfg(feature = "ibverbs")]
+                    #[cfg(any(feature = "ibverbs", feature = "sim"))]
                     Some(_) => return Err(VerbsError::Foreign("completion channel")),
                     None => None,
                 };
@@ -179,6 +196,16 @@ impl Context {
                 let queue = ibv::CompletionQueue::create(context, capacity, channel)?;
                 let handle = queue.handle();
                 Ok((CompletionQueue::Ibv(queue), CqHandle::Ibv(handle)))
+            }
+            #[cfg(feature = "sim")]
+            Context::Sim(context) => {
+                let channel = match channel {
+                    Some(Channel::Sim(channel)) => Some(Arc::clone(channel)),
+                    Some(_) => return Err(VerbsError::Foreign("completion channel")),
+                    None => None,
+                };
+                let (queue, handle) = context.create_cq(capacity, channel)?;
+                Ok((CompletionQueue::Sim(queue), CqHandle::Sim(handle)))
             }
         }
     }
@@ -209,6 +236,10 @@ impl Domain {
             Domain::Ibv(domain) => {
                 ibv::SharedReceiveQueue::create(domain, max_wr).map(SharedReceiveQueue::Ibv)
             }
+            #[cfg(feature = "sim")]
+            Domain::Sim(domain) => {
+                sim::SharedReceiveQueue::new(domain, max_wr).map(SharedReceiveQueue::Sim)
+            }
         }
     }
 
@@ -238,6 +269,18 @@ impl Domain {
                 };
                 Ok(QueuePair::Ibv(Box::new(ibv::QueuePair::create(domain, parts)?)))
             }
+            #[cfg(feature = "sim")]
+            Domain::Sim(domain) => {
+                let parts = sim::QueuePairParts {
+                    ty,
+                    send_cq: send_cq.sim()?,
+                    recv_cq: recv_cq.sim()?,
+                    srq: srq.map(crate::SharedReceiveQueue::sim).transpose()?,
+                    max_send_wr,
+                    max_recv_wr,
+                };
+                Ok(QueuePair::Sim(sim::QueuePair::new(domain, parts)?))
+            }
         }
     }
 
@@ -251,7 +294,11 @@ impl Domain {
             (Domain::Ibv(domain), Address::Ibv(peer)) => {
                 ibv::AddressHandle::to_endpoint(domain, peer).map(AddressHandle::Ibv)
             }
-            #[cfg(feature = "ibverbs")]
+            #[cfg(feature = "sim")]
+            (Domain::Sim(domain), Address::Sim(peer)) => {
+                domain.address_handle(peer.gid()).map(AddressHandle::Sim)
+            }
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(OTHER_KIND.into()),
         }
     }
@@ -262,6 +309,8 @@ impl Domain {
             Domain::Shm(domain) => domain.address_handle(gid).map(AddressHandle::Shm),
             #[cfg(feature = "ibverbs")]
             Domain::Ibv(domain) => ibv::AddressHandle::to_gid(domain, &gid).map(AddressHandle::Ibv),
+            #[cfg(feature = "sim")]
+            Domain::Sim(domain) => domain.address_handle(gid).map(AddressHandle::Sim),
         }
     }
 }
@@ -276,7 +325,9 @@ impl QueuePair {
             (QueuePair::Shm(qp), Address::Shm(peer)) => qp.connect(peer, options),
             #[cfg(feature = "ibverbs")]
             (QueuePair::Ibv(qp), Address::Ibv(peer)) => qp.connect(peer, options),
-            #[cfg(feature = "ibverbs")]
+            #[cfg(feature = "sim")]
+            (QueuePair::Sim(qp), Address::Sim(peer)) => qp.connect(peer, options),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(OTHER_KIND),
         }
     }
@@ -286,6 +337,8 @@ impl QueuePair {
             QueuePair::Shm(qp) => Address::Shm(qp.endpoint()),
             #[cfg(feature = "ibverbs")]
             QueuePair::Ibv(qp) => Address::Ibv(qp.endpoint()),
+            #[cfg(feature = "sim")]
+            QueuePair::Sim(qp) => Address::Sim(qp.endpoint()),
         }
     }
 }
@@ -298,7 +351,7 @@ pub(crate) fn rdma_support() -> Result<(), String> {
     Err("this program was built without them; build it with `--features ibverbs`".to_owned())
 }
 
-#[cfg(feature = "ibverbs")]
+#[cfg(any(feature = "ibverbs", feature = "sim"))]
 const OTHER_KIND: ConnectError =
     ConnectError::Mismatch("it names a queue pair of another kind of device");
 

@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::dispatch::{self, Address};
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
+#[cfg(feature = "sim")]
+use crate::sim;
 use crate::{EndpointError, QpNumber, shm};
 
 /// Names one queue pair of one device to a peer. Plain bytes, at most [`Endpoint::MAX_BYTES`], to be
@@ -22,6 +24,8 @@ pub struct Endpoint {
 /// The first bytes: which kind of device, and the version of what follows.
 const SHM_TAG: [u8; 4] = [1, 1, 0, 0];
 const IBV_TAG: [u8; 4] = [2, 1, 0, 0];
+#[cfg(feature = "sim")]
+const SIM_TAG: [u8; 4] = [3, 1, 0, 0];
 
 impl Endpoint {
     /// The most bytes that [`to_bytes`](Endpoint::to_bytes) gives.
@@ -46,6 +50,8 @@ impl Endpoint {
                     "of an RDMA device; for those, build with `--features ibverbs`",
                 ));
             }
+            #[cfg(feature = "sim")]
+            SIM_TAG => sim::SimEndpoint::read_from_bytes(rest).ok().map(Address::Sim),
             _ => return Err(EndpointError("of a device or version unknown here")),
         };
         address.map(Endpoint::new).ok_or(EndpointError("cut short, or too long"))
@@ -57,6 +63,8 @@ impl Endpoint {
             Address::Shm(shm) => QpNumber(shm.qp),
             #[cfg(feature = "ibverbs")]
             Address::Ibv(ibv) => QpNumber(ibv.qp),
+            #[cfg(feature = "sim")]
+            Address::Sim(sim) => QpNumber(sim.qp),
         }
     }
 
@@ -65,6 +73,8 @@ impl Endpoint {
             Address::Shm(shm) => (SHM_TAG, shm.as_bytes()),
             #[cfg(feature = "ibverbs")]
             Address::Ibv(ibv) => (IBV_TAG, ibv.as_bytes()),
+            #[cfg(feature = "sim")]
+            Address::Sim(sim) => (SIM_TAG, sim.as_bytes()),
         };
         let mut bytes = [0; Endpoint::MAX_BYTES];
         let len = tag.len() + record.len();
@@ -99,7 +109,15 @@ impl AddressHandle {
     pub(crate) fn shm(&self) -> Option<&shm::AddressHandle> {
         match &self.handle {
             dispatch::AddressHandle::Shm(handle) => Some(handle),
-            #[cfg(feature = "ibverbs")]
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => None,
+        }
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn sim(&self) -> Option<&sim::AddressHandle> {
+        match &self.handle {
+            dispatch::AddressHandle::Sim(handle) => Some(handle),
             _ => None,
         }
     }

@@ -25,7 +25,10 @@ mod memory;
 mod open_options;
 mod port;
 mod queue_pair;
+mod route_header;
 mod shm;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod work_completion;
 mod work_request;
 

@@ -329,7 +329,15 @@ impl SharedReceiveQueue {
     pub(crate) fn shm(&self) -> Result<&shm::SharedReceiveQueue, VerbsError> {
         match &self.queue {
             dispatch::SharedReceiveQueue::Shm(queue) => Ok(queue),
-            #[cfg(feature = "ibverbs")]
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("shared receive queue")),
+        }
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn sim(&self) -> Result<&crate::sim::SharedReceiveQueue, VerbsError> {
+        match &self.queue {
+            dispatch::SharedReceiveQueue::Sim(queue) => Ok(queue),
             _ => Err(VerbsError::Foreign("shared receive queue")),
         }
     }

@@ -33,11 +33,23 @@ pub fn run_in_turn(
     case: &Case,
     initiator: End,
     target: End,
+    between: impl FnMut() -> bool,
+) -> Verdict {
+    run_in_turn_until_killed(case, initiator, target, between, || false)
+}
+
+/// The same where the initiator can kill the target, which `killed` tells: the target is dropped where it
+/// stands, and the verdict is the initiator's.
+pub fn run_in_turn_until_killed(
+    case: &Case,
+    initiator: End,
+    target: End,
     mut between: impl FnMut() -> bool,
+    killed: impl Fn() -> bool,
 ) -> Verdict {
     guarded(|| {
         let mut initiator = pin!(play(case, initiator));
-        let mut target = pin!(play(case, target));
+        let mut target = Box::pin(Some(play(case, target)));
         let mut context = Context::from_waker(Waker::noop());
         let (mut first, mut second) = (None, None);
         loop {
@@ -46,8 +58,13 @@ pub fn run_in_turn(
             {
                 first = Some(Verdict::from(result));
             }
+            if killed() {
+                target.set(None);
+                second.get_or_insert(Verdict::Passed);
+            }
             if second.is_none()
-                && let Poll::Ready(result) = target.as_mut().poll(&mut context)
+                && let Some(target) = target.as_mut().as_pin_mut()
+                && let Poll::Ready(result) = target.poll(&mut context)
             {
                 second = Some(Verdict::from(result));
             }

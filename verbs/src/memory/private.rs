@@ -147,7 +147,7 @@ impl Buffer {
     pub fn remote(&self) -> Option<RemoteRegion> {
         let memory = &self.pool.memory;
         memory.access().contains(Access::REMOTE_READ).then(|| {
-            let addr = self.start.as_ptr().addr() as u64;
+            let addr = memory.address_of(self.start.as_ptr());
             RemoteRegion::new(addr, memory.rkey(), self.len as u64)
         })
     }

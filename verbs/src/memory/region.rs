@@ -10,6 +10,8 @@ use crate::dispatch::Registration;
 #[derive(Debug)]
 pub(crate) struct Region {
     start: NonNull<u8>,
+    /// Where it starts, as peers name it.
+    address: u64,
     len: usize,
     access: Access,
     #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))]
@@ -45,9 +47,22 @@ pub(crate) struct RegionParts {
 }
 
 impl Region {
+    /// A region that peers name by its real address.
     pub(crate) fn new(parts: RegionParts) -> Region {
+        let address = parts.start.addr().get() as u64;
+        Region::named(parts, address)
+    }
+
+    /// A region that peers name by an address of the device's choice.
+    pub(crate) fn named(parts: RegionParts, address: u64) -> Region {
         let RegionParts { start, len, access, lkey, rkey, pd, registration } = parts;
-        Region { start, len, access, lkey, rkey, pd, _registration: registration }
+        Region { start, address, len, access, lkey, rkey, pd, _registration: registration }
+    }
+
+    /// How peers name a byte of it.
+    #[inline]
+    pub(crate) fn address_of(&self, byte: *const u8) -> u64 {
+        self.address + (byte.addr() - self.start.addr().get()) as u64
     }
 
     #[inline]

@@ -56,7 +56,7 @@ impl SharedRegion {
     /// Its name for peers.
     #[inline]
     pub fn remote(&self) -> RemoteRegion {
-        let addr = self.memory.start().addr() as u64;
+        let addr = self.memory.address_of(self.memory.start());
         RemoteRegion::new(addr, self.memory.rkey(), self.len() as u64)
     }
 

@@ -21,6 +21,7 @@ use super::shared_receive::ReceivePool;
 use super::slow::{Bytes, Outcome};
 use super::wire::Gid;
 use crate::event_fd::new_event;
+use crate::route_header;
 use crate::{
     CompletionOpcode, DatagramSource, GRH_BYTES, QpNumber, QpState, Status, WorkCompletion,
 };
@@ -324,7 +325,7 @@ impl DatagramReceiver {
             completion.buffer = receive.buffer;
             return Some(true);
         };
-        route_header(&mut buffer[..GRH_BYTES], len, &reader.path.source.gid, &self.gid);
+        route_header::fill(&mut buffer[..GRH_BYTES], len, &reader.path.source.gid, &self.gid);
         let payload = &mut buffer[GRH_BYTES..GRH_BYTES + len];
         for (ahead, into) in payload.chunks_mut(CELL_PAYLOAD_BYTES).enumerate() {
             let mut words = [0; CELL_PAYLOAD_BYTES / 8];
@@ -370,15 +371,4 @@ impl DatagramReceiver {
         }
         count
     }
-}
-
-/// The 40 bytes of an InfiniBand global route header (specification volume 1, section 8.3).
-fn route_header(into: &mut [u8], len: usize, source: &Gid, target: &Gid) {
-    into.fill(0);
-    into[0] = 6 << 4; // IP version.
-    into[4..6].copy_from_slice(&(len as u16).to_be_bytes());
-    into[6] = 0x1B; // Next header: InfiniBand transport.
-    into[7] = 64; // Hop limit.
-    into[8..24].copy_from_slice(source);
-    into[24..40].copy_from_slice(target);
 }

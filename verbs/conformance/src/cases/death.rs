@@ -281,6 +281,7 @@ pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> C
             }
             while rig.poll_once()?.is_some() {}
             ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+            turn().await;
         }
     }
     let (mut posted, mut used) = (0, 0);

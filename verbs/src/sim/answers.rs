@@ -1,0 +1,164 @@
+//! What senders hear of their messages, or do not hear in time.
+
+use super::event::{Answer, Event, QpId};
+use super::pair::{RETRIES, RNR_FOR_EVER};
+use super::queue::{Completion, Ended};
+use super::world::World;
+use crate::{QpState, QpType, Status};
+
+impl World {
+    /// The responder `of` a message answers its sender.
+    pub(super) fn answer(&mut self, of: QpId, to: QpId, psn: u32, answer: Answer) {
+        if self.trace.is_read() {
+            self.say(of, format!("answers message {psn}: {answer:?}"));
+        }
+        let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
+        let at_ns = self.config.costs.answer(self.now_ns, of.node == to.node) + delay_ns;
+        self.events.push(at_ns, Event::Answer { to, psn, answer });
+    }
+
+    /// An answer has come.
+    pub(super) fn answered(&mut self, to: QpId, psn: u32, answer: Answer) {
+        self.trace.mix(self.now_ns << 8 | answer as u64);
+        let Some(pair) = self.pair(to).filter(|pair| pair.state == QpState::ReadyToSend) else {
+            return;
+        };
+        let Some(number) = pair.number_of(psn).filter(|number| *number < pair.next) else { return };
+        pair.retries_left = RETRIES;
+        pair.done_before(match answer {
+            Answer::Sent | Answer::Done => number + 1,
+            _ => number,
+        });
+        self.retire(to);
+        match answer {
+            Answer::Sent | Answer::Done => {}
+            Answer::OutOfSequence => {
+                if let Some(pair) = self.pair(to) {
+                    pair.go_back(number);
+                }
+                self.fetch(to);
+            }
+            Answer::NotReady => self.hold_back(to, number),
+            Answer::AccessError => self.refuse(to, number, Status::RemoteAccess),
+            Answer::InvalidRequest => self.refuse(to, number, Status::RemoteInvalidRequest),
+        }
+    }
+
+    /// The peer has refused a message. What READs and atomics before it have asked for is on the way still,
+    /// and comes first.
+    fn refuse(&mut self, qp: QpId, number: u64, status: Status) {
+        match self.pair(qp) {
+            Some(pair) if pair.base < number => pair.refused = Some((number, status)),
+            Some(_) => self.fail(qp, number, status),
+            None => {}
+        }
+    }
+
+    /// The peer had no receive: later again, unless it was often enough.
+    fn hold_back(&mut self, qp: QpId, number: u64) {
+        let Some(pair) = self.pair(qp) else { return };
+        if pair.holds_back || pair.state != QpState::ReadyToSend {
+            return;
+        }
+        if pair.patience.rnr_retry != RNR_FOR_EVER {
+            if pair.rnr_left == 0 {
+                return self.fail(qp, number, Status::RnrRetryExceeded);
+            }
+            pair.rnr_left -= 1;
+        }
+        pair.go_back(number);
+        pair.holds_back = true;
+        let (timer_ns, epoch) = (pair.patience.rnr_timer_ns, pair.epoch);
+        let at_ns = self.now_ns.saturating_add(timer_ns.max(1));
+        self.events.push(at_ns, Event::TryAgain { qp, epoch });
+    }
+
+    pub(super) fn try_again(&mut self, qp: QpId, epoch: u16) {
+        let Some(pair) = self.pair(qp) else { return };
+        if pair.epoch == epoch && pair.state == QpState::ReadyToSend {
+            pair.holds_back = false;
+            self.fetch(qp);
+        }
+    }
+
+    /// Completes what is done, in the order of posting.
+    pub(super) fn retire(&mut self, qp: QpId) {
+        let now_ns = self.now_ns;
+        let mut progress = false;
+        loop {
+            let Some(pair) = self.pair(qp) else { return };
+            let Some(wqe) = pair.sends.pop_front_if(|wqe| wqe.done) else { break };
+            progress = true;
+            let number = pair.base;
+            pair.base += 1;
+            pair.next = pair.next.max(pair.base);
+            let cq = pair.send_cq;
+            self.messages.release(wqe.message);
+            if wqe.signaled {
+                let completion = Completion {
+                    id: wqe.id,
+                    qp: qp.number,
+                    status: Status::Success,
+                    opcode: wqe.opcode,
+                    byte_len: wqe.len,
+                    imm: None,
+                    source: None,
+                    buffer: None,
+                    ended: Ended::Send(number),
+                };
+                self.complete(qp, cq, completion);
+            }
+        }
+        if !progress {
+            return;
+        }
+        let Some(pair) = self.pair(qp) else { return };
+        if let Some((number, status)) = pair.refused
+            && pair.base >= number
+        {
+            return self.fail(qp, number, status);
+        }
+        pair.rnr_left = pair.patience.rnr_retry;
+        let asked = pair.sends.front().filter(|wqe| wqe.asks()).map_or(0, |wqe| wqe.len);
+        let timeout_ns = pair.patience.timeout_ns;
+        let answer_ns = self.config.costs.link_ns(asked.into());
+        if let Some(pair) = self.pair(qp) {
+            pair.deadline_ns = now_ns.saturating_add(timeout_ns).saturating_add(answer_ns);
+        }
+    }
+
+    /// Sees to it that silence is noticed.
+    pub(super) fn start_timer(&mut self, qp: QpId) {
+        let Some(pair) = self.pair(qp) else { return };
+        if !std::mem::replace(&mut pair.timer_set, true) {
+            let deadline_ns = pair.deadline_ns;
+            self.events.push(deadline_ns, Event::Timer(qp));
+        }
+    }
+
+    /// The peer may have been silent for too long.
+    pub(super) fn timer(&mut self, qp: QpId) {
+        let now_ns = self.now_ns;
+        let Some(pair) = self.pair(qp) else { return };
+        pair.timer_set = false;
+        if !pair.waits() {
+            return;
+        }
+        if now_ns < pair.deadline_ns {
+            return self.start_timer(qp);
+        }
+        let base = pair.base;
+        if pair.retries_left == 0 {
+            return self.fail(qp, base, Status::RetryExceeded);
+        }
+        pair.retries_left -= 1;
+        pair.go_back(base);
+        pair.deadline_ns = now_ns.saturating_add(pair.patience.timeout_ns);
+        self.trace.mix(now_ns ^ u64::from(qp.number) << 8);
+        if self.trace.is_read() {
+            self.say(qp, format!("has heard nothing of message {base}; sends it again"));
+        }
+        self.start_timer(qp);
+        self.fetch(qp);
+    }
+}

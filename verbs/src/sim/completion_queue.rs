@@ -1,0 +1,77 @@
+//! Completion queues in the hands of their pollers.
+
+use std::sync::Arc;
+
+use super::channel::Channel;
+use super::context::Context;
+use super::queue::Queue;
+use crate::{CqError, VerbsError, WorkCompletion};
+
+/// What the poller owns.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    handle: CqHandle,
+    scanned: u32,
+}
+
+/// Names a completion queue to those who make queue pairs on it.
+#[derive(Clone, Debug)]
+pub(crate) struct CqHandle {
+    context: Arc<Context>,
+    number: u32,
+}
+
+impl CqHandle {
+    /// The queue's number, if it belongs to this device.
+    pub(super) fn of(&self, context: &Context) -> Result<u32, VerbsError> {
+        match self.context.is(context) {
+            true => Ok(self.number),
+            false => Err(VerbsError::Foreign("completion queue")),
+        }
+    }
+}
+
+impl CompletionQueue {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        capacity: usize,
+        channel: Option<Arc<Channel>>,
+    ) -> Result<(CompletionQueue, CqHandle), VerbsError> {
+        let mut world = context.running()?;
+        let queues = &mut world.node(context.node).queues;
+        let number = queues
+            .insert(Queue::new(capacity, channel))
+            .ok_or(VerbsError::Invalid("too many completion queues on one node"))?;
+        drop(world);
+        let handle = CqHandle { context: Arc::clone(context), number };
+        Ok((CompletionQueue { handle: handle.clone(), scanned: 0 }, handle))
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let CqHandle { context, number } = &self.handle;
+        let polled = context.lock().poll(context.node, *number, out);
+        self.scanned = polled.unwrap_or(0) as u32 + 1;
+        polled
+    }
+
+    pub(crate) fn arm(&mut self) {
+        let CqHandle { context, number } = &self.handle;
+        if let Some(queue) = context.lock().node(context.node).queues.get_mut(*number) {
+            queue.arm();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn scanned(&self) -> u32 {
+        self.scanned
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let CqHandle { context, number } = &self.handle;
+        let gone = context.lock().node(context.node).queues.remove(*number);
+        drop(gone);
+    }
+}

@@ -1,0 +1,112 @@
+//! An opened device of a node, and its protection domains.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::channel::Channel;
+use super::completion_queue::{CompletionQueue, CqHandle};
+use super::memory;
+use super::node::{capabilities, node_of};
+use super::world::{World, lock};
+use crate::memory::region::Region;
+use crate::{Access, Capabilities, ConnectError, VerbsError};
+
+/// The device of one start of a node.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(super) world: Arc<Mutex<World>>,
+    pub(super) node: u16,
+    pub(super) incarnation: u32,
+    caps: Capabilities,
+}
+
+impl Context {
+    pub(super) fn open(world: &Arc<Mutex<World>>, node: u16) -> Arc<Context> {
+        let guard = lock(world);
+        let incarnation = guard.nodes[usize::from(node)].incarnation;
+        let caps = capabilities(&guard.config);
+        drop(guard);
+        Arc::new(Context { world: Arc::clone(world), node, incarnation, caps })
+    }
+
+    pub(crate) fn caps(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.lock().now_ns
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    /// The world, if the node that this device belongs to still runs.
+    pub(super) fn running(&self) -> Result<MutexGuard<'_, World>, VerbsError> {
+        let world = self.lock();
+        match world.runs(self.node, self.incarnation) {
+            true => Ok(world),
+            false => Err(VerbsError::Invalid("the simulated node of this device was killed")),
+        }
+    }
+
+    /// Whether two devices are the same one, opened twice perhaps.
+    pub(super) fn is(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.world, &other.world)
+            && (self.node, self.incarnation) == (other.node, other.incarnation)
+    }
+
+    pub(crate) fn create_channel(&self) -> rustix::io::Result<Channel> {
+        Channel::new()
+    }
+
+    pub(crate) fn create_cq(
+        self: &Arc<Self>,
+        capacity: usize,
+        channel: Option<Arc<Channel>>,
+    ) -> Result<(CompletionQueue, CqHandle), VerbsError> {
+        CompletionQueue::new(self, capacity, channel)
+    }
+}
+
+/// A protection domain: a number that its memory and its queue pairs have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Domain {
+    pub(crate) context: Arc<Context>,
+    pub(crate) number: u32,
+}
+
+impl Domain {
+    pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
+        memory::private(len, self.number)
+    }
+
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
+        let mut world = self.context.running()?;
+        let World { nodes, dice, .. } = &mut *world;
+        let regions = &mut nodes[usize::from(self.context.node)].regions;
+        regions.register(self.number, len, access, || dice.word())
+    }
+
+    pub(crate) fn address_handle(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
+        let nodes = self.context.lock().nodes.len();
+        match node_of(gid).filter(|node| usize::from(*node) < nodes) {
+            Some(node) => Ok(AddressHandle { world: self.context.world_name(), node }),
+            None => Err(ConnectError::Mismatch("no node of this rack has its identifier").into()),
+        }
+    }
+}
+
+impl Context {
+    /// Tells worlds of one process apart.
+    pub(super) fn world_name(&self) -> usize {
+        Arc::as_ptr(&self.world).addr()
+    }
+}
+
+/// The way to a node.
+#[derive(Clone, Debug)]
+pub(crate) struct AddressHandle {
+    pub(super) world: usize,
+    pub(super) node: u16,
+}

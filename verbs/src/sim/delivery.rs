@@ -1,0 +1,258 @@
+//! The way in: what arrives is checked, and carried out in order.
+
+use super::event::{Answer, Event, QpId};
+use super::message::Kind;
+use super::node::gid;
+use super::queue::{Completion, Ended};
+use super::receives::Receive;
+use super::world::World;
+use crate::route_header;
+use crate::{CompletionOpcode, GRH_BYTES, QpState, QpType, Status};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Done; it has to be acknowledged.
+    Done,
+    /// Its answer, if any, is on the way, or comes later.
+    Answered,
+    /// There is no receive for it.
+    NotReady,
+    /// It is not allowed.
+    Refused(Answer),
+    /// It was longer than the receive that it met.
+    TooLong,
+}
+
+impl World {
+    /// A message has come: the NIC takes it in.
+    pub(super) fn arrive(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let (to, len) = (message.to, message.wire_len());
+        let landing_ns = match message.kind {
+            Kind::Write(_) => self.landing_ns(len),
+            _ => 0,
+        };
+        let node = &mut self.nodes[usize::from(to.node)];
+        if !node.alive {
+            return self.messages.release(index);
+        }
+        let mut at_ns = self.config.costs.deliver(&mut node.nic, self.now_ns, len);
+        if let Some(pair) = node.pairs.get_mut(to.number) {
+            at_ns = at_ns.max(pair.landed_ns);
+            pair.landed_ns = at_ns + landing_ns;
+        }
+        self.events.push(at_ns, Event::Deliver(index));
+    }
+
+    /// Carries out what a message says.
+    pub(super) fn deliver(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let (kind, class, from, to) = (message.kind, message.class, message.from, message.to);
+        self.trace.mix(self.now_ns ^ u64::from(message.psn) << 40 ^ u64::from(to.number));
+        self.trace.mix(edges(&message.payload));
+        let known = self.pair(to).filter(|pair| {
+            let bound = matches!(kind, Kind::Datagram { .. }) || pair.peer == Some(from);
+            pair.ty == class && bound && pair.hears()
+        });
+        if known.is_none() {
+            if self.trace.is_read() {
+                let from = format!("node {} qp {:#x}", from.node, from.number);
+                self.say(to, format!("nobody here takes the {} of {from}", kind.name()));
+            }
+            return self.messages.release(index);
+        }
+        match (kind, class) {
+            (Kind::Response, _) => self.respond(index),
+            (Kind::Datagram { qkey }, _) => self.datagram(index, qkey),
+            (_, QpType::Rc) => self.reliable(index),
+            (_, _) => self.unreliable(index),
+        }
+        self.messages.release(index);
+    }
+
+    /// A message of a reliable connection: each in its turn, and once.
+    fn reliable(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let (from, to, psn) = (message.from, message.to, message.psn);
+        let Some(pair) = self.pair(to) else { return };
+        let expected = pair.expected;
+        match psn.wrapping_sub(expected) as i32 {
+            0 => {}
+            ahead if ahead > 0 => {
+                if !std::mem::replace(&mut pair.complained, true) {
+                    self.answer(to, from, expected, Answer::OutOfSequence);
+                }
+                return;
+            }
+            _ => return self.repeat(index),
+        }
+        let outcome = self.execute(index);
+        if let Some(pair) = self.pair(to) {
+            match outcome {
+                Outcome::Done | Outcome::Answered => {
+                    pair.expected = psn.wrapping_add(1);
+                    pair.complained = false;
+                }
+                // What follows before it is sent again is dropped without a word.
+                _ => pair.complained = true,
+            }
+        }
+        match outcome {
+            Outcome::Done => self.answer(to, from, psn, Answer::Done),
+            Outcome::Answered => {}
+            Outcome::NotReady => self.answer(to, from, psn, Answer::NotReady),
+            Outcome::Refused(answer) => {
+                self.answer(to, from, psn, answer);
+                self.break_pair(to);
+            }
+            Outcome::TooLong => {
+                self.answer(to, from, psn, Answer::InvalidRequest);
+                self.break_pair(to);
+            }
+        }
+    }
+
+    /// A message of an unreliable connection: what does not fit is lost.
+    fn unreliable(&mut self, index: u32) {
+        let to = self.messages[index].to;
+        if self.execute(index) == Outcome::TooLong {
+            self.break_pair(to);
+        }
+    }
+
+    /// Carries out a request that has come in its turn.
+    fn execute(&mut self, index: u32) -> Outcome {
+        match self.messages[index].kind {
+            Kind::Send => self.send_arrives(index),
+            Kind::Write(remote) => self.write(index, remote),
+            Kind::Read(remote) => self.read(index, remote),
+            Kind::CompareAndSwap { remote, expected, new } => {
+                let swap = move |old| if old == expected { new } else { old };
+                self.atomic(index, remote, swap)
+            }
+            Kind::FetchAdd { remote, add } => {
+                self.atomic(index, remote, move |old| old.wrapping_add(add))
+            }
+            Kind::Datagram { .. } | Kind::Response => Outcome::Answered,
+        }
+    }
+
+    /// The receive that the next message meets.
+    pub(super) fn take_receive(&mut self, qp: QpId) -> Option<Receive> {
+        let node = self.nodes.get_mut(usize::from(qp.node))?;
+        let pair = node.pairs.get_mut(qp.number)?;
+        match pair.srq {
+            Some(srq) => node.srqs.get_mut(srq)?.receives.take(),
+            None => pair.receives.take(),
+        }
+    }
+
+    fn send_arrives(&mut self, index: u32) -> Outcome {
+        let to = self.messages[index].to;
+        let Some(mut receive) = self.take_receive(to) else { return Outcome::NotReady };
+        let message = &self.messages[index];
+        let (len, imm) = (message.payload.len(), message.imm);
+        let room = receive.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        if len > room {
+            self.received(to, receive, Status::LocalLength, CompletionOpcode::Recv, 0, None);
+            return Outcome::TooLong;
+        }
+        if let Some(buffer) = &mut receive.buffer {
+            buffer[..len].copy_from_slice(&message.payload);
+            buffer.set_len(len);
+        }
+        self.received(to, receive, Status::Success, CompletionOpcode::Recv, len as u32, imm);
+        Outcome::Done
+    }
+
+    /// A receive has ended.
+    pub(super) fn received(
+        &mut self,
+        at: QpId,
+        receive: Receive,
+        status: Status,
+        opcode: CompletionOpcode,
+        byte_len: u32,
+        imm: Option<u32>,
+    ) {
+        let Receive { id, buffer } = receive;
+        let Some(pair) = self.pair(at) else { return };
+        let ended = pair.srq.map_or(Ended::Receive, Ended::Shared);
+        let (cq, qp, source) = (pair.recv_cq, at.number, None);
+        let completion =
+            Completion { id, qp, status, opcode, byte_len, imm, source, buffer, ended };
+        self.complete(at, cq, completion);
+    }
+
+    /// A datagram: whatever is in its way, it is dropped without a word.
+    fn datagram(&mut self, index: u32, qkey: u32) {
+        let message = &self.messages[index];
+        let (from, to, imm) = (message.from, message.to, message.imm);
+        if self.pair(to).is_none_or(|pair| pair.qkey != qkey) {
+            return;
+        }
+        let Some(mut receive) = self.take_receive(to) else { return };
+        let payload = &self.messages[index].payload;
+        let len = GRH_BYTES + payload.len();
+        let fits = receive.buffer.as_mut().filter(|buffer| buffer.len() >= len);
+        let (status, byte_len) = match fits {
+            Some(buffer) => {
+                buffer[GRH_BYTES..len].copy_from_slice(payload);
+                let gap = &mut buffer[..GRH_BYTES];
+                route_header::fill(gap, payload.len(), &gid(from.node), &gid(to.node));
+                buffer.set_len(len);
+                (Status::Success, len as u32)
+            }
+            None => (Status::LocalLength, 0),
+        };
+        let Receive { id, buffer } = receive;
+        let Some(pair) = self.pair(to) else { return };
+        let completion = Completion {
+            id,
+            qp: to.number,
+            status,
+            opcode: CompletionOpcode::Recv,
+            byte_len,
+            imm,
+            source: Some(from),
+            buffer,
+            ended: pair.srq.map_or(Ended::Receive, Ended::Shared),
+        };
+        let cq = pair.recv_cq;
+        self.complete(to, cq, completion);
+    }
+
+    /// An answer to a READ or an atomic has come.
+    fn respond(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let to = message.to;
+        let Some(pair) =
+            self.nodes.get_mut(usize::from(to.node)).and_then(|node| node.pairs.get_mut(to.number))
+        else {
+            return;
+        };
+        let Some(number) = pair.number_of(message.psn) else { return };
+        if pair.state != QpState::ReadyToSend || number >= pair.next {
+            return;
+        }
+        let Some(wqe) = pair.wqe(number).filter(|wqe| wqe.asks() && !wqe.done) else { return };
+        if let Some(place) = wqe.into.filter(|_| wqe.len as usize == message.payload.len()) {
+            // SAFETY: its work request is posted, and what it names has this length (`World::post`).
+            unsafe { place.write(&message.payload) };
+        }
+        wqe.done = true;
+        pair.asking -= 1;
+        pair.done_before(number);
+        self.retire(to);
+        self.fetch(to);
+    }
+}
+
+/// The ends of a payload, for the trace: enough to notice when two runs send something else.
+fn edges(payload: &[u8]) -> u64 {
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let front = payload.first_chunk::<8>().map_or_else(|| word(payload), |bytes| word(bytes));
+    let back = payload.last_chunk::<8>().map_or(0, |bytes| word(bytes));
+    front ^ back.rotate_left(32) ^ payload.len() as u64
+}

@@ -1,0 +1,147 @@
+//! What goes wrong, by chance or on a schedule.
+
+use super::config::{FaultRates, nanos};
+use super::event::{Event, QpId};
+use super::node::NodeState;
+use super::rack::NodeId;
+use super::world::World;
+use crate::{QpNumber, QpType};
+
+/// A fault, to happen at a moment.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The node loses its power: its actors never run again, its memory is gone, and peers hear nothing.
+    KillNode(NodeId),
+    /// The node starts again, if it was killed: with nothing, until somebody opens its device anew.
+    RestartNode(NodeId),
+    /// No actor of the node runs for this long (a stolen core, a long garbage collection); its NIC does.
+    PauseNode {
+        /// The node.
+        node: NodeId,
+        /// For how long.
+        for_ns: u64,
+    },
+    /// A queue pair goes into error.
+    BreakQueuePair {
+        /// Its node.
+        node: NodeId,
+        /// Its number.
+        qp: QpNumber,
+    },
+    /// Nothing comes through any more from one node to another; the way back is another one.
+    Cut {
+        /// Whose messages are lost.
+        from: NodeId,
+        /// Who does not get them.
+        to: NodeId,
+    },
+    /// That way carries messages again.
+    Heal {
+        /// Whose messages come through.
+        from: NodeId,
+        /// Who gets them.
+        to: NodeId,
+    },
+    /// Other probabilities from now on.
+    Rates(FaultRates),
+}
+
+impl World {
+    /// How late a message comes through; `None`: it is lost.
+    #[inline]
+    pub(super) fn wire(&mut self, from: QpId, to: QpId, class: QpType) -> Option<u64> {
+        if !self.cut.is_empty() && self.cut.contains(&(from.node, to.node)) {
+            return None;
+        }
+        let rates = &self.config.faults;
+        let (loss, held_up) = match class {
+            QpType::Ud => (rates.datagram_loss, rates.datagram_delay),
+            QpType::Uc => (rates.unreliable_loss, rates.connected_delay),
+            QpType::Rc => (rates.reliable_loss, rates.connected_delay),
+        };
+        let longest_ns = nanos(rates.delay);
+        if self.dice.chance(loss) {
+            return None;
+        }
+        match self.dice.chance(held_up) {
+            true => Some(self.dice.below(longest_ns.saturating_add(1))),
+            false => Some(0),
+        }
+    }
+
+    /// Lets a fault happen at `at_ns`.
+    pub(super) fn schedule(&mut self, at_ns: u64, fault: Fault) {
+        self.faults.push(fault);
+        let index = self.faults.len() as u32 - 1;
+        self.events.push(at_ns.max(self.now_ns), Event::Fault(index));
+    }
+
+    pub(super) fn scheduled_fault(&mut self, index: u32) {
+        if let Some(fault) = self.faults.get(index as usize).cloned() {
+            self.inject(fault);
+        }
+    }
+
+    /// Lets a fault happen now.
+    pub(super) fn inject(&mut self, fault: Fault) {
+        self.trace.mix(self.now_ns);
+        if self.trace.is_read() {
+            let line = format!("{:>12} ns  {fault:?}", self.now_ns);
+            self.trace.line(line);
+        }
+        match fault {
+            Fault::KillNode(node) => self.kill(node.0),
+            Fault::RestartNode(node) => self.restart(node.0),
+            Fault::PauseNode { node, for_ns } => {
+                let until_ns = self.now_ns.saturating_add(for_ns);
+                let node = self.node(node.0);
+                node.paused_until_ns = node.paused_until_ns.max(until_ns);
+            }
+            Fault::BreakQueuePair { node, qp } => {
+                self.break_pair(QpId { node: node.0, number: qp.0 });
+            }
+            Fault::Cut { from, to } => {
+                self.cut.insert((from.0, to.0));
+            }
+            Fault::Heal { from, to } => {
+                self.cut.remove(&(from.0, to.0));
+            }
+            Fault::Rates(rates) => self.config.faults = rates,
+        }
+    }
+
+    fn kill(&mut self, node: u16) {
+        for number in self.node(node).pairs.numbers() {
+            self.destroy(QpId { node, number });
+        }
+        let cores = self.config.cores;
+        let state = self.node(node);
+        state.alive = false;
+        for actor in std::mem::take(&mut state.actors) {
+            self.actors.end(actor);
+        }
+        let state = self.node(node);
+        for number in state.queues.numbers() {
+            state.queues.remove(number);
+        }
+        for number in state.srqs.numbers() {
+            state.srqs.remove(number);
+        }
+        // Numbers go on where they were: nothing of the old life may name something of the new one. Keys
+        // are drawn, and addresses go on too.
+        let fresh = NodeState::new(cores);
+        state.nic = fresh.nic;
+        state.cores = fresh.cores;
+        state.paused_until_ns = 0;
+        state.regions.forget_all();
+    }
+
+    fn restart(&mut self, node: u16) {
+        let node = self.node(node);
+        if !node.alive {
+            node.alive = true;
+            node.incarnation += 1;
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Messages: what a work request is to the NICs and the wire, from its posting until nobody needs it.
+
+use std::ops::{Index, IndexMut};
+
+use super::event::QpId;
+use super::memory::{Found, Place};
+use super::receives::Receive;
+use crate::{QpType, RemoteSlice};
+
+/// Payloads longer than this give their memory back when their message is done.
+const KEPT_PAYLOAD_BYTES: usize = 16 << 10;
+
+/// What a message asks for, or answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Send,
+    Datagram {
+        qkey: u32,
+    },
+    Write(RemoteSlice),
+    Read(RemoteSlice),
+    CompareAndSwap {
+        remote: RemoteSlice,
+        expected: u64,
+        new: u64,
+    },
+    FetchAdd {
+        remote: RemoteSlice,
+        add: u64,
+    },
+    /// The bytes that a READ or an atomic has asked for.
+    Response,
+}
+
+impl Kind {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Kind::Send => "SEND",
+            Kind::Datagram { .. } => "datagram",
+            Kind::Write(_) => "WRITE",
+            Kind::Read(_) => "READ",
+            Kind::CompareAndSwap { .. } => "compare-and-swap",
+            Kind::FetchAdd { .. } => "fetch-and-add",
+            Kind::Response => "response",
+        }
+    }
+}
+
+/// A message. One on its way several times (sent again) is one message.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// Who may still need it: the work request, and each event.
+    holders: u32,
+    pub(super) class: QpType,
+    pub(super) kind: Kind,
+    pub(super) from: QpId,
+    pub(super) to: QpId,
+    pub(super) psn: u32,
+    pub(super) imm: Option<u32>,
+    pub(super) payload: Vec<u8>,
+    /// Where the payload still is, and how long.
+    pub(super) source: Option<(Place, usize)>,
+    /// A WRITE that is landing.
+    pub(super) landing: Option<Box<Landing>>,
+}
+
+/// A WRITE that lands piece by piece.
+#[derive(Debug)]
+pub(super) struct Landing {
+    pub(super) into: Found,
+    pub(super) chunk_bytes: usize,
+    pub(super) receive: Option<Receive>,
+    pub(super) rkey: u32,
+    pub(super) srq: Option<u32>,
+}
+
+impl Message {
+    /// Bytes on the wire, headers apart.
+    pub(super) fn wire_len(&self) -> u64 {
+        match self.kind {
+            Kind::Read(_) => 16,
+            Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. } => 28,
+            _ => self.source.map_or(self.payload.len(), |(_, len)| len) as u64,
+        }
+    }
+}
+
+/// All messages, each at an index, used again with the memory of its payload.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    all: Vec<Message>,
+    free: Vec<u32>,
+}
+
+impl Messages {
+    /// A new message with one holder.
+    pub(super) fn insert(&mut self, class: QpType, kind: Kind, from: QpId, to: QpId) -> u32 {
+        if let Some(index) = self.free.pop() {
+            let message = &mut self.all[index as usize];
+            let payload = std::mem::take(&mut message.payload);
+            *message = Message { payload, ..Message::new(class, kind, from, to) };
+            return index;
+        }
+        self.all.push(Message::new(class, kind, from, to));
+        self.all.len() as u32 - 1
+    }
+
+    #[inline]
+    pub(super) fn hold(&mut self, index: u32) {
+        self.all[index as usize].holders += 1;
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, index: u32) {
+        let message = &mut self.all[index as usize];
+        message.holders -= 1;
+        if message.holders == 0 {
+            message.payload.clear();
+            if message.payload.capacity() > KEPT_PAYLOAD_BYTES {
+                message.payload = Vec::new();
+            }
+            message.landing = None;
+            self.free.push(index);
+        }
+    }
+
+    /// Messages that somebody needs.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+}
+
+impl Message {
+    fn new(class: QpType, kind: Kind, from: QpId, to: QpId) -> Message {
+        Message {
+            holders: 1,
+            class,
+            kind,
+            from,
+            to,
+            psn: 0,
+            imm: None,
+            payload: Vec::new(),
+            source: None,
+            landing: None,
+        }
+    }
+}
+
+impl Index<u32> for Messages {
+    type Output = Message;
+    #[inline]
+    fn index(&self, index: u32) -> &Message {
+        &self.all[index as usize]
+    }
+}
+
+impl IndexMut<u32> for Messages {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Message {
+        &mut self.all[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_kept_as_long_as_somebody_needs_it_and_its_place_is_used_again() {
+        let (mut messages, qp) = (Messages::default(), QpId { number: 1, node: 0 });
+        let first = messages.insert(QpType::Rc, Kind::Send, qp, qp);
+        messages[first].payload.extend_from_slice(b"payload");
+        messages.hold(first);
+        messages.release(first);
+        assert_eq!((messages.in_use(), &messages[first].payload[..]), (1, &b"payload"[..]));
+        messages.release(first);
+        assert_eq!(messages.in_use(), 0);
+        let second = messages.insert(QpType::Rc, Kind::Send, qp, qp);
+        assert_eq!((second, messages[second].payload.len()), (first, 0));
+    }
+}

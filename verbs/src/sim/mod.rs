@@ -1,0 +1,85 @@
+//! A simulated rack: the third device, in virtual time, for one thread, from one seed.
+//!
+//! ```
+//! use farcall_verbs::sim::Sim;
+//! use farcall_verbs::{ConnectOptions, QpType, QueuePairConfig, WorkCompletion, WorkRequest};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut sim = Sim::new(42);
+//! let (a, b) = (sim.add_node(), sim.add_node());
+//! let (a, b) = (sim.node(a).device(), sim.node(b).device());
+//! let (a_cq, mut b_cq) = (a.create_cq(16, None)?, b.create_cq(16, None)?);
+//! let mut sender = a.alloc_pd()?.create_qp(QueuePairConfig::new(QpType::Rc, &a_cq, &a_cq))?;
+//! let mut receiver = b.alloc_pd()?.create_qp(QueuePairConfig::new(QpType::Rc, &b_cq, &b_cq))?;
+//! sender.connect(&receiver.endpoint(), &ConnectOptions::default())?;
+//! receiver.connect(&sender.endpoint(), &ConnectOptions::default())?;
+//! receiver.post_recv(1, None)?;
+//! sender.post_send_one(WorkRequest::send(b"").imm(7)).map_err(|(error, _)| error)?;
+//! let mut arrived: [WorkCompletion; 1] = Default::default();
+//! assert_eq!(b_cq.poll(&mut arrived)?, 0, "nothing happens in a post");
+//! sim.run_for(10_000);
+//! assert_eq!(b_cq.poll(&mut arrived)?, 1);
+//! assert_eq!(arrived[0].imm, Some(7));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The life of a work request
+//! Posting checks it, and makes a message of it. The doorbell's event lets the NIC fetch it and its bytes,
+//! as fast as its outbound unit goes; then it takes its turn on the link. At the other NIC it waits for the
+//! inbound unit, is delivered in its queue pair's order, lands in memory, and is acknowledged; a READ or an
+//! atomic is answered by a message of its own. The acknowledgement completes it. How long each step takes
+//! is up to one file, and is told by [`Costs`].
+//!
+//! # Reliable connections
+//! Messages are numbered. One that is missing is complained of, and sent again with all that follows; so is
+//! one that nobody answers, eight times in all within
+//! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). What comes twice is done once. So loss,
+//! partitions and deaths are seen as on hardware: as delay, and then as
+//! [`RetryExceeded`](crate::Status::RetryExceeded).
+//!
+//! # What is different from hardware
+//! Connecting takes no time. A completion channel's wait never sleeps: it tells whether there was an event.
+//! Memory that a killed node's program still holds can still be read by that program.
+
+mod actor;
+mod answers;
+mod channel;
+mod completion_queue;
+mod config;
+mod context;
+mod delivery;
+mod dice;
+mod event;
+mod failure;
+mod faults;
+mod memory;
+mod message;
+mod node;
+mod pair;
+mod post;
+mod queue;
+mod queue_pair;
+mod rack;
+mod read;
+mod receives;
+mod send;
+mod shared_receive;
+mod slots;
+mod timing;
+mod trace;
+mod world;
+mod write;
+
+pub use actor::{Actor, Next, Turn};
+pub use config::{FaultRates, Landing, SimConfig};
+pub use faults::Fault;
+pub use rack::{ActorId, Node, NodeId, Sim};
+pub use timing::Costs;
+
+pub(crate) use channel::Channel;
+pub(crate) use completion_queue::{CompletionQueue, CqHandle};
+pub(crate) use context::{AddressHandle, Context, Domain};
+pub(crate) use memory::Pages;
+pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, SimEndpoint};
+pub(crate) use shared_receive::SharedReceiveQueue;

@@ -1,0 +1,131 @@
+//! A node: its NIC with all that it knows, and its cores.
+
+use super::event::QpId;
+use super::memory::Regions;
+use super::pair::Pair;
+use super::queue::Queue;
+use super::receives::Receives;
+use super::slots::Slots;
+use super::timing::Nic;
+use super::world::World;
+use crate::Capabilities;
+use crate::caps::OperationSet;
+use crate::{Operation, WriteOrder};
+
+use super::config::{Landing, SimConfig};
+
+/// Payload bytes of a datagram.
+pub(super) const MTU_BYTES: usize = 4096;
+/// Bytes that a work request may carry in itself.
+pub(super) const MAX_INLINE_BYTES: usize = 256;
+/// The longest message of a connection.
+pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+/// READs and atomics under way on one queue pair: what NICs of the day do.
+pub(super) const MAX_RD_ATOMIC: usize = 16;
+
+/// The NIC and the cores of one node.
+#[derive(Debug)]
+pub(super) struct NodeState {
+    pub(super) alive: bool,
+    /// How often it was started: a device of an earlier time is of no use.
+    pub(super) incarnation: u32,
+    pub(super) nic: Nic,
+    pub(super) regions: Regions,
+    pub(super) pairs: Slots<Pair>,
+    pub(super) queues: Slots<Queue>,
+    pub(super) srqs: Slots<SharedQueue>,
+    /// Until when each core is busy.
+    pub(super) cores: Vec<u64>,
+    /// Until when no actor of it runs.
+    pub(super) paused_until_ns: u64,
+    pub(super) actors: Vec<u32>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct SharedQueue {
+    pub(super) pd: u32,
+    pub(super) receives: Receives,
+}
+
+impl SharedQueue {
+    pub(super) fn polled(&mut self) {
+        self.receives.polled();
+    }
+}
+
+impl NodeState {
+    pub(super) fn new(cores: usize) -> NodeState {
+        NodeState {
+            alive: true,
+            incarnation: 0,
+            nic: Nic::default(),
+            regions: Regions::default(),
+            pairs: Slots::default(),
+            queues: Slots::default(),
+            srqs: Slots::default(),
+            cores: vec![0; cores],
+            paused_until_ns: 0,
+            actors: Vec::new(),
+        }
+    }
+}
+
+/// A node's global identifier: a unique local address of IPv6 with its number.
+pub(super) fn gid(node: u16) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[0] = 0xfd;
+    gid[14..].copy_from_slice(&node.to_be_bytes());
+    gid
+}
+
+/// The node with this identifier, if it can be one of ours.
+pub(super) fn node_of(wanted: [u8; 16]) -> Option<u16> {
+    let node = u16::from_be_bytes([wanted[14], wanted[15]]);
+    (gid(node) == wanted).then_some(node)
+}
+
+pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
+    use Operation::{Send, SendWithImm, Write, WriteWithImm};
+    Capabilities {
+        max_inline: MAX_INLINE_BYTES,
+        max_sge: 1,
+        max_send_wr: 1 << 15,
+        max_recv_wr: 1 << 15,
+        max_cqe: 1 << 22,
+        max_rd_atomic: MAX_RD_ATOMIC,
+        mtu: MTU_BYTES,
+        max_message: MAX_MESSAGE_BYTES,
+        completion_payload: 0,
+        atomics: true,
+        srq: true,
+        flush: false,
+        wait: true,
+        write_order: match config.landing {
+            Landing::AtOnce | Landing::LeftToRight => WriteOrder::LeftToRight,
+            Landing::AnyOrder => WriteOrder::Unordered,
+        },
+        visibility: config.visibility,
+        rc: OperationSet::of(&Operation::ALL),
+        uc: OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm]),
+        ud: OperationSet::of(&[Send, SendWithImm]),
+    }
+}
+
+impl World {
+    #[inline]
+    pub(super) fn node(&mut self, node: u16) -> &mut NodeState {
+        &mut self.nodes[usize::from(node)]
+    }
+
+    #[inline]
+    pub(super) fn pair(&mut self, qp: QpId) -> Option<&mut Pair> {
+        self.nodes.get_mut(usize::from(qp.node))?.pairs.get_mut(qp.number)
+    }
+
+    /// Whether this start of the node still runs.
+    pub(super) fn runs(&self, node: u16, incarnation: u32) -> bool {
+        let node = &self.nodes[usize::from(node)];
+        node.alive && node.incarnation == incarnation
+    }
+}

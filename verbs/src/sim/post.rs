@@ -1,0 +1,163 @@
+//! Posting: a work request is checked, and becomes a message that waits for its doorbell.
+
+use super::context::Context;
+use super::event::QpId;
+use super::memory::Place;
+use super::message::Kind;
+use super::pair::{Pair, Wqe};
+use super::world::World;
+use crate::work_request::Work;
+use crate::{
+    Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, SharedSlice, WorkRequest,
+};
+
+/// What a checked work request asks of the NIC.
+struct Parts<'a> {
+    kind: Kind,
+    opcode: CompletionOpcode,
+    imm: Option<u32>,
+    len: usize,
+    inline: &'a [u8],
+    source: Option<(Place, usize)>,
+    into: Option<Place>,
+    buffer: Option<Buffer>,
+    held: Option<SharedSlice>,
+}
+
+impl World {
+    /// Takes a work request: its number, and the buffer that the queue pair keeps meanwhile.
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub(super) fn post<'a>(
+        &mut self,
+        context: &Context,
+        qp: QpId,
+        request: WorkRequest<'a>,
+    ) -> Result<(u64, Option<Buffer>), (PostError, WorkRequest<'a>)> {
+        let checked = match self.pair(qp) {
+            Some(pair) => check(pair, context, &request).map(|()| pair.posted()),
+            None => Err(PostError::State(QpState::Error)),
+        };
+        let number = match checked {
+            Ok(number) => number,
+            Err(error) => return Err((error, request)),
+        };
+        let WorkRequest { work, signaled } = request;
+        let to = match &work {
+            Work::Send { to: Some(to), .. } => {
+                QpId { node: to.handle.sim().map_or(qp.node, |way| way.node), number: to.qp.0 }
+            }
+            _ => self.pair(qp).and_then(|pair| pair.peer).unwrap_or(qp),
+        };
+        let Parts { kind, opcode, imm, len, inline, source, into, buffer, held } = parts(work);
+        let class = self.pair(qp).map_or(QpType::Rc, |pair| pair.ty);
+        let index = self.messages.insert(class, kind, qp, to);
+        let message = &mut self.messages[index];
+        (message.psn, message.imm, message.source) = (number as u32, imm, source);
+        message.payload.extend_from_slice(inline);
+        let wqe = Wqe {
+            id: signaled.unwrap_or(0),
+            message: index,
+            len: len as u32,
+            into,
+            _held: held,
+            opcode,
+            signaled: signaled.is_some(),
+            done: false,
+        };
+        if let Some(pair) = self.pair(qp) {
+            pair.sends.push_back(wqe);
+        }
+        self.charge(self.config.costs.post_ns);
+        Ok((number, buffer))
+    }
+}
+
+/// Whether a work request may be posted.
+fn check(pair: &Pair, context: &Context, request: &WorkRequest<'_>) -> Result<(), PostError> {
+    if matches!(pair.state, QpState::Init | QpState::ReadyToReceive) {
+        return Err(PostError::State(pair.state));
+    }
+    request.check(pair.ty, pair.pd, context.caps())?;
+    if let Work::Send { to: Some(to), .. } = &request.work {
+        let way = to.handle.sim().ok_or(PostError::Foreign)?;
+        if way.world != context.world_name() {
+            return Err(PostError::Foreign);
+        }
+    }
+    // Places come free when a polled completion retires their work.
+    if pair.posted() - pair.retired >= pair.max_send_wr {
+        Err(PostError::QueueFull)
+    } else {
+        Ok(())
+    }
+}
+
+fn parts(work: Work<'_>) -> Parts<'_> {
+    match work {
+        Work::Send { local, imm, to } => {
+            let kind = match to {
+                Some(to) => Kind::Datagram { qkey: to.qkey },
+                None => Kind::Send,
+            };
+            outgoing(local, kind, CompletionOpcode::Send, imm)
+        }
+        Work::Write { local, remote, imm } => {
+            outgoing(local, Kind::Write(remote), CompletionOpcode::Write, imm)
+        }
+        Work::Read { into, remote } => incoming(into, Kind::Read(remote), CompletionOpcode::Read),
+        Work::CompareAndSwap { into, remote, expected, new } => {
+            let kind = Kind::CompareAndSwap { remote, expected, new };
+            incoming(into, kind, CompletionOpcode::CompareAndSwap)
+        }
+        Work::FetchAdd { into, remote, add } => {
+            incoming(into, Kind::FetchAdd { remote, add }, CompletionOpcode::FetchAdd)
+        }
+    }
+}
+
+/// Bytes that leave: fetched when their turn has come, unless they are inline.
+fn outgoing(local: Local<'_>, kind: Kind, opcode: CompletionOpcode, imm: Option<u32>) -> Parts<'_> {
+    let len = local.len();
+    let parts = Parts {
+        kind,
+        opcode,
+        imm,
+        len,
+        inline: &[],
+        source: None,
+        into: None,
+        buffer: None,
+        held: None,
+    };
+    match local {
+        Local::Inline(bytes) => Parts { inline: bytes, ..parts },
+        Local::Buffer(buffer) => {
+            let source = Some((Place::new(buffer.start()), len));
+            Parts { source, buffer: Some(buffer), ..parts }
+        }
+        Local::Shared(slice) => {
+            let source = Some((Place::new(slice.start()), len));
+            Parts { source, held: Some(slice), ..parts }
+        }
+    }
+}
+
+/// Bytes that come back.
+fn incoming<'a>(into: LocalMut, kind: Kind, opcode: CompletionOpcode) -> Parts<'a> {
+    let len = into.len();
+    let (place, buffer, held) = match into {
+        LocalMut::Buffer(buffer) => (Place::new(buffer.start()), Some(buffer), None),
+        LocalMut::Shared(slice) => (Place::new(slice.start()), None, Some(slice)),
+    };
+    Parts {
+        kind,
+        opcode,
+        imm: None,
+        len,
+        inline: &[],
+        source: None,
+        into: Some(place),
+        buffer,
+        held,
+    }
+}

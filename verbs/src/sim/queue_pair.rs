@@ -1,0 +1,257 @@
+//! Queue pairs in the hands of their owners.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::completion_queue::CqHandle;
+use super::context::{Context, Domain};
+use super::event::{Event, QpId};
+use super::node::gid;
+use super::pair::{Pair, PairParts, Patience, RETRIES};
+use super::shared_receive::SharedReceiveQueue;
+use super::world::World;
+use crate::{
+    Buffer, ConnectError, ConnectOptions, PostError, QpState, QpType, RemoteSlice, VerbsError,
+    WorkRequest,
+};
+
+/// Names a queue pair to peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct SimEndpoint {
+    /// Whose world it is: that with this seed.
+    pub(crate) seed: u64,
+    pub(crate) node: u32,
+    pub(crate) qp: u32,
+    pub(crate) ty: u32,
+    pub(crate) reserved: u32,
+}
+
+impl SimEndpoint {
+    /// The identifier of its node; a node that cannot be has one that is nobody's.
+    pub(crate) fn gid(&self) -> [u8; 16] {
+        u16::try_from(self.node).map_or([0; 16], gid)
+    }
+}
+
+/// What a queue pair is made of, numbers checked.
+pub(crate) struct Config<'a> {
+    pub(crate) ty: QpType,
+    pub(crate) send_cq: &'a CqHandle,
+    pub(crate) recv_cq: &'a CqHandle,
+    pub(crate) srq: Option<&'a SharedReceiveQueue>,
+    pub(crate) max_send_wr: usize,
+    pub(crate) max_recv_wr: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(super) context: Arc<Context>,
+    pub(super) id: QpId,
+    ty: QpType,
+    pd: u32,
+    has_srq: bool,
+    /// Buffers of send work requests, with their numbers, until these are retired.
+    pub(super) in_flight: VecDeque<(u64, Buffer)>,
+}
+
+impl QueuePair {
+    pub(crate) fn new(domain: &Domain, config: Config<'_>) -> Result<QueuePair, VerbsError> {
+        let Config { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
+        let Domain { context, number: pd } = domain;
+        let parts = PairParts {
+            ty,
+            pd: *pd,
+            send_cq: send_cq.of(context)?,
+            recv_cq: recv_cq.of(context)?,
+            srq: srq.map(|srq| srq.of(context)).transpose()?,
+            max_send_wr,
+            max_recv_wr,
+        };
+        let node = context.node;
+        let mut world = context.running()?;
+        let pairs = &mut world.node(node).pairs;
+        let number = pairs
+            .insert(Pair::new(parts))
+            .ok_or(VerbsError::Invalid("too many queue pairs on one node"))?;
+        Ok(QueuePair {
+            context: Arc::clone(context),
+            id: QpId { node, number },
+            ty,
+            pd: *pd,
+            has_srq: srq.is_some(),
+            in_flight: VecDeque::new(),
+        })
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.context.lock()
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.id.number
+    }
+
+    /// A queue pair of a killed node is in error.
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        self.lock().pair(self.id).map_or(QpState::Error, |pair| pair.state)
+    }
+
+    pub(crate) fn endpoint(&self) -> SimEndpoint {
+        SimEndpoint {
+            seed: self.lock().seed,
+            node: self.id.node.into(),
+            qp: self.id.number,
+            ty: self.ty as u32,
+            reserved: 0,
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        peer: &SimEndpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        if self.ty == QpType::Ud {
+            return Err(ConnectError::Type(self.ty));
+        }
+        let mut world = self.lock();
+        let (seed, nodes) = (world.seed, world.nodes.len());
+        let pair = world.pair(self.id).ok_or(ConnectError::State(QpState::Error))?;
+        if pair.state != QpState::Init {
+            return Err(ConnectError::State(pair.state));
+        }
+        if peer.ty != self.ty as u32 {
+            return Err(ConnectError::Mismatch("it names a queue pair of another type"));
+        }
+        let node = u16::try_from(peer.node).ok().filter(|node| usize::from(*node) < nodes);
+        let (Some(node), true) = (node, peer.seed == seed) else {
+            return Err(ConnectError::Mismatch("it names a node of another rack"));
+        };
+        pair.peer = Some(QpId { node, number: peer.qp });
+        pair.patience = Patience {
+            rnr_retry: options.rnr_retry,
+            rnr_timer_ns: options.rnr_timer_ns,
+            // A message is sent once, and then again as often as there are retries.
+            timeout_ns: (options.retry_timeout_ns / (u64::from(RETRIES) + 1)).max(1),
+        };
+        pair.rnr_left = options.rnr_retry;
+        pair.state = QpState::ReadyToSend;
+        Ok(())
+    }
+
+    pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
+        if self.ty != QpType::Ud {
+            return Err(ConnectError::Type(self.ty));
+        }
+        let mut world = self.lock();
+        let pair = world.pair(self.id).ok_or(ConnectError::State(QpState::Error))?;
+        if pair.state != QpState::Init {
+            return Err(ConnectError::State(pair.state));
+        }
+        pair.qkey = qkey;
+        pair.state = QpState::ReadyToSend;
+        Ok(())
+    }
+
+    /// Posts one work request, without ringing.
+    #[inline]
+    #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
+    pub(crate) fn post<'a>(
+        &mut self,
+        request: WorkRequest<'a>,
+    ) -> Result<(), (PostError, WorkRequest<'a>)> {
+        let mut world = self.context.lock();
+        let (number, buffer) = world.post(&self.context, self.id, request)?;
+        if let Some(buffer) = buffer {
+            self.in_flight.push_back((number, buffer));
+        }
+        Ok(())
+    }
+
+    /// Posts an inline WRITE_WITH_IMM, without ringing.
+    pub(crate) fn post_write_imm(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        let request = WorkRequest::write(bytes, remote).imm(imm);
+        let request = match signaled {
+            Some(id) => request.signaled(id),
+            None => request.unsignaled(),
+        };
+        self.post(request).map_err(|(error, _)| error)
+    }
+
+    /// Tells the NIC of what was posted: it hears of it later.
+    pub(crate) fn ring_doorbell(&mut self) {
+        let mut world = self.context.lock();
+        let doorbell_ns = world.config.costs.doorbell_ns;
+        world.charge(doorbell_ns);
+        let Some(pair) = world.pair(self.id) else { return };
+        pair.rung = pair.posted();
+        let rung_ns = world.now_ns + world.actors.charged_ns();
+        let at_ns = world.config.costs.doorbell(rung_ns);
+        world.events.push(at_ns, Event::Doorbell(self.id));
+    }
+
+    pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+        if buffer.as_ref().is_some_and(|buffer| buffer.pd() != self.pd) {
+            return Err(PostError::Foreign);
+        }
+        self.post_receives(|pair| pair.receives.post(id, buffer))
+    }
+
+    pub(crate) fn post_recvs(&mut self, ids: Range<u64>) -> Result<(), PostError> {
+        self.post_receives(|pair| pair.receives.post_run(ids))
+    }
+
+    fn post_receives(
+        &mut self,
+        post: impl FnOnce(&mut Pair) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        if self.has_srq {
+            return Err(PostError::HasSrq);
+        }
+        let mut world = self.context.lock();
+        let post_ns = world.config.costs.post_ns;
+        world.charge(post_ns);
+        let pair = world.pair(self.id).ok_or(PostError::State(QpState::Error))?;
+        post(pair)?;
+        if pair.state == QpState::Error {
+            world.flush_soon(self.id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        // A killed node gives nothing back before the queue pair is dropped.
+        let retired = self.lock().pair(self.id).map_or(0, |pair| pair.retired);
+        while let Some((_, buffer)) = self.in_flight.pop_front_if(|(number, _)| *number < retired) {
+            into(buffer);
+        }
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.context.lock().break_by_owner(self.id);
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.context.lock().destroy(self.id);
+        // The NIC knows nothing of them any more, so they may go.
+        self.in_flight.clear();
+    }
+}

@@ -1,0 +1,96 @@
+//! READs and atomics: requests that are answered by bytes.
+
+use super::delivery::Outcome;
+use super::event::{Answer, Event};
+use super::message::Kind;
+use super::node::MAX_RD_ATOMIC;
+use super::world::World;
+use crate::{Access, QpType, RemoteSlice};
+
+impl World {
+    pub(super) fn read(&mut self, index: u32, remote: RemoteSlice) -> Outcome {
+        let to = self.messages[index].to;
+        let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
+        let regions = &self.nodes[usize::from(to.node)].regions;
+        let Some(found) = regions.find(remote, Access::REMOTE_READ, pd) else {
+            return Outcome::Refused(Answer::AccessError);
+        };
+        self.respond_with(index, |payload| found.read(payload));
+        Outcome::Answered
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        index: u32,
+        remote: RemoteSlice,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Outcome {
+        let (to, psn) = (self.messages[index].to, self.messages[index].psn);
+        let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
+        let regions = &self.nodes[usize::from(to.node)].regions;
+        let Some(found) = regions.find(remote, Access::REMOTE_ATOMIC, pd) else {
+            return Outcome::Refused(Answer::AccessError);
+        };
+        if !remote.addr.is_multiple_of(8) {
+            return Outcome::Refused(Answer::InvalidRequest);
+        }
+        let old = found.change(change);
+        if found.watched {
+            self.wake_watchers(to.node, remote.rkey);
+        }
+        if let Some(pair) = self.pair(to) {
+            if pair.atomics.len() == MAX_RD_ATOMIC {
+                pair.atomics.pop_front();
+            }
+            pair.atomics.push_back((psn, old));
+        }
+        self.respond_with(index, |payload| payload.extend_from_slice(&old.to_ne_bytes()));
+        Outcome::Answered
+    }
+
+    /// A request that was carried out has come again: its answer was lost. A READ reads again; an atomic is
+    /// answered from memory, as it must not happen twice.
+    pub(super) fn repeat(&mut self, index: u32) {
+        let message = &self.messages[index];
+        let (kind, from, to, psn) = (message.kind, message.from, message.to, message.psn);
+        match kind {
+            Kind::Read(remote) => {
+                self.read(index, remote);
+            }
+            Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. } => {
+                let known = self.pair(to).and_then(|pair| {
+                    pair.atomics.iter().find(|(number, _)| *number == psn).map(|(_, old)| *old)
+                });
+                if let Some(old) = known {
+                    self.respond_with(index, |payload| {
+                        payload.extend_from_slice(&old.to_ne_bytes());
+                    });
+                }
+            }
+            _ => {
+                let last = self.pair(to).map_or(psn, |pair| pair.expected.wrapping_sub(1));
+                self.answer(to, from, last, Answer::Done);
+            }
+        }
+    }
+
+    /// Makes the answer to a request, and sends it when its bytes are in the NIC.
+    fn respond_with(&mut self, request: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+        let message = &self.messages[request];
+        let (from, to, psn) = (message.from, message.to, message.psn);
+        let index = self.messages.insert(QpType::Rc, Kind::Response, to, from);
+        let response = &mut self.messages[index];
+        response.psn = psn;
+        fill(&mut response.payload);
+        self.events.push(self.config.costs.look_up(self.now_ns), Event::Reply(index));
+    }
+
+    /// The bytes of an answer are in the NIC.
+    pub(super) fn reply(&mut self, index: u32) {
+        let from = self.messages[index].from;
+        if self.pair(from).is_some() {
+            self.transmit(index, self.now_ns);
+        }
+        self.messages.release(index);
+    }
+}

@@ -1,0 +1,100 @@
+//! Numbered things that come and go: a number is never meant for two of them at a time, and not soon
+//! again for another.
+
+use std::collections::VecDeque;
+
+/// The low bits of a number say where, the others how often that place was used.
+const INDEX_BITS: u32 = 20;
+const GENERATIONS: u32 = 1 << (32 - INDEX_BITS);
+
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// Places to use again, the one that was free for longest first.
+    free: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { slots: Vec::new(), free: VecDeque::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// The number of a new one; `None` if there are too many.
+    pub(super) fn insert(&mut self, value: T) -> Option<u32> {
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None if self.slots.len() < 1 << INDEX_BITS => {
+                self.slots.push(Slot { generation: 1, value: None });
+                self.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let slot = &mut self.slots[index as usize];
+        let number = slot.generation << INDEX_BITS | index;
+        slot.value = Some(value);
+        Some(number)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        let slot = self.slots.get(index_of(number))?;
+        slot.value.as_ref().filter(|_| slot.generation == number >> INDEX_BITS)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut(index_of(number))?;
+        slot.value.as_mut().filter(|_| slot.generation == number >> INDEX_BITS)
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<T> {
+        self.get(number)?;
+        let slot = &mut self.slots[index_of(number)];
+        // 0 is no generation, so that small numbers name nothing.
+        slot.generation = (slot.generation + 1) % GENERATIONS;
+        slot.generation += u32::from(slot.generation == 0);
+        self.free.push_back(index_of(number) as u32);
+        slot.value.take()
+    }
+
+    /// The numbers in use, in the order of their places.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some());
+        used.map(|(index, slot)| slot.generation << INDEX_BITS | index as u32).collect()
+    }
+}
+
+fn index_of(number: u32) -> usize {
+    (number & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_number_does_not_name_the_new_one_in_its_place() {
+        let mut slots = Slots::default();
+        let first = slots.insert('a').unwrap();
+        assert_eq!(slots.remove(first), Some('a'));
+        let second = slots.insert('b').unwrap();
+        assert_eq!(slots.get(first), None);
+        assert_eq!(slots.remove(first), None);
+        assert_eq!((slots.get(second), slots.numbers()), (Some(&'b'), vec![second]));
+    }
+
+    #[test]
+    fn numbers_that_nobody_was_given_name_nothing() {
+        let mut slots = Slots::default();
+        slots.insert(());
+        assert!((0..64).all(|number| slots.get(number).is_none()));
+    }
+}

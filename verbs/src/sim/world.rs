@@ -1,0 +1,126 @@
+//! The world: all nodes and wires, the time, and what is to happen next.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::actor::Schedule;
+use super::config::SimConfig;
+use super::dice::Dice;
+use super::event::{Event, EventQueue, QpId};
+use super::faults::Fault;
+use super::message::Messages;
+use super::node::NodeState;
+use super::trace::Trace;
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(super) seed: u64,
+    pub(super) now_ns: u64,
+    pub(super) events: EventQueue,
+    pub(super) dice: Dice,
+    pub(super) config: SimConfig,
+    pub(super) nodes: Vec<NodeState>,
+    pub(super) messages: Messages,
+    pub(super) actors: Schedule,
+    /// Ways that carry nothing: from where, to where.
+    pub(super) cut: BTreeSet<(u16, u16)>,
+    /// Faults that are scheduled.
+    pub(super) faults: Vec<Fault>,
+    pub(super) trace: Trace,
+}
+
+/// Why the world stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// This actor's turn.
+    Turn(u32),
+    /// One event has happened, and no more was asked for.
+    Stepped,
+    /// Nothing will happen by itself until then.
+    Quiet,
+}
+
+/// A panic of an actor cannot have left the world half-changed: actors run without the lock.
+pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(super) fn new(seed: u64, config: SimConfig) -> World {
+        World {
+            seed,
+            now_ns: 0,
+            events: EventQueue::default(),
+            dice: Dice::new(seed),
+            config,
+            nodes: Vec::new(),
+            messages: Messages::default(),
+            actors: Schedule::default(),
+            cut: BTreeSet::new(),
+            faults: Vec::new(),
+            trace: Trace::new(seed),
+        }
+    }
+
+    /// Lets happen what is due until `limit_ns`, or only the next of it, until an actor has its turn.
+    pub(super) fn run(&mut self, limit_ns: u64, one: bool) -> Halt {
+        loop {
+            self.drop_idle_timers();
+            let Some((at_ns, _)) = self.events.peek().filter(|(at_ns, _)| *at_ns <= limit_ns)
+            else {
+                return Halt::Quiet;
+            };
+            let Some((_, event)) = self.events.pop() else { return Halt::Quiet };
+            debug_assert!(at_ns >= self.now_ns, "time went back");
+            self.now_ns = at_ns;
+            if let Some(actor) = self.happen(event) {
+                return Halt::Turn(actor);
+            }
+            if one {
+                return Halt::Stepped;
+            }
+        }
+    }
+
+    /// Timers of those who wait for nothing are no events: a world with nothing else is idle.
+    #[inline]
+    fn drop_idle_timers(&mut self) {
+        while self.events.only_timers()
+            && let Some((_, Some(qp))) = self.events.peek()
+        {
+            match self.pair(qp) {
+                Some(pair) if pair.waits() => return,
+                Some(pair) => pair.timer_set = false,
+                None => {}
+            }
+            self.events.pop();
+        }
+    }
+
+    /// One event. Some actor, if it is its turn.
+    fn happen(&mut self, event: Event) -> Option<u32> {
+        match event {
+            Event::Doorbell(qp) => self.doorbell(qp),
+            Event::Launch { qp, epoch, psn } => self.launch(qp, epoch, psn),
+            Event::Arrive(message) => self.arrive(message),
+            Event::Deliver(message) => self.deliver(message),
+            Event::Chunk { message, chunk } => self.chunk(message, chunk),
+            Event::Landed(message) => self.landed(message),
+            Event::Reply(message) => self.reply(message),
+            Event::Answer { to, psn, answer } => self.answered(to, psn, answer),
+            Event::TryAgain { qp, epoch } => self.try_again(qp, epoch),
+            Event::Flush(qp) => self.flush(qp),
+            Event::Timer(qp) => self.timer(qp),
+            Event::Turn { actor, token } => return self.begin_turn(actor, token),
+            Event::Fault(index) => self.scheduled_fault(index),
+        }
+        None
+    }
+
+    /// Writes a line of the readable trace.
+    #[cold]
+    pub(super) fn say(&mut self, at: QpId, what: String) {
+        let line = format!("{:>12} ns  node {} qp {:#x}: {what}", self.now_ns, at.node, at.number);
+        self.trace.line(line);
+    }
+}
