@@ -29,14 +29,15 @@ impl World {
         self.config.visibility == Visibility::CompletionMeansDelivered
     }
 
-    /// How long a WRITE may take from its delivery until all its bytes are there.
+    /// How long a WRITE may take from its delivery until all its bytes are there, and what follows it may
+    /// be delivered: not at the very moment of the last piece, as its event may be the younger one.
     pub(super) fn landing_ns(&self, len: u64) -> u64 {
         if len == 0 || !self.lands_slowly() {
             return 0;
         }
         let chunks = len.div_ceil(chunk_bytes(len as usize) as u64);
         let late_ns = if self.is_late() { nanos(self.config.late) } else { 0 };
-        self.config.costs.landing(chunks) + late_ns
+        self.config.costs.landing(chunks) + late_ns + 1
     }
 
     /// A WRITE is carried out, or begins to be.
