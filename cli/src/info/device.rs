@@ -1,8 +1,12 @@
 //! What one device is and can do.
 
+use std::net::Ipv6Addr;
+
 use anyhow::{Result, bail};
 use farcall_transports::BackendKind;
-use farcall_verbs::{Capabilities, DeviceInfo, Operation, QpType, Visibility, WriteOrder};
+use farcall_verbs::{
+    Capabilities, DeviceInfo, GidInfo, Operation, PortInfo, QpType, Visibility, WriteOrder,
+};
 use serde::Serialize;
 
 /// A device, opened if that is possible.
@@ -12,8 +16,56 @@ pub(super) struct Device {
     pub(super) description: String,
     /// Why it cannot be opened.
     pub(super) problem: Option<String>,
+    pub(super) ports: Vec<Port>,
     pub(super) can: Option<Abilities>,
     pub(super) backends: Vec<Backend>,
+}
+
+/// A port of a device.
+#[derive(Debug, Serialize)]
+pub(super) struct Port {
+    pub(super) number: u8,
+    pub(super) state: String,
+    pub(super) link: &'static str,
+    pub(super) netdev: Option<String>,
+    pub(super) mtu: usize,
+    pub(super) gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Debug, Serialize)]
+pub(super) struct Gid {
+    pub(super) index: u8,
+    pub(super) address: String,
+    #[serde(rename = "type")]
+    pub(super) ty: String,
+    /// It is used unless gid_index says otherwise.
+    pub(super) usual: bool,
+}
+
+impl From<&PortInfo> for Port {
+    fn from(port: &PortInfo) -> Port {
+        let usual = port.default_gid();
+        let gid = |gid: &GidInfo| {
+            let address = Ipv6Addr::from(gid.gid);
+            Gid {
+                index: gid.index,
+                address: address
+                    .to_ipv4_mapped()
+                    .map_or_else(|| address.to_string(), |address| address.to_string()),
+                ty: gid.ty.to_string(),
+                usual: usual.is_some_and(|usual| usual.index == gid.index),
+            }
+        };
+        Port {
+            number: port.number,
+            state: port.state.to_string(),
+            link: if port.ethernet { "Ethernet (RoCE)" } else { "InfiniBand" },
+            netdev: port.netdev.clone(),
+            mtu: port.mtu,
+            gids: port.gids.iter().map(gid).collect(),
+        }
+    }
 }
 
 /// What a device can do.
@@ -58,33 +110,51 @@ pub(super) fn all(only: Option<&str>) -> Result<Vec<Device>> {
     }
     // The device's own words tell which there are.
     match farcall_verbs::Device::open(only) {
-        Ok(device) => Ok(vec![opened(only.to_owned(), String::new(), &device)]),
+        Ok(device) => {
+            let ports = device.ports().iter().map(Port::from).collect();
+            Ok(vec![described(only.to_owned(), String::new(), ports, Ok(&device))])
+        }
         Err(error) => bail!(error),
     }
 }
 
 fn look(info: DeviceInfo) -> Device {
-    let DeviceInfo { name, description, .. } = info;
+    let DeviceInfo { name, description, ports, problem, .. } = info;
+    let ports = ports.iter().map(Port::from).collect();
+    if let Some(problem) = problem {
+        return described(name, description, ports, Err(problem));
+    }
     match farcall_verbs::Device::open(&name) {
-        Ok(device) => opened(name, description, &device),
-        Err(error) => {
-            let (problem, backends) = (Some(error.to_string()), Vec::new());
-            Device { name, description, problem, can: None, backends }
-        }
+        Ok(device) => described(name, description, ports, Ok(&device)),
+        Err(error) => described(name, description, ports, Err(error.to_string())),
     }
 }
 
-fn opened(name: String, description: String, device: &farcall_verbs::Device) -> Device {
+fn described(
+    name: String,
+    description: String,
+    ports: Vec<Port>,
+    opened: Result<&farcall_verbs::Device, String>,
+) -> Device {
+    let device = match opened {
+        Ok(device) => device,
+        Err(problem) => {
+            let (problem, backends) = (Some(problem), Vec::new());
+            return Device { name, description, problem, ports, can: None, backends };
+        }
+    };
     let backends = BackendKind::ALL.iter().map(|backend| {
         let why_not = backend.check(device).err().map(|error| error.to_string());
         Backend { name: backend.name(), runs: why_not.is_none(), why_not }
     });
+    let backends = backends.collect();
     Device {
         name,
         description,
         problem: None,
+        ports,
         can: Some(abilities(device.caps())),
-        backends: backends.collect(),
+        backends,
     }
 }
 

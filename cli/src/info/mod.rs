@@ -23,7 +23,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
-    /// Whether this program can use RDMA devices at all.
+    /// Whether this program was built for RDMA devices.
     ibverbs: bool,
     devices: Vec<device::Device>,
     system: system::System,
@@ -35,11 +35,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // Before a device is opened, which may raise what it can.
     let system = system::System::look();
     let devices = device::all(args.device.as_deref())?;
-    let ibverbs = cfg!(feature = "ibverbs");
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        ibverbs,
-        hints: system.hints(ibverbs, &devices),
+        ibverbs: cfg!(feature = "ibverbs"),
+        hints: system.hints(farcall_verbs::Device::rdma_support().err(), &devices),
         devices,
         system,
     };

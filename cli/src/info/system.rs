@@ -65,19 +65,14 @@ impl System {
     }
 
     /// What may be in the way, and the mend. Shared memory needs none of it.
-    pub(super) fn hints(&self, ibverbs: bool, devices: &[Device]) -> Vec<String> {
-        let mut hints = Vec::new();
+    pub(super) fn hints(&self, lacking: Option<String>, devices: &[Device]) -> Vec<String> {
+        let mut hints: Vec<_> =
+            lacking.into_iter().map(|why| format!("RDMA devices: {why}")).collect();
         if self.kernel_devices.is_empty() {
             hints.push(
                 "the kernel has no RDMA device; `rdma link add rxe0 type rxe netdev eth0` makes a Soft-RoCE one where the module rdma_rxe is there".to_owned(),
             );
             return hints;
-        }
-        if !ibverbs {
-            let names = self.kernel_devices.join(", ");
-            hints.push(format!(
-                "the kernel has {names}, which this program cannot use; build it with --features ibverbs"
-            ));
         }
         if self.device_files.is_empty() {
             hints.push(

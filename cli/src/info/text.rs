@@ -3,16 +3,13 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::device::{Abilities, Device};
+use super::device::{Abilities, Device, Gid, Port};
 use super::system::System;
 
 /// Writes the report.
 pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let rdma = match report.ibverbs {
-        true => "with RDMA devices (ibverbs)",
-        false => "without RDMA devices (they need --features ibverbs)",
-    };
-    writeln!(out, "farcall {}, built {rdma}", report.version)?;
+    let rdma = if report.ibverbs { "with" } else { "without" };
+    writeln!(out, "farcall {}, built {rdma} RDMA devices", report.version)?;
     for device in &report.devices {
         write_device(out, device)?;
     }
@@ -36,6 +33,9 @@ fn write_device(out: &mut impl Write, device: &Device) -> io::Result<()> {
     if let Some(problem) = &device.problem {
         row(out, "cannot be opened", problem)?;
     }
+    for port in &device.ports {
+        write_port(out, port)?;
+    }
     if let Some(can) = &device.can {
         let address = match name.starts_with("shm") {
             true => "shm://NAME".to_owned(),
@@ -50,6 +50,20 @@ fn write_device(out: &mut impl Write, device: &Device) -> io::Result<()> {
             Some(why) => format!("does not run: {why}"),
         };
         row(out, &format!("backend {}", backend.name), verdict)?;
+    }
+    Ok(())
+}
+
+fn write_port(out: &mut impl Write, port: &Port) -> io::Result<()> {
+    let Port { number, state, link, mtu, .. } = port;
+    let netdev = port.netdev.as_ref().map_or(String::new(), |netdev| format!(" on {netdev}"));
+    row(out, &format!("port {number}"), format!("{state}, {link}{netdev}, MTU {mtu} B"))?;
+    for Gid { index, address, ty, usual } in &port.gids {
+        let usual = if *usual { ", used unless gid_index says otherwise" } else { "" };
+        row(out, &format!("  GID index {index}"), format!("{address} ({ty}){usual}"))?;
+    }
+    if port.gids.is_empty() {
+        row(out, "  GIDs", "none")?;
     }
     Ok(())
 }
