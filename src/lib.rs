@@ -96,4 +96,7 @@ mod documents {
 
     #[doc = include_str!("../book/src/errors.md")]
     struct Errors;
+
+    #[doc = include_str!("../book/src/rdma-hardware.md")]
+    struct RdmaHardware;
 }
