@@ -10,6 +10,9 @@ use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
 /// The device for connections within this machine.
 const SHARED_MEMORY: &str = "shm";
 
+/// The devices of this process's dialled connections.
+static OPENED: LazyLock<Mutex<HashMap<DeviceChoice, Device>>> = LazyLock::new(Mutex::default);
+
 /// Why an address gives no device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +40,6 @@ impl Address {
 /// The device of this address, opened once for all connections that this process dials: each opened
 /// device has a thread of its own, and descriptors.
 pub(crate) fn shared(address: &Address) -> Result<Device, DeviceError> {
-    static OPENED: LazyLock<Mutex<HashMap<DeviceChoice, Device>>> = LazyLock::new(Mutex::default);
     let choice = choice(address)?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&choice) {
@@ -46,6 +48,14 @@ pub(crate) fn shared(address: &Address) -> Result<Device, DeviceError> {
     let device = open_choice(&choice)?;
     opened.insert(choice, device.clone());
     Ok(device)
+}
+
+/// The device of this address could not do what it should: the next connection opens it anew, for it may
+/// have been removed and come back.
+pub(crate) fn forget(address: &Address) {
+    if let Ok(choice) = choice(address) {
+        OPENED.lock().unwrap_or_else(PoisonError::into_inner).remove(&choice);
+    }
 }
 
 /// The address's choice, with a name.

@@ -160,6 +160,11 @@ impl Dial for Address {
         let pending = self
             .backend()
             .prepare(&device, &self.limits())
+            .inspect_err(|error| {
+                if matches!(error, SetupError::Device(_)) {
+                    device::forget(self);
+                }
+            })
             .map_err(|error| context.setup(error))?;
         let mut stream = FrameStream::new(context.connect(deadline)?, deadline);
         stream

@@ -6,8 +6,8 @@ use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFail
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, Limits, Message, ReplySink, SlotId, Unpark};
 use farcall_verbs::{
-    CompletionChannel, CompletionOpcode, CompletionQueue, Device, ProtectionDomain, Status,
-    WorkCompletion,
+    CompletionChannel, CompletionOpcode, CompletionQueue, CqError, Device, ProtectionDomain,
+    Status, WorkCompletion,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -208,9 +208,16 @@ impl ClientTransport for Client {
             0 => self.cq.poll(&mut self.completions),
             held => Ok(held),
         };
-        let Ok(found) = found else {
-            self.window.close(FailureKind::Device("completion queue overrun"), sink);
-            return Progress::IDLE;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let what = match error {
+                    CqError::DeviceLost => "it was removed, or has failed",
+                    _ => "completion queue overrun",
+                };
+                self.window.close(FailureKind::Device(what), sink);
+                return Progress::IDLE;
+            }
         };
         for completion in &self.completions[..found] {
             if let Err(broken) = self.window.complete(completion, &mut self.scratch, sink) {

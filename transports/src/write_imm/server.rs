@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport, Unpark};
-use farcall_verbs::{CompletionChannel, CompletionQueue, Device, Status, WorkCompletion};
+use farcall_verbs::{CompletionChannel, CompletionQueue, CqError, Device, Status, WorkCompletion};
 
 use super::clients::{Clients, Drop as Why};
 use super::intake::{Arrival, Door};
@@ -79,10 +79,12 @@ impl Server {
         }
     }
 
-    /// The completion queue lost completions: no connection of this thread can go on.
+    /// The completion queue lost completions, or its device is gone: no connection of this thread can go on.
     #[cold]
-    fn overrun(&mut self, sink: &mut dyn RequestSink) -> Progress {
-        tracing::error!("completion queue overrun: dropping all clients of this thread");
+    fn end_all(&mut self, error: CqError, sink: &mut dyn RequestSink) -> Progress {
+        if self.clients.count > 0 {
+            tracing::error!(%error, "dropping all clients of this thread");
+        }
         for client in 0..self.clients.entries.len() as u32 {
             self.clients.remove(client, Why::Lost(Status::LocalProtection), sink);
         }
@@ -124,7 +126,10 @@ impl ServerTransport for Server {
             0 => self.cq.poll(&mut self.completions),
             held => Ok(held),
         };
-        let Ok(found) = found else { return self.overrun(sink) };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.end_all(error, sink),
+        };
         // After the poll: whoever has sent a request has been announced before.
         if self.clients.door.has_news() {
             self.take_arrivals(sink);
