@@ -5,6 +5,7 @@
 //! server's, `finish` makes the client of those.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farcall_core::transport::{ClientTransport, ServerTransport};
@@ -83,8 +84,67 @@ pub trait Intake: Send + Sync + fmt::Debug {
 pub struct Accepted {
     /// The bytes for the client's [`PendingClient::finish`].
     pub setup: Vec<u8>,
-    /// Takes the client back, should its handshake not end well.
+    /// Takes the client back, should its handshake not end well, or its process be gone.
     pub withdraw: Box<dyn FnOnce() + Send>,
+    /// Keeps something for as long as the server thread has the client.
+    pub keepsake: Keepsake,
+}
+
+/// Something that is dropped as soon as its server thread no longer has a client.
+#[derive(Clone, Default)]
+pub struct Keepsake(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    thing: Option<Box<dyn Send>>,
+    /// The client is gone.
+    over: bool,
+}
+
+impl Keepsake {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps this; if the client is gone already, drops it at once.
+    pub fn keep(&self, thing: Box<dyn Send>) {
+        let mut kept = self.lock();
+        if !kept.over {
+            kept.thing = Some(thing);
+        }
+    }
+
+    /// The half of the server thread.
+    pub(crate) fn custody(&self) -> Custody {
+        Custody(self.clone())
+    }
+}
+
+/// Lives as long as its server thread has the client.
+pub(crate) struct Custody(Keepsake);
+
+impl Drop for Custody {
+    fn drop(&mut self) {
+        let thing = {
+            let mut kept = self.0.lock();
+            kept.over = true;
+            kept.thing.take()
+        };
+        // Not under the lock: dropping it may take others.
+        drop(thing);
+    }
+}
+
+impl fmt::Debug for Custody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custody").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Keepsake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keepsake").finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Accepted {
@@ -158,5 +218,24 @@ impl BackendKind {
         match self {
             BackendKind::WriteImm => write_imm::serve(device, limits, max_clients),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keepsake_goes_with_its_client() {
+        let thing = Arc::new(());
+        let keepsake = Keepsake::default();
+        let custody = keepsake.custody();
+        keepsake.keep(Box::new(Arc::clone(&thing)));
+        assert_eq!(Arc::strong_count(&thing), 2);
+        drop(custody);
+        assert_eq!(Arc::strong_count(&thing), 1);
+        // What comes too late is not kept.
+        keepsake.keep(Box::new(Arc::clone(&thing)));
+        assert_eq!(Arc::strong_count(&thing), 1);
     }
 }

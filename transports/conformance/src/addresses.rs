@@ -182,7 +182,8 @@ impl Fixture for AddressFixture {
                 Box::new(stream)
             }
         };
-        Some(BreakIn { device: address.open_device().ok()?, stream })
+        let is_tether = matches!(address.place(), Place::Rdma(_));
+        Some(BreakIn { device: address.open_device().ok()?, stream, is_tether })
     }
 
     fn ambush(&self, address: &str) -> Option<Ambush> {

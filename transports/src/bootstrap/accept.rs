@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,9 @@ use rustix::io::Errno;
 
 use super::running::{Handshakes, MAX_HANDSHAKES, Running};
 use super::stream::{FrameStream, StreamError};
-use super::tether::Tether;
+use super::tether::{OnBreak, Tether};
 use super::{Listener, Socket};
-use crate::backend::{Accepted, Intake, SetupError};
+use crate::backend::{Accepted, Intake, Keepsake, SetupError};
 use crate::handshake::{Frame, FrameError, Hello, Reception, Reject, Terms, Welcome};
 
 /// How long to wait for a file descriptor to come back.
@@ -34,8 +34,6 @@ struct Reservoir {
     next: AtomicUsize,
     timeout: Duration,
     handshakes: Handshakes,
-    /// Those of the clients that are served.
-    tethers: Mutex<Vec<Tether>>,
     /// Whether clients are still taken in. Whoever holds the lock decides about one client.
     open: Mutex<bool>,
     /// Wakes the accepting thread: a handshake has ended, or the server stops.
@@ -50,10 +48,6 @@ impl Reservoir {
 
     fn is_open(&self) -> bool {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tethers(&self) -> MutexGuard<'_, Vec<Tether>> {
-        self.tethers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One client's handshake, from its hello to its hand-over.
@@ -76,7 +70,7 @@ impl Reservoir {
                 }
             },
         };
-        let (terms, Accepted { setup, withdraw }) = match outcome {
+        let (terms, Accepted { setup, withdraw, keepsake }) = match outcome {
             Ok(admitted) => admitted,
             Err(reject) => {
                 tracing::info!(address = self.address, ?reject, "refused a client");
@@ -87,7 +81,9 @@ impl Reservoir {
         };
         let welcome = Frame::Welcome(Welcome { terms, setup });
         match stream.send(&welcome).and_then(|()| stream.receive()) {
-            Ok(Frame::Ready) if self.is_open() => self.tie(stream.into_socket(), withdraw),
+            Ok(Frame::Ready) if self.is_open() => {
+                self.tie(stream.into_socket(), withdraw, &keepsake);
+            }
             other => {
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
                 withdraw();
@@ -95,19 +91,16 @@ impl Reservoir {
         }
     }
 
-    /// Sees to it that the client is withdrawn when its process or machine is gone.
-    fn tie(&self, socket: Box<dyn Socket>, withdraw: Box<dyn FnOnce() + Send>) {
+    /// Sees to it that the client is withdrawn when its process or machine is gone; and that it hears when its
+    /// server thread has dropped it.
+    fn tie(&self, socket: Box<dyn Socket>, withdraw: OnBreak, keepsake: &Keepsake) {
         let tied = match socket.become_tether() {
             Ok(false) => return,
             Ok(true) => Tether::hold(socket, withdraw),
             Err(error) => Err((error, withdraw)),
         };
         match tied {
-            Ok(tether) => {
-                let mut tethers = self.tethers();
-                tethers.retain(|tether| !tether.is_broken());
-                tethers.push(tether);
-            }
+            Ok(tether) => keepsake.keep(Box::new(tether)),
             Err((error, withdraw)) => {
                 tracing::warn!(address = self.address, %error, "cannot watch a client");
                 withdraw();
@@ -168,7 +161,6 @@ impl Accepting {
             next: AtomicUsize::new(0),
             timeout,
             handshakes: Handshakes::default(),
-            tethers: Mutex::default(),
             open: Mutex::new(true),
             wake,
         });
@@ -195,8 +187,6 @@ impl Acceptor for Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         self.stop();
-        // The server's threads have said goodbye.
-        self.reservoir.tethers().clear();
     }
 }
 

@@ -52,7 +52,8 @@ impl Tether {
     }
 
     /// Whether it has broken.
-    pub(super) fn is_broken(&self) -> bool {
+    #[cfg(test)]
+    fn is_broken(&self) -> bool {
         !self.watch.lock().contains_key(&self.number)
     }
 }

@@ -6,6 +6,7 @@ use farcall_verbs::{Access, Buffer, ProtectionDomain, QpNumber, SharedRegion, Ve
 
 use super::chunks::{Incoming, ring_bytes};
 use super::link::Link;
+use crate::backend::Custody;
 use crate::handshake::Terms;
 use crate::memory::{Budget, Charge, Exposure, LargeBuffers, size_class};
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub(crate) struct Entry {
     pd: ProtectionDomain,
     /// Entries of the completion queue that are its own.
     pub(crate) completions: usize,
+    // Last: what the client sees of its end comes after the queue pair's.
+    _custody: Custody,
 }
 
 impl Entry {
@@ -89,6 +92,7 @@ impl Entry {
         generation: u32,
         terms: &Terms,
         completions: usize,
+        custody: Custody,
     ) -> Entry {
         let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
         Entry {
@@ -110,6 +114,7 @@ impl Entry {
             replies: None,
             pd,
             completions,
+            _custody: custody,
         }
     }
 

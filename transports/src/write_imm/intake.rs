@@ -12,7 +12,7 @@ use farcall_verbs::{CompletionChannel, CompletionQueueHandle, Device};
 use super::entry::Entry;
 use super::layout::MAX_CLIENTS;
 use super::setup::{Port, Side, Sizes};
-use crate::backend::{Accepted, Intake, SetupError};
+use crate::backend::{Accepted, Intake, Keepsake, SetupError};
 use crate::handshake::Terms;
 
 /// News for the server thread.
@@ -153,10 +153,12 @@ impl Intake for WriteImmIntake {
                 return Err(error);
             }
         };
-        let entry = Entry::new(link, pd, client, generation, terms, completions);
+        let keepsake = Keepsake::default();
+        let custody = keepsake.custody();
+        let entry = Entry::new(link, pd, client, generation, terms, completions, custody);
         door.tell(Arrival::New(Box::new(entry)));
         let door = Arc::clone(door);
         let withdraw = Box::new(move || door.tell(Arrival::Withdrawn { client, generation }));
-        Ok(Accepted { setup: ours, withdraw })
+        Ok(Accepted { setup: ours, withdraw, keepsake })
     }
 }

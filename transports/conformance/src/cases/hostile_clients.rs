@@ -300,7 +300,7 @@ pub fn handshakes_that_stop_in_the_middle(world: &World) {
     let description = SuitePollClient::DESCRIPTION;
     let leave = |times: u32| {
         for _ in 0..times {
-            let BreakIn { device, mut stream } = world.break_in(&server);
+            let BreakIn { device, mut stream, .. } = world.break_in(&server);
             let port = Port::open(&device, &wanted);
             let hello = Frame::Hello(Hello {
                 backend: "write_imm".to_owned(),
@@ -394,7 +394,7 @@ pub fn broken_handshakes(world: &World) {
     }
     // A client that is welcome and does not say that it is ready.
     for _ in 0..3 {
-        let BreakIn { device, mut stream } = world.break_in(&server);
+        let BreakIn { device, mut stream, .. } = world.break_in(&server);
         let port = Port::open(&device, &good);
         let bytes = hi("write_imm", good, &port.setup(0)).to_bytes();
         stream.write_all(&bytes).expect("say hello");

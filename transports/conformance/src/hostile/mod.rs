@@ -3,14 +3,15 @@
 pub mod write_imm;
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 
 use farcall_transports::handshake::{Frame, FrameError, PREFIX_BYTES};
 use farcall_verbs::Device;
 
-/// The bytes of a handshake.
-pub trait Stream: Read + Write + Send {}
+/// The socket of a handshake.
+pub trait Stream: Read + Write + AsFd + Send {}
 
-impl<S: Read + Write + Send> Stream for S {}
+impl<S: Read + Write + AsFd + Send> Stream for S {}
 
 /// A way past the client: a handshake's stream to a server, and the device to go on with.
 pub struct BreakIn {
@@ -18,6 +19,8 @@ pub struct BreakIn {
     pub device: Device,
     /// Connected to the server; reads are bounded in time.
     pub stream: Box<dyn Stream>,
+    /// The server keeps the stream as long as the connection.
+    pub is_tether: bool,
 }
 
 /// A false server: what clients of an address connect to.

@@ -13,6 +13,7 @@ use farcall_verbs::{
     Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
     RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::{Ambush, BreakIn, Stream, receive};
@@ -94,6 +95,7 @@ pub struct End {
     pub terms: Terms,
     broken: bool,
     stream: Box<dyn Stream>,
+    is_tether: bool,
     _device: Device,
 }
 
@@ -154,7 +156,7 @@ impl Port {
         setup: &[u8],
         terms: Terms,
         client: Option<u32>,
-        stream: Box<dyn Stream>,
+        (stream, is_tether): (Box<dyn Stream>, bool),
     ) -> End {
         let setup: EndSetup = of_bytes(setup);
         let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
@@ -173,6 +175,7 @@ impl Port {
             terms,
             broken: false,
             stream,
+            is_tether,
             _device: device,
         }
     }
@@ -205,7 +208,7 @@ pub fn break_in(
     service: &'static ServiceDescription,
     wanted: Terms,
 ) -> Result<End, Reject> {
-    let BreakIn { device, mut stream } = into;
+    let BreakIn { device, mut stream, is_tether } = into;
     let port = Port::open(&device, &wanted);
     let hello = Frame::Hello(Hello {
         backend: "write_imm".to_owned(),
@@ -218,7 +221,7 @@ pub fn break_in(
     match receive(&mut *stream).expect("an answer") {
         Frame::Welcome(Welcome { terms, setup }) => {
             stream.write_all(&Frame::Ready.to_bytes()).expect("say ready");
-            Ok(port.connect(&setup, terms, None, stream))
+            Ok(port.connect(&setup, terms, None, (stream, is_tether)))
         }
         Frame::Reject(reject) => Err(reject),
         other => panic!("{other:?} is no answer to a hello"),
@@ -236,7 +239,7 @@ pub fn ambush(ambush: &mut Ambush, slots: Terms) -> End {
     };
     let port = Port::open(&ambush.device, &terms);
     let welcome = Frame::Welcome(Welcome { terms, setup: port.setup(3) });
-    let mut end = port.connect(&hello.setup, terms, Some(3), stream);
+    let mut end = port.connect(&hello.setup, terms, Some(3), (stream, false));
     end.stream.write_all(&welcome.to_bytes()).expect("say welcome");
     match receive(&mut *end.stream) {
         Ok(Frame::Ready) => {}
@@ -348,12 +351,19 @@ impl End {
         let end = Instant::now() + patient(Duration::from_secs(10));
         while Instant::now() < end {
             let _ = self.poll(NO_ID);
-            if self.broken || !self.raw_quietly() {
+            if self.broken || self.is_cut() || !self.raw_quietly() {
                 return true;
             }
             std::thread::yield_now();
         }
         false
+    }
+
+    /// Has the other end closed the stream that it would keep?
+    fn is_cut(&self) -> bool {
+        let mut events = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.is_tether && poll(&mut events, Some(&at_once)).is_ok_and(|found| found > 0)
     }
 
     /// A WRITE of nothing, which changes nothing, but ends in an error when nobody is there.
