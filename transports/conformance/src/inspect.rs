@@ -1,6 +1,6 @@
 //! What a process holds and burns, read from `/proc`.
 
-use std::{fs, io, time::Duration};
+use std::{collections::HashSet, fs, io, time::Duration};
 
 /// What a process holds of the system's resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,17 @@ impl Holdings {
             && self.shared_mappings <= before.shared_mappings
             && self.threads <= before.threads
     }
+}
+
+/// The limit on descriptors that leaves the process `pid` so many: it bounds their numbers, and there may be gaps.
+pub fn descriptor_limit(pid: u32, spare: u64) -> io::Result<u64> {
+    let mut taken = HashSet::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        taken.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    let mut free = (0..).filter(|number| !taken.contains(number));
+    let beyond = free.nth(spare as usize);
+    beyond.ok_or_else(|| io::Error::other("there are no free numbers"))
 }
 
 /// Are all threads of the process `pid` stopped?

@@ -33,7 +33,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,
-            Poll::Pending => thread::park_timeout(BOUND),
+            Poll::Pending => thread::park_timeout(patient(BOUND)),
         }
     }
 }
@@ -241,15 +241,15 @@ pub fn answers_may_be_kept(world: &World) {
             pattern::assert_is(round, LEN as usize, &answer.expect("lend"));
         }
     }
-    assert!(world.now() - started < BOUND / 2, "calls went on only at a deadline");
+    assert!(world.now() - started < patient(BOUND) / 2, "calls went on only at a deadline");
 }
 
 /// When the server has gone and come back, calls dial again; those in flight ended, and say so.
 pub fn a_client_dials_again(world: &World) {
     let mut server = world.serve(Setup::default());
-    let patient = ReconnectPolicy::default().give_up_after(BOUND);
+    let waiting = ReconnectPolicy::default().give_up_after(patient(BOUND));
     let client =
-        world.channel(&server, ChannelOptions::default().deadline(BOUND).reconnect(patient));
+        world.channel(&server, ChannelOptions::default().deadline(BOUND).reconnect(waiting));
     for _ in 0..3 {
         assert_eq!(client.tally(1).wait(), Ok(1), "each server counts anew");
         let mut held = client.hold(5, 0);

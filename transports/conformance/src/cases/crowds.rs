@@ -5,7 +5,10 @@ use std::{thread, time::Duration};
 use farcall_core::ConnectError;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::{patient, pattern, service::SuitePollClient, setup::Setup, world::World};
+use crate::{
+    inspect::descriptor_limit, patient, pattern, service::SuitePollClient, setup::Setup,
+    world::World,
+};
 
 /// Calls of each client of a crowd.
 const CALLS: u64 = 150;
@@ -99,17 +102,16 @@ pub fn a_server_out_of_descriptors_goes_on(world: &World) {
     let server = world.serve_in_process(Setup::default());
     let mut first = world.client(&server);
     let (process, _) = world.call(&mut first, |c| c.start_whereabouts()).expect("whereabouts");
-    let process = Pid::from_raw(process as i32);
+    let pid = Pid::from_raw(process as i32);
     let usual = getrlimit(Resource::Nofile);
     let limit = |most| {
         let limit = Rlimit { current: most, maximum: usual.maximum };
-        prlimit(process, Resource::Nofile, limit).expect("limit a process of one's own");
+        prlimit(pid, Resource::Nofile, limit).expect("limit a process of one's own");
     };
     world.settle(&server);
-    let held = server.holdings().expect("the server has a process of its own").descriptors as u64;
     let mut refusals = 0;
     for spare in [0, 1, 2, 3, 4, 6, 8] {
-        limit(Some(held + spare));
+        limit(Some(descriptor_limit(process, spare).expect("look at the process")));
         let soon = patient(Duration::from_millis(300));
         let message = pattern::make(spare, 3_000);
         match world.try_connect_within::<SuitePollClient>(&server.address, soon) {

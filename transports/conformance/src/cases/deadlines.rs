@@ -131,7 +131,7 @@ pub fn a_blocking_call_waits_for_the_window_only_until_its_deadline(world: &Worl
     world.wait_held(&mut client, &mut helper, 1, 2);
     client.connection().set_deadline(SHORT);
     assert_eq!(client.tally(7), Err(RpcError::DeadlineExceeded { may_have_run: false }));
-    client.connection().set_deadline(crate::world::BOUND);
+    client.connection().set_deadline(crate::patient(crate::world::BOUND));
     server.open(1);
     assert_eq!(client.tally(7), Ok(1), "the first one has not run");
     for (value, pending) in (0..2).zip(held) {
