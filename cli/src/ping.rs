@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.json {
         writeln!(out, "ping {}: {} bytes there and back", args.address, args.size)?;
     }
-    let mut times = Histogram::<u64>::new(3).context("a histogram")?;
+    let longest = Duration::from_secs_f64(MAX_SECONDS).as_nanos() as u64;
+    let mut times = Histogram::<u64>::new_with_bounds(1, longest, 3).context("a histogram")?;
     let (mut sent, mut error) = (0, None);
     while !is_stopped() && args.count.is_none_or(|count| sent < count) {
         let begun = Instant::now();
