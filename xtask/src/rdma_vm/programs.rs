@@ -17,8 +17,6 @@ struct Source {
     name: &'static str,
     package: &'static str,
     kind: Kind,
-    /// Other programs that this one starts.
-    starts: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,11 +31,11 @@ const SOURCES: &[Source] = &[
     program("farcall", "farcall-cli"),
     program("farcall-kv", "farcall-kv"),
     program("farcall-bench", "farcall-bench"),
-    Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example, starts: &[] },
+    Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example },
 ];
 
 const fn program(name: &'static str, package: &'static str) -> Source {
-    Source { name, package, kind: Kind::Program, starts: &[] }
+    Source { name, package, kind: Kind::Program }
 }
 
 /// A program, as built.
@@ -99,15 +97,12 @@ fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>
     Ok(built.collect())
 }
 
-/// The programs that stand somewhere in `command`, and those that they start. No other can be run there.
+/// The programs that stand somewhere in `command`: no other can be run there.
 fn named(command: &[String]) -> Vec<&'static Source> {
     let part_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let words: Vec<&str> =
         command.iter().flat_map(|word| word.split(|c| !part_of_a_name(c))).collect();
-    let is_named = |source: &&Source| words.contains(&source.name);
-    let started: Vec<&str> =
-        SOURCES.iter().filter(is_named).flat_map(|source| source.starts).copied().collect();
-    SOURCES.iter().filter(|source| is_named(source) || started.contains(&source.name)).collect()
+    SOURCES.iter().filter(|source| words.contains(&source.name)).collect()
 }
 
 /// The archive with `programs` in /bin, those of their libraries that `base` lacks, `command` as a
