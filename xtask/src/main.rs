@@ -53,7 +53,11 @@ enum Task {
         arguments: Vec<String>,
     },
     /// All that needs the kernel's own RDMA, in virtual machines with Soft-RoCE
-    Rdma,
+    Rdma {
+        /// Only the boots whose name contains this
+        #[arg(default_value = "")]
+        only: String,
+    },
     /// The figures over Soft-RoCE, each beside `ib_write_lat` of the same boot
     RdmaBench,
     /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and ends with its status
@@ -77,7 +81,7 @@ fn main() -> ExitCode {
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),
-        Task::Rdma => runner.step("rdma", rdma::rdma),
+        Task::Rdma { only } => runner.step("rdma", || rdma::rdma(&only)),
         Task::RdmaBench => rdma::bench(),
         Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),
         Task::Book => runner.step("book", steps::book),

@@ -16,7 +16,7 @@ pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("doc", doc)?;
     runner.step("loom", loom)?;
     runner.step("demo", demo)?;
-    runner.step("rdma", rdma::rdma)
+    runner.step("rdma", || rdma::rdma(""))
 }
 
 pub(crate) fn fmt() -> Result<()> {

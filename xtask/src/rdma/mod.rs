@@ -30,11 +30,18 @@ const PRELUDE: &str = include_str!("prelude.sh");
 /// Libraries that a program of ours must start without.
 const NEVER_NEEDED: &[&str] = &["libibverbs", "librdmacm"];
 
-/// All of it; the first failure ends it.
-pub(crate) fn rdma() -> Result<()> {
-    starts_without_rdma_libraries()?;
-    own_bounds::check()?;
-    for boot in scripts::BOOTS {
+/// All of it, or the boots whose name contains `only`; the first failure ends it.
+pub(crate) fn rdma(only: &str) -> Result<()> {
+    if only.is_empty() {
+        starts_without_rdma_libraries()?;
+        own_bounds::check()?;
+    }
+    let boots: Vec<&Boot> = scripts::BOOTS.iter().filter(|boot| boot.name.contains(only)).collect();
+    if boots.is_empty() {
+        let names: Vec<&str> = scripts::BOOTS.iter().map(|boot| boot.name).collect();
+        bail!("no boot is named {only:?}; there are: {}", names.join(", "));
+    }
+    for boot in boots {
         let begun = Instant::now();
         println!("  [{}]", boot.name);
         let status = rdma_vm::rdma_vm(&boot.options())?;

@@ -21,4 +21,12 @@ pub(super) const BOOTS: &[Boot] = &[
         timeout: Duration::from_secs(180),
         script: include_str!("two_nodes.sh"),
     },
+    Boot {
+        name: "a power cut",
+        nodes: 2,
+        power_cut: Some(Duration::from_secs(10)),
+        power_back: Some(Duration::from_secs(1)),
+        timeout: Duration::from_secs(180),
+        script: include_str!("power_cut.sh"),
+    },
 ];
