@@ -18,7 +18,7 @@ pub(super) const BOOTS: &[Boot] = &[
         nodes: 2,
         power_cut: None,
         power_back: None,
-        timeout: Duration::from_secs(180),
+        timeout: Duration::from_secs(560),
         script: include_str!("two_nodes.sh"),
     },
     Boot {

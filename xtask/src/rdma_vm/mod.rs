@@ -12,6 +12,7 @@
 
 mod archive;
 mod base;
+mod clock;
 mod kernel;
 mod libraries;
 mod node;
@@ -64,7 +65,12 @@ pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8
         base.append(&extra, &folder.path().join("initrd"))?;
         kernel
     };
-    let blueprint = Blueprint { kernel: &kernel, folder: folder.path(), nodes: options.nodes };
+    let blueprint = Blueprint {
+        kernel: &kernel,
+        folder: folder.path(),
+        nodes: options.nodes,
+        counter_khz: clock::counter_khz(),
+    };
     let plan = Plan {
         nodes: options.nodes,
         timeout: options.timeout,
