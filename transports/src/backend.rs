@@ -50,7 +50,12 @@ impl From<VerbsError> for SetupError {
 
 impl From<ConnectError> for SetupError {
     fn from(error: ConnectError) -> SetupError {
-        SetupError::Device(error.into())
+        match error {
+            ConnectError::Mismatch(_) => SetupError::Unsupported(format!(
+                "{error}; both ends have to name RDMA devices, or both device=shm"
+            )),
+            error => SetupError::Device(error.into()),
+        }
     }
 }
 
