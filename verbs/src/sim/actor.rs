@@ -186,7 +186,8 @@ impl World {
         let token = scheduled.token;
         scheduled.parked = matches!(next, Next::At(_) | Next::OnEvent);
         let at_ns = match next {
-            Next::Now => free_ns,
+            // It finds its core busy, and waits behind those who wait already.
+            Next::Now => self.now_ns,
             Next::At(at_ns) => at_ns.max(free_ns),
             Next::OnEvent => return,
             Next::Never => {

@@ -236,6 +236,17 @@ impl World {
         if pair.state != QpState::ReadyToSend || number >= pair.next {
             return;
         }
+        let before = (number - pair.base) as usize;
+        if let Some(ahead) = pair.sends.iter().take(before).position(|wqe| wqe.asks() && !wqe.done)
+        {
+            // Answers come in order, so one is lost: it is asked for again, with all behind it.
+            let missing = pair.base + ahead as u64;
+            if pair.missed.replace(missing) != Some(missing) {
+                pair.go_back(missing);
+                self.fetch(to);
+            }
+            return;
+        }
         let Some(wqe) = pair.wqe(number).filter(|wqe| wqe.asks() && !wqe.done) else { return };
         if let Some(place) = wqe.into.filter(|_| wqe.len as usize == message.payload.len()) {
             // SAFETY: its work request is posted, and what it names has this length (`World::post`).

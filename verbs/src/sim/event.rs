@@ -1,8 +1,4 @@
-//! What is to happen, and when: events in the order of their times, and of their making where these are
-//! equal.
-
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+//! What can happen.
 
 /// Names a queue pair of the rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,111 +55,9 @@ pub(super) enum Event {
     Fault(u32),
 }
 
-#[derive(Debug)]
-struct Entry {
-    at_ns: u64,
-    number: u64,
-    event: Event,
-}
-
-impl Ord for Entry {
-    /// The earliest is the greatest: the heap gives the greatest first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Entry {}
-
-/// Events that have not happened yet. Timers lie apart: most are never needed, and a world that only
-/// waits for those is idle.
-#[derive(Debug, Default)]
-pub(super) struct EventQueue {
-    heap: BinaryHeap<Entry>,
-    timers: BinaryHeap<Entry>,
-    next: u64,
-}
-
-impl EventQueue {
-    #[inline]
-    pub(super) fn push(&mut self, at_ns: u64, event: Event) {
-        let entry = Entry { at_ns, number: self.next, event };
-        self.next += 1;
-        match event {
-            Event::Timer(_) => self.timers.push(entry),
-            _ => self.heap.push(entry),
-        }
-    }
-
-    /// When the next event is due, and the queue pair whose timer it is.
-    #[inline]
-    pub(super) fn peek(&self) -> Option<(u64, Option<QpId>)> {
-        let timer = self.timers.peek();
-        match (self.heap.peek(), timer) {
-            (Some(event), Some(timer)) if timer > event => Some(due(timer)),
-            (Some(event), _) => Some((event.at_ns, None)),
-            (None, timer) => timer.map(due),
-        }
-    }
-
-    /// Nothing but timers is left.
-    pub(super) fn only_timers(&self) -> bool {
-        self.heap.is_empty()
-    }
-
-    #[inline]
-    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        let timer_first = match (self.heap.peek(), self.timers.peek()) {
-            (Some(event), Some(timer)) => timer > event,
-            (event, _) => event.is_none(),
-        };
-        let heap = if timer_first { &mut self.timers } else { &mut self.heap };
-        heap.pop().map(|entry| (entry.at_ns, entry.event))
-    }
-}
-
-fn due(timer: &Entry) -> (u64, Option<QpId>) {
-    match timer.event {
-        Event::Timer(qp) => (timer.at_ns, Some(qp)),
-        _ => (timer.at_ns, None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn events_come_by_time_and_then_in_the_order_of_their_making() {
-        let mut events = EventQueue::default();
-        let qp = QpId { number: 1, node: 0 };
-        events.push(5, Event::Arrive(1));
-        events.push(3, Event::Timer(qp));
-        events.push(3, Event::Arrive(2));
-        events.push(5, Event::Timer(qp));
-        events.push(2, Event::Arrive(3));
-        let order: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
-        let wanted = [
-            (2, Event::Arrive(3)),
-            (3, Event::Timer(qp)),
-            (3, Event::Arrive(2)),
-            (5, Event::Arrive(1)),
-            (5, Event::Timer(qp)),
-        ];
-        assert_eq!(order, wanted);
-    }
 
     #[test]
     fn an_event_is_small() {

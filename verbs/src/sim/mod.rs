@@ -43,6 +43,7 @@
 //! Memory that a killed node's program still holds can still be read by that program.
 
 mod actor;
+mod agenda;
 mod answers;
 mod channel;
 mod completion_queue;

@@ -89,6 +89,8 @@ pub(super) struct Pair {
     pub(super) rnr_left: u8,
     /// The peer had no receive: nothing is sent until it is tried again.
     pub(super) holds_back: bool,
+    /// The message whose missing answer was noticed by those behind it.
+    pub(super) missed: Option<u64>,
     /// A refusal that waits for what was asked before.
     pub(super) refused: Option<(u64, Status)>,
     pub(super) timer_set: bool,
@@ -131,6 +133,7 @@ impl Pair {
             retries_left: RETRIES,
             rnr_left: 0,
             holds_back: false,
+            missed: None,
             refused: None,
             timer_set: false,
             deadline_ns: 0,

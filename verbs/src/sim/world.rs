@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::actor::Schedule;
+use super::agenda::Agenda;
 use super::config::SimConfig;
 use super::dice::Dice;
-use super::event::{Event, EventQueue, QpId};
+use super::event::{Event, QpId};
 use super::faults::Fault;
 use super::message::Messages;
 use super::node::NodeState;
@@ -16,7 +17,7 @@ use super::trace::Trace;
 pub(crate) struct World {
     pub(super) seed: u64,
     pub(super) now_ns: u64,
-    pub(super) events: EventQueue,
+    pub(super) events: Agenda,
     pub(super) dice: Dice,
     pub(super) config: SimConfig,
     pub(super) nodes: Vec<NodeState>,
@@ -50,7 +51,7 @@ impl World {
         World {
             seed,
             now_ns: 0,
-            events: EventQueue::default(),
+            events: Agenda::default(),
             dice: Dice::new(seed),
             config,
             nodes: Vec::new(),
@@ -93,7 +94,7 @@ impl World {
                 Some(pair) => pair.timer_set = false,
                 None => {}
             }
-            self.events.pop();
+            self.events.drop_timer();
         }
     }
 

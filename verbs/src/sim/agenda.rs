@@ -1,0 +1,285 @@
+//! What is to happen, and when: events in the order of their times, and of their making where these are
+//! equal.
+//!
+//! Nearly all events are due within microseconds. Those lie in a wheel, in a list for each nanosecond: to put
+//! one there, or to take the next, costs the same however many there are. The others wait in a heap until the
+//! wheel reaches them.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::event::{Event, QpId};
+
+/// Nanoseconds that the wheel reaches ahead: several times the way of a message and its answer.
+const SPAN_NS: u64 = 1 << 14;
+const WORDS: usize = SPAN_NS as usize / 64;
+
+const NONE: u32 = u32::MAX;
+
+/// Events that have not happened yet. Timers lie apart: most are never needed, and a world that only waits
+/// for those is idle. At one moment, they come last.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    /// Nothing is due before.
+    base_ns: u64,
+    /// The first and the last event of each nanosecond from `base_ns` on, by its low bits.
+    lists: Box<[(u32, u32)]>,
+    /// Which lists are not empty, and which words of this are not zero.
+    used: [u64; WORDS],
+    used_words: [u64; WORDS / 64],
+    /// The events of all lists, and those places that are free.
+    places: Vec<Place>,
+    free: u32,
+    far: BinaryHeap<Far>,
+    timers: BinaryHeap<Far>,
+    made: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    event: Event,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Far {
+    at_ns: u64,
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Far {
+    /// The earliest is the greatest: the heap gives the greatest first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
+    }
+}
+
+impl PartialOrd for Far {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Far {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Far {}
+
+impl Default for Agenda {
+    fn default() -> Self {
+        Agenda {
+            base_ns: 0,
+            lists: vec![(NONE, NONE); SPAN_NS as usize].into(),
+            used: [0; WORDS],
+            used_words: [0; WORDS / 64],
+            places: Vec::new(),
+            free: NONE,
+            far: BinaryHeap::new(),
+            timers: BinaryHeap::new(),
+            made: 0,
+        }
+    }
+}
+
+impl Agenda {
+    /// `at_ns` is not before the event that was taken last.
+    #[inline]
+    pub(super) fn push(&mut self, at_ns: u64, event: Event) {
+        debug_assert!(at_ns >= self.base_ns, "an event in the past");
+        if !matches!(event, Event::Timer(_)) && at_ns - self.base_ns < SPAN_NS {
+            return self.push_near(at_ns, event);
+        }
+        let far = Far { at_ns, number: self.made, event };
+        self.made += 1;
+        match event {
+            Event::Timer(_) => self.timers.push(far),
+            _ => self.far.push(far),
+        }
+    }
+
+    #[inline]
+    fn push_near(&mut self, at_ns: u64, event: Event) {
+        let place = Place { event, next: NONE };
+        let index = match self.places.get_mut(self.free as usize) {
+            Some(free) => {
+                let index = self.free;
+                self.free = free.next;
+                *free = place;
+                index
+            }
+            None => {
+                self.places.push(place);
+                self.places.len() as u32 - 1
+            }
+        };
+        let slot = (at_ns % SPAN_NS) as usize;
+        let (first, last) = &mut self.lists[slot];
+        if *first == NONE {
+            *first = index;
+            self.used[slot / 64] |= 1 << (slot % 64);
+            self.used_words[slot / 4096] |= 1 << (slot / 64 % 64);
+        } else {
+            self.places[*last as usize].next = index;
+        }
+        *last = index;
+    }
+
+    /// When the next event of the wheel is due.
+    #[inline]
+    fn near(&self) -> Option<u64> {
+        let start = (self.base_ns % SPAN_NS) as usize;
+        let slot = self.used_from(start).or_else(|| self.used_from(0))?;
+        Some(self.base_ns + (slot as u64).wrapping_sub(start as u64) % SPAN_NS)
+    }
+
+    /// The first list at or behind this one that is not empty.
+    #[inline]
+    fn used_from(&self, slot: usize) -> Option<usize> {
+        let word = slot / 64;
+        let here = self.used[word] >> (slot % 64);
+        if here != 0 {
+            return Some(slot + here.trailing_zeros() as usize);
+        }
+        let next = word + 1;
+        for group in next / 64..WORDS / 64 {
+            let behind = if group == next / 64 { next % 64 } else { 0 };
+            let words = self.used_words[group] >> behind << behind;
+            if words != 0 {
+                let word = 64 * group + words.trailing_zeros() as usize;
+                return Some(64 * word + self.used[word].trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
+    /// When the next event is due, and the queue pair whose timer it is.
+    #[inline]
+    pub(super) fn peek(&self) -> Option<(u64, Option<QpId>)> {
+        let event = self.near().or_else(|| self.far.peek().map(|far| far.at_ns));
+        match (event, self.timers.peek()) {
+            (Some(at_ns), Some(timer)) if timer.at_ns < at_ns => Some(timer.due()),
+            (Some(at_ns), _) => Some((at_ns, None)),
+            (None, timer) => timer.map(Far::due),
+        }
+    }
+
+    /// Nothing but timers is left.
+    pub(super) fn only_timers(&self) -> bool {
+        self.far.is_empty() && self.used_words == [0; WORDS / 64]
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
+        let (at_ns, timer) = self.peek()?;
+        self.advance(at_ns);
+        if timer.is_some() {
+            return self.timers.pop().map(|timer| (at_ns, timer.event));
+        }
+        let slot = (at_ns % SPAN_NS) as usize;
+        let (first, _) = &mut self.lists[slot];
+        let index = *first;
+        let Place { event, next } = self.places[index as usize];
+        *first = next;
+        if next == NONE {
+            self.used[slot / 64] &= !(1 << (slot % 64));
+            if self.used[slot / 64] == 0 {
+                self.used_words[slot / 4096] &= !(1 << (slot / 64 % 64));
+            }
+        }
+        self.places[index as usize].next = self.free;
+        self.free = index;
+        Some((at_ns, event))
+    }
+
+    /// Takes out the next timer, which nobody needs: no time passes.
+    pub(super) fn drop_timer(&mut self) {
+        self.timers.pop();
+    }
+
+    /// Time has come so far: the wheel reaches further. What waited for that comes before all that is made
+    /// from now on.
+    #[inline]
+    fn advance(&mut self, to_ns: u64) {
+        self.base_ns = to_ns;
+        while let Some(far) = self.far.peek()
+            && far.at_ns - to_ns < SPAN_NS
+        {
+            let Some(Far { at_ns, event, .. }) = self.far.pop() else { return };
+            self.push_near(at_ns, event);
+        }
+    }
+}
+
+impl Far {
+    fn due(&self) -> (u64, Option<QpId>) {
+        match self.event {
+            Event::Timer(qp) => (self.at_ns, Some(qp)),
+            _ => (self.at_ns, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_of_their_making_and_timers_last() {
+        let mut events = Agenda::default();
+        let qp = QpId { number: 1, node: 0 };
+        events.push(3, Event::Timer(qp));
+        events.push(5, Event::Arrive(1));
+        events.push(3, Event::Arrive(2));
+        events.push(5, Event::Arrive(4));
+        events.push(2, Event::Arrive(3));
+        let order: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
+        let wanted = [
+            (2, Event::Arrive(3)),
+            (3, Event::Arrive(2)),
+            (3, Event::Timer(qp)),
+            (5, Event::Arrive(1)),
+            (5, Event::Arrive(4)),
+        ];
+        assert_eq!(order, wanted);
+        assert!(events.only_timers());
+    }
+
+    proptest! {
+        /// Against the obvious way: sort by time, and keep the order of making.
+        #[test]
+        fn any_mixture_of_near_and_far_comes_in_order(
+            work in proptest::collection::vec((0_u64..3 * SPAN_NS, 0_usize..3), 1..300),
+        ) {
+            let (mut events, mut model) = (Agenda::default(), Vec::new());
+            let (mut now_ns, mut number) = (0, 0);
+            let take = |events: &mut Agenda, model: &mut Vec<(u64, u32)>, now_ns: &mut u64| {
+                model.sort_by_key(|(at_ns, _)| *at_ns);
+                let wanted = (!model.is_empty()).then(|| model.remove(0));
+                let wanted = wanted.map(|(at_ns, number)| (at_ns, Event::Arrive(number)));
+                assert_eq!(events.peek().map(|(at_ns, _)| at_ns), wanted.map(|(at_ns, _)| at_ns));
+                assert_eq!(events.pop(), wanted);
+                *now_ns = wanted.map_or(*now_ns, |(at_ns, _)| at_ns);
+            };
+            for (ahead_ns, taken) in work {
+                // Half of them close together, so that many meet.
+                let ahead_ns = if number % 2 == 0 { ahead_ns } else { ahead_ns % 50 };
+                events.push(now_ns + ahead_ns, Event::Arrive(number));
+                model.push((now_ns + ahead_ns, number));
+                number += 1;
+                for _ in 0..taken {
+                    take(&mut events, &mut model, &mut now_ns);
+                }
+            }
+            while !model.is_empty() {
+                take(&mut events, &mut model, &mut now_ns);
+            }
+            prop_assert!(events.only_timers());
+        }
+    }
+}

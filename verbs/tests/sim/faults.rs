@@ -1,0 +1,234 @@
+//! Faults: what each does, and what it leaves alone.
+
+use std::time::Duration;
+
+use farcall_verbs::sim::{Fault, FaultRates, Next, Sim, SimConfig, Turn};
+use farcall_verbs::{Access, GRH_BYTES, QpState, QpType, Status, WorkRequest};
+
+use crate::rig::{End, RETRY_TIMEOUT_NS, join, two};
+
+const QKEY: u32 = 7;
+const MS: u64 = 1_000_000;
+
+/// A rack that loses and delays at these rates.
+fn faulty(rates: FaultRates) -> SimConfig {
+    SimConfig::default().faults(rates)
+}
+
+/// Sends 500 datagrams; the immediates of those that arrive.
+fn datagrams(seed: u64, rates: FaultRates) -> Vec<u32> {
+    let mut sim = Sim::with_config(seed, faulty(rates));
+    let nodes = [sim.add_node(), sim.add_node()];
+    let (mut a, mut b) =
+        (End::new(&sim, nodes[0], QpType::Ud), End::new(&sim, nodes[1], QpType::Ud));
+    a.qp.activate(QKEY).unwrap();
+    b.qp.activate(QKEY).unwrap();
+    let way = a.pd.create_address_handle(&b.qp.endpoint()).unwrap();
+    let pool = b.pd.alloc_private(500 * GRH_BYTES).unwrap().into_pool(GRH_BYTES);
+    while let Some(buffer) = pool.take() {
+        b.qp.post_recv(1, Some(buffer)).unwrap();
+    }
+    for imm in 0..500 {
+        a.post(WorkRequest::send(b"").imm(imm).to(&way, b.qp.number(), QKEY).signaled(1));
+        sim.run_for(200);
+    }
+    assert!(sim.run_until_idle(100 * MS));
+    assert_eq!(a.statuses(), vec![Status::Success; 500], "nobody tells the sender");
+    b.completions().into_iter().filter_map(|arrived| arrived.imm).collect()
+}
+
+#[test]
+fn datagrams_are_lost_as_often_as_told_and_the_others_come_once_and_in_order() {
+    let arrived = datagrams(1, FaultRates::default().datagram_loss(0.3));
+    assert!((300..400).contains(&arrived.len()), "{} of 500 arrived", arrived.len());
+    assert!(arrived.is_sorted_by(|a, b| a < b), "{arrived:?}");
+    assert_eq!(datagrams(1, FaultRates::default()).len(), 500, "none without the fault");
+}
+
+#[test]
+fn delayed_datagrams_are_overtaken_and_none_is_lost_or_comes_twice() {
+    let rates = FaultRates::default().datagram_delay(0.5).delay(Duration::from_micros(20));
+    let mut arrived = datagrams(2, rates);
+    assert!(!arrived.is_sorted(), "nothing was overtaken");
+    arrived.sort_unstable();
+    assert_eq!(arrived, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_lossy_wire_takes_from_a_reliable_connection_is_sent_again_and_done_once() {
+    for seed in 0..20 {
+        let rates = FaultRates::default().reliable_loss(0.05);
+        let (mut sim, mut a, mut b) = two(seed, faulty(rates), QpType::Rc);
+        b.qp.post_recvs(0..200).unwrap();
+        let old = a.pd.alloc_shared(8 * 200, Access::empty()).unwrap();
+        let word = b.region.remote().slice(0, 8).unwrap();
+        for number in 0..200 {
+            let place = b.region.remote().slice(8 + 8 * number, 8).unwrap();
+            let add = WorkRequest::fetch_add(old.slice(8 * number as usize, 8), word, 1);
+            a.post(WorkRequest::write(&number.to_ne_bytes(), place).unsignaled());
+            a.post(add);
+            a.post(WorkRequest::send(b"").imm(number as u32).signaled(number));
+        }
+        assert!(sim.run_until_idle(1000 * MS));
+        let sent = a.completions();
+        let failed = sent.iter().find(|sent| sent.status != Status::Success);
+        assert!(failed.is_none(), "seed {seed}: {failed:?}");
+        assert_eq!(sent.len(), 200);
+        let arrived: Vec<_> = b.completions().into_iter().map(|arrived| arrived.imm).collect();
+        assert_eq!(arrived, (0..200).map(Some).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(b.region.load_u64(0), 200, "seed {seed}: additions");
+        for number in 0..200 {
+            assert_eq!(old.load_u64(8 * number), number as u64, "seed {seed}: an addition's turn");
+            assert_eq!(b.region.load_u64(8 + 8 * number), number as u64, "seed {seed}: a WRITE");
+        }
+    }
+}
+
+#[test]
+fn loss_on_an_unreliable_connection_leaves_gaps() {
+    let rates = FaultRates::default().unreliable_loss(0.3);
+    let (mut sim, mut a, mut b) = two(3, faulty(rates), QpType::Uc);
+    b.qp.post_recvs(0..500).unwrap();
+    for imm in 0..500 {
+        a.post(WorkRequest::send(b"").imm(imm).signaled(1));
+    }
+    assert!(sim.run_until_idle(10 * MS));
+    assert_eq!(a.statuses(), vec![Status::Success; 500]);
+    let arrived: Vec<_> = b.completions().into_iter().filter_map(|arrived| arrived.imm).collect();
+    assert!((300..400).contains(&arrived.len()), "{} of 500 arrived", arrived.len());
+    assert!(arrived.is_sorted_by(|a, b| a < b), "{arrived:?}");
+}
+
+#[test]
+fn delay_on_a_connection_keeps_its_order() {
+    let rates = FaultRates::default().connected_delay(0.5).delay(Duration::from_micros(20));
+    for ty in [QpType::Rc, QpType::Uc] {
+        let (mut sim, mut a, mut b) = two(4, faulty(rates), ty);
+        b.qp.post_recvs(0..300).unwrap();
+        for imm in 0..300 {
+            a.post(WorkRequest::send(b"").imm(imm).signaled(1));
+        }
+        assert!(sim.run_until_idle(100 * MS));
+        let arrived: Vec<_> = b.completions().into_iter().filter_map(|sent| sent.imm).collect();
+        assert_eq!(arrived, (0..300).collect::<Vec<_>>(), "{ty:?}");
+        assert_eq!(a.statuses(), vec![Status::Success; 300], "{ty:?}");
+    }
+}
+
+/// How long after the post a WRITE of `a` fails, and as what.
+fn silence(sim: &mut Sim, a: &mut End, b: &End) -> (Status, u64) {
+    let begin_ns = sim.now_ns();
+    a.post(WorkRequest::write(&[1; 8], b.region.remote().slice(0, 8).unwrap()).signaled(1));
+    assert!(sim.run_until_idle(100 * MS));
+    (a.completions()[0].status, sim.now_ns() - begin_ns)
+}
+
+fn is_the_retry_timeout(waited_ns: u64) -> bool {
+    (RETRY_TIMEOUT_NS..RETRY_TIMEOUT_NS * 11 / 10).contains(&waited_ns)
+}
+
+#[test]
+fn a_killed_node_is_silent_and_its_peers_notice_after_the_timeout() {
+    let (mut sim, mut a, mut b) = two(5, SimConfig::default(), QpType::Rc);
+    sim.inject(Fault::KillNode(b.node));
+    let (status, waited_ns) = silence(&mut sim, &mut a, &b);
+    assert_eq!(status, Status::RetryExceeded);
+    assert!(is_the_retry_timeout(waited_ns), "after {waited_ns} ns");
+    assert_eq!(a.qp.state(), QpState::Error);
+    assert_eq!(b.qp.state(), QpState::Error, "the dead node's own handle");
+    assert!(b.device.create_cq(1, None).is_err());
+    assert!(b.qp.post_recv(1, None).is_err());
+    assert!(b.completions().is_empty());
+}
+
+#[test]
+fn a_restarted_node_knows_nothing_of_its_former_life() {
+    let (mut sim, a, b) = two(6, SimConfig::default(), QpType::Rc);
+    let old_key = b.region.remote();
+    sim.inject(Fault::KillNode(b.node));
+    sim.inject(Fault::RestartNode(b.node));
+    assert!(sim.node(b.node).is_alive());
+    assert!(b.device.create_cq(1, None).is_err(), "the old device");
+    let mut fresh = End::new(&sim, b.node, QpType::Rc);
+    assert_ne!(fresh.qp.number(), b.qp.number());
+    let mut again = End::new(&sim, a.node, QpType::Rc);
+    join(&mut fresh, &mut again);
+    let there = fresh.region.remote().slice(0, 8).unwrap();
+    again.post(WorkRequest::write(&[3; 8], there).signaled(1));
+    assert!(sim.run_until_idle(MS));
+    assert_eq!(again.statuses(), [Status::Success]);
+    again.post(WorkRequest::write(&[3; 8], old_key.slice(0, 8).unwrap()).signaled(2));
+    assert!(sim.run_until_idle(MS));
+    assert_eq!(again.statuses(), [Status::RemoteAccess], "a key of its former life");
+}
+
+#[test]
+fn a_broken_queue_pair_flushes_here_and_falls_silent_there() {
+    let (mut sim, mut a, mut b) = two(7, SimConfig::default(), QpType::Rc);
+    b.qp.post_recvs(0..3).unwrap();
+    sim.schedule(1000, Fault::BreakQueuePair { node: b.node, qp: b.qp.number() });
+    sim.run_for(2000);
+    assert_eq!(b.statuses(), [Status::Flushed; 3]);
+    let (status, waited_ns) = silence(&mut sim, &mut a, &b);
+    assert_eq!(status, Status::RetryExceeded);
+    assert!(is_the_retry_timeout(waited_ns), "after {waited_ns} ns");
+}
+
+#[test]
+fn a_paused_node_takes_no_turns_while_its_nic_serves() {
+    let (mut sim, mut a, b) = two(8, SimConfig::default(), QpType::Rc);
+    let turns = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let seen = turns.clone();
+    sim.spawn(b.node, move |now_ns| {
+        seen.borrow_mut().push(now_ns);
+        Turn::then(Next::Now).busy_ns(1000)
+    });
+    sim.run_until(10_000);
+    sim.inject(Fault::PauseNode { node: b.node, for_ns: 50_000 });
+    a.post(WorkRequest::write(&[1; 8], b.region.remote().slice(0, 8).unwrap()).signaled(1));
+    sim.run_until(40_000);
+    assert_eq!(a.statuses(), [Status::Success], "a WRITE needs no turn of the other node");
+    sim.run_until(70_000);
+    let turns = turns.borrow();
+    assert!(turns.iter().all(|at_ns| !(10_001..60_000).contains(at_ns)), "{turns:?}");
+    assert!(turns.iter().any(|at_ns| *at_ns >= 60_000), "it goes on");
+}
+
+#[test]
+fn a_partition_that_heals_in_time_is_only_a_delay() {
+    let (mut sim, mut a, b) = two(9, SimConfig::default(), QpType::Rc);
+    for (from, to) in [(a.node, b.node), (b.node, a.node)] {
+        sim.inject(Fault::Cut { from, to });
+        sim.schedule(RETRY_TIMEOUT_NS / 2, Fault::Heal { from, to });
+    }
+    let (status, waited_ns) = silence(&mut sim, &mut a, &b);
+    assert_eq!(status, Status::Success);
+    assert!(waited_ns > RETRY_TIMEOUT_NS / 2, "after {waited_ns} ns");
+}
+
+#[test]
+fn a_one_way_partition_lets_messages_through_and_loses_their_acknowledgements() {
+    let (mut sim, mut a, b) = two(10, SimConfig::default(), QpType::Rc);
+    sim.inject(Fault::Cut { from: b.node, to: a.node });
+    let word = b.region.remote().slice(8, 8).unwrap();
+    let into = a.pd.alloc_shared(8, Access::empty()).unwrap();
+    a.post(WorkRequest::fetch_add(into.slice(0, 8), word, 1));
+    let (status, waited_ns) = silence(&mut sim, &mut a, &b);
+    assert_ne!(status, Status::Success);
+    assert!(is_the_retry_timeout(waited_ns), "after {waited_ns} ns");
+    // It was done all the same, and once: who retries on a new connection must know.
+    assert_eq!((b.region.load_u64(0), b.region.load_u64(8)), (0x0101_0101_0101_0101, 1));
+}
+
+#[test]
+fn rates_may_change_while_time_passes() {
+    let (mut sim, mut a, mut b) = two(11, SimConfig::default(), QpType::Uc);
+    b.qp.post_recvs(0..3).unwrap();
+    for rate in [0.0, 1.0, 0.0] {
+        sim.set_fault_rates(FaultRates::default().unreliable_loss(rate));
+        a.post(WorkRequest::send(b"").imm(rate as u32).signaled(1));
+        assert!(sim.run_until_idle(MS));
+    }
+    let arrived: Vec<_> = b.completions().into_iter().filter_map(|arrived| arrived.imm).collect();
+    assert_eq!(arrived, [0, 0]);
+}
