@@ -25,7 +25,7 @@ use crate::{
     fixture::{Capabilities, Endpoint, Fixture, Served},
     hostile::{Ambush, BreakIn, Stream},
     inspect::Holdings,
-    patience::patient,
+    patience::{patience, patient},
     ports,
     process::Peer,
     service::{Handlers, OtherServer, SuiteServer},
@@ -213,10 +213,11 @@ impl Fixture for AddressFixture {
         thread_local! {
             static TURNS: Cell<u32> = const { Cell::new(0) };
         }
-        // A yield costs a whole slice of time on a machine that is busy with something else.
+        // A yield costs a whole slice of time on a machine that is busy with something else. But on a slow one with
+        // few cores the kernel may have to carry the message, on the very core that waits for it.
         let turn = TURNS.get().wrapping_add(1);
         TURNS.set(turn);
-        if turn.is_multiple_of(TURNS_PER_YIELD) {
+        if patience() > 1 || turn.is_multiple_of(TURNS_PER_YIELD) {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
