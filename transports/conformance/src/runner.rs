@@ -156,10 +156,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Runs every case whose name contains `filter`, one after the other, and writes one line for each.
-pub fn run_all(fixture: &Arc<dyn Fixture>, filter: &str, mut out: impl Write) -> Tally {
+/// Runs every case whose name contains one of `filters`, or all if there are none, one after the other, and writes one line
+/// for each.
+pub fn run_all(fixture: &Arc<dyn Fixture>, filters: &[&str], mut out: impl Write) -> Tally {
     let mut tally = Tally::default();
-    for case in CASES.iter().filter(|case| case.name.contains(filter)) {
+    let wanted = |case: &&Case| {
+        filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter))
+    };
+    for case in CASES.iter().filter(wanted) {
         let start = Instant::now();
         let outcome = run(fixture, case);
         match outcome {

@@ -10,10 +10,10 @@ use farcall_transports_conformance::{CASES, Fixture, process, run_all};
 
 const USAGE: &str = "\
 usage: backend-conformance list
-       backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]
+       backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]...
        backend-conformance serve ADDRESS:PORT
 
-`run` plays every case whose name contains FILTER over addresses like TEMPLATE, such as
+`run` plays every case whose name contains one of the FILTERs over addresses like TEMPLATE, such as
 shm://suite or rdma://10.0.0.1:0?device=rxe0, whose name or port it varies. Servers are threads of
 this process, or processes of their own, or processes of the machine where `serve` listens at
 ADDRESS:PORT. It exits with 0 only if every case passed or was skipped, which says why.
@@ -31,9 +31,8 @@ fn main() -> ExitCode {
             CASES.iter().for_each(|case| println!("{}", case.name));
             ExitCode::SUCCESS
         }
-        ["run", template] => run(template, "threads", ""),
-        ["run", template, servers] => run(template, servers, ""),
-        ["run", template, servers, filter] => run(template, servers, filter),
+        ["run", template] => run(template, "threads", &[]),
+        ["run", template, servers, filters @ ..] => run(template, servers, filters),
         ["serve", address] => serve(address),
         ["peer", template] => match AddressFixture::new(template) {
             Ok(fixture) => {
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(template: &str, servers: &str, filter: &str) -> ExitCode {
+fn run(template: &str, servers: &str, filters: &[&str]) -> ExitCode {
     let placement = match servers {
         "threads" => Placement::SameProcess,
         "processes" => Placement::OtherProcess,
@@ -63,11 +62,13 @@ fn run(template: &str, servers: &str, filter: &str) -> ExitCode {
         Ok(program) => program,
         Err(error) => return failed(&format!("cannot find this program: {error}")),
     };
-    if !CASES.iter().any(|case| case.name.contains(filter)) {
-        return failed(&format!("no case's name contains {filter:?}; see `list`"));
+    for filter in filters {
+        if !CASES.iter().any(|case| case.name.contains(filter)) {
+            return failed(&format!("no case's name contains {filter:?}; see `list`"));
+        }
     }
     let fixture: Arc<dyn Fixture> = Arc::new(fixture.peer(program));
-    let tally = run_all(&fixture, filter, std::io::stdout());
+    let tally = run_all(&fixture, filters, std::io::stdout());
     println!("{template}, servers in {servers}: {tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
