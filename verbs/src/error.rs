@@ -29,12 +29,14 @@ pub enum OpenError {
     },
     /// This user may not use the device.
     #[error(
-        "device {device}: no permission to open its file in /dev/infiniband; make it readable and \
-         writable for this user (udev rules of rdma-core do), or run as one who may"
+        "device {device}: no permission to open {file}; make it readable and writable for this user (the \
+         udev rules of rdma-core do), or run as one who may"
     )]
     NoPermission {
         /// The device's name.
         device: String,
+        /// The file that it is opened by.
+        file: String,
     },
     /// The kernel has the device, and there is no file to open it by.
     #[error(

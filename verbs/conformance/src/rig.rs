@@ -243,9 +243,10 @@ pub(crate) fn join_here(a: &mut QueuePair, b: &mut QueuePair) -> CaseResult {
     Ok(())
 }
 
-/// Waits for a receive for ever, and for a lost peer not long.
+/// Waits for a receive for ever, and for the other end long enough that a busy machine is not taken for
+/// a lost one.
 pub(crate) fn patient() -> ConnectOptions {
-    ConnectOptions::default()
+    ConnectOptions::default().retry_timeout_ns(10_000_000_000)
 }
 
 /// The next completion of a queue: those polled before come first.

@@ -41,7 +41,7 @@ impl Context {
         options: &OpenOptions,
     ) -> Result<Option<Arc<Context>>, OpenError> {
         let Some(found) = devices::open(name) else { return Ok(None) };
-        let opened = found.map_err(|errno| status::opening(name, errno))?;
+        let opened = found.map_err(|errno| devices::not_opened(name, errno))?;
         let (library, raw) = (opened.library(), opened.raw());
         let system = |what| {
             move |errno: Errno| OpenError::System {

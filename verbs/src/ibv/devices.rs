@@ -1,14 +1,16 @@
 //! The devices that libibverbs finds.
 
 use std::ffi::{CStr, c_int};
+use std::fs::{self, OpenOptions as OpenFile};
 use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::port;
 use super::status;
 use super::sys::{Handle, Library, Zeroed, ibv_context, ibv_device, ibv_device_attr};
-use crate::{DeviceInfo, OpenOptions, PortInfo};
+use crate::{DeviceInfo, OpenError, OpenOptions, PortInfo};
 
 /// Whether libibverbs can be used at all; otherwise why not, and the mend.
 pub(crate) fn support() -> Result<(), String> {
@@ -27,7 +29,7 @@ pub(crate) fn list() -> Vec<DeviceInfo> {
                     ports.first().map(|first| port::choose(name, &OpenOptions::default(), first));
                 (ports, first.and_then(Result::err).map(|error| error.to_string()))
             }
-            Err(errno) => (Vec::new(), Some(status::opening(name, errno).to_string())),
+            Err(errno) => (Vec::new(), Some(not_opened(name, errno).to_string())),
         };
         devices.push(DeviceInfo {
             name: name.to_owned(),
@@ -44,6 +46,27 @@ pub(crate) fn list() -> Vec<DeviceInfo> {
 pub(super) fn open(name: &str) -> Option<Result<Opened, Errno>> {
     let library = Library::get().ok()?;
     with_devices(library, |found, device| (found == name).then(|| Opened::open(library, device)))
+}
+
+/// Why a device could not be opened. libibverbs looks for its file in several ways, and the errno is that
+/// of the last one: the file itself tells more.
+pub(super) fn not_opened(name: &str, errno: Errno) -> OpenError {
+    let file = device_file(name);
+    let opened = file.as_ref().map(|file| OpenFile::new().read(true).write(true).open(file));
+    let errno = match opened {
+        Some(Err(error)) => Errno::from_io_error(&error).unwrap_or(errno),
+        _ => errno,
+    };
+    status::opening(name, &file.map_or_else(String::new, |file| file.display().to_string()), errno)
+}
+
+/// The file of a device in `/dev/infiniband`, as the kernel numbers them.
+fn device_file(name: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir("/sys/class/infiniband_verbs").ok()?;
+    let found = entries.flatten().find(|entry| {
+        fs::read_to_string(entry.path().join("ibdev")).is_ok_and(|device| device.trim() == name)
+    });
+    Some(Path::new("/dev/infiniband").join(found?.file_name()))
 }
 
 /// Looks at the devices until `look` has found something.

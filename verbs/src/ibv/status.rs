@@ -61,11 +61,11 @@ pub(super) fn registration(len: usize) -> impl Fn(Errno) -> VerbsError {
     }
 }
 
-/// A device that could not be opened.
-pub(super) fn opening(device: &str, errno: Errno) -> OpenError {
+/// A device that could not be opened by this file.
+pub(super) fn opening(device: &str, file: &str, errno: Errno) -> OpenError {
     let device = device.to_owned();
     match errno {
-        Errno::ACCESS | Errno::PERM => OpenError::NoPermission { device },
+        Errno::ACCESS | Errno::PERM => OpenError::NoPermission { device, file: file.to_owned() },
         Errno::NOENT | Errno::NODEV | Errno::NXIO => OpenError::NoDeviceFile { device },
         _ => OpenError::System { device, what: "opening it", source: errno.into() },
     }
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn an_error_that_the_user_can_mend_says_how() {
-        let text = opening("rxe0", Errno::ACCESS).to_string();
-        assert!(text.contains("rxe0") && text.contains("/dev/infiniband"), "{text}");
+        let text = opening("rxe0", "/dev/infiniband/uverbs0", Errno::ACCESS).to_string();
+        assert!(text.contains("rxe0") && text.contains("/dev/infiniband/uverbs0"), "{text}");
         let text = VerbsError::LockedMemory { len: 1 << 20, limit: 65_536 }.to_string();
         assert!(text.contains("65536") && text.contains("ulimit -l"), "{text}");
         let gid = *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x07";

@@ -4,16 +4,18 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 
 use farcall_verbs_conformance::{Fixture, Machines, OneThread, Processes, Threads, Verdict};
-use farcall_verbs_conformance::{cases, play_as_child, run_all, serve};
+use farcall_verbs_conformance::{cases, faults, open_as_child, play_as_child, run_all, serve};
 
 const USAGE: &str = "\
 usage: device-conformance list
        device-conformance run DEVICE [processes|threads|one-thread|ADDRESS:PORT] [FILTER]
        device-conformance serve DEVICE ADDRESS:PORT
+       device-conformance faults DEVICE NETDEV [FILTER]
 
 `run` plays every case whose name contains FILTER, each with its two ends in two processes
 (or in two threads, or in one thread, or with the target on the machine where `serve` runs),
-and exits with 0 only if none failed.";
+and exits with 0 only if none failed. `faults`, for a machine of its own, takes permissions, addresses and
+the link from an RDMA device and shows what it makes of that; NETDEV is its network interface.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +34,9 @@ fn main() -> ExitCode {
                 Err(error) => failed(&format!("cannot serve on {address}: {error}")),
             }
         }
+        ["faults", device, netdev] => show_faults(device, netdev, ""),
+        ["faults", device, netdev, filter] => show_faults(device, netdev, filter),
+        ["open", device, limits @ ..] => open(device, limits),
         ["end", ..] => match play_as_child(&arguments[1..]) {
             Ok(Verdict::Failed(_) | Verdict::PeerLeft(_)) => ExitCode::FAILURE,
             Ok(_) => ExitCode::SUCCESS,
@@ -57,6 +62,27 @@ fn run(device: &str, ends: &str, filter: &str) -> ExitCode {
     let tally = run_all(&*fixture, filter, |case, verdict| println!("{:<72} {verdict}", case.name));
     println!("{}: {tally}", fixture.name());
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show_faults(device: &str, netdev: &str, filter: &str) -> ExitCode {
+    let tally = faults(device, netdev, filter, |name, verdict| println!("{name:<72} {verdict}"));
+    println!("{device} on {netdev}: {tally}");
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What `faults` runs as a user without rights.
+fn open(device: &str, limits: &[&str]) -> ExitCode {
+    let limits = match limits {
+        [limit, bytes] => limit.parse().ok().zip(bytes.parse().ok()),
+        _ => None,
+    };
+    match open_as_child(device, limits) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("{why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn failed(why: &str) -> ExitCode {

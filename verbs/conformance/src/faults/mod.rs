@@ -1,0 +1,61 @@
+//! What an RDMA device says when it cannot work: no permission, no address, a port that goes down. For a
+//! machine of its own (`cargo xtask rdma-vm`), where this program is root: permissions, addresses and
+//! the network interface are changed, and put back.
+
+mod link;
+mod opening;
+mod site;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::case::Tally;
+use crate::verdict::{CaseResult, Verdict};
+use site::Site;
+
+pub use opening::open_as_child;
+
+/// One thing that goes wrong, and what the device must make of it.
+struct Fault {
+    name: &'static str,
+    check: fn(&Site) -> CaseResult,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault { name: "a_port_that_is_not_there_is_named", check: opening::no_port },
+    Fault {
+        name: "a_gid_index_that_is_empty_is_named_with_those_that_are_not",
+        check: opening::no_gid,
+    },
+    Fault { name: "a_port_without_an_address_says_what_to_do", check: opening::no_address },
+    Fault { name: "a_device_that_may_not_be_used_says_so", check: opening::no_permission },
+    Fault {
+        name: "memory_that_may_not_be_locked_says_how_much_may",
+        check: opening::little_memlock,
+    },
+    Fault { name: "ports_of_unequal_mtu_agree_on_the_smaller", check: link::unequal_mtus },
+    Fault { name: "an_address_that_no_way_leads_to_is_named", check: link::no_route },
+    Fault { name: "a_peer_that_is_not_there_is_given_up_in_time", check: link::nobody_there },
+    Fault { name: "a_port_that_goes_down_ends_what_is_under_way", check: link::port_down },
+];
+
+/// Makes things go wrong whose name contains `filter` with `device`, whose network interface is `netdev`.
+pub fn faults(
+    device: &str,
+    netdev: &str,
+    filter: &str,
+    mut report: impl FnMut(&str, &Verdict),
+) -> Tally {
+    let site = Site::new(device, netdev);
+    let mut tally = Tally::default();
+    for fault in FAULTS.iter().filter(|fault| fault.name.contains(filter)) {
+        let verdict = catch_unwind(AssertUnwindSafe(|| (fault.check)(&site)))
+            .map_or_else(|_| Verdict::Failed("panicked".into()), Verdict::from);
+        report(fault.name, &verdict);
+        match verdict {
+            Verdict::Passed => tally.passed += 1,
+            Verdict::NotApplicable(_) => tally.not_applicable += 1,
+            Verdict::Failed(_) | Verdict::PeerLeft(_) => tally.failed += 1,
+        }
+    }
+    tally
+}
