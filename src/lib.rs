@@ -97,6 +97,9 @@ mod documents {
     #[doc = include_str!("../book/src/errors.md")]
     struct Errors;
 
+    #[doc = include_str!("../book/src/devices.md")]
+    struct Devices;
+
     #[doc = include_str!("../book/src/rdma-hardware.md")]
     struct RdmaHardware;
 }

@@ -34,8 +34,14 @@ pub(crate) fn page_rounded(len: usize) -> Option<usize> {
 }
 
 impl Mapping {
-    /// Fresh zeroed pages that no other process ever sees.
+    /// Fresh zeroed pages that no other process ever sees; huge ones, where some are reserved.
     pub(crate) fn anonymous(len: usize) -> io::Result<Mapping> {
+        if len >= HUGE_PAGE_BYTES
+            && let Some(rounded) = len.checked_next_multiple_of(HUGE_PAGE_BYTES)
+            && let Ok(mapping) = Mapping::huge(rounded)
+        {
+            return Ok(mapping);
+        }
         let len = page_rounded(len).ok_or(io::Errno::NOMEM)?;
         // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it.
         let start = unsafe {
@@ -47,6 +53,22 @@ impl Mapping {
             )?
         };
         Ok(Self::taken(start.cast(), len))
+    }
+
+    /// Pages out of those that the system keeps for this; an error where there are not enough.
+    fn huge(len: usize) -> io::Result<Mapping> {
+        // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it. All pages
+        // are reserved by the call, so that none can be missing later.
+        let start = unsafe {
+            mmap_anonymous(
+                null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | populate(len),
+            )?
+        };
+        let start = NonNull::new(start.cast()).ok_or(io::Errno::NOMEM)?;
+        Ok(Mapping { start, len })
     }
 
     /// The first `len` bytes of a memory file. The caller has seen to it that the file has them and is
