@@ -34,7 +34,8 @@
 //! # Reliable connections
 //! Messages are numbered. One that is missing is complained of, and sent again with all that follows; so is
 //! one that nobody answers, eight times in all within
-//! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). What comes twice is done once. So loss,
+//! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). What comes twice is done once, except that a
+//! READ reads again. A refusal breaks both queue pairs; where it is lost, the sender hears nothing more. So loss,
 //! partitions and deaths are seen as on hardware: as delay, and then as
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!
