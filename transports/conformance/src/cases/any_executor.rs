@@ -171,17 +171,17 @@ pub fn a_forgotten_future_harms_nobody(world: &World) {
 pub fn deadlines_end_single_calls(world: &World) {
     let server = world.serve(Setup::default().window(8));
     let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
-    let mut patient = client.hold(1, 7);
-    assert!(poll_once(&mut patient).is_pending());
+    let mut lasting = client.hold(1, 7);
+    assert!(poll_once(&mut lasting).is_pending());
     let past = client.tally(1).deadline(Duration::ZERO).wait();
     assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     for _ in 0..20 {
-        let late = client.hold(1, 0).deadline(Duration::from_millis(3)).wait();
+        let late = client.hold(1, 0).deadline(patient(Duration::from_millis(3))).wait();
         assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
     }
     assert_eq!(client.tallied(1).wait().map(|held| held >= 1), Ok(true));
     server.open(1);
-    assert_eq!(block_on(patient), Ok(7));
+    assert_eq!(block_on(lasting), Ok(7));
 }
 
 /// A call that waits for room in the window has its deadline too, and has not run.
@@ -194,7 +194,7 @@ pub fn a_deadline_passes_while_waiting_for_the_window(world: &World) {
         let mut helper = world.client(&server);
         (world.call(&mut helper, |c| c.start_held(1)) == Ok(1)).then_some(())
     });
-    let late = client.tally(2).deadline(Duration::from_millis(5)).wait();
+    let late = client.tally(2).deadline(patient(Duration::from_millis(5))).wait();
     assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     server.open(1);
     assert_eq!(block_on(first), Ok(1));
