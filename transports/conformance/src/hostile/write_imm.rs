@@ -284,6 +284,11 @@ impl End {
                     self.broken = true;
                     return false;
                 }
+                // The device tries for long before it says so.
+                None if self.is_cut() => {
+                    self.broken = true;
+                    return false;
+                }
                 None => std::thread::yield_now(),
             }
         }
