@@ -176,7 +176,7 @@ impl CompletionQueue {
     }
 
     fn collect(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
-        let mut count = 0;
+        let (mut count, mut exhausted) = (0, false);
         loop {
             while self.next < self.end {
                 let Some(completion) = out.get_mut(count) else { return Ok(count) };
@@ -189,9 +189,11 @@ impl CompletionQueue {
                 count += usize::from(found == Found::Completion);
             }
             let room = (out.len() - count).min(BATCH);
-            if room == 0 || self.fetch(room)? == 0 {
+            if room == 0 || exhausted {
                 return Ok(count);
             }
+            // Fewer than there was room for: no need to ask again.
+            exhausted = self.fetch(room)? < room;
         }
     }
 

@@ -175,8 +175,8 @@ pub(crate) async fn compare_and_swap_makes_a_lock(end: &mut End) -> CaseResult {
         Role::Target => (region.remote(), &mut loopback, 2),
     };
     let (lock, counter) = (there.slice(0, 8)?, there.slice(8, 8)?);
-    let deadline_ns = end.deadline_ns();
     for _ in 0..EACH {
+        let deadline_ns = end.deadline_ns();
         loop {
             let take = WorkRequest::compare_and_swap(room(&rig.pd, 8)?, lock, 0, name);
             if old_value(rig, end, take).await? == 0 {

@@ -37,17 +37,19 @@ impl Crowd {
     async fn completions(&mut self, end: &End, count: usize) -> CaseResult<Vec<WorkCompletion>> {
         let mut all = Vec::new();
         let cq = &mut self.cq;
-        end.poll_until("all completions", || {
-            let mut batch: [WorkCompletion; 32] = Default::default();
-            let room = batch.len().min(count - all.len());
-            let polled = cq.poll(&mut batch[..room])?;
-            for completion in batch.into_iter().take(polled) {
-                ensure_eq!(completion.status, Status::Success, "completion {}", completion.id);
-                all.push(completion);
-            }
-            Ok((all.len() >= count).then_some(()))
-        })
-        .await?;
+        while all.len() < count {
+            end.poll_until("more completions", || {
+                let mut batch: [WorkCompletion; 32] = Default::default();
+                let room = batch.len().min(count - all.len());
+                let polled = cq.poll(&mut batch[..room])?;
+                for completion in batch.into_iter().take(polled) {
+                    ensure_eq!(completion.status, Status::Success, "completion {}", completion.id);
+                    all.push(completion);
+                }
+                Ok((polled > 0).then_some(()))
+            })
+            .await?;
+        }
         ensure_eq!(all.len(), count, "completions");
         Ok(all)
     }

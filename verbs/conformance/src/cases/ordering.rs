@@ -20,10 +20,13 @@ pub(crate) async fn a_later_write_is_never_seen_before_an_earlier(end: &mut End)
             let near = expose(end, &rig.pd, 3 * 4096, ALL)?;
             let far = expose(end, &rig.pd, 64, ALL)?;
             end.meet().await?;
-            let deadline_ns = end.deadline_ns();
+            let (mut deadline_ns, mut before) = (end.deadline_ns(), 0);
             while far.load_u64(0) < ROUNDS {
                 // Written near to far, so read far to near.
                 let last = far.load_u64(0);
+                if last > before {
+                    (deadline_ns, before) = (end.deadline_ns(), last);
+                }
                 let mut seen = [last; PLACES.len() + 1];
                 for (index, place) in PLACES.into_iter().enumerate().rev() {
                     seen[index] = near.load_u64(place);
