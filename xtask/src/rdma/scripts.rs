@@ -10,7 +10,7 @@ pub(super) const BOOTS: &[Boot] = &[
         nodes: 1,
         power_cut: None,
         power_back: None,
-        timeout: Duration::from_secs(300),
+        timeout: Duration::from_secs(840),
         script: include_str!("one_node.sh"),
     },
     Boot {
@@ -18,7 +18,7 @@ pub(super) const BOOTS: &[Boot] = &[
         nodes: 2,
         power_cut: None,
         power_back: None,
-        timeout: Duration::from_secs(240),
+        timeout: Duration::from_secs(480),
         script: include_str!("two_nodes.sh"),
     },
     Boot {
