@@ -23,10 +23,16 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Once as most build it, and once with what the feature `ibverbs` adds.
+/// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
+/// carry it in every call of a device.
+const WITH_SIM: [&str; 2] = ["--features", "farcall-verbs-conformance/sim"];
+
+/// Once as most build it, and once with what each of the features `ibverbs` and `sim` adds.
 pub(crate) fn clippy() -> Result<()> {
-    let packages: [&[&str]; 2] =
-        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"]];
+    let simulator = ["--package", "farcall-verbs", "--package", "farcall-verbs-conformance"];
+    let with_sim = [&simulator[..], &WITH_SIM].concat();
+    let packages: [&[&str]; 3] =
+        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &with_sim];
     packages.into_iter().try_for_each(|packages| {
         let mut clippy = cargo();
         clippy.args(["clippy", "--locked", "--all-targets"]).args(packages);
@@ -38,6 +44,7 @@ pub(crate) fn doc() -> Result<()> {
     run::run(
         cargo()
             .args(["doc", "--locked", "--workspace", "--no-deps"])
+            .args(WITH_SIM)
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
@@ -47,7 +54,7 @@ pub(crate) fn unit(arguments: &[String]) -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--locked"]);
     if arguments.is_empty() {
-        test.arg("--workspace");
+        test.arg("--workspace").args(WITH_SIM);
     }
     run::run(test.args(arguments))
 }

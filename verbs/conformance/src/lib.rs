@@ -38,8 +38,8 @@ mod verdict;
 
 pub use case::{Body, Case, Tally, check, find, run_all};
 pub use end::{End, PATIENCE_NS, Powers, Role, turn};
-#[cfg(feature = "sim")]
 pub use faults::{faults, open_as_child};
+#[cfg(feature = "sim")]
 pub use fixture::Simulated;
 pub use fixture::{Except, Fixture, Machines, OneThread, Processes, Threads, play_as_child, serve};
 pub use link::{ChannelLink, Link, LinkClosed, StreamLink, WRITE_TIMEOUT};

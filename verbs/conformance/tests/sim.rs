@@ -1,6 +1,5 @@
 //! The suite on the simulated rack: with WRITEs that land at once, with WRITEs that land piece by piece in any
 //! order, and on a wire that loses and delays.
-#![cfg(feature = "sim")]
 
 use std::time::Duration;
 
