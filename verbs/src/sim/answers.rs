@@ -68,14 +68,14 @@ impl World {
         }
         pair.go_back(number);
         pair.holds_back = true;
-        let (timer_ns, epoch) = (pair.patience.rnr_timer_ns, pair.epoch);
-        let at_ns = self.now_ns.saturating_add(timer_ns.max(1));
-        self.events.push(at_ns, Event::TryAgain { qp, epoch });
+        let timer_ns = pair.patience.rnr_timer_ns.max(1);
+        let at_ns = self.now_ns.saturating_add(timer_ns);
+        self.events.push(at_ns, Event::TryAgain(qp));
     }
 
-    pub(super) fn try_again(&mut self, qp: QpId, epoch: u16) {
+    pub(super) fn try_again(&mut self, qp: QpId) {
         let Some(pair) = self.pair(qp) else { return };
-        if pair.epoch == epoch && pair.state == QpState::ReadyToSend {
+        if pair.state == QpState::ReadyToSend {
             pair.holds_back = false;
             self.fetch(qp);
         }

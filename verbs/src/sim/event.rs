@@ -44,7 +44,7 @@ pub(super) enum Event {
     /// An answer comes back to the sender of message `psn`.
     Answer { to: QpId, psn: u32, answer: Answer },
     /// A peer that had no receive is tried again.
-    TryAgain { qp: QpId, epoch: u16 },
+    TryAgain(QpId),
     /// A queue pair in error gives back what it holds.
     Flush(QpId),
     /// A peer may have been silent for too long.

@@ -109,7 +109,7 @@ impl World {
             Event::Landed(message) => self.landed(message),
             Event::Reply(message) => self.reply(message),
             Event::Answer { to, psn, answer } => self.answered(to, psn, answer),
-            Event::TryAgain { qp, epoch } => self.try_again(qp, epoch),
+            Event::TryAgain(qp) => self.try_again(qp),
             Event::Flush(qp) => self.flush(qp),
             Event::Timer(qp) => self.timer(qp),
             Event::Turn { actor, token } => return self.begin_turn(actor, token),

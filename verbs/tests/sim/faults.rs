@@ -84,6 +84,39 @@ fn what_a_lossy_wire_takes_from_a_reliable_connection_is_sent_again_and_done_onc
     }
 }
 
+/// Negative answers of both kinds meet, and one of them comes late.
+#[test]
+fn a_receiver_that_is_seldom_ready_on_a_lossy_wire_holds_nobody_up_for_ever() {
+    for seed in 0..50 {
+        let rates = FaultRates::default()
+            .reliable_loss(0.05)
+            .connected_delay(0.3)
+            .delay(Duration::from_micros(7));
+        let (mut sim, mut a, mut b) = two(seed, faulty(rates), QpType::Rc);
+        let into = a.pd.alloc_shared(8, Access::empty()).unwrap();
+        let there = b.region.remote().slice(0, 8).unwrap();
+        for imm in 0..100 {
+            a.post(WorkRequest::send(b"").imm(imm).signaled(1));
+            a.post(WorkRequest::read(into.slice(0, 8), there));
+        }
+        let (mut posted, mut arrived) = (0, Vec::new());
+        for _ in 0..4_000 {
+            if posted == arrived.len() {
+                b.qp.post_recvs(0..3).unwrap();
+                posted += 3;
+            }
+            sim.run_for(20_000);
+            arrived.extend(b.completions().into_iter().filter_map(|arrived| arrived.imm));
+            if arrived.len() == 100 {
+                break;
+            }
+        }
+        assert_eq!(arrived, (0..100).collect::<Vec<_>>(), "seed {seed}");
+        assert!(sim.run_until_idle(100 * MS));
+        assert_eq!(a.statuses(), vec![Status::Success; 100], "seed {seed}");
+    }
+}
+
 #[test]
 fn loss_on_an_unreliable_connection_leaves_gaps() {
     let rates = FaultRates::default().unreliable_loss(0.3);
