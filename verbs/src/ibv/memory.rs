@@ -28,7 +28,7 @@ pub(super) fn registered(
     let mapping = Mapping::anonymous(len).map_err(status::resource("memory for a region"))?;
     let library = domain.context.library;
     let (start, pd) = (mapping.start(), domain.raw.raw());
-    let wanted = raw_access(access);
+    let wanted = raw_access(access, domain.context.caps().atomics);
     let mut mr = None;
     if access.contains(Access::RELAXED_ORDERING) {
         let relaxed = wanted | flags::IBV_ACCESS_RELAXED_ORDERING.0;
@@ -63,15 +63,16 @@ pub(super) fn registered(
 }
 
 /// What peers may do on a queue pair at all: the region that they name says the rest.
-pub(super) fn remote_access(ty: QpType) -> u32 {
+pub(super) fn remote_access(ty: QpType, atomics: bool) -> u32 {
     match ty {
-        QpType::Rc => raw_access(Access::all()),
-        QpType::Uc => raw_access(Access::REMOTE_WRITE),
+        QpType::Rc => raw_access(Access::all(), atomics),
+        QpType::Uc => raw_access(Access::REMOTE_WRITE, atomics),
         QpType::Ud => 0,
     }
 }
 
-fn raw_access(access: Access) -> u32 {
+/// A device without atomics may refuse to be told that peers may use them.
+fn raw_access(access: Access, atomics: bool) -> u32 {
     // Local writes: for receives and READs, and without them peers could not be allowed to write.
     let mut raw = flags::IBV_ACCESS_LOCAL_WRITE.0;
     for (ours, theirs) in [
@@ -79,7 +80,7 @@ fn raw_access(access: Access) -> u32 {
         (Access::REMOTE_WRITE, flags::IBV_ACCESS_REMOTE_WRITE),
         (Access::REMOTE_ATOMIC, flags::IBV_ACCESS_REMOTE_ATOMIC),
     ] {
-        if access.contains(ours) {
+        if access.contains(ours) && (atomics || ours != Access::REMOTE_ATOMIC) {
             raw |= theirs.0;
         }
     }
@@ -106,9 +107,10 @@ mod tests {
 
     #[test]
     fn access_is_what_was_asked_and_local_writing() {
-        assert_eq!(raw_access(Access::empty()), 1);
-        assert_eq!(raw_access(Access::REMOTE_WRITE), 3);
-        assert_eq!(raw_access(Access::REMOTE_READ), 5);
-        assert_eq!(raw_access(Access::all()), 15, "relaxed ordering goes another way");
+        assert_eq!(raw_access(Access::empty(), true), 1);
+        assert_eq!(raw_access(Access::REMOTE_WRITE, true), 3);
+        assert_eq!(raw_access(Access::REMOTE_READ, false), 5);
+        assert_eq!(raw_access(Access::all(), true), 15, "relaxed ordering goes another way");
+        assert_eq!(raw_access(Access::all(), false), 7, "without atomics");
     }
 }

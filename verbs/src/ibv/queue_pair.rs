@@ -198,7 +198,8 @@ impl QueuePair {
         wanted |= if self.shared.ty == QpType::Ud {
             mask::IBV_QP_QKEY
         } else {
-            attributes.qp_access_flags = super::memory::remote_access(self.shared.ty);
+            attributes.qp_access_flags =
+                super::memory::remote_access(self.shared.ty, self.domain.context.caps().atomics);
             mask::IBV_QP_ACCESS_FLAGS
         };
         self.modify(&mut attributes, wanted)
