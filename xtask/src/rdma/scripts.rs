@@ -1,4 +1,6 @@
 //! What runs in which machines. A boot costs some 4 s: what can share one, does.
+//!
+//! Timeouts are some ten times what a computer takes that does nothing else: they are for what hangs.
 
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ pub(super) const BOOTS: &[Boot] = &[
     Boot {
         name: "a power cut",
         nodes: 2,
-        power_cut: Some(Duration::from_secs(10)),
+        power_cut: Some(Duration::from_secs(8)),
         power_back: Some(Duration::from_secs(1)),
         timeout: Duration::from_secs(180),
         script: include_str!("power_cut.sh"),

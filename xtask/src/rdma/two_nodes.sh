@@ -5,8 +5,9 @@ if [ "$FARCALL_NODE" = 1 ]; then
     ib_write_lat -d rxe0 -x 1 -s 32 -n 500 >/dev/null 2>&1 &
     first=$!
     device-conformance serve rxe0 10.0.0.1:7001 &
+    backend-conformance serve 10.0.0.1:7004 2>/dev/null &
     farcall-kv serve --listen "$kv" &
-    for port in 18515 7001 7471; do listening $port; done
+    for port in 18515 7001 7004 7471; do listening $port; done
     meet 7000
     wait $first || failures=1
     # Node 2 comes here when its clients are at work.
@@ -27,6 +28,11 @@ check "RDMA WRITE to the other node" 60 "quietly ib_write_lat -d rxe0 -x 1 -s 32
 for family in operations datagram receiving shared_receive completions protection errors; do
     check "the device suite over the wire: $family" 120 "device-conformance run rxe0 10.0.0.1:7001 $family::"
 done
+
+check "the backend suite over the wire" 200 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0' 10.0.0.1:7004 \\
+        refusals failures endings::a_ deaths::a_killed cancellation::thousands 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
 
 (
     farcall-kv ycsb --workload a --records 100 --timeout 5 --ride-out 30 --seconds 8 --connect "$kv" >/tmp/link 2>&1
