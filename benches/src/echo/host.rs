@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail};
-use farcall::{RunningServer, Server};
+use farcall::{IdlePolicy, RunningServer, Server};
 
 use super::service::{EchoServer, Parrot};
 
@@ -117,6 +117,8 @@ fn listen(address: &str, core: usize) -> Result<(RunningServer, mpsc::Sender<()>
         .service(EchoServer::new(parrot))
         .threads(1)
         .pin([core])
+        // The core is its own, and its rest is a call's. Over a slow device it would go to sleep in each.
+        .idle(IdlePolicy::SPIN)
         .listen(address)
         .with_context(|| format!("cannot listen at {address}"))?;
     Ok((server, resume))
