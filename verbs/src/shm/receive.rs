@@ -191,6 +191,9 @@ impl Receiver {
             else {
                 break;
             };
+            if place != Place::Ring {
+                cell.prefetch_to_write();
+            }
             self.place = place;
             self.following = match place {
                 Place::Ring => ring.after(self.index, header.next()),
