@@ -105,6 +105,21 @@ struct Link {
     server: Arc<Parker>,
 }
 
+impl Wires {
+    /// With room for all that a window of small calls can have under way: how much of it is used depends
+    /// on how the two ends take turns.
+    fn for_window(window: u32) -> Wires {
+        let window = window as usize;
+        Wires {
+            to_server: VecDeque::with_capacity(window),
+            to_client: VecDeque::with_capacity(window),
+            cancels: VecDeque::with_capacity(window),
+            buffers: (0..2 * window).map(|_| Vec::with_capacity(64)).collect(),
+            ..Wires::default()
+        }
+    }
+}
+
 impl Link {
     fn wires(&self) -> MutexGuard<'_, Wires> {
         self.wires.lock().unwrap()
@@ -163,7 +178,11 @@ impl Loopback {
         let threads = self.place.threads.lock().unwrap();
         let turn = self.place.dealt.fetch_add(1, Ordering::SeqCst) as usize;
         let arrivals = threads.get(turn % threads.len().max(1))?;
-        let link = Arc::new(Link { server: arrivals.parker.clone(), ..Link::default() });
+        let link = Arc::new(Link {
+            wires: Wires::for_window(self.window).into(),
+            server: arrivals.parker.clone(),
+            ..Link::default()
+        });
         arrivals.links.lock().unwrap().push(link.clone());
         arrivals.parker.unpark();
         let slot = |_| Slot { generation: 0, state: SlotState::Free, bytes: Vec::new() };
