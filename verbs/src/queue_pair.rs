@@ -42,6 +42,19 @@ pub enum QpState {
     Error,
 }
 
+impl QpState {
+    /// The state of that number, as atomics hold it; whatever has none is an error.
+    #[inline]
+    pub(crate) fn of(number: u32) -> QpState {
+        match number {
+            0 => QpState::Init,
+            1 => QpState::ReadyToReceive,
+            2 => QpState::ReadyToSend,
+            _ => QpState::Error,
+        }
+    }
+}
+
 /// What a queue pair is made of.
 #[derive(Debug)]
 pub struct QueuePairConfig<'a> {

@@ -147,6 +147,18 @@ impl<'a> WorkRequest<'a> {
         WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None }
     }
 
+    /// An inline WRITE_WITH_IMM, signaled with this id or not at all.
+    #[inline]
+    pub(crate) fn inline_write_imm(
+        bytes: &'a [u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> WorkRequest<'a> {
+        let work = Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) };
+        WorkRequest { work, signaled }
+    }
+
     /// If the 8 aligned bytes at `remote` hold `expected`, they hold `new` afterwards; the old value
     /// goes `into` local memory. Atomic with respect to other atomics of the same device.
     #[inline]

@@ -68,11 +68,7 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> Result<(), PostError> {
-        let request = WorkRequest::write(bytes, remote).imm(imm);
-        let request = match signaled {
-            Some(id) => request.signaled(id),
-            None => request.unsignaled(),
-        };
+        let request = WorkRequest::inline_write_imm(bytes, remote, imm, signaled);
         self.post(request).map_err(|(error, _)| error)
     }
 

@@ -40,22 +40,21 @@ pub(super) struct QpShared {
 impl QpShared {
     #[inline]
     pub(super) fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            0 => QpState::Init,
-            1 => QpState::ReadyToReceive,
-            2 => QpState::ReadyToSend,
-            _ => QpState::Error,
-        }
+        QpState::of(self.state.load(Ordering::Acquire))
     }
 
     pub(super) fn set_state(&self, state: QpState) {
-        self.state.store(code(state), Ordering::Release);
+        self.state.store(state as u32, Ordering::Release);
     }
 
     /// Goes from one state to the next, unless it has broken meanwhile.
     pub(super) fn advance(&self, from: QpState, to: QpState) -> bool {
-        let exchanged =
-            self.state.compare_exchange(code(from), code(to), Ordering::AcqRel, Ordering::Acquire);
+        let exchanged = self.state.compare_exchange(
+            from as u32,
+            to as u32,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
         exchanged.is_ok()
     }
 
@@ -71,15 +70,6 @@ impl QpShared {
     /// The number of the first work request that never reached the device.
     pub(super) fn unposted(&self) -> Option<u64> {
         Some(self.unposted.load(Ordering::Acquire)).filter(|number| *number != u64::MAX)
-    }
-}
-
-fn code(state: QpState) -> u32 {
-    match state {
-        QpState::Init => 0,
-        QpState::ReadyToReceive => 1,
-        QpState::ReadyToSend => 2,
-        QpState::Error => 3,
     }
 }
 
@@ -157,7 +147,7 @@ impl QueuePair {
             ty,
             ipv4: port::ipv4(&context.port.gid).is_some(),
             sends: SendSlots::new(max_send_wr),
-            state: AtomicU32::new(code(QpState::Init)),
+            state: AtomicU32::new(QpState::Init as u32),
             unposted: AtomicU64::new(u64::MAX),
             address: raw.address(),
             registry,

@@ -171,12 +171,7 @@ impl Pair {
 
     #[inline]
     pub(super) fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            0 => QpState::Init,
-            1 => QpState::ReadyToReceive,
-            2 => QpState::ReadyToSend,
-            _ => QpState::Error,
-        }
+        QpState::of(self.state.load(Ordering::Acquire))
     }
 
     /// Moves on from `from`; `false` if it is not there any more (only errors come in between).

@@ -42,11 +42,7 @@ impl QueuePair {
         if self.write_imm_at_once(bytes, remote, imm, signaled) {
             return Ok(());
         }
-        let request = WorkRequest::write(bytes, remote).imm(imm);
-        let request = match signaled {
-            Some(id) => request.signaled(id),
-            None => request.unsignaled(),
-        };
+        let request = WorkRequest::inline_write_imm(bytes, remote, imm, signaled);
         self.post_general(request).map_err(|(error, _)| error)
     }
 
