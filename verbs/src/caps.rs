@@ -20,11 +20,13 @@ pub enum Operation {
     CompareAndSwap,
     /// 64-bit fetch-and-add in the peer's memory.
     FetchAdd,
+    /// Makes the peer's persistent memory durable.
+    Flush,
 }
 
 impl Operation {
     /// Every operation, in a fixed order.
-    pub const ALL: [Operation; 7] = [
+    pub const ALL: [Operation; 8] = [
         Operation::Send,
         Operation::SendWithImm,
         Operation::Write,
@@ -32,6 +34,7 @@ impl Operation {
         Operation::Read,
         Operation::CompareAndSwap,
         Operation::FetchAdd,
+        Operation::Flush,
     ];
 }
 
@@ -82,8 +85,10 @@ pub struct Capabilities {
     pub atomics: bool,
     /// Shared receive queues are there.
     pub srq: bool,
-    /// A flush that makes remote data persistent is there.
+    /// A [flush](crate::WorkRequest::flush) that makes remote data durable is there.
     pub flush: bool,
+    /// [Persistent memory](crate::ProtectionDomain::open_persistent) is there.
+    pub persistent_memory: bool,
     /// Completion channels are there: a poller may sleep.
     pub wait: bool,
     /// In which order a WRITE's bytes land.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::dispatch::{self, on_device};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, OpenError, OpenOptions, PortInfo, PrivateRegion, QueuePair, QueuePairConfig,
-    SharedReceiveQueue, SharedRegion, VerbsError,
+    Endpoint, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion, QueuePair,
+    QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
 };
 
 /// The longest region: what addresses of one mapping can span.
@@ -138,6 +138,23 @@ impl ProtectionDomain {
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
         self.domain.register(len, access).map(SharedRegion::new)
+    }
+
+    /// Memory that keeps what is durable when the power goes, by a name of this machine: that of its last
+    /// opening, or fresh and zeroed. One opening of a name at a time. Peers who learn its key may use it as
+    /// `access` says, and flush it.
+    pub fn open_persistent(
+        &self,
+        name: &str,
+        len: usize,
+        access: Access,
+    ) -> Result<PersistentRegion, VerbsError> {
+        if !self.domain.caps().persistent_memory {
+            return Err(VerbsError::Unsupported("persistent memory"));
+        }
+        within("region length", len, MAX_REGION_BYTES)?;
+        let (region, persistence) = self.domain.open_persistent(name, len, access)?;
+        Ok(PersistentRegion::new(SharedRegion::new(region), persistence))
     }
 
     /// A receive queue that several queue pairs take their receives from.

@@ -88,6 +88,13 @@ per_device! {
     AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle>, sim: sim::AddressHandle }
 }
 
+/// What makes memory durable; none but simulated nodes have that yet.
+#[derive(Debug)]
+pub(crate) enum Persistence {
+    #[cfg(feature = "sim")]
+    Sim(sim::Persistent),
+}
+
 impl Context {
     /// Opens the device of that name.
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
@@ -225,6 +232,26 @@ impl Domain {
     /// Memory that peers who learn its key may use as `access` says.
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
         on_device!(Domain, self, domain => domain.register(len, access))
+    }
+
+    /// Memory that outlives a loss of power, by its name.
+    pub(crate) fn open_persistent(
+        &self,
+        name: &str,
+        len: usize,
+        access: Access,
+    ) -> Result<(Region, Persistence), VerbsError> {
+        match self {
+            #[cfg(feature = "sim")]
+            Domain::Sim(domain) => {
+                let (region, memory) = sim::Persistent::open(domain, name, len, access)?;
+                Ok((region, Persistence::Sim(memory)))
+            }
+            _ => {
+                let _ = (name, len, access);
+                Err(VerbsError::Unsupported("persistent memory"))
+            }
+        }
     }
 
     pub(crate) fn create_srq(&self, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {

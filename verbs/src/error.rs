@@ -114,6 +114,17 @@ pub enum VerbsError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Invalid(&'static str),
+    /// The device has no such thing.
+    #[error("this device has no {0} (see its capabilities); choose another device")]
+    Unsupported(&'static str),
+    /// A region of persistent memory cannot be opened like this.
+    #[error("persistent memory {name:?}: {problem}")]
+    Persistent {
+        /// The region's name.
+        name: String,
+        /// What is in the way, and the mend.
+        problem: String,
+    },
     /// More memory would have to be locked than this process may.
     #[error(
         "registering {len} bytes: this process may lock {limit} bytes of memory; raise that \

@@ -40,8 +40,8 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, Drafts, PrivateRegion, RemoteRegion, RemoteSlice, SharedRegion,
-    SharedSlice,
+    Access, Buffer, BufferPool, Drafts, PersistentRegion, PrivateRegion, RemoteRegion, RemoteSlice,
+    SharedRegion, SharedSlice,
 };
 pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};

@@ -50,6 +50,8 @@ pub enum CompletionOpcode {
     CompareAndSwap,
     /// A fetch-and-add of ours.
     FetchAdd,
+    /// A flush of ours.
+    Flush,
     /// A receive, consumed by a peer's SEND (or flushed).
     Recv,
     /// A receive, consumed by a peer's WRITE_WITH_IMM.

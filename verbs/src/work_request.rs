@@ -119,6 +119,7 @@ pub(crate) enum Work<'a> {
     Read { into: LocalMut, remote: RemoteSlice },
     CompareAndSwap { into: LocalMut, remote: RemoteSlice, expected: u64, new: u64 },
     FetchAdd { into: LocalMut, remote: RemoteSlice, add: u64 },
+    Flush { remote: RemoteSlice },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +179,15 @@ impl<'a> WorkRequest<'a> {
         WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None }
     }
 
+    /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable: when it completes, what
+    /// earlier work requests of this queue pair have written there survives a loss of power (the FLUSH
+    /// operation with placement to persistence of the InfiniBand specification, volume 1 release 1.5, annex
+    /// A19). Any other memory refuses it.
+    #[inline]
+    pub fn flush(remote: RemoteSlice) -> WorkRequest<'a> {
+        WorkRequest { work: Work::Flush { remote }, signaled: None }
+    }
+
     /// Its completion is reported, success included, and retires all before it.
     #[inline]
     pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
@@ -205,6 +215,8 @@ impl WorkRequest<'_> {
                 (Operation::CompareAndSwap, into.len(), Some(remote))
             }
             Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
+            // It brings nothing along, and names no more than a message may have.
+            Work::Flush { remote } => (Operation::Flush, remote.len as usize, None),
         };
         if !caps.supports(ty, operation) {
             return Err(PostError::Unsupported { ty, operation });
@@ -247,6 +259,7 @@ impl WorkRequest<'_> {
                 LocalMut::Buffer(buffer) => buffer.pd(),
                 LocalMut::Shared(slice) => slice.pd(),
             },
+            Work::Flush { .. } => pd, // It has no local memory.
         };
         if found == pd { Ok(()) } else { Err(PostError::Foreign) }
     }

@@ -85,6 +85,7 @@ pub(super) struct Abilities {
     pub(super) completion_payload: usize,
     pub(super) srq: bool,
     pub(super) flush: bool,
+    pub(super) persistent_memory: bool,
     pub(super) wait: bool,
     /// Lower addresses of a WRITE land first.
     pub(super) writes_in_order: bool,
@@ -178,6 +179,7 @@ fn abilities(caps: &Capabilities) -> Abilities {
         completion_payload: caps.completion_payload,
         srq: caps.srq,
         flush: caps.flush,
+        persistent_memory: caps.persistent_memory,
         wait: caps.wait,
         writes_in_order: caps.write_order == WriteOrder::LeftToRight,
         completion_means_visible: caps.visibility == Visibility::CompletionMeansVisible,
@@ -193,6 +195,7 @@ fn name(operation: Operation) -> &'static str {
         Operation::Read => "READ",
         Operation::CompareAndSwap => "COMPARE_AND_SWAP",
         Operation::FetchAdd => "FETCH_ADD",
+        Operation::Flush => "FLUSH",
         _ => "another",
     }
 }

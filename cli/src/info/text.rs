@@ -92,6 +92,7 @@ fn write_abilities(out: &mut impl Write, can: &Abilities) -> io::Result<()> {
     for (has, what) in [
         (can.srq, "shared receive queues"),
         (can.wait, "completion channels"),
+        (can.persistent_memory, "persistent memory"),
         (can.flush, "flush to persistence"),
     ] {
         more.push(if has { what.to_owned() } else { format!("no {what}") });

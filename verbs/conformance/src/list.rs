@@ -107,6 +107,13 @@ macro_rules! __every_case {
                 an_access_error_breaks_only_its_queue_pair,
                 made_up_keys_reach_nothing,
             }
+            persistence {
+                persistent_memory_is_found_again_by_its_name,
+                peers_use_persistent_memory_like_any_other,
+                a_flush_completes_behind_the_writes_before_it,
+                a_flush_reaches_persistent_memory_only,
+                persistence_that_is_not_there_is_refused,
+            }
             errors {
                 breaking_a_queue_pair_flushes_its_receives,
                 breaking_a_queue_pair_flushes_its_sends,

@@ -151,6 +151,7 @@ impl QueuePair {
                 let to = RawTo::word(remote, add, 0);
                 (bytes, memory, raw, CompletionOpcode::FetchAdd, None, to)
             }
+            Work::Flush { .. } => unreachable!("refused by WorkRequest::check"),
         };
         let len = match bytes {
             Bytes::Inline(bytes) => bytes.len() as u32,

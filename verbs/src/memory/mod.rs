@@ -3,6 +3,7 @@
 pub(crate) mod bytes;
 mod drafts;
 pub(crate) mod mapping;
+mod persistent;
 mod private;
 pub(crate) mod region;
 mod remote;
@@ -10,6 +11,7 @@ mod shared;
 pub(crate) mod stores;
 
 pub use drafts::Drafts;
+pub use persistent::PersistentRegion;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
 pub use shared::{Access, SharedRegion, SharedSlice};

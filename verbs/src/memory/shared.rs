@@ -170,6 +170,12 @@ impl SharedSlice {
         unsafe { self.memory.start().add(self.offset) }
     }
 
+    /// The key of its region, and where in that it lies.
+    #[cfg(feature = "sim")]
+    pub(crate) fn range(&self) -> (u32, u64, u64) {
+        (self.memory.rkey(), self.offset as u64, self.len as u64)
+    }
+
     /// The key of its memory for work requests of our own.
     #[cfg(feature = "ibverbs")]
     #[inline]

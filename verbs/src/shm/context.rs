@@ -272,7 +272,7 @@ fn plain_capabilities() -> Capabilities {
 }
 
 fn capabilities() -> Capabilities {
-    use Operation::{Send, SendWithImm, Write, WriteWithImm};
+    use Operation::{CompareAndSwap, FetchAdd, Read, Send, SendWithImm, Write, WriteWithImm};
     Capabilities {
         max_inline: MAX_INLINE_BYTES,
         max_sge: 1,
@@ -286,6 +286,7 @@ fn capabilities() -> Capabilities {
         atomics: true,
         srq: true,
         flush: false,
+        persistent_memory: false,
         wait: true,
         write_order: if cfg!(target_arch = "x86_64") {
             WriteOrder::LeftToRight
@@ -293,7 +294,15 @@ fn capabilities() -> Capabilities {
             WriteOrder::Unordered
         },
         visibility: Visibility::CompletionMeansVisible,
-        rc: OperationSet::of(&Operation::ALL),
+        rc: OperationSet::of(&[
+            Send,
+            SendWithImm,
+            Write,
+            WriteWithImm,
+            Read,
+            CompareAndSwap,
+            FetchAdd,
+        ]),
         uc: OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm]),
         ud: OperationSet::of(&[Send, SendWithImm]),
     }

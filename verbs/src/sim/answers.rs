@@ -119,7 +119,7 @@ impl World {
             return self.fail(qp, number, status);
         }
         pair.rnr_left = pair.patience.rnr_retry;
-        let asked = pair.sends.front().filter(|wqe| wqe.asks()).map_or(0, |wqe| wqe.len);
+        let asked = pair.sends.front().filter(|wqe| wqe.asks).map_or(0, |wqe| wqe.len);
         let timeout_ns = pair.patience.timeout_ns;
         let answer_ns = self.config.costs.link_ns(asked.into());
         if let Some(pair) = self.pair(qp) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::durability::Durability;
 use super::timing::Costs;
 use crate::Visibility;
 
@@ -91,6 +92,8 @@ pub struct SimConfig {
     pub visibility: Visibility,
     /// How late an acknowledged WRITE may land.
     pub late: Duration,
+    /// What it takes until persistent memory is durable.
+    pub durability: Durability,
     /// Faults by probability.
     pub faults: FaultRates,
     /// Cores of each node, for its actors.
@@ -104,6 +107,7 @@ impl Default for SimConfig {
             landing: Landing::AtOnce,
             visibility: Visibility::CompletionMeansVisible,
             late: Duration::ZERO,
+            durability: Durability::default(),
             faults: FaultRates::default(),
             cores: 8,
         }
@@ -127,6 +131,12 @@ impl SimConfig {
     pub fn delivered_late(mut self, late: Duration) -> Self {
         self.visibility = Visibility::CompletionMeansDelivered;
         self.late = late;
+        self
+    }
+
+    /// Sets [`durability`](SimConfig::durability).
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
         self
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::channel::Channel;
 use super::completion_queue::{CompletionQueue, CqHandle};
-use super::memory;
+use super::memory::{self, Pages};
 use super::node::{capabilities, node_of};
 use super::world::{World, lock};
 use crate::memory::region::Region;
@@ -82,10 +82,11 @@ impl Domain {
     }
 
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
+        let pages = Arc::new(Pages::new(len)?);
         let mut world = self.context.running()?;
         let World { nodes, dice, .. } = &mut *world;
         let regions = &mut nodes[usize::from(self.context.node)].regions;
-        regions.register(self.number, len, access, || dice.word())
+        Ok(regions.register(self.number, pages, None, access, || dice.word()))
     }
 
     pub(crate) fn address_handle(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {

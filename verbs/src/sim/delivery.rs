@@ -134,6 +134,7 @@ impl World {
             Kind::FetchAdd { remote, add } => {
                 self.atomic(index, remote, move |old| old.wrapping_add(add))
             }
+            Kind::Flush(remote) => self.flush_memory(index, remote),
             Kind::Datagram { .. } | Kind::Response => Outcome::Answered,
         }
     }
@@ -237,8 +238,7 @@ impl World {
             return;
         }
         let before = (number - pair.base) as usize;
-        if let Some(ahead) = pair.sends.iter().take(before).position(|wqe| wqe.asks() && !wqe.done)
-        {
+        if let Some(ahead) = pair.sends.iter().take(before).position(|wqe| wqe.asks && !wqe.done) {
             // Answers come in order, so one is lost: it is asked for again, with all behind it.
             let missing = pair.base + ahead as u64;
             if pair.missed.replace(missing) != Some(missing) {
@@ -247,14 +247,18 @@ impl World {
             }
             return;
         }
-        let Some(wqe) = pair.wqe(number).filter(|wqe| wqe.asks() && !wqe.done) else { return };
+        let Some(wqe) = pair.wqe(number).filter(|wqe| wqe.asks && !wqe.done) else { return };
         if let Some(place) = wqe.into.filter(|_| wqe.len as usize == message.payload.len()) {
             // SAFETY: its work request is posted, and what it names has this length (`World::post`).
             unsafe { place.write(&message.payload) };
         }
+        let filled = wqe.held.as_ref().map(|slice| slice.range());
         wqe.done = true;
         pair.asking -= 1;
         pair.done_before(number);
+        if let Some((rkey, start, len)) = filled {
+            self.came_in(to.node, rkey, start, len);
+        }
         self.retire(to);
         self.fetch(to);
     }

@@ -11,9 +11,14 @@ use crate::{QpNumber, QpType};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The node loses its power: its actors never run again, its memory is gone, and peers hear nothing.
+    /// The node's system stops: its actors never run again, peers hear nothing, and its memory is gone, except
+    /// that persistent memory keeps all that could be seen there.
     KillNode(NodeId),
-    /// The node starts again, if it was killed: with nothing, until somebody opens its device anew.
+    /// The same by a loss of power: persistent memory keeps what was [durable](crate::PersistentRegion), and
+    /// of what was not as much as chance will have it.
+    PowerLoss(NodeId),
+    /// The node starts again, if it was killed or lost its power: with nothing but its persistent memory,
+    /// until somebody opens its device anew.
     RestartNode(NodeId),
     /// No actor of the node runs for this long (a stolen core, a long garbage collection); its NIC does.
     PauseNode {
@@ -91,7 +96,14 @@ impl World {
             self.trace.line(line);
         }
         match fault {
-            Fault::KillNode(node) => self.kill(node.0),
+            Fault::KillNode(node) => {
+                self.node(node.0).media.stop();
+                self.kill(node.0);
+            }
+            Fault::PowerLoss(node) => {
+                self.lose_power(node.0);
+                self.kill(node.0);
+            }
             Fault::RestartNode(node) => self.restart(node.0),
             Fault::PauseNode { node, for_ns } => {
                 let until_ns = self.now_ns.saturating_add(for_ns);

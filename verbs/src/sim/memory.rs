@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use foldhash::fast::FixedState;
 
+use super::media::Span;
 use crate::dispatch::Registration;
 use crate::memory::bytes::copy_forward;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
@@ -31,7 +32,13 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 enum From {
     Allocator(Layout),
-    Mapped { _mapping: Mapping },
+    /// Persistent memory, which has an owner of its own.
+    Media {
+        _pages: Arc<Pages>,
+    },
+    Mapped {
+        _mapping: Mapping,
+    },
 }
 
 // SAFETY: pages are a range of addresses, valid in every thread until they are dropped. Who may read or
@@ -41,7 +48,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(len: usize) -> Result<Pages, VerbsError> {
+    pub(super) fn new(len: usize) -> Result<Pages, VerbsError> {
         let system = |source| VerbsError::System { what: "memory for a region", source };
         if len >= MAPPED_BYTES {
             let mapping = Mapping::anonymous(len).map_err(|error| system(error.into()))?;
@@ -57,6 +64,27 @@ impl Pages {
         // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
         Ok(Pages { start, len, from: From::Allocator(layout) })
+    }
+
+    /// An opening of persistent memory: the same pages, held.
+    pub(super) fn opening(pages: Arc<Pages>) -> Pages {
+        Pages { start: pages.start, len: pages.len, from: From::Media { _pages: pages } }
+    }
+
+    /// Stores as many bytes as the pages have.
+    pub(super) fn fill(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len, "another length");
+        // SAFETY: the pages have these bytes, and `bytes` is the simulator's own. Nobody else uses fresh pages.
+        unsafe { copy_forward(self.start.as_ptr(), bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes at `offset` out.
+    pub(super) fn copy_out(&self, offset: u64, into: &mut [u8]) {
+        let len = into.len();
+        assert!(offset <= self.len as u64 && len as u64 <= self.len as u64 - offset, "beyond");
+        // SAFETY: in range; their owner may write there meanwhile, which the copy tolerates. `into` is
+        // exclusively ours.
+        unsafe { copy_forward(into.as_mut_ptr(), self.at(offset), len) };
     }
 
     /// The byte at `offset`, which lies in the pages or right behind them.
@@ -105,6 +133,8 @@ struct Registered {
     len: u64,
     access: Access,
     pd: u32,
+    /// Its number among the persistent ones.
+    persistent: Option<u32>,
     watchers: Vec<u32>,
 }
 
@@ -114,21 +144,23 @@ pub(super) struct Found {
     pages: Option<Arc<Pages>>,
     offset: u64,
     len: u64,
+    persistent: Option<u32>,
     pub(super) access: Access,
     /// Actors wait for what is written there.
     pub(super) watched: bool,
 }
 
 impl Regions {
-    /// Registers fresh zeroed memory under a key that `draw` gives.
+    /// Registers memory under a key that `draw` gives; it has that number if it is persistent.
     pub(super) fn register(
         &mut self,
         pd: u32,
-        len: usize,
+        pages: Arc<Pages>,
+        persistent: Option<u32>,
         access: Access,
         mut draw: impl FnMut() -> u32,
-    ) -> Result<Region, VerbsError> {
-        let pages = Arc::new(Pages::new(len)?);
+    ) -> Region {
+        let len = pages.len;
         self.sweep();
         let rkey = loop {
             let key = draw();
@@ -146,10 +178,11 @@ impl Regions {
             len: len as u64,
             access,
             pd,
+            persistent,
             watchers: Vec::new(),
         };
         self.by_key.insert(rkey, registered);
-        Ok(region(pages, access, rkey, pd, address))
+        region(pages, access, rkey, pd, address)
     }
 
     /// Forgets regions whose owners are gone: nobody tells, so that an owner never waits.
@@ -165,7 +198,9 @@ impl Regions {
         let RemoteSlice { addr, len, rkey } = remote;
         if len == 0 {
             // No bytes, no key: as on hardware.
-            return Some(Found { pages: None, offset: 0, len, access, watched: false });
+            let nothing =
+                Found { pages: None, offset: 0, len, persistent: None, access, watched: false };
+            return Some(nothing);
         }
         let region = self.by_key.get(&rkey)?;
         let offset = addr.wrapping_sub(region.address);
@@ -175,7 +210,14 @@ impl Regions {
         }
         let pages = Some(region.pages.upgrade()?);
         let watched = !region.watchers.is_empty();
-        Some(Found { pages, offset, len, access: region.access, watched })
+        let (persistent, access) = (region.persistent, region.access);
+        Some(Found { pages, offset, len, persistent, access, watched })
+    }
+
+    /// The bytes of persistent memory that a key and an offset in its region name.
+    pub(super) fn span(&self, rkey: u32, start: u64, len: u64) -> Option<Span> {
+        let region = self.by_key.get(&rkey)?.persistent?;
+        Some(Span { region, start, len })
     }
 
     /// From now on this actor is told what is written into a region. `false`: there is no such region.
@@ -201,6 +243,16 @@ impl Found {
     fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         assert!(offset <= self.len && len <= self.len - offset, "beyond what was found");
         self.pages.as_ref().map(|pages| pages.at(self.offset + offset))
+    }
+
+    pub(super) fn is_persistent(&self) -> bool {
+        self.persistent.is_some()
+    }
+
+    /// Which bytes of persistent memory these are, if they are such.
+    pub(super) fn span(&self, start: usize, len: usize) -> Option<Span> {
+        let (start, len) = (self.offset + start as u64, len as u64);
+        self.persistent.map(|region| Span { region, start, len })
     }
 
     /// Stores bytes at an offset of what was found.

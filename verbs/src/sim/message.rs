@@ -28,7 +28,9 @@ pub(super) enum Kind {
         remote: RemoteSlice,
         add: u64,
     },
-    /// The bytes that a READ or an atomic has asked for.
+    /// Makes persistent memory durable.
+    Flush(RemoteSlice),
+    /// The bytes that a READ or an atomic has asked for, or none for a flush.
     Response,
 }
 
@@ -41,6 +43,7 @@ impl Kind {
             Kind::Read(_) => "READ",
             Kind::CompareAndSwap { .. } => "compare-and-swap",
             Kind::FetchAdd { .. } => "fetch-and-add",
+            Kind::Flush(_) => "FLUSH",
             Kind::Response => "response",
         }
     }
@@ -79,6 +82,7 @@ impl Message {
     pub(super) fn wire_len(&self) -> u64 {
         match self.kind {
             Kind::Read(_) => 16,
+            Kind::Flush(_) => 20,
             Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. } => 28,
             _ => self.source.map_or(self.payload.len(), |(_, len)| len) as u64,
         }

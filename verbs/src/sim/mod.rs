@@ -39,9 +39,18 @@
 //! partitions and deaths are seen as on hardware: as delay, and then as
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!
+//! # Loss of power
+//! Bytes that a NIC writes to [persistent memory](crate::PersistentRegion) wait in the NIC until they can be seen,
+//! then in the queue of the PCIe root complex, and then, with DDIO, as dirty lines of the last-level cache; what a
+//! CPU stores is dirty in its cache. [`Durability`] tells how long, how many, and which of these places keep their
+//! bytes. With [`Fault::PowerLoss`] those in the NIC are lost, of the queue an end of it is, and of the dirty
+//! lines any, also in part. So a WRITE's completion is seen not to mean durable, nor a READ behind it where DDIO
+//! is on; a flush, and a `persist` of the server's, are seen to mean it.
+//!
 //! # What is different from hardware
 //! Connecting takes no time. A completion channel's wait never sleeps: it tells whether there was an event.
-//! Memory that a killed node's program still holds can still be read by that program.
+//! Memory that a killed node's program still holds can still be read by that program. Of what was stored over
+//! before it was durable, no earlier state is found after a loss of power, unless a cache had written it back.
 
 mod actor;
 mod agenda;
@@ -52,14 +61,18 @@ mod config;
 mod context;
 mod delivery;
 mod dice;
+mod durability;
 mod event;
 mod failure;
 mod faults;
+mod media;
 mod memory;
 mod message;
 mod node;
 mod pair;
+mod persistent;
 mod post;
+mod power;
 mod queue;
 mod queue_pair;
 mod rack;
@@ -75,6 +88,7 @@ mod write;
 
 pub use actor::{Actor, Next, Turn};
 pub use config::{FaultRates, Landing, SimConfig};
+pub use durability::Durability;
 pub use faults::Fault;
 pub use rack::{ActorId, Node, NodeId, Sim};
 pub use timing::Costs;
@@ -83,5 +97,6 @@ pub(crate) use channel::Channel;
 pub(crate) use completion_queue::{CompletionQueue, CqHandle};
 pub(crate) use context::{AddressHandle, Context, Domain};
 pub(crate) use memory::Pages;
+pub(crate) use persistent::Persistent;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, SimEndpoint};
 pub(crate) use shared_receive::SharedReceiveQueue;

@@ -1,6 +1,7 @@
 //! A node: its NIC with all that it knows, and its cores.
 
 use super::event::QpId;
+use super::media::Media;
 use super::memory::Regions;
 use super::pair::Pair;
 use super::queue::Queue;
@@ -31,6 +32,7 @@ pub(super) struct NodeState {
     pub(super) incarnation: u32,
     pub(super) nic: Nic,
     pub(super) regions: Regions,
+    pub(super) media: Media,
     pub(super) pairs: Slots<Pair>,
     pub(super) queues: Slots<Queue>,
     pub(super) srqs: Slots<SharedQueue>,
@@ -61,6 +63,7 @@ impl NodeState {
             incarnation: 0,
             nic: Nic::default(),
             regions: Regions::default(),
+            media: Media::default(),
             pairs: Slots::default(),
             queues: Slots::default(),
             srqs: Slots::default(),
@@ -99,7 +102,8 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         completion_payload: 0,
         atomics: true,
         srq: true,
-        flush: false,
+        flush: true,
+        persistent_memory: true,
         wait: true,
         write_order: match config.landing {
             Landing::AtOnce | Landing::LeftToRight => WriteOrder::LeftToRight,

@@ -20,20 +20,15 @@ pub(super) struct Wqe {
     pub(super) id: u64,
     pub(super) message: u32,
     pub(super) len: u32,
-    /// Where the answer of a READ or atomic goes.
+    /// It is answered by a message of its own, as READs, atomics and flushes are.
+    pub(super) asks: bool,
+    /// Where the answer's bytes go.
     pub(super) into: Option<Place>,
     /// Keeps shared memory that `into`, or the message's source, lies in.
-    pub(super) _held: Option<SharedSlice>,
+    pub(super) held: Option<SharedSlice>,
     pub(super) opcode: CompletionOpcode,
     pub(super) signaled: bool,
     pub(super) done: bool,
-}
-
-impl Wqe {
-    /// It is answered by bytes.
-    pub(super) fn asks(&self) -> bool {
-        self.into.is_some()
-    }
 }
 
 /// What a queue pair is made of.
@@ -173,7 +168,7 @@ impl Pair {
     pub(super) fn done_before(&mut self, number: u64) {
         let count = number.saturating_sub(self.base) as usize;
         for wqe in self.sends.iter_mut().take(count) {
-            wqe.done |= !wqe.asks();
+            wqe.done |= !wqe.asks;
         }
     }
 
@@ -182,7 +177,7 @@ impl Pair {
         self.epoch = self.epoch.wrapping_add(1);
         self.next = number.max(self.base);
         let before = (self.next - self.base) as usize;
-        let asking = self.sends.iter().take(before).filter(|wqe| wqe.asks() && !wqe.done);
+        let asking = self.sends.iter().take(before).filter(|wqe| wqe.asks && !wqe.done);
         self.asking = asking.count() as u32;
     }
 

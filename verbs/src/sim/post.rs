@@ -14,6 +14,7 @@ use crate::{
 /// What a checked work request asks of the NIC.
 struct Parts<'a> {
     kind: Kind,
+    asks: bool,
     opcode: CompletionOpcode,
     imm: Option<u32>,
     len: usize,
@@ -48,7 +49,8 @@ impl World {
             }
             _ => self.pair(qp).and_then(|pair| pair.peer).unwrap_or(qp),
         };
-        let Parts { kind, opcode, imm, len, inline, source, into, buffer, held } = parts(work);
+        let Parts { kind, asks, opcode, imm, len, inline, source, into, buffer, held } =
+            parts(work);
         let class = self.pair(qp).map_or(QpType::Rc, |pair| pair.ty);
         let index = self.messages.insert(class, kind, qp, to);
         let message = &mut self.messages[index];
@@ -58,8 +60,9 @@ impl World {
             id: signaled.unwrap_or(0),
             message: index,
             len: len as u32,
+            asks,
             into,
-            _held: held,
+            held,
             opcode,
             signaled: signaled.is_some(),
             done: false,
@@ -112,23 +115,32 @@ fn parts(work: Work<'_>) -> Parts<'_> {
         Work::FetchAdd { into, remote, add } => {
             incoming(into, Kind::FetchAdd { remote, add }, CompletionOpcode::FetchAdd)
         }
+        Work::Flush { remote } => {
+            Parts { asks: true, ..bare(Kind::Flush(remote), CompletionOpcode::Flush) }
+        }
+    }
+}
+
+/// No bytes at all.
+fn bare<'a>(kind: Kind, opcode: CompletionOpcode) -> Parts<'a> {
+    Parts {
+        kind,
+        asks: false,
+        opcode,
+        imm: None,
+        len: 0,
+        inline: &[],
+        source: None,
+        into: None,
+        buffer: None,
+        held: None,
     }
 }
 
 /// Bytes that leave: fetched when their turn has come, unless they are inline.
 fn outgoing(local: Local<'_>, kind: Kind, opcode: CompletionOpcode, imm: Option<u32>) -> Parts<'_> {
     let len = local.len();
-    let parts = Parts {
-        kind,
-        opcode,
-        imm,
-        len,
-        inline: &[],
-        source: None,
-        into: None,
-        buffer: None,
-        held: None,
-    };
+    let parts = Parts { imm, len, ..bare(kind, opcode) };
     match local {
         Local::Inline(bytes) => Parts { inline: bytes, ..parts },
         Local::Buffer(buffer) => {
@@ -149,15 +161,5 @@ fn incoming<'a>(into: LocalMut, kind: Kind, opcode: CompletionOpcode) -> Parts<'
         LocalMut::Buffer(buffer) => (Place::new(buffer.start()), Some(buffer), None),
         LocalMut::Shared(slice) => (Place::new(slice.start()), None, Some(slice)),
     };
-    Parts {
-        kind,
-        opcode,
-        imm: None,
-        len,
-        inline: &[],
-        source: None,
-        into: Some(place),
-        buffer,
-        held,
-    }
+    Parts { asks: true, len, into: Some(place), buffer, held, ..bare(kind, opcode) }
 }

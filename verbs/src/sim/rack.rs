@@ -229,9 +229,14 @@ impl Node {
         lock(&self.world).node(self.id.0).alive
     }
 
-    /// Lets it lose its power, now. See [`Fault::KillNode`].
+    /// Stops its system, now. See [`Fault::KillNode`].
     pub fn kill(&self) {
         lock(&self.world).inject(Fault::KillNode(self.id));
+    }
+
+    /// Takes its power away, now. See [`Fault::PowerLoss`].
+    pub fn power_loss(&self) {
+        lock(&self.world).inject(Fault::PowerLoss(self.id));
     }
 
     /// Starts it again, now. See [`Fault::RestartNode`].

@@ -1,4 +1,4 @@
-//! READs and atomics: requests that are answered by bytes.
+//! READs and atomics: requests that are answered by bytes. Both read memory.
 
 use super::delivery::Outcome;
 use super::event::{Answer, Event};
@@ -15,7 +15,8 @@ impl World {
         let Some(found) = regions.find(remote, Access::REMOTE_READ, pd) else {
             return Outcome::Refused(Answer::AccessError);
         };
-        self.respond_with(index, |payload| found.read(payload));
+        self.push_queue(to.node);
+        self.respond_with(index, self.now_ns, |payload| found.read(payload));
         Outcome::Answered
     }
 
@@ -34,7 +35,9 @@ impl World {
         if !remote.addr.is_multiple_of(8) {
             return Outcome::Refused(Answer::InvalidRequest);
         }
+        self.push_queue(to.node);
         let old = found.change(change);
+        self.landed_in(to.node, found.span(0, 8));
         if found.watched {
             self.wake_watchers(to.node, remote.rkey);
         }
@@ -44,7 +47,9 @@ impl World {
             }
             pair.atomics.push_back((psn, old));
         }
-        self.respond_with(index, |payload| payload.extend_from_slice(&old.to_ne_bytes()));
+        self.respond_with(index, self.now_ns, |payload| {
+            payload.extend_from_slice(&old.to_ne_bytes());
+        });
         Outcome::Answered
     }
 
@@ -57,12 +62,15 @@ impl World {
             Kind::Read(remote) => {
                 self.read(index, remote);
             }
+            Kind::Flush(remote) => {
+                self.flush_memory(index, remote);
+            }
             Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. } => {
                 let known = self.pair(to).and_then(|pair| {
                     pair.atomics.iter().find(|(number, _)| *number == psn).map(|(_, old)| *old)
                 });
                 if let Some(old) = known {
-                    self.respond_with(index, |payload| {
+                    self.respond_with(index, self.now_ns, |payload| {
                         payload.extend_from_slice(&old.to_ne_bytes());
                     });
                 }
@@ -74,15 +82,20 @@ impl World {
         }
     }
 
-    /// Makes the answer to a request, and sends it when its bytes are in the NIC.
-    fn respond_with(&mut self, request: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+    /// Makes the answer to a request, and sends it when its bytes, asked for at `from_ns`, are in the NIC.
+    pub(super) fn respond_with(
+        &mut self,
+        request: u32,
+        from_ns: u64,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) {
         let message = &self.messages[request];
         let (from, to, psn) = (message.from, message.to, message.psn);
         let index = self.messages.insert(QpType::Rc, Kind::Response, to, from);
         let response = &mut self.messages[index];
         response.psn = psn;
         fill(&mut response.payload);
-        self.events.push(self.config.costs.look_up(self.now_ns), Event::Reply(index));
+        self.events.push(self.config.costs.look_up(from_ns), Event::Reply(index));
     }
 
     /// The bytes of an answer are in the NIC.

@@ -22,7 +22,7 @@ impl World {
         let Some(pair) = node.pairs.get_mut(qp.number) else { return };
         while !pair.holds_back && pair.next < pair.rung {
             let Some(wqe) = pair.sends.get((pair.next - pair.base) as usize) else { return };
-            let asks = wqe.asks();
+            let asks = wqe.asks;
             if asks && pair.asking >= MAX_RD_ATOMIC as u32 {
                 return; // An answer makes room.
             }
@@ -47,7 +47,7 @@ impl World {
         let Some(number) = pair.number_of(psn) else { return };
         let (ty, first) = (pair.ty, number == pair.base);
         let Some(wqe) = pair.wqe(number) else { return };
-        let (index, asked) = (wqe.message, if wqe.asks() { u64::from(wqe.len) } else { 0 });
+        let (index, asked) = (wqe.message, if wqe.asks { u64::from(wqe.len) } else { 0 });
         let message = &mut self.messages[index];
         if let Some((place, len)) = message.source.take() {
             // SAFETY: its work request is posted, and what it names has `len` bytes (`World::post`).

@@ -62,6 +62,7 @@ impl World {
             return self.begin_landing(index, landing);
         }
         into.write(0, &self.messages[index].payload);
+        self.landed_in(to.node, into.span(0, remote.len as usize));
         if into.watched {
             self.wake_watchers(to.node, remote.rkey);
         }
@@ -111,8 +112,10 @@ impl World {
         let start = chunk as usize * landing.chunk_bytes;
         let end = (start + landing.chunk_bytes).min(message.payload.len());
         landing.into.write(start, &message.payload[start..end]);
+        let span = landing.into.span(start, end - start);
         let (watched, rkey) = (landing.into.watched, landing.rkey);
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
+        self.landed_in(to.node, span);
         if watched {
             self.wake_watchers(to.node, rkey);
         }

@@ -4,6 +4,7 @@
 mod actors;
 mod faults;
 mod landing;
+mod persistence;
 mod repeatable;
 mod rig;
 mod timing;

@@ -51,7 +51,10 @@ pub(crate) async fn capabilities_do_not_contradict_each_other(end: &mut End) -> 
         ensure!(!caps.supports(QpType::Uc, operation), "UC with {operation:?}");
         ensure!(!caps.supports(QpType::Ud, operation), "UD with {operation:?}");
     }
-    ensure!(!caps.supports(QpType::Uc, Operation::Read), "UC with READ");
+    ensure_eq!(caps.supports(QpType::Rc, Operation::Flush), caps.flush, "RC with flush");
+    for operation in [Operation::Read, Operation::Flush] {
+        ensure!(!caps.supports(QpType::Uc, operation), "UC with {operation:?}");
+    }
     ensure!(caps.mtu >= 256, "an MTU of {}", caps.mtu);
     ensure!(caps.max_message >= 1 << 30, "messages of {} bytes", caps.max_message);
     ensure!(caps.max_send_wr > 0 && caps.max_recv_wr > 0 && caps.max_cqe > 0, "empty queues");

@@ -12,6 +12,7 @@ pub(crate) mod many;
 pub(crate) mod model;
 pub(crate) mod operations;
 pub(crate) mod ordering;
+pub(crate) mod persistence;
 pub(crate) mod protection;
 pub(crate) mod receiving;
 pub(crate) mod shared_receive;

@@ -364,6 +364,8 @@ async fn offered_or_refused(end: &mut End, ty: QpType) -> CaseResult {
                 Operation::FetchAdd => {
                     WorkRequest::fetch_add(region.slice(0, 8), there, 0).signaled(1)
                 }
+                // Of no bytes, as this is no persistent memory.
+                Operation::Flush => WorkRequest::flush(remote.slice(0, 0)?).signaled(1),
                 _ => continue,
             };
             let posted = rig.qp.post_send_one(request).map_err(|(error, _)| error);
@@ -407,6 +409,7 @@ pub(crate) async fn ud_carries_what_the_device_says(end: &mut End) -> CaseResult
                 WorkRequest::compare_and_swap(region.slice(0, 8), there, 0, 0).signaled(1)
             }
             Operation::FetchAdd => WorkRequest::fetch_add(region.slice(0, 8), there, 0).signaled(1),
+            Operation::Flush => WorkRequest::flush(there).signaled(1),
             _ => continue,
         };
         ensure!(

@@ -239,6 +239,7 @@ impl QueuePair {
                 let (room, buffer) = room(into);
                 (Task::Atomic { room, remote, change: AtomicChange::Add(add) }, buffer)
             }
+            Work::Flush { .. } => unreachable!("refused by WorkRequest::check"),
         }
     }
 
