@@ -112,7 +112,6 @@ impl Connection {
                 continue;
             }
             if !idler.wants_clock() {
-                core::hint::spin_loop();
                 continue;
             }
             self.now = self.transport.now();
@@ -307,7 +306,7 @@ fn rest(
     next: PollAt,
 ) {
     match (idler.rest(now), next) {
-        (Rest::Spin, _) | (_, PollAt::Now) => core::hint::spin_loop(),
+        (Rest::Spin, _) | (_, PollAt::Now) => {}
         (Rest::Yield, _) => std::thread::yield_now(),
         (Rest::Park, PollAt::At(at)) => transport.park(some_time(at.min(deadline))),
         (Rest::Park, PollAt::OnEvent) => transport.park(some_time(deadline)),

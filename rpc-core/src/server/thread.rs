@@ -95,7 +95,6 @@ impl Driver {
                     now = self.transport.now();
                 }
             } else {
-                core::hint::spin_loop();
                 continue;
             }
             if let Some(bound_ns) = self.control.draining() {
@@ -111,10 +110,7 @@ impl Driver {
     /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
     fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) -> bool {
         match (idler.rest(now), progress.next) {
-            (Rest::Spin, _) | (_, PollAt::Now) => {
-                core::hint::spin_loop();
-                return false;
-            }
+            (Rest::Spin, _) | (_, PollAt::Now) => return false,
             (Rest::Yield, _) => std::thread::yield_now(),
             (Rest::Park, PollAt::At(at)) => self.park(Some(at)),
             (Rest::Park, PollAt::OnEvent) => self.park(None),
