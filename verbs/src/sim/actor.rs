@@ -165,6 +165,8 @@ impl World {
         self.actors.on_turn = Some(actor);
         self.actors.charged_ns = 0;
         self.trace.mix(self.now_ns << 20 ^ u64::from(actor));
+        let (node, core) = (scheduled.node, scheduled.core);
+        self.note_node(node, || format!("actor {actor} has its turn on core {core}"));
         Some(actor)
     }
 
@@ -177,6 +179,8 @@ impl World {
         // A turn takes some time, or time would stand still for one that always wants more.
         let cost_ns = (busy_ns.saturating_add(charged_ns + scan_ns)).max(1);
         let free_ns = self.now_ns.saturating_add(cost_ns);
+        let node = self.actors.actors[actor as usize].node;
+        self.note_node(node, || format!("actor {actor} took {cost_ns} ns; then {next:?}"));
         let scheduled = &mut self.actors.actors[actor as usize];
         if !scheduled.alive {
             return; // It has killed its own node.

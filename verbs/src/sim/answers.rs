@@ -9,9 +9,7 @@ use crate::{QpState, QpType, Status};
 impl World {
     /// The responder `of` a message answers its sender.
     pub(super) fn answer(&mut self, of: QpId, to: QpId, psn: u32, answer: Answer) {
-        if self.trace.is_read() {
-            self.say(of, format!("answers message {psn}: {answer:?}"));
-        }
+        self.note(of, || format!("answers message {psn}: {answer:?}"));
         let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
         let at_ns = self.config.costs.answer(self.now_ns, of.node == to.node) + delay_ns;
         self.events.push(at_ns, Event::Answer { to, psn, answer });
@@ -155,9 +153,7 @@ impl World {
         pair.go_back(base);
         pair.deadline_ns = now_ns.saturating_add(pair.patience.timeout_ns);
         self.trace.mix(now_ns ^ u64::from(qp.number) << 8);
-        if self.trace.is_read() {
-            self.say(qp, format!("has heard nothing of message {base}; sends it again"));
-        }
+        self.note(qp, || format!("has heard nothing of message {base}; sends it again"));
         self.start_timer(qp);
         self.fetch(qp);
     }

@@ -49,17 +49,20 @@ impl World {
     pub(super) fn deliver(&mut self, index: u32) {
         let message = &self.messages[index];
         let (kind, class, from, to) = (message.kind, message.class, message.from, message.to);
+        let psn = message.psn;
         self.trace.mix(self.now_ns ^ u64::from(message.psn) << 40 ^ u64::from(to.number));
         self.trace.mix(edges(&message.payload));
         let known = self.pair(to).filter(|pair| {
             let bound = matches!(kind, Kind::Datagram { .. }) || pair.peer == Some(from);
             pair.ty == class && bound && pair.hears()
         });
-        if known.is_none() {
-            if self.trace.is_read() {
-                let from = format!("node {} qp {:#x}", from.node, from.number);
-                self.say(to, format!("nobody here takes the {} of {from}", kind.name()));
-            }
+        let is_known = known.is_some();
+        self.note(to, || {
+            let what = if is_known { "delivers" } else { "does not take" };
+            let (kind, node, qp) = (kind.name(), from.node, from.number);
+            format!("{what} message {psn}, {kind}, of node {node} qp {qp:#x}")
+        });
+        if !is_known {
             return self.messages.release(index);
         }
         match (kind, class) {

@@ -67,9 +67,7 @@ impl World {
     /// Into the error state, now.
     pub(super) fn break_pair(&mut self, qp: QpId) {
         if self.pair(qp).is_some_and(|pair| pair.state != QpState::Error) {
-            if self.trace.is_read() {
-                self.say(qp, "breaks".to_owned());
-            }
+            self.note(qp, || "breaks".to_owned());
             self.fail(qp, u64::MAX, Status::Flushed);
         }
     }

@@ -57,6 +57,7 @@ impl World {
     #[inline]
     pub(super) fn wire(&mut self, from: QpId, to: QpId, class: QpType) -> Option<u64> {
         if !self.cut.is_empty() && self.cut.contains(&(from.node, to.node)) {
+            self.note(from, || format!("is cut off from node {}: what it sends is lost", to.node));
             return None;
         }
         let rates = &self.config.faults;
@@ -67,12 +68,15 @@ impl World {
         };
         let longest_ns = nanos(rates.delay);
         if self.dice.chance(loss) {
+            self.note(from, || format!("loses what it sends to node {}", to.node));
             return None;
         }
-        match self.dice.chance(held_up) {
-            true => Some(self.dice.below(longest_ns.saturating_add(1))),
-            false => Some(0),
+        if !self.dice.chance(held_up) {
+            return Some(0);
         }
+        let delay_ns = self.dice.below(longest_ns.saturating_add(1));
+        self.note(from, || format!("waits {delay_ns} ns for the wire to node {}", to.node));
+        Some(delay_ns)
     }
 
     /// Lets a fault happen at `at_ns`.

@@ -56,5 +56,6 @@ impl World {
         let media = &mut nodes[usize::from(node)].media;
         let at_stake = media.lose_power(&config.durability, *now_ns, dice);
         self.trace.mix(at_stake);
+        self.note_node(node, || format!("loses its power, with {at_stake} lines not durable"));
     }
 }

@@ -92,10 +92,10 @@ impl World {
     pub(super) fn complete(&mut self, at: QpId, cq: u32, completion: Completion) {
         self.trace.mix(completion.id);
         self.trace.mix(u64::from(completion.byte_len) << 32 | u64::from(at.number));
-        if self.trace.is_read() {
+        self.note(at, || {
             let Completion { id, status, opcode, byte_len, .. } = &completion;
-            self.say(at, format!("{opcode:?} {id} completes: {status:?}, {byte_len} bytes"));
-        }
+            format!("{opcode:?} {id} completes: {status:?}, {byte_len} bytes")
+        });
         let node = &mut self.nodes[usize::from(at.node)];
         let Some(queue) = node.queues.get_mut(cq) else { return };
         let fits = queue.push(completion);

@@ -193,7 +193,9 @@ impl QueuePair {
         let doorbell_ns = world.config.costs.doorbell_ns;
         world.charge(doorbell_ns);
         let Some(pair) = world.pair(self.id) else { return };
+        let posted = pair.posted() - pair.rung;
         pair.rung = pair.posted();
+        world.note(self.id, || format!("rings for {posted} work requests"));
         let rung_ns = world.now_ns + world.actors.charged_ns();
         let at_ns = world.config.costs.doorbell(rung_ns);
         world.events.push(at_ns, Event::Doorbell(self.id));

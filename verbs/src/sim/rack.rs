@@ -1,7 +1,7 @@
 //! The rack as its experimenter sees it.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::{fmt, io};
 
 use super::actor::Actor;
 use super::config::{FaultRates, SimConfig};
@@ -182,9 +182,20 @@ impl Sim {
         self.lock().trace.hash()
     }
 
-    /// Keeps the last `lines` of a readable trace from now on; it costs time.
+    /// Keeps the last `lines` of a readable trace from now on, one for each thing that happens; it costs time,
+    /// and changes nothing else.
     pub fn record_trace(&mut self, lines: usize) {
         self.lock().trace.keep(lines);
+    }
+
+    /// Writes every line of the readable trace from now on; it costs time.
+    pub fn write_trace(&mut self, to: impl io::Write + Send + 'static) {
+        self.lock().trace.write_to(Box::new(to));
+    }
+
+    /// Sees to it that the lines are written; an error if some could not be.
+    pub fn flush_trace(&mut self) -> io::Result<()> {
+        self.lock().trace.flush()
     }
 
     /// The readable trace, as far as it was kept.

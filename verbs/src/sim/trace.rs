@@ -1,6 +1,9 @@
-//! What has happened: a running hash of everything, and readable lines on demand.
+//! What has happened: a running hash of everything, and readable lines on demand, of which the last are kept,
+//! or all are written away.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::io;
 
 /// The record of a run.
 #[derive(Debug)]
@@ -8,11 +11,30 @@ pub(super) struct Trace {
     hash: u64,
     lines: VecDeque<String>,
     max_lines: usize,
+    written: Option<Written>,
+}
+
+/// Where all lines go.
+struct Written {
+    to: Box<dyn io::Write + Send>,
+    /// Why nothing more can be written.
+    failed: Option<io::Error>,
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Written").field("failed", &self.failed).finish_non_exhaustive()
+    }
 }
 
 impl Trace {
     pub(super) fn new(seed: u64) -> Trace {
-        let mut trace = Trace { hash: 0xcbf2_9ce4_8422_2325, lines: VecDeque::new(), max_lines: 0 };
+        let mut trace = Trace {
+            hash: 0xcbf2_9ce4_8422_2325,
+            lines: VecDeque::new(),
+            max_lines: 0,
+            written: None,
+        };
         trace.mix(seed);
         trace
     }
@@ -31,17 +53,39 @@ impl Trace {
     /// Keeps the last `max` lines from now on.
     pub(super) fn keep(&mut self, max: usize) {
         self.max_lines = max;
-        self.lines.truncate(max);
+        self.lines.drain(..self.lines.len().saturating_sub(max));
+    }
+
+    /// Writes all lines from now on.
+    pub(super) fn write_to(&mut self, to: Box<dyn io::Write + Send>) {
+        self.written = Some(Written { to, failed: None });
+    }
+
+    /// Sees to it that all lines have been written.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match &mut self.written {
+            Some(Written { failed: Some(_), .. }) => {
+                self.written.take().and_then(|written| written.failed).map_or(Ok(()), Err)
+            }
+            Some(written) => written.to.flush(),
+            None => Ok(()),
+        }
     }
 
     /// Whether anybody reads lines.
     #[inline]
     pub(super) fn is_read(&self) -> bool {
-        self.max_lines > 0
+        self.max_lines > 0 || self.written.is_some()
     }
 
     #[cold]
     pub(super) fn line(&mut self, line: String) {
+        if let Some(written) = self.written.as_mut().filter(|written| written.failed.is_none()) {
+            written.failed = writeln!(written.to, "{line}").err();
+        }
+        if self.max_lines == 0 {
+            return;
+        }
         if self.lines.len() == self.max_lines {
             self.lines.pop_front();
         }
@@ -76,5 +120,33 @@ mod tests {
         trace.keep(2);
         (0..5).for_each(|number| trace.line(number.to_string()));
         assert_eq!(trace.lines(), ["3", "4"]);
+        trace.keep(1);
+        assert_eq!(trace.lines(), ["4"]);
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_told_of() {
+        /// Takes a few bytes.
+        struct Full(usize);
+
+        impl io::Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let room = self.0.min(bytes.len());
+                self.0 -= room;
+                Ok(room)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let mut trace = Trace::new(1);
+        trace.write_to(Box::new(Full(8)));
+        assert!(trace.is_read());
+        trace.line("seven".to_owned());
+        assert!(trace.flush().is_ok());
+        (0..3).for_each(|_| trace.line("too long".to_owned()));
+        assert_eq!(trace.flush().unwrap_err().kind(), io::ErrorKind::WriteZero);
     }
 }

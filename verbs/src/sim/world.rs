@@ -118,6 +118,23 @@ impl World {
         None
     }
 
+    /// A line of the readable trace about a queue pair, if anybody reads it.
+    #[inline]
+    pub(super) fn note(&mut self, at: QpId, what: impl FnOnce() -> String) {
+        if self.trace.is_read() {
+            self.say(at, what());
+        }
+    }
+
+    /// The same about a node.
+    #[inline]
+    pub(super) fn note_node(&mut self, node: u16, what: impl FnOnce() -> String) {
+        if self.trace.is_read() {
+            let line = format!("{:>12} ns  node {node}: {}", self.now_ns, what());
+            self.trace.line(line);
+        }
+    }
+
     /// Writes a line of the readable trace.
     #[cold]
     pub(super) fn say(&mut self, at: QpId, what: String) {

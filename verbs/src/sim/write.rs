@@ -103,7 +103,7 @@ impl World {
 
     /// One piece of a WRITE lands, unless its queue pair is gone: then it never does.
     pub(super) fn chunk(&mut self, index: u32, chunk: u32) {
-        let to = self.messages[index].to;
+        let (to, psn) = (self.messages[index].to, self.messages[index].psn);
         if self.pair(to).is_none() {
             return;
         }
@@ -112,9 +112,11 @@ impl World {
         let start = chunk as usize * landing.chunk_bytes;
         let end = (start + landing.chunk_bytes).min(message.payload.len());
         landing.into.write(start, &message.payload[start..end]);
-        let span = landing.into.span(start, end - start);
+        let len = end - start;
+        let span = landing.into.span(start, len);
         let (watched, rkey) = (landing.into.watched, landing.rkey);
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
+        self.note(to, || format!("has piece {chunk} of message {psn}: {len} bytes from {start}"));
         self.landed_in(to.node, span);
         if watched {
             self.wake_watchers(to.node, rkey);

@@ -1,5 +1,7 @@
 //! The same seed gives the same run.
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farcall_verbs::sim::{Actor, Fault, FaultRates, Landing, Next, Sim, SimConfig, Turn};
@@ -63,8 +65,8 @@ impl Actor for Busy {
     }
 }
 
-/// Four busy nodes on a bad day; the trace of it.
-fn run(seed: u64) -> (u64, Vec<String>) {
+/// Four busy nodes on a bad day, whose trace somebody may read; its hash, and the lines that were kept.
+fn run_read(seed: u64, read: impl FnOnce(&mut Sim)) -> (u64, Vec<String>) {
     let rates = FaultRates::default()
         .datagram_loss(0.1)
         .datagram_delay(0.2)
@@ -89,7 +91,7 @@ fn run(seed: u64) -> (u64, Vec<String>) {
             end.qp.post_recv(1, Some(buffer)).unwrap();
         }
     }
-    sim.record_trace(200);
+    read(&mut sim);
     for (number, (mut end, datagrams)) in connected.drain(..).zip(datagrams.drain(..)).enumerate() {
         end.qp.post_recvs(0..100).unwrap();
         let way = |name| (datagrams.pd.create_address_handle(name).unwrap(), name.qp());
@@ -104,7 +106,13 @@ fn run(seed: u64) -> (u64, Vec<String>) {
     sim.schedule(400_000, Fault::PauseNode { node: nodes[2], for_ns: 50_000 });
     sim.schedule(700_000, Fault::KillNode(nodes[3]));
     sim.run_for(2_000_000);
+    sim.flush_trace().unwrap();
     (sim.trace_hash(), sim.trace())
+}
+
+/// The same, with the last lines.
+fn run(seed: u64) -> (u64, Vec<String>) {
+    run_read(seed, |sim| sim.record_trace(200))
 }
 
 /// The run with seed 1, on any machine and in any build. A change to what the rack does, or to what things
@@ -120,4 +128,51 @@ fn a_seed_gives_the_same_run_again_and_another_seed_another() {
     assert_ne!(run(2).0, hash);
     assert_eq!(hash, HASH_OF_SEED_1, "see there; it is {hash:#x} now");
     assert!(lines.len() == 200 && lines.iter().any(|line| line.contains("WRITE")), "{lines:?}");
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_trace_tells_of_everything_and_changes_nothing() {
+    let written = Written::default();
+    let (hash, kept) = run_read(1, |sim| {
+        sim.record_trace(50);
+        sim.write_trace(written.clone());
+    });
+    assert_eq!(run_read(1, |_| {}), (hash, vec![]), "nobody reads");
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(kept, lines[lines.len() - 50..]);
+    let times = lines.iter().map(|line| line.split_whitespace().next().unwrap().parse::<u64>());
+    assert!(times.map(Result::unwrap).is_sorted(), "a line goes back in time");
+    for what in [
+        "rings for",
+        "leaves with",
+        "delivers message",
+        "has piece",
+        "answers message",
+        "completes: Success",
+        "completes: Flushed",
+        "has its turn on core",
+        "loses what it sends",
+        "waits",
+        "is cut off from",
+        "sends it again",
+        "KillNode(NodeId(3))",
+        "PauseNode",
+    ] {
+        assert!(text.contains(what), "no line says {what:?}");
+    }
 }
