@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use super::attachment::{Attached, Change, Key};
+use super::attachment::{Attached, Change, Directory, Key};
 use super::channel::Channel;
 use super::context::Context;
 use super::queue_pair::QpShared;
@@ -103,7 +103,7 @@ impl Drop for CqShared {
 /// Whose completions come to a queue.
 #[derive(Debug, Default)]
 struct Table {
-    attached: HashMap<Key, Attached, foldhash::fast::RandomState>,
+    attached: Directory,
     /// Queue pairs that receive from shared queues, by number.
     joined: HashMap<u32, Arc<QpShared>, foldhash::fast::RandomState>,
 }
@@ -175,8 +175,18 @@ impl CompletionQueue {
         1
     }
 
+    #[inline]
     fn collect(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
-        let (mut count, mut exhausted) = (0, false);
+        // Most polls find nothing: they are to know it soon.
+        if self.next == self.end && self.fetch(out.len().min(BATCH))? == 0 {
+            return Ok(0);
+        }
+        self.hand_out(out)
+    }
+
+    /// Translates what was taken from the device, and takes more until it has none or `out` is full.
+    fn hand_out(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        let mut count = 0;
         loop {
             while self.next < self.end {
                 let Some(completion) = out.get_mut(count) else { return Ok(count) };
@@ -188,12 +198,11 @@ impl CompletionQueue {
                 }
                 count += usize::from(found == Found::Completion);
             }
+            // A batch that was not full was the last one, or `out` had no room for more.
             let room = (out.len() - count).min(BATCH);
-            if room == 0 || exhausted {
+            if self.end < BATCH || room == 0 || self.fetch(room)? == 0 {
                 return Ok(count);
             }
-            // Fewer than there was room for: no need to ask again.
-            exhausted = self.fetch(room)? < room;
         }
     }
 
@@ -280,8 +289,8 @@ impl Table {
     fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                Change::Attach(key, attached) => drop(self.attached.insert(key, attached)),
-                Change::Detach(key) => drop(self.attached.remove(&key)),
+                Change::Attach(key, attached) => self.attached.insert(key, attached),
+                Change::Detach(key) => self.attached.remove(key),
                 Change::Join(pair) => drop(self.joined.insert(pair.number, pair)),
                 Change::Leave(number) => drop(self.joined.remove(&number)),
             }
@@ -301,7 +310,7 @@ impl Table {
         let found = self.fill(completion, raw);
         if found == Found::Unknown {
             let (key, place) = Key::of(raw.wr_id);
-            if let Some(Attached::Receives(slots)) = self.attached.get(&key) {
+            if let Some(Attached::Receives(slots)) = self.attached.get(key) {
                 drop(slots.take(place));
             }
             return Found::Stale;
@@ -313,7 +322,7 @@ impl Table {
     #[inline]
     fn fill(&self, completion: &mut WorkCompletion, raw: &ibv_wc) -> Found {
         let (key, place) = Key::of(raw.wr_id);
-        match self.attached.get(&key) {
+        match self.attached.get(key) {
             Some(Attached::Sends(pair)) => {
                 let Some(sent) = pair.sends.retire(place) else { return Found::Stale };
                 completion.id = sent.id;

@@ -70,6 +70,12 @@ impl Pending {
         self.len
     }
 
+    /// Inline bytes that an entry has room for.
+    #[inline]
+    pub(super) fn max_inline(&self) -> usize {
+        self.max_inline
+    }
+
     /// The next entry, with its memory set; the rest is for the caller to fill.
     ///
     /// # Panics
