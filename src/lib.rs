@@ -39,6 +39,8 @@
 
 mod connect;
 pub mod ping;
+#[cfg(feature = "sim")]
+pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
@@ -46,8 +48,8 @@ pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{BindOptions, DialOptions};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    ConnectError, Connection, ConnectionOptions, IdlePolicy, MethodDescription, Metrics,
-    MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy, RpcError, RunningServer,
+    ConnectError, Connection, ConnectionOptions, DrivenServer, IdlePolicy, MethodDescription,
+    Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy, RpcError, RunningServer,
     ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
 pub use farcall_macros::service;

@@ -13,7 +13,7 @@ pub mod time;
 pub mod transport;
 mod wire;
 
-pub use channel::{Call, Channel, ChannelOptions, ReconnectPolicy};
+pub use channel::{Call, Channel, ChannelDriver, ChannelOptions, ReconnectPolicy};
 pub use client::{Connection, ConnectionOptions, PendingCall};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
@@ -21,7 +21,10 @@ pub use error::{
 };
 pub use idle::IdlePolicy;
 pub use metrics::{Metrics, MetricsSnapshot};
-pub use server::{CallContext, CancelPolicy, Reply, RunningServer, Server, ServerBuilder};
+pub use server::{
+    CallContext, CancelPolicy, DrivenServer, Reply, RunningServer, Server, ServerBuilder,
+    ServerThread,
+};
 pub use service::{
     Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
 };

@@ -11,6 +11,8 @@ mod backend;
 mod bootstrap;
 pub mod handshake;
 mod memory;
+#[cfg(feature = "sim")]
+pub mod rack;
 mod tcp;
 mod unix;
 pub mod write_imm;

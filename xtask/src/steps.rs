@@ -25,12 +25,16 @@ pub(crate) fn fmt() -> Result<()> {
 
 /// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
 /// carry it in every call of a device.
-const WITH_SIM: [&str; 2] = ["--features", "farcall-verbs-conformance/sim"];
+const WITH_SIM: [&str; 2] = ["--features", "farcall/sim,farcall-verbs-conformance/sim"];
+
+/// What it adds something to.
+const SIMULATOR: [&str; 4] =
+    ["farcall", "farcall-transports", "farcall-verbs", "farcall-verbs-conformance"];
 
 /// Once as most build it, and once with what each of the features `ibverbs` and `sim` adds.
 pub(crate) fn clippy() -> Result<()> {
-    let simulator = ["--package", "farcall-verbs", "--package", "farcall-verbs-conformance"];
-    let with_sim = [&simulator[..], &WITH_SIM].concat();
+    let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
+    let with_sim: Vec<_> = simulator.chain(WITH_SIM).collect();
     let packages: [&[&str]; 3] =
         [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &with_sim];
     packages.into_iter().try_for_each(|packages| {

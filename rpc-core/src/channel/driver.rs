@@ -81,9 +81,13 @@ impl Driver {
 
     fn poll_at(&self) -> PollAt {
         match self.earliest {
-            Instant::FAR_FUTURE => PollAt::OnEvent,
-            at => PollAt::At(at),
+            at if at != Instant::FAR_FUTURE && self.has_calls() => PollAt::At(at),
+            _ => PollAt::OnEvent,
         }
+    }
+
+    fn has_calls(&self) -> bool {
+        self.in_flight_count > 0 || !self.waiting.is_empty()
     }
 
     /// Why the connection is over, if it is.

@@ -1,6 +1,7 @@
 //! The handle that callers share.
 
 use super::call::Call;
+use super::driven::ChannelDriver;
 use super::driver::Driver;
 use super::options::ChannelOptions;
 use super::shared::Shared;
@@ -39,6 +40,20 @@ struct Inner {
     ended: Receiver<()>,
 }
 
+/// What a channel is made of, whoever drives it.
+fn parts(
+    transport: &dyn ClientTransport,
+    service: &'static ServiceDescription,
+    options: &ChannelOptions,
+) -> (Driver, Arc<Shared>, Metrics) {
+    let shared = Arc::new(Shared::new(options.max_calls, transport.unparker()));
+    let methods = Arc::new(MethodTable::new(&[service]));
+    let counters = Arc::new(ThreadCounters::new(&methods));
+    let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
+    let driver = Driver::new(shared.clone(), methods, counters, transport.limits().window);
+    (driver, shared, metrics)
+}
+
 impl Channel {
     /// Dials, and starts the I/O thread. Blocks, at most for the dial's timeout.
     pub fn connect(
@@ -57,14 +72,10 @@ impl Channel {
         service: &'static ServiceDescription,
         options: ChannelOptions,
     ) -> Result<Channel, ConnectError> {
-        let shared = Arc::new(Shared::new(options.max_calls, transport.unparker()));
-        let methods = Arc::new(MethodTable::new(&[service]));
-        let counters = Arc::new(ThreadCounters::new(&methods));
-        let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
-        let window = transport.limits().window;
+        let (driver, shared, metrics) = parts(&*transport, service, &options);
         let timeout_ns = saturating_nanos(options.deadline);
         let io = IoThread {
-            driver: Driver::new(shared.clone(), methods, counters, window),
+            driver,
             transport,
             shared: shared.clone(),
             origin: Origin { address, service },
@@ -80,6 +91,20 @@ impl Channel {
             ConnectError::Io { address: service.name.into(), doing, cause: source }
         })?;
         Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
+    }
+
+    /// A channel over that connection whose I/O somebody else drives: a simulator. It is not made again when it is lost.
+    pub fn driven(
+        transport: Box<dyn ClientTransport>,
+        service: &'static ServiceDescription,
+        options: &ChannelOptions,
+    ) -> (Channel, ChannelDriver) {
+        let (driver, shared, metrics) = parts(&*transport, service, options);
+        // Nobody is waited for: the channel's end is its driver's next turn.
+        let (_, ended) = bounded(0);
+        let inner = Arc::new(Inner { shared: shared.clone(), metrics, ended });
+        let channel = Channel { inner, timeout_ns: saturating_nanos(options.deadline) };
+        (channel, ChannelDriver { driver, transport, shared, is_over: false })
     }
 
     /// The same connection with another deadline for calls that are given none.

@@ -6,6 +6,7 @@
 
 mod block;
 mod call;
+mod driven;
 mod driver;
 mod handle;
 mod job;
@@ -18,5 +19,6 @@ mod thread;
 mod tests;
 
 pub use call::Call;
+pub use driven::ChannelDriver;
 pub use handle::Channel;
 pub use options::{ChannelOptions, ReconnectPolicy};

@@ -152,11 +152,18 @@ impl Connection {
     #[inline]
     pub fn poll(&mut self) -> Progress {
         self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.calls.has_unstamped() || self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_CLOCK) {
+            self.now = self.transport.now();
+        }
+        self.turn(self.now)
+    }
+
+    /// [`poll`](Self::poll) at `now`, the time on the device's clock, for who knows it: a simulator's program.
+    #[inline]
+    pub fn turn(&mut self, now: Instant) -> Progress {
+        self.now = now;
         if self.calls.has_unstamped() {
-            self.now = self.transport.now();
-            self.calls.stamp(self.now);
-        } else if self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_CLOCK) {
-            self.now = self.transport.now();
+            self.calls.stamp(now);
         }
         if self.unflushed {
             self.unflushed = false;
@@ -168,7 +175,7 @@ impl Connection {
             self.transport.flush(self.now);
             progress.worked += 1;
         }
-        if self.calls.earliest() != Instant::FAR_FUTURE {
+        if self.calls.earliest() != Instant::FAR_FUTURE && self.calls.waiting() > 0 {
             progress.next = progress.next.earlier(PollAt::At(self.calls.earliest()));
         }
         progress

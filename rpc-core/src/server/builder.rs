@@ -1,9 +1,10 @@
 //! From services and wishes to a running server.
 
 use super::control::Control;
+use super::driven::DrivenServer;
 use super::running::RunningServer;
 use super::table::Table;
-use super::thread::Seed;
+use super::thread::{Seed, ServerThread};
 use crate::error::BindError;
 use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
@@ -160,6 +161,28 @@ impl ServerBuilder {
 
     /// Listens, and starts the threads.
     pub fn serve(mut self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+        check_cores(&self.pin)?;
+        let (server, seeds) = self.bind(address)?;
+        let mut running = RunningServer::new(server);
+        for (index, seed) in seeds.into_iter().enumerate() {
+            let core = (!self.pin.is_empty()).then(|| self.pin[index % self.pin.len()]);
+            running.spawn(core, self.idle, seed)?;
+        }
+        Ok(running)
+    }
+
+    /// Listens, and gives the threads to whoever wants to drive them: a simulator. How idle threads rest, and where they
+    /// are pinned, is up to their driver.
+    pub fn assemble(
+        mut self,
+        address: &dyn Binding,
+    ) -> Result<(DrivenServer, Vec<ServerThread>), BindError> {
+        let (server, seeds) = self.bind(address)?;
+        Ok((server, seeds.into_iter().map(Seed::into_thread).collect()))
+    }
+
+    /// Listens.
+    fn bind(&mut self, address: &dyn Binding) -> Result<(DrivenServer, Vec<Seed>), BindError> {
         if self.services.is_empty() {
             return Err(BindError::NoService);
         }
@@ -167,18 +190,17 @@ impl ServerBuilder {
         if self.threads == 0 || self.threads > MAX_THREADS {
             return Err(BindError::Threads { threads: self.threads, max: MAX_THREADS });
         }
-        check_cores(&self.pin)?;
         let descriptions: Vec<_> = self.services.iter().map(|s| s.description()).collect();
         Table::new(&descriptions)?;
         let bound = address.bind(self.threads, &descriptions, &self.bind)?;
-        self.start(&descriptions, bound)
+        self.seed(&descriptions, bound)
     }
 
-    fn start(
-        self,
+    fn seed(
+        &self,
         descriptions: &[&'static ServiceDescription],
         bound: Bound,
-    ) -> Result<RunningServer, BindError> {
+    ) -> Result<(DrivenServer, Vec<Seed>), BindError> {
         let methods = Arc::new(MethodTable::new(descriptions));
         let threads = bound.transports.len();
         let control = Arc::new(Control::new(threads));
@@ -187,27 +209,24 @@ impl ServerBuilder {
         let metrics = Metrics::new("server", methods.clone(), counters.clone());
         let unparkers = bound.transports.iter().map(|t| t.unparker()).collect();
         let (acceptor, address) = (bound.acceptor, bound.address);
-        let mut running =
-            RunningServer::new(control.clone(), unparkers, acceptor, metrics, address);
+        let server = DrivenServer::new(control.clone(), unparkers, acceptor, metrics, address);
+        let mut seeds = Vec::with_capacity(threads);
         for (index, transport) in bound.transports.into_iter().enumerate() {
-            let seed = Seed {
+            seeds.push(Seed {
                 index,
                 transport,
                 control: control.clone(),
-                idle: self.idle,
                 services: self.services.iter().map(|s| s.instance()).collect(),
                 table: Table::new(descriptions)?,
                 unknown: methods.unknown(),
                 counters: counters[index].clone(),
                 async_calls: self.async_calls,
                 cancel: self.cancel,
-            };
-            let core = (!self.pin.is_empty()).then(|| self.pin[index % self.pin.len()]);
-            running.spawn(core, seed)?;
+            });
         }
         let services: Vec<_> = descriptions.iter().map(|d| d.name).collect();
         tracing::info!(?services, threads, "serving");
-        Ok(running)
+        Ok((server, seeds))
     }
 }
 

@@ -8,6 +8,8 @@ pub(super) struct Control {
     draining: AtomicBool,
     drain_ns: AtomicU64,
     aborted: AtomicU64,
+    /// Threads that have not ended.
+    threads: AtomicUsize,
     /// Connections of each thread.
     connections: Box<[AtomicUsize]>,
 }
@@ -18,6 +20,7 @@ impl Control {
             draining: AtomicBool::new(false),
             drain_ns: AtomicU64::new(0),
             aborted: AtomicU64::new(0),
+            threads: AtomicUsize::new(threads),
             connections: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
@@ -44,6 +47,15 @@ impl Control {
 
     pub(super) fn aborted(&self) -> u64 {
         self.aborted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn thread_ended(&self) {
+        self.threads.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Threads that have not ended.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Acquire)
     }
 
     pub(super) fn set_connections(&self, thread: usize, connections: usize) {

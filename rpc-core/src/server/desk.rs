@@ -107,8 +107,8 @@ impl Desk {
             return PollAt::Now;
         }
         match self.executor.earliest() {
-            Instant::FAR_FUTURE => PollAt::OnEvent,
-            at => PollAt::At(at),
+            at if at != Instant::FAR_FUTURE && self.executor.len() > 0 => PollAt::At(at),
+            _ => PollAt::OnEvent,
         }
     }
 

@@ -8,6 +8,7 @@ mod builder;
 mod context;
 mod control;
 mod desk;
+mod driven;
 mod executor;
 mod pool;
 mod reply;
@@ -23,5 +24,7 @@ mod tests;
 
 pub use builder::{CancelPolicy, ReadAddress, Server, ServerBuilder};
 pub use context::CallContext;
+pub use driven::DrivenServer;
 pub use reply::Reply;
 pub use running::{Drained, RunningServer};
+pub use thread::ServerThread;

@@ -1,14 +1,13 @@
 //! A server that runs, and how it ends.
 
-use super::control::Control;
+use super::driven::DrivenServer;
 use super::thread::Seed;
 use crate::error::BindError;
+use crate::idle::IdlePolicy;
 use crate::metrics::Metrics;
-use crate::transport::{Acceptor, Unpark};
 use core::fmt;
 use core::time::Duration;
-use crossbeam_channel::{Receiver, Sender, bounded};
-use std::sync::Arc;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::thread::{self, JoinHandle};
 
 /// How long a shutdown gives the calls in flight, unless told otherwise.
@@ -31,32 +30,24 @@ pub struct Drained {
 /// A server that runs. Dropping it shuts it down as [`shutdown`](Self::shutdown) does.
 #[must_use = "dropping a running server shuts it down"]
 pub struct RunningServer {
-    control: Arc<Control>,
-    unparkers: Vec<Arc<dyn Unpark>>,
-    acceptor: Box<dyn Acceptor>,
+    server: DrivenServer,
     threads: Vec<JoinHandle<()>>,
     /// Where each thread says that it has ended.
     ended: (Sender<()>, Receiver<()>),
-    metrics: Metrics,
-    address: String,
     is_down: bool,
 }
 
 impl RunningServer {
-    pub(super) fn new(
-        control: Arc<Control>,
-        unparkers: Vec<Arc<dyn Unpark>>,
-        acceptor: Box<dyn Acceptor>,
-        metrics: Metrics,
-        address: String,
-    ) -> Self {
-        let ended = bounded(unparkers.len().max(1));
-        let threads = Vec::new();
-        let is_down = false;
-        RunningServer { control, unparkers, acceptor, threads, ended, metrics, address, is_down }
+    pub(super) fn new(server: DrivenServer) -> Self {
+        RunningServer { server, threads: Vec::new(), ended: unbounded(), is_down: false }
     }
 
-    pub(super) fn spawn(&mut self, core: Option<usize>, seed: Seed) -> Result<(), BindError> {
+    pub(super) fn spawn(
+        &mut self,
+        core: Option<usize>,
+        idle: IdlePolicy,
+        seed: Seed,
+    ) -> Result<(), BindError> {
         let ended = EndNotice(self.ended.0.clone());
         let body = move || {
             let _ended = ended;
@@ -65,7 +56,7 @@ impl RunningServer {
             {
                 tracing::warn!(core = id, "could not pin a server thread");
             }
-            seed.into_driver().run();
+            seed.into_thread().run(idle);
         };
         let name = format!("farcall-server-{}", self.threads.len());
         let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
@@ -78,17 +69,17 @@ impl RunningServer {
 
     /// Where it listens: the address as it was given, with the port that the system chose if that was left to it.
     pub fn address(&self) -> &str {
-        &self.address
+        self.server.address()
     }
 
     /// The counters of all threads.
     pub fn metrics(&self) -> Metrics {
-        self.metrics.clone()
+        self.server.metrics()
     }
 
     /// Connections open now, as each thread last looked.
     pub fn connections(&self) -> usize {
-        self.control.connections()
+        self.server.connections()
     }
 
     /// Takes no more clients, answers what is in flight (at most for 5 s), says goodbye, and ends the threads.
@@ -105,9 +96,7 @@ impl RunningServer {
         if core::mem::replace(&mut self.is_down, true) {
             return Drained::default();
         }
-        self.acceptor.stop();
-        self.control.drain(bound);
-        self.unparkers.iter().for_each(|unparker| unparker.unpark());
+        self.server.shut_down(bound);
         let mut running = self.threads.len();
         while running > 0 && self.ended.1.recv_timeout(bound + THREAD_END_BOUND).is_ok() {
             running -= 1;
@@ -119,7 +108,8 @@ impl RunningServer {
                 }
             }
         }
-        let drained = Drained { aborted_calls: self.control.aborted(), stuck_threads: running };
+        let drained =
+            Drained { aborted_calls: self.server.aborted_calls(), stuck_threads: running };
         tracing::info!(?drained, "server down");
         drained
     }
@@ -136,8 +126,8 @@ struct EndNotice(Sender<()>);
 
 impl Drop for EndNotice {
     fn drop(&mut self) {
-        // The channel has room for each thread; a server that no longer listens does not care.
-        let _ = self.0.try_send(());
+        // A server that no longer listens does not care.
+        let _ = self.0.send(());
     }
 }
 

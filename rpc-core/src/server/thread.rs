@@ -1,4 +1,4 @@
-//! The driver of one server thread: reads the clock, turns the desk, rests when there is nothing to do.
+//! One server thread: its work in turns, and the loop that an OS thread spends on them.
 
 use super::CancelPolicy;
 use super::control::Control;
@@ -11,6 +11,7 @@ use crate::metrics::ThreadCounters;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::ServerTransport;
+use core::fmt;
 use std::sync::Arc;
 
 /// While it drains, a thread lets requests in until a turn finds none, but no longer than this: clients that never pause
@@ -21,15 +22,17 @@ const LET_IN_NS: u64 = 10_000_000;
 /// it calls a client gone.
 const LEAVE_NS: u64 = 1_000_000_000;
 
+/// At least so long it waits, also where a shutdown's bound is over.
+const LAST_WORDS_NS: u64 = 100_000_000;
+
 /// A thread that is never idle still tells the number of its connections, this often.
 const BUSY_TURNS_PER_COUNT: u32 = 4096;
 
-/// What a driver is made of. It crosses to its thread; the driver, whose futures need not be `Send`, does not.
+/// What a server thread is made of. It crosses to its OS thread; the thread's futures need not be `Send`, and do not.
 pub(super) struct Seed {
     pub(super) index: usize,
     pub(super) transport: Box<dyn ServerTransport>,
     pub(super) control: Arc<Control>,
-    pub(super) idle: IdlePolicy,
     pub(super) services: Vec<Box<dyn Service>>,
     pub(super) table: Table,
     pub(super) unknown: u32,
@@ -39,72 +42,142 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    /// The driver, on its own thread.
-    pub(super) fn into_driver(self) -> Driver {
+    /// The server thread, where it is to run.
+    pub(super) fn into_thread(self) -> ServerThread {
         let unparker = self.transport.unparker();
         let executor = Executor::new(self.async_calls, self.cancel, unparker);
         let turn = Turn::new(self.counters);
-        Driver {
+        ServerThread {
             index: self.index,
             desk: Desk::new(self.services, self.table, self.unknown, turn, executor),
             transport: self.transport,
             control: self.control,
-            idle: self.idle,
+            stage: Stage::Serving,
+            busy_turns: 0,
         }
     }
 }
 
-/// One server thread.
-pub(super) struct Driver {
+/// One server thread: its connections, and the handlers of their calls.
+///
+/// Whoever has it drives it, by [`turn`](Self::turn): an OS thread of the server's own
+/// ([`ServerBuilder::serve`](super::ServerBuilder::serve)), or a simulator, in virtual time
+/// ([`ServerBuilder::assemble`](super::ServerBuilder::assemble)).
+pub struct ServerThread {
     index: usize,
     desk: Desk,
     transport: Box<dyn ServerTransport>,
     control: Arc<Control>,
-    idle: IdlePolicy,
+    stage: Stage,
+    busy_turns: u32,
 }
 
-/// A thread that drains: until when it lets requests in, and when it ends at the latest.
-struct Drain {
-    let_in_until: Instant,
-    until: Instant,
+/// Where in its life a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// It lets requests in until the first moment, and ends by the second.
+    Draining {
+        let_in_until: Instant,
+        until: Instant,
+    },
+    /// It has said goodbye, and waits until the last answers have left, at most until then.
+    Leaving {
+        until: Instant,
+    },
+    Over,
 }
 
-impl Driver {
+impl ServerThread {
+    /// One turn at `now`, the time on the device's clock: what arrived is handled, what was woken runs, replies leave.
+    ///
+    /// For drivers whose clock stands still during a turn. After a turn that worked there may be more to do at once. After
+    /// an empty one the answer's `next` says when: at that moment, or with an event of the transport (a completion, a new
+    /// client, its [`unparker`](ServerTransport::unparker)). Waits for nothing itself.
+    pub fn turn(&mut self, now: Instant) -> Progress {
+        let ready = self.desk.executor().ready().clone();
+        ready.awake();
+        let mut progress = match self.has_said_goodbye() {
+            false => self.desk.turn(now, &mut *self.transport),
+            true => Progress::IDLE,
+        };
+        self.look(now, progress);
+        if !progress.is_idle() {
+            return progress;
+        }
+        // From here on whoever wakes a handler, or tells the server to end, unparks the transport too.
+        ready.fall_asleep();
+        let news = self.desk.executor().has_ready()
+            || (self.stage == Stage::Serving && self.control.draining().is_some());
+        progress.next = match self.stage {
+            _ if news => PollAt::Now,
+            Stage::Serving | Stage::Over => progress.next,
+            Stage::Draining { until, .. } | Stage::Leaving { until } => {
+                progress.next.earlier(PollAt::At(until))
+            }
+        };
+        progress
+    }
+
+    /// Has the thread ended? It was told to drain, and has done so: nothing is left to be done.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
     /// Runs until the server is told to drain and has done so.
-    pub(super) fn run(mut self) {
-        let mut idler = Idler::new(self.idle);
+    pub(super) fn run(mut self, idle: IdlePolicy) {
+        let mut idler = Idler::new(idle);
         let mut now = self.transport.now();
-        let mut drain: Option<Drain> = None;
-        let mut busy_turns: u32 = 0;
         loop {
             let progress = self.desk.turn(now, &mut *self.transport);
             if !progress.is_idle() {
                 idler.worked();
-                now = self.transport.now();
-                self.desk.ended(now);
-                busy_turns = busy_turns.wrapping_add(1);
-                if busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
-                    self.control.set_connections(self.index, self.transport.connections());
-                }
-            } else if idler.wants_clock() {
-                now = self.transport.now();
-                self.control.set_connections(self.index, self.transport.connections());
-                if drain.is_some() {
+            } else if !idler.wants_clock() {
+                continue;
+            }
+            now = self.transport.now();
+            self.look(now, progress);
+            if self.has_said_goodbye() {
+                break;
+            }
+            if progress.is_idle() {
+                if self.stage != Stage::Serving {
                     std::thread::yield_now();
                 } else if self.rest(&mut idler, now, progress) {
                     now = self.transport.now();
                 }
-            } else {
-                continue;
-            }
-            if let Some(bound_ns) = self.control.draining() {
-                let drain = drain.get_or_insert_with(|| Drain::new(now, bound_ns));
-                if self.is_drained(drain, now, progress) {
-                    break;
-                }
             }
         }
-        self.leave(drain.map_or(now, |drain| drain.until));
+        while !self.is_over() {
+            std::thread::yield_now();
+            now = self.transport.now();
+            self.look(now, Progress::IDLE);
+        }
+    }
+
+    fn has_said_goodbye(&self) -> bool {
+        matches!(self.stage, Stage::Leaving { .. } | Stage::Over)
+    }
+
+    /// What follows a turn of the desk, at `now`: the counters, and the end.
+    #[inline]
+    fn look(&mut self, now: Instant, progress: Progress) {
+        if !progress.is_idle() {
+            self.desk.ended(now);
+            self.busy_turns = self.busy_turns.wrapping_add(1);
+            if self.busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
+                self.count();
+            }
+        } else if self.stage == Stage::Serving {
+            self.count();
+        }
+        if self.stage != Stage::Serving || self.control.draining().is_some() {
+            self.move_on(now, progress);
+        }
+    }
+
+    fn count(&self) {
+        self.control.set_connections(self.index, self.transport.connections());
     }
 
     /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
@@ -128,36 +201,58 @@ impl Driver {
         ready.awake();
     }
 
-    fn is_drained(&mut self, drain: &Drain, now: Instant, progress: Progress) -> bool {
-        if progress.is_idle() || now >= drain.let_in_until {
-            self.desk.turn_away();
+    /// The server ends: drains, then says goodbye, then waits until that has left.
+    #[cold]
+    fn move_on(&mut self, now: Instant, progress: Progress) {
+        if self.stage == Stage::Serving
+            && let Some(bound_ns) = self.control.draining()
+        {
+            self.stage = Stage::Draining {
+                let_in_until: now.saturating_add_nanos(LET_IN_NS.min(bound_ns)),
+                until: now.saturating_add_nanos(bound_ns),
+            };
         }
-        let is_done =
-            self.desk.turns_away() && self.desk.is_done() && !self.transport.has_unfetched();
-        is_done || now >= drain.until
+        if let Stage::Draining { let_in_until, until } = self.stage {
+            if progress.is_idle() || now >= let_in_until {
+                self.desk.turn_away();
+            }
+            let is_done =
+                self.desk.turns_away() && self.desk.is_done() && !self.transport.has_unfetched();
+            if is_done || now >= until {
+                self.say_goodbye(now, until);
+            }
+        }
+        if let Stage::Leaving { until } = self.stage
+            && (self.transport.has_left(now) || now >= until)
+        {
+            self.stage = Stage::Over;
+            self.control.set_connections(self.index, 0);
+        }
     }
 
-    /// Says goodbye, at most until then.
-    fn leave(mut self, until: Instant) {
+    fn say_goodbye(&mut self, now: Instant, until: Instant) {
         let aborted = self.desk.abort_all(&mut *self.transport);
         self.control.add_aborted(aborted);
-        let now = self.transport.now();
         self.transport.flush(now);
         self.transport.close();
-        let until = until.min(now.saturating_add_nanos(LEAVE_NS));
-        let mut now = now;
-        while !self.transport.has_left(now) && now < until {
-            std::thread::yield_now();
-            now = self.transport.now();
-        }
-        self.control.set_connections(self.index, 0);
-        tracing::debug!(thread = self.index, aborted, "server thread ended");
+        tracing::debug!(thread = self.index, aborted, "server thread ends");
+        let (least, most) =
+            (now.saturating_add_nanos(LAST_WORDS_NS), now.saturating_add_nanos(LEAVE_NS));
+        self.stage = Stage::Leaving { until: until.clamp(least, most) };
     }
 }
 
-impl Drain {
-    fn new(now: Instant, bound_ns: u64) -> Self {
-        let let_in_until = now.saturating_add_nanos(LET_IN_NS.min(bound_ns));
-        Drain { let_in_until, until: now.saturating_add_nanos(bound_ns) }
+impl Drop for ServerThread {
+    fn drop(&mut self) {
+        self.control.thread_ended();
+    }
+}
+
+impl fmt::Debug for ServerThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerThread")
+            .field("index", &self.index)
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! Why a text is not an address.
 
-use super::{MAX_NAME_BYTES, SCHEMES};
+use super::MAX_NAME_BYTES;
 use crate::backend::BackendKind;
 
 /// Why a text is not an address.
@@ -8,16 +8,20 @@ use crate::backend::BackendKind;
 #[non_exhaustive]
 pub enum AddressError {
     /// There is no `://`.
-    #[error("`{text}` has no scheme; write an address as shm://NAME or rdma://HOST:PORT")]
+    #[error("`{text}` has no scheme; write an address as {like}")]
     NoScheme {
         /// The whole text.
         text: String,
+        /// What would be right.
+        like: &'static str,
     },
-    /// The scheme is not one that this build knows.
-    #[error("unknown scheme `{scheme}`; known are: {}", SCHEMES.join(", "))]
+    /// The scheme is not one that is known here.
+    #[error("unknown scheme `{scheme}`; known are: {}", known.join(", "))]
     UnknownScheme {
         /// The scheme given.
         scheme: String,
+        /// Those that are known.
+        known: &'static [&'static str],
     },
     /// The name is empty, too long, or has a character that names may not have.
     #[error(
@@ -32,6 +36,14 @@ pub enum AddressError {
         "`{place}` is no place in a network: {what}; write rdma://HOST:PORT or rdma://[IPv6]:PORT"
     )]
     BadPlace {
+        /// The part given.
+        place: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The part between `://` and `?` is not a node and a name.
+    #[error("`{place}` is no place on a simulated rack: {what}; write sim://NODE/NAME")]
+    BadNode {
         /// The part given.
         place: String,
         /// What is wrong with it.

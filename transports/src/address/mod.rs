@@ -6,6 +6,10 @@ mod parse;
 mod place;
 
 pub use error::AddressError;
+#[cfg(feature = "sim")]
+pub(crate) use parse::Parts;
+#[cfg(feature = "sim")]
+pub(crate) use place::is_name;
 pub use place::{DeviceChoice, NetworkPlace, Place};
 
 use crate::backend::BackendKind;

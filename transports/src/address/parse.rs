@@ -51,15 +51,28 @@ fn parse_index(key: &str, value: &str, least: u8) -> Result<u8, AddressError> {
         .ok_or_else(|| bad_value(key, value, format!("a number from {least} to {}", u8::MAX)))
 }
 
-impl FromStr for Address {
-    type Err = AddressError;
+/// What the addresses of all schemes have.
+pub(crate) struct Parts<'a> {
+    pub(crate) scheme: &'a str,
+    /// Between `://` and `?`.
+    pub(crate) place: &'a str,
+    pub(crate) backend: BackendKind,
+    pub(crate) limits: Limits,
+    device: DeviceChoice,
+}
 
-    fn from_str(text: &str) -> Result<Address, AddressError> {
+impl<'a> Parts<'a> {
+    /// Takes an address of one of these schemes apart; it should be like that.
+    pub(crate) fn read(
+        text: &'a str,
+        schemes: &'static [&'static str],
+        like: &'static str,
+    ) -> Result<Parts<'a>, AddressError> {
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(AddressError::NoScheme { text: text.to_owned() });
+            return Err(AddressError::NoScheme { text: text.to_owned(), like });
         };
-        if !SCHEMES.contains(&scheme) {
-            return Err(AddressError::UnknownScheme { scheme: scheme.to_owned() });
+        if !schemes.contains(&scheme) {
+            return Err(AddressError::UnknownScheme { scheme: scheme.to_owned(), known: schemes });
         }
         let in_network = scheme == "rdma";
         let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -109,7 +122,38 @@ impl FromStr for Address {
                 parse_in("memory", value, least, 8 * MAX_MESSAGE_BYTES)?
             }
         };
-        let place = if in_network { Place::rdma(place, device)? } else { Place::shm(place)? };
+        Ok(Parts { scheme, place, backend, limits, device })
+    }
+}
+
+impl Limits {
+    /// Writes the options of an address with these limits, those that are not the usual ones.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Limits { memory: usual_memory(self.max_message), ..Limits::default() };
+        for (key, value, default) in [
+            ("window", u64::from(self.window), u64::from(usual.window)),
+            ("slot", u64::from(self.slot), u64::from(usual.slot)),
+            ("max_message", self.max_message, usual.max_message),
+            ("memory", self.memory, usual.memory),
+        ] {
+            if value != default {
+                write!(f, "&{key}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let Parts { scheme, place, backend, limits, device } =
+            Parts::read(text, SCHEMES, "shm://NAME or rdma://HOST:PORT")?;
+        let place = match scheme {
+            "rdma" => Place::rdma(place, device)?,
+            _ => Place::shm(place)?,
+        };
         Ok(Address { name: place.to_text(), place, backend, limits })
     }
 }
@@ -128,19 +172,7 @@ impl fmt::Display for Address {
                 write!(f, "&ib_port={port}")?;
             }
         }
-        let (ours, mut usual) = (self.limits, Limits::default());
-        usual.memory = usual_memory(ours.max_message);
-        for (key, value, default) in [
-            ("window", u64::from(ours.window), u64::from(usual.window)),
-            ("slot", u64::from(ours.slot), u64::from(usual.slot)),
-            ("max_message", ours.max_message, usual.max_message),
-            ("memory", ours.memory, usual.memory),
-        ] {
-            if value != default {
-                write!(f, "&{key}={value}")?;
-            }
-        }
-        Ok(())
+        self.limits.write(f)
     }
 }
 

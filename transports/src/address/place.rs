@@ -41,6 +41,12 @@ pub struct DeviceChoice {
     pub ib_port: Option<u8>,
 }
 
+/// Whether this can name a service.
+pub(crate) fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed)
+}
+
 impl Place {
     /// The scheme of its addresses.
     pub(super) fn scheme(&self) -> &'static str {
@@ -51,8 +57,7 @@ impl Place {
     }
 
     pub(super) fn shm(name: &str) -> Result<Place, AddressError> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(allowed) {
+        if !is_name(name) {
             return Err(AddressError::BadName { name: name.to_owned() });
         }
         Ok(Place::Shm { name: name.to_owned() })

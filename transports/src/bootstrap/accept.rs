@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -16,12 +15,13 @@ use farcall_core::transport::Acceptor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::admission::Admission;
 use super::running::{Handshakes, MAX_HANDSHAKES, Running};
 use super::stream::{FrameStream, StreamError};
 use super::tether::{OnBreak, Tether};
 use super::{Listener, Socket};
-use crate::backend::{Accepted, Intake, Keepsake, SetupError};
-use crate::handshake::{Frame, FrameError, Hello, Reception, Reject, Terms, Welcome};
+use crate::backend::{Accepted, Keepsake};
+use crate::handshake::{Frame, FrameError, Hello, Reject, Terms, Welcome};
 
 /// How long to wait for a file descriptor to come back.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
@@ -29,9 +29,7 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 /// What all handshakes of one server share.
 struct Reservoir {
     address: String,
-    reception: Reception,
-    intakes: Vec<Box<dyn Intake>>,
-    next: AtomicUsize,
+    admission: Admission,
     timeout: Duration,
     handshakes: Handshakes,
     /// Whether clients are still taken in. Whoever holds the lock decides about one client.
@@ -109,28 +107,12 @@ impl Reservoir {
     }
 
     fn admit(&self, stream: &FrameStream, hello: &Hello) -> Result<(Terms, Accepted), Reject> {
-        let terms = self.reception.check(hello)?;
-        let refuse = |reason: String| Err(Reject::Refused { reason });
-        if !self.is_open() {
-            return refuse("the server is shutting down".into());
-        }
-        let Ok(timeout) = stream.remaining() else {
-            return refuse("the handshake's time is over".into());
-        };
-        // Round robin; a thread that is full passes its turn on.
-        let mut full = String::new();
-        for _ in 0..self.intakes.len() {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.intakes.len();
-            match self.intakes[turn].accept(&terms, &hello.setup, timeout) {
-                Ok(accepted) => return Ok((terms, accepted)),
-                Err(SetupError::Full(reason)) => full = reason,
-                Err(SetupError::Misbehaved(what)) => {
-                    return Err(Reject::Malformed { what: what.into() });
-                }
-                Err(error) => return refuse(error.to_string()),
+        self.admission.admit(hello, || {
+            if !self.is_open() {
+                return Err("the server is shutting down");
             }
-        }
-        refuse(full)
+            stream.remaining().map_err(|_| "the handshake's time is over")
+        })
     }
 }
 
@@ -144,8 +126,7 @@ impl Accepting {
     /// Takes the clients of `listener` in.
     pub(super) fn start(
         listener: Box<dyn Listener>,
-        reception: Reception,
-        intakes: Vec<Box<dyn Intake>>,
+        admission: Admission,
         timeout: Duration,
         address: &str,
     ) -> Result<Accepting, BindError> {
@@ -155,10 +136,8 @@ impl Accepting {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| io("making an event counter")(error.into()))?;
         let reservoir = Arc::new(Reservoir {
-            reception,
             address: address.to_owned(),
-            intakes,
-            next: AtomicUsize::new(0),
+            admission,
             timeout,
             handshakes: Handshakes::default(),
             open: Mutex::new(true),

@@ -10,13 +10,11 @@ use rustix::io::Errno;
 
 use super::Listener;
 use super::accept::Accepting;
+use super::admission::Admission;
+use super::halves::{Halves, check_services};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::backend::{ServerHalf, SetupError};
 use crate::handshake::Reception;
 use crate::{tcp, unix};
-
-/// Most server threads of one address.
-const MAX_THREADS: usize = 1024;
 
 impl Binding for Address {
     fn bind(
@@ -29,49 +27,17 @@ impl Binding for Address {
         // The place first: whoever is second should not have made anything.
         let (listener, address) = listen(self, options)?;
         let address = address.to_string();
-        let failed = |error: SetupError| match error {
-            SetupError::Unsupported(what) => {
-                BindError::Unsupported { address: address.clone(), what }
-            }
-            other => BindError::Device { address: address.clone(), cause: other.into() },
-        };
         let device = self
             .open_device()
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
-        let mut transports = Vec::with_capacity(threads);
-        let mut intakes = Vec::with_capacity(threads);
-        for thread in 0..threads {
-            // Together exactly as many as asked for.
-            let share =
-                options.max_clients / threads + usize::from(thread < options.max_clients % threads);
-            let ServerHalf { transport, intake } =
-                self.backend().serve(&device, &self.limits(), share).map_err(failed)?;
-            transports.push(transport);
-            intakes.push(intake);
-        }
+        let of = (self.backend(), &self.limits());
+        let Halves { transports, intakes } =
+            Halves::make(&address, of, &device, threads, options.max_clients)?;
         let reception = Reception::new(self.backend(), services, self.limits());
-        let acceptor =
-            Accepting::start(listener, reception, intakes, options.handshake_timeout, &address)?;
+        let admission = Admission::new(reception, intakes);
+        let acceptor = Accepting::start(listener, admission, options.handshake_timeout, &address)?;
         Ok(Bound { transports, acceptor: Box::new(acceptor), address })
     }
-}
-
-fn check_services(
-    threads: usize,
-    services: &[&'static ServiceDescription],
-) -> Result<(), BindError> {
-    if threads == 0 || threads > MAX_THREADS {
-        return Err(BindError::Threads { threads, max: MAX_THREADS });
-    }
-    if services.is_empty() {
-        return Err(BindError::NoService);
-    }
-    for (index, service) in services.iter().enumerate() {
-        if services[..index].iter().any(|earlier| earlier.name == service.name) {
-            return Err(BindError::DuplicateService { service: service.name });
-        }
-    }
-    Ok(())
 }
 
 /// A socket that listens there, and the address with the port that the system chose.

@@ -3,13 +3,16 @@
 //! [`tcp`](crate::tcp), which know nothing of handshakes.
 
 mod accept;
+pub(crate) mod admission;
+pub(crate) mod attempt;
 mod device;
 mod dial;
+pub(crate) mod halves;
 mod listen;
 mod running;
 mod stream;
-mod tether;
-mod tethered;
+pub(crate) mod tether;
+pub(crate) mod tethered;
 
 pub use device::DeviceError;
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::Socket;
 
 /// What to do when a tether breaks: short work, on the watching thread.
-pub(super) type OnBreak = Box<dyn FnOnce() + Send>;
+pub(crate) type OnBreak = Box<dyn FnOnce() + Send>;
 
 /// Holds one end of a tether. Dropping it lets go, and the other end notices.
 #[derive(Debug)]

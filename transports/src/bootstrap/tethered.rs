@@ -8,7 +8,7 @@ use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
 
 use super::Socket;
-use super::tether::Tether;
+use super::tether::{OnBreak, Tether};
 
 /// Any transport, and the tether of its connection.
 struct Tethered {
@@ -17,7 +17,7 @@ struct Tethered {
     broken: Arc<AtomicBool>,
     /// The transport knows that the server is gone.
     told: bool,
-    _tether: Tether,
+    _tether: Box<dyn Send>,
 }
 
 /// Ties a connection to the socket of its handshake.
@@ -25,13 +25,24 @@ pub(super) fn tie(
     inner: Box<dyn ClientTransport>,
     socket: Box<dyn Socket>,
 ) -> std::io::Result<Box<dyn ClientTransport>> {
+    tie_with(inner, |on_break| {
+        let tether = Tether::hold(socket, on_break).map_err(|(error, _)| error)?;
+        Ok(Box::new(tether) as Box<dyn Send>)
+    })
+}
+
+/// Ties a connection to whatever calls what it is given when the server is gone, and lets go when dropped.
+pub(crate) fn tie_with<E>(
+    inner: Box<dyn ClientTransport>,
+    hold: impl FnOnce(OnBreak) -> Result<Box<dyn Send>, E>,
+) -> Result<Box<dyn ClientTransport>, E> {
     let broken = Arc::new(AtomicBool::new(false));
     let (flag, unparker) = (Arc::clone(&broken), inner.unparker());
     let on_break = move || {
         flag.store(true, Ordering::Release);
         unparker.unpark();
     };
-    let tether = Tether::hold(socket, Box::new(on_break)).map_err(|(error, _)| error)?;
+    let tether = hold(Box::new(on_break))?;
     Ok(Box::new(Tethered { inner, broken, told: false, _tether: tether }))
 }
 

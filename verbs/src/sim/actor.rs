@@ -1,7 +1,10 @@
 //! Actors: programs that run on the cores of nodes, a turn at a time.
 
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Wake, Waker};
+
 use super::event::Event;
-use super::world::World;
+use super::world::{World, lock};
 
 /// A program of a node: a client's thread, or a server's. It holds its device, queue pairs and memory, and
 /// moves when it has a turn.
@@ -53,7 +56,8 @@ pub enum Next {
     Now,
     /// At this time of the world, or with an event before.
     At(u64),
-    /// With an event: a completion in a queue that it has polled, or a write into a region that it watches.
+    /// With an event: a completion in a queue that it has polled, a wake-up of that queue's channel, a write into
+    /// a region that it watches, or its waker.
     OnEvent,
     /// Never: it has finished, and is dropped.
     Never,
@@ -68,6 +72,8 @@ pub(super) struct Schedule {
     charged_ns: u64,
     /// Actors that are to be dropped.
     ended: Vec<u32>,
+    /// Actors that have a turn after each fault.
+    pub(super) on_faults: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -78,6 +84,11 @@ struct Scheduled {
     token: u32,
     /// It waits for an event.
     parked: bool,
+    /// The moment that it waits for besides, if it does.
+    until_ns: Option<u64>,
+    /// When its alarms ring, the next one last. An alarm is not taken back when its actor has a turn before: most
+    /// actors always wait for a deadline that never comes, and keep one alarm for all of them.
+    alarms: Vec<u64>,
     alive: bool,
 }
 
@@ -109,7 +120,15 @@ impl World {
         let core = core.unwrap_or(state.actors.len() % state.cores.len());
         let alive = state.alive;
         state.actors.push(actor);
-        self.actors.actors.push(Scheduled { node, core, token: 0, parked: false, alive });
+        self.actors.actors.push(Scheduled {
+            node,
+            core,
+            token: 0,
+            parked: false,
+            until_ns: None,
+            alarms: Vec::new(),
+            alive,
+        });
         self.events.push(self.now_ns, Event::Turn { actor, token: 0 });
         actor
     }
@@ -189,22 +208,83 @@ impl World {
         scheduled.token = scheduled.token.wrapping_add(1);
         let token = scheduled.token;
         scheduled.parked = matches!(next, Next::At(_) | Next::OnEvent);
-        let at_ns = match next {
+        scheduled.until_ns = None;
+        match next {
             // It finds its core busy, and waits behind those who wait already.
-            Next::Now => self.now_ns,
-            Next::At(at_ns) => at_ns.max(free_ns),
-            Next::OnEvent => return,
+            Next::Now => self.events.push(self.now_ns, Event::Turn { actor, token }),
+            Next::OnEvent | Next::At(u64::MAX) => {}
+            Next::At(at_ns) => self.set_alarm(actor, at_ns.max(free_ns)),
             Next::Never => {
                 let node = scheduled.node;
                 self.node(node).actors.retain(|other| *other != actor);
-                return self.actors.end(actor);
+                self.actors.end(actor);
             }
-        };
-        self.events.push(at_ns, Event::Turn { actor, token });
+        }
+    }
+
+    /// An actor that waits for an event waits for this moment besides.
+    fn set_alarm(&mut self, actor: u32, at_ns: u64) {
+        let scheduled = &mut self.actors.actors[actor as usize];
+        scheduled.until_ns = Some(at_ns);
+        if scheduled.alarms.last().is_none_or(|next_ns| *next_ns > at_ns) {
+            scheduled.alarms.push(at_ns);
+            self.events.push(at_ns, Event::Alarm(actor));
+        }
+    }
+
+    /// An alarm rings. The actor, if it has its turn.
+    pub(super) fn ring(&mut self, actor: u32) -> Option<u32> {
+        let scheduled = &mut self.actors.actors[actor as usize];
+        scheduled.alarms.pop();
+        let until_ns = scheduled.until_ns.filter(|_| scheduled.parked && scheduled.alive)?;
+        if until_ns > self.now_ns {
+            self.set_alarm(actor, until_ns);
+            return None;
+        }
+        scheduled.parked = false;
+        scheduled.token = scheduled.token.wrapping_add(1);
+        let token = scheduled.token;
+        self.begin_turn(actor, token)
+    }
+
+    /// Whether an actor waits for a moment. If not, its next alarm goes.
+    pub(super) fn needs_alarm(&mut self, actor: u32) -> bool {
+        let scheduled = &mut self.actors.actors[actor as usize];
+        let waits = scheduled.until_ns.is_some() && scheduled.parked && scheduled.alive;
+        if !waits {
+            scheduled.alarms.pop();
+        }
+        waits
     }
 }
 
+/// Gives an actor its turn, from outside of the world.
+struct ActorWaker {
+    world: Weak<Mutex<World>>,
+    actor: u32,
+}
+
+impl Wake for ActorWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(world) = self.world.upgrade() {
+            lock(&world).wake(self.actor);
+        }
+    }
+}
+
+/// A waker of that actor.
+pub(super) fn waker(world: &Arc<Mutex<World>>, actor: u32) -> Waker {
+    Waker::from(Arc::new(ActorWaker { world: Arc::downgrade(world), actor }))
+}
+
 impl World {
+    /// Gives those who asked for it a turn: there was a fault.
+    pub(super) fn wake_for_fault(&mut self) {
+        for index in 0..self.actors.on_faults.len() {
+            self.wake(self.actors.on_faults[index]);
+        }
+    }
+
     /// Lets an actor watch a region of its node.
     pub(super) fn watch(&mut self, actor: u32, rkey: u32) -> bool {
         let node = self.actors.actors[actor as usize].node;

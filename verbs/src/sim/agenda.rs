@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::event::{Event, QpId};
+use super::event::Event;
 
 /// Nanoseconds that the wheel reaches ahead: several times the way of a message and its answer.
 const SPAN_NS: u64 = 1 << 14;
@@ -90,14 +90,15 @@ impl Agenda {
     #[inline]
     pub(super) fn push(&mut self, at_ns: u64, event: Event) {
         debug_assert!(at_ns >= self.base_ns, "an event in the past");
-        if !matches!(event, Event::Timer(_)) && at_ns - self.base_ns < SPAN_NS {
+        let is_timer = matches!(event, Event::Timer(_) | Event::Alarm(_));
+        if !is_timer && at_ns - self.base_ns < SPAN_NS {
             return self.push_near(at_ns, event);
         }
         let far = Far { at_ns, number: self.made, event };
         self.made += 1;
-        match event {
-            Event::Timer(_) => self.timers.push(far),
-            _ => self.far.push(far),
+        match is_timer {
+            true => self.timers.push(far),
+            false => self.far.push(far),
         }
     }
 
@@ -156,14 +157,16 @@ impl Agenda {
         None
     }
 
-    /// When the next event is due, and the queue pair whose timer it is.
+    /// When the next event is due, and which timer it is, if it is one.
     #[inline]
-    pub(super) fn peek(&self) -> Option<(u64, Option<QpId>)> {
+    pub(super) fn peek(&self) -> Option<(u64, Option<Event>)> {
         let event = self.near().or_else(|| self.far.peek().map(|far| far.at_ns));
         match (event, self.timers.peek()) {
-            (Some(at_ns), Some(timer)) if timer.at_ns < at_ns => Some(timer.due()),
+            (Some(at_ns), Some(timer)) if timer.at_ns < at_ns => {
+                Some((timer.at_ns, Some(timer.event)))
+            }
             (Some(at_ns), _) => Some((at_ns, None)),
-            (None, timer) => timer.map(Far::due),
+            (None, timer) => timer.map(|timer| (timer.at_ns, Some(timer.event))),
         }
     }
 
@@ -214,19 +217,11 @@ impl Agenda {
     }
 }
 
-impl Far {
-    fn due(&self) -> (u64, Option<QpId>) {
-        match self.event {
-            Event::Timer(qp) => (self.at_ns, Some(qp)),
-            _ => (self.at_ns, None),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::event::QpId;
     use super::*;
 
     #[test]

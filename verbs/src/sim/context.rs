@@ -57,7 +57,7 @@ impl Context {
     }
 
     pub(crate) fn create_channel(&self) -> rustix::io::Result<Channel> {
-        Channel::new()
+        Channel::new(Arc::downgrade(&self.world))
     }
 
     pub(crate) fn create_cq(

@@ -49,6 +49,8 @@ pub(super) enum Event {
     Flush(QpId),
     /// A peer may have been silent for too long.
     Timer(QpId),
+    /// The moment may have come that an actor waits for.
+    Alarm(u32),
     /// An actor's turn.
     Turn { actor: u32, token: u32 },
     /// A fault that was scheduled.

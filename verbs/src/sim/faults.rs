@@ -125,6 +125,8 @@ impl World {
             }
             Fault::Rates(rates) => self.config.faults = rates,
         }
+        self.faults_so_far += 1;
+        self.wake_for_fault();
     }
 
     fn kill(&mut self, node: u16) {

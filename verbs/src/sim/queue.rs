@@ -65,7 +65,7 @@ impl Queue {
 
     fn signal(&self) {
         if let Some(channel) = &self.channel {
-            channel.wake();
+            channel.signal();
         }
     }
 
@@ -119,7 +119,14 @@ impl World {
         let turn = self.actors.on_turn();
         let node = &mut self.nodes[usize::from(node)];
         let Some(queue) = node.queues.get_mut(cq) else { return Ok(0) };
-        queue.poller = turn.or(queue.poller);
+        if let Some(actor) = turn
+            && queue.poller != turn
+        {
+            queue.poller = turn;
+            if let Some(channel) = &queue.channel {
+                channel.polled_by(actor);
+            }
+        }
         if queue.overrun {
             return Err(CqError::Overrun);
         }

@@ -1,9 +1,10 @@
 //! The rack as its experimenter sees it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::{fmt, io};
 
-use super::actor::Actor;
+use super::actor::{self, Actor};
 use super::config::{FaultRates, SimConfig};
 use super::context::Context;
 use super::faults::Fault;
@@ -15,6 +16,19 @@ use crate::{Device, RemoteRegion};
 /// Names a node of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u16);
+
+impl NodeId {
+    /// Its number: nodes count from 0, in the order in which they were added.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Names an actor of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,6 +118,16 @@ impl Sim {
     /// Gives the actor a turn when something is written into a region of its node.
     pub fn watch(&mut self, actor: ActorId, region: &RemoteRegion) -> bool {
         self.lock().watch(actor.0, region.rkey)
+    }
+
+    /// Gives the actor a turn after each fault.
+    pub fn wake_on_faults(&mut self, actor: ActorId) {
+        self.lock().actors.on_faults.push(actor.0);
+    }
+
+    /// Gives the actor a turn, if it waits for an event.
+    pub fn waker(&self, actor: ActorId) -> Waker {
+        actor::waker(&self.world, actor.0)
     }
 
     /// Lets the next event happen. `false`: nothing will happen by itself any more.
@@ -238,6 +262,47 @@ impl Node {
     /// Whether it runs.
     pub fn is_alive(&self) -> bool {
         lock(&self.world).node(self.id.0).alive
+    }
+
+    /// How often it was started again.
+    pub fn restarts(&self) -> u32 {
+        lock(&self.world).node(self.id.0).incarnation
+    }
+
+    /// The world's time.
+    pub fn now_ns(&self) -> u64 {
+        lock(&self.world).now_ns
+    }
+
+    /// The node of this rack that has this number, if there is one.
+    pub fn neighbour(&self, number: u16) -> Option<Node> {
+        let there = usize::from(number) < lock(&self.world).nodes.len();
+        there.then(|| Node { world: Arc::clone(&self.world), id: NodeId(number) })
+    }
+
+    /// How many faults have happened on this rack.
+    pub fn faults(&self) -> u64 {
+        lock(&self.world).faults_so_far
+    }
+
+    /// Whether both run, and the way from here to there is not cut.
+    pub fn reaches(&self, to: &Node) -> bool {
+        let world = lock(&self.world);
+        let (from, to) = (self.id.0, to.id.0);
+        [from, to].iter().all(|node| world.nodes[usize::from(*node)].alive)
+            && !world.cut.contains(&(from, to))
+    }
+
+    /// For an actor in its turn, or what it calls: it uses its core for so much longer. What it posts from now on
+    /// leaves so much later.
+    pub fn busy(&self, ns: u64) {
+        lock(&self.world).charge(ns);
+    }
+
+    /// For an actor in its turn: gives it a turn later, from wherever it is woken. `None`: nobody has a turn.
+    pub fn waker(&self) -> Option<Waker> {
+        let actor = lock(&self.world).actors.on_turn()?;
+        Some(actor::waker(&self.world, actor))
     }
 
     /// Stops its system, now. See [`Fault::KillNode`].

@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(super) cut: BTreeSet<(u16, u16)>,
     /// Faults that are scheduled.
     pub(super) faults: Vec<Fault>,
+    /// How many have happened.
+    pub(super) faults_so_far: u64,
     pub(super) trace: Trace,
 }
 
@@ -59,6 +61,7 @@ impl World {
             actors: Schedule::default(),
             cut: BTreeSet::new(),
             faults: Vec::new(),
+            faults_so_far: 0,
             trace: Trace::new(seed),
         }
     }
@@ -87,12 +90,18 @@ impl World {
     #[inline]
     fn drop_idle_timers(&mut self) {
         while self.events.only_timers()
-            && let Some((_, Some(qp))) = self.events.peek()
+            && let Some((_, Some(timer))) = self.events.peek()
         {
-            match self.pair(qp) {
-                Some(pair) if pair.waits() => return,
-                Some(pair) => pair.timer_set = false,
-                None => {}
+            let is_needed = match timer {
+                Event::Timer(qp) => self.pair(qp).is_some_and(|pair| {
+                    pair.timer_set = pair.waits();
+                    pair.timer_set
+                }),
+                Event::Alarm(actor) => self.needs_alarm(actor),
+                _ => true,
+            };
+            if is_needed {
+                return;
             }
             self.events.drop_timer();
         }
@@ -112,6 +121,7 @@ impl World {
             Event::TryAgain(qp) => self.try_again(qp),
             Event::Flush(qp) => self.flush(qp),
             Event::Timer(qp) => self.timer(qp),
+            Event::Alarm(actor) => return self.ring(actor),
             Event::Turn { actor, token } => return self.begin_turn(actor, token),
             Event::Fault(index) => self.scheduled_fault(index),
         }

@@ -117,7 +117,7 @@ fn run(seed: u64) -> (u64, Vec<String>) {
 
 /// The run with seed 1, on any machine and in any build. A change to what the rack does, or to what things
 /// cost, changes it: then write the new one here.
-const HASH_OF_SEED_1: u64 = 0xdd84_0627_b93c_13a4;
+const HASH_OF_SEED_1: u64 = 0x2a3d_050a_cd7a_206c;
 
 #[test]
 fn a_seed_gives_the_same_run_again_and_another_seed_another() {

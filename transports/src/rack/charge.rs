@@ -1,0 +1,221 @@
+//! What calls cost their cores, beside posting and polling, which the devices charge.
+
+use std::sync::Arc;
+
+use farcall_core::error::{ReserveError, TransportFailure};
+use farcall_core::time::{Instant, Progress};
+use farcall_core::transport::{
+    CallToken, ClientTransport, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport,
+    SlotId, Unpark,
+};
+use farcall_verbs::sim::Node;
+
+/// What a call costs the cores of its two ends, beside what the device charges for posting and polling.
+///
+/// What a handler does itself is up to the handler: it says so to [`Node::busy`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CpuCosts {
+    /// Client: encoding a request.
+    pub request_ns: u64,
+    /// Client: decoding an answer.
+    pub answer_ns: u64,
+    /// Server: decoding a request, finding its handler, and encoding the answer.
+    pub dispatch_ns: u64,
+}
+
+impl Default for CpuCosts {
+    fn default() -> CpuCosts {
+        CpuCosts { request_ns: 20, answer_ns: 20, dispatch_ns: 40 }
+    }
+}
+
+impl CpuCosts {
+    /// Nothing.
+    pub const FREE: CpuCosts = CpuCosts { request_ns: 0, answer_ns: 0, dispatch_ns: 0 };
+
+    /// Sets [`request_ns`](CpuCosts::request_ns).
+    pub fn request_ns(mut self, ns: u64) -> CpuCosts {
+        self.request_ns = ns;
+        self
+    }
+
+    /// Sets [`answer_ns`](CpuCosts::answer_ns).
+    pub fn answer_ns(mut self, ns: u64) -> CpuCosts {
+        self.answer_ns = ns;
+        self
+    }
+
+    /// Sets [`dispatch_ns`](CpuCosts::dispatch_ns).
+    pub fn dispatch_ns(mut self, ns: u64) -> CpuCosts {
+        self.dispatch_ns = ns;
+        self
+    }
+}
+
+/// Anything, and the node whose cores it uses.
+struct Charged<T> {
+    inner: T,
+    node: Node,
+    costs: CpuCosts,
+}
+
+/// A client whose calls cost that.
+pub(super) fn client(
+    inner: Box<dyn ClientTransport>,
+    node: &Node,
+    costs: CpuCosts,
+) -> Box<dyn ClientTransport> {
+    Box::new(Charged { inner, node: node.clone(), costs })
+}
+
+/// A server thread whose calls cost that.
+pub(super) fn server(
+    inner: Box<dyn ServerTransport>,
+    node: &Node,
+    costs: CpuCosts,
+) -> Box<dyn ServerTransport> {
+    Box::new(Charged { inner, node: node.clone(), costs })
+}
+
+impl ClientTransport for Charged<Box<dyn ClientTransport>> {
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        let reserved = self.inner.reserve(len);
+        if reserved.is_ok() {
+            self.node.busy(self.costs.request_ns);
+        }
+        reserved
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.inner.release(slot);
+    }
+
+    fn post(&mut self, slot: SlotId, now: Instant) {
+        self.inner.post(slot, now);
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.inner.flush(now);
+    }
+
+    fn abandon(&mut self, slot: SlotId) {
+        self.inner.abandon(slot);
+    }
+
+    fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        let Charged { inner, node, costs } = self;
+        inner.poll(now, &mut Answers { sink, node, ns: costs.answer_ns })
+    }
+
+    fn park(&mut self, until: Option<Instant>) {
+        self.inner.park(until);
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.inner.unparker()
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+
+    fn peer_gone(&mut self) {
+        self.inner.peer_gone();
+    }
+}
+
+/// Charges for each answer.
+struct Answers<'a> {
+    sink: &'a mut dyn ReplySink,
+    node: &'a Node,
+    ns: u64,
+}
+
+impl ReplySink for Answers<'_> {
+    fn reply(&mut self, slot: SlotId, message: Message<'_>) {
+        self.node.busy(self.ns);
+        self.sink.reply(slot, message);
+    }
+
+    fn failed(&mut self, slot: SlotId, why: TransportFailure) {
+        self.sink.failed(slot, why);
+    }
+
+    fn closed(&mut self, why: TransportFailure) {
+        self.sink.closed(why);
+    }
+}
+
+impl ServerTransport for Charged<Box<dyn ServerTransport>> {
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let Charged { inner, node, costs } = self;
+        inner.poll(now, &mut Requests { sink, node, ns: costs.dispatch_ns })
+    }
+
+    fn replies(&mut self) -> &mut dyn Replies {
+        self.inner.replies()
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.inner.flush(now);
+    }
+
+    fn park(&mut self, until: Option<Instant>) {
+        self.inner.park(until);
+    }
+
+    fn unparker(&self) -> Arc<dyn Unpark> {
+        self.inner.unparker()
+    }
+
+    fn connections(&self) -> usize {
+        self.inner.connections()
+    }
+
+    fn has_unfetched(&self) -> bool {
+        self.inner.has_unfetched()
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+
+    fn has_left(&mut self, now: Instant) -> bool {
+        self.inner.has_left(now)
+    }
+}
+
+/// Charges for each request.
+struct Requests<'a> {
+    sink: &'a mut dyn RequestSink,
+    node: &'a Node,
+    ns: u64,
+}
+
+impl RequestSink for Requests<'_> {
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        self.node.busy(self.ns);
+        self.sink.request(call, message, replies);
+    }
+
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
+        self.sink.cancelled(client, client_generation, slot, generation);
+    }
+
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        self.sink.disconnected(client, client_generation);
+    }
+}

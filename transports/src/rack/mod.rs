@@ -1,0 +1,177 @@
+//! The backends on a simulated rack: the very code of servers and clients, as actors in virtual time.
+//!
+//! A [`Rack`] is a [`Sim`] and the network over which connections are made on it. A server's threads are actors on the
+//! cores of its node; a client is an actor's own poll-mode connection, or an `async` program. Everything takes place in one
+//! thread, and the same seed gives the same run.
+//!
+//! # How connections begin and end
+//! As those of `rdma://` addresses do: the frames of [`handshake`](crate::handshake) travel apart from the simulated NICs,
+//! through a network that takes its time, and that knows of nodes that are dead and of ways that are cut. When a node is
+//! gone, its peers learn it from their queue pairs, or five seconds later.
+
+mod address;
+mod charge;
+mod dialling;
+mod network;
+mod program;
+mod server;
+mod ties;
+
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use farcall_core::error::{BindError, ConnectError};
+use farcall_core::server::{DrivenServer, ServerBuilder};
+use farcall_core::service::{PollClient, ServiceDescription};
+use farcall_core::time::Instant;
+use farcall_core::transport::DialOptions;
+use farcall_core::{Connection, ConnectionOptions};
+use farcall_verbs::sim::{NodeId, Sim, SimConfig};
+
+pub use address::RackAddress;
+pub use charge::CpuCosts;
+pub use dialling::{Dialled, Dialling};
+pub use program::{Host, Task};
+pub use server::turn_after;
+
+use network::Network;
+use program::Program;
+use server::{RackBinding, ServerActor};
+use ties::{Place, Ties};
+
+/// A simulated rack, with servers and clients on its nodes. It is a [`Sim`] besides: what that can do, this can.
+///
+/// Node 0 is the rack's own. Nothing is to happen to it: it notices whose peers are gone.
+pub struct Rack {
+    sim: Sim,
+    network: Arc<Network>,
+}
+
+impl Rack {
+    /// A rack without other nodes. The same seed, and the same use, give the same run, bit for bit.
+    pub fn new(seed: u64) -> Rack {
+        Rack::with_config(seed, SimConfig::default())
+    }
+
+    /// A rack of another kind.
+    pub fn with_config(seed: u64, config: SimConfig) -> Rack {
+        let mut sim = Sim::with_config(seed, config);
+        let own = sim.add_node();
+        let node = sim.node(own);
+        let network = Network::new(node.clone());
+        let ties = Arc::clone(&network.ties);
+        let keeper = sim.spawn(own, move |now_ns| ties::keep(&ties, &node, now_ns));
+        sim.wake_on_faults(keeper);
+        Ties::set_keeper(&network.ties, sim.waker(keeper));
+        Rack { sim, network }
+    }
+
+    /// What calls cost the cores, from the next server and the next connection on.
+    pub fn set_cpu_costs(&mut self, costs: CpuCosts) {
+        self.network.set_costs(costs);
+    }
+
+    fn place(&self, node: NodeId) -> Place {
+        Place::new(self.sim.node(node))
+    }
+
+    /// Listens at an address of this rack, such as `sim://1/kv`, and puts the server's threads onto cores of that node.
+    pub fn serve(
+        &mut self,
+        address: &str,
+        server: ServerBuilder,
+    ) -> Result<DrivenServer, BindError> {
+        let address: RackAddress =
+            address.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;
+        let Some(node) = self.network.any.neighbour(address.node()) else {
+            let what =
+                "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
+            return Err(BindError::Unsupported { address: address.to_string(), what: what.into() });
+        };
+        let binding =
+            RackBinding { network: &self.network, place: Place::new(node.clone()), address };
+        let (server, threads) = server.assemble(&binding)?;
+        for thread in threads {
+            self.sim.spawn(node.id(), ServerActor(thread));
+        }
+        Ok(server)
+    }
+
+    /// A connection to be made from that node: for an actor, which drives it.
+    pub fn dial(
+        &self,
+        from: NodeId,
+        address: &str,
+        service: &'static ServiceDescription,
+        options: &DialOptions,
+    ) -> Result<Dialling, ConnectError> {
+        Dialling::new(&self.network, self.place(from), address, service, options)
+    }
+
+    /// Makes a connection from that node, and lets happen what happens meanwhile. The client may be used from outside of
+    /// actors, between steps, or move into an actor of that node.
+    pub fn connect<C: PollClient>(
+        &mut self,
+        from: NodeId,
+        address: &str,
+        options: &ConnectionOptions,
+    ) -> Result<C, ConnectError> {
+        let mut dialling = self.dial(from, address, C::DESCRIPTION, &options.dial)?;
+        loop {
+            match dialling.turn(Instant::from_nanos(self.sim.now_ns())) {
+                Dialled::Done(transport) => {
+                    return Ok(C::from_connection(Connection::new(transport?, options)));
+                }
+                Dialled::NotYet(at) => self.sim.run_until(at.as_nanos()),
+            }
+        }
+    }
+
+    /// Puts a program onto a core of that node.
+    pub fn spawn_program<F>(
+        &mut self,
+        node: NodeId,
+        program: impl FnOnce(Host) -> F,
+    ) -> Task<F::Output>
+    where
+        F: Future + 'static,
+    {
+        let host = Host::new(self.place(node), Arc::clone(&self.network));
+        let (program, task) = Program::new(host.clone(), program(host));
+        self.sim.spawn(node, program);
+        task
+    }
+
+    /// Runs a program on that node to its end, and everything else meanwhile. `None`: its node was killed, or nothing
+    /// happens any more and it still waits.
+    pub fn run<F>(&mut self, node: NodeId, program: impl FnOnce(Host) -> F) -> Option<F::Output>
+    where
+        F: Future + 'static,
+    {
+        let task = self.spawn_program(node, program);
+        while task.is_running() && self.sim.step() {}
+        task.take()
+    }
+}
+
+impl Deref for Rack {
+    type Target = Sim;
+
+    fn deref(&self) -> &Sim {
+        &self.sim
+    }
+}
+
+impl DerefMut for Rack {
+    fn deref_mut(&mut self) -> &mut Sim {
+        &mut self.sim
+    }
+}
+
+impl fmt::Debug for Rack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rack").field("sim", &self.sim).finish_non_exhaustive()
+    }
+}
