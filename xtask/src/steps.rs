@@ -25,11 +25,17 @@ pub(crate) fn fmt() -> Result<()> {
 
 /// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
 /// carry it in every call of a device.
-const WITH_SIM: [&str; 2] = ["--features", "farcall/sim,farcall-verbs-conformance/sim"];
+const WITH_SIM: [&str; 2] =
+    ["--features", "farcall/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim"];
 
 /// What it adds something to.
-const SIMULATOR: [&str; 4] =
-    ["farcall", "farcall-transports", "farcall-verbs", "farcall-verbs-conformance"];
+const SIMULATOR: [&str; 5] = [
+    "farcall",
+    "farcall-transports",
+    "farcall-transports-conformance",
+    "farcall-verbs",
+    "farcall-verbs-conformance",
+];
 
 /// Once as most build it, and once with what each of the features `ibverbs` and `sim` adds.
 pub(crate) fn clippy() -> Result<()> {

@@ -18,11 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farcall_core::{BindError, IdlePolicy, RunningServer, Server, transport::BindOptions};
+use farcall_core::{
+    BindError, IdlePolicy, RunningServer, Server, ServerBuilder,
+    transport::{BindOptions, Dial},
+};
 use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
-    fixture::{Capabilities, Endpoint, Fixture, Served},
+    fixture::{Capabilities, Fixture, Served},
     hostile::{Ambush, BreakIn, Stream},
     inspect::Holdings,
     patience::{patience, patient},
@@ -99,7 +102,7 @@ impl Fixture for AddressFixture {
     fn fresh_address(&self, setup: &Setup) -> String {
         let template = self.template.to_string();
         let (_, options) = template.split_once('?').unwrap_or((&template, ""));
-        let mut address = match self.template.place() {
+        let address = match self.template.place() {
             Place::Shm { name } => {
                 let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
                 format!("shm://{name}-{}-{number}?{options}", std::process::id())
@@ -111,21 +114,10 @@ impl Fixture for AddressFixture {
                 format!("rdma://{host}:{}?{options}", ports::claim())
             }
         };
-        let options = [
-            ("window", setup.window.map(u64::from)),
-            ("slot", setup.slot.map(|slot| slot as u64)),
-            ("max_message", setup.max_message),
-            ("memory", setup.memory),
-        ];
-        for (key, value) in options {
-            if let Some(value) = value {
-                address.push_str(&format!("&{key}={value}"));
-            }
-        }
-        address
+        with_options(address, setup)
     }
 
-    fn parse(&self, address: &str) -> Result<Box<dyn Endpoint>, String> {
+    fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         match address.parse::<Address>() {
             Ok(address) => Ok(Box::new(address)),
             Err(error) => Err(error.to_string()),
@@ -238,6 +230,44 @@ fn socket(name: &str) -> Option<net::SocketAddr> {
     net::SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
 }
 
+/// A server to be of the suite's services.
+pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder {
+    let mut builder = Server::builder()
+        .service(SuiteServer::from(handlers.clone()))
+        .threads(setup.threads.unwrap_or(1));
+    if setup.other {
+        builder = builder.service(OtherServer::from(handlers.clone()));
+    }
+    builder = builder.bind_options({
+        let mut options = BindOptions::default();
+        options.handshake_timeout = patient(options.handshake_timeout);
+        options
+    });
+    if let Some(clients) = setup.max_clients {
+        builder = builder.max_clients(clients);
+    }
+    if setup.sleepy {
+        builder = builder.idle(IdlePolicy::PARK);
+    }
+    builder
+}
+
+/// The address with the options that a case asks for.
+pub(crate) fn with_options(mut address: String, setup: &Setup) -> String {
+    let options = [
+        ("window", setup.window.map(u64::from)),
+        ("slot", setup.slot.map(|slot| slot as u64)),
+        ("max_message", setup.max_message),
+        ("memory", setup.memory),
+    ];
+    for (key, value) in options {
+        if let Some(value) = value {
+            address.push_str(&format!("&{key}={value}"));
+        }
+    }
+    address
+}
+
 /// A server of this process.
 struct Local {
     handlers: Arc<Handlers>,
@@ -252,23 +282,7 @@ impl Local {
             Err(error) => return Err(BindError::InvalidAddress(Box::new(error))),
         };
         let handlers = Arc::new(Handlers::default());
-        let mut builder = Server::builder()
-            .service(SuiteServer::from(handlers.clone()))
-            .threads(setup.threads.unwrap_or(1));
-        if setup.other {
-            builder = builder.service(OtherServer::from(handlers.clone()));
-        }
-        builder = builder.bind_options({
-            let mut options = BindOptions::default();
-            options.handshake_timeout = patient(options.handshake_timeout);
-            options
-        });
-        if let Some(clients) = setup.max_clients {
-            builder = builder.max_clients(clients);
-        }
-        if setup.sleepy {
-            builder = builder.idle(IdlePolicy::PARK);
-        }
+        let builder = builder(&handlers, setup);
         let running = Some(builder.serve(&address)?);
         Ok(Local { handlers, running, ending: None })
     }

@@ -2,21 +2,14 @@
 
 use std::{process::Command, time::Duration};
 
-use farcall_core::{
-    BindError,
-    transport::{Binding, Dial},
-};
+use farcall_core::{BindError, transport::Dial};
 
 use crate::{
     hostile::{Ambush, BreakIn},
     inspect::Holdings,
+    runner::Case,
     setup::Setup,
 };
-
-/// Something that can be dialled and listened on.
-pub trait Endpoint: Dial + Binding {}
-
-impl<E: Dial + Binding> Endpoint for E {}
 
 /// What the place where the suite runs can do. A case that needs more is skipped, and says so.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +28,11 @@ pub struct Capabilities {
 
 /// One backend on one device, as the suite sees it.
 pub trait Fixture: Send + Sync {
+    /// A case begins, on this thread.
+    fn begin(&self, case: &Case) {
+        let _ = case;
+    }
+
     /// What the place can do.
     fn capabilities(&self) -> Capabilities;
 
@@ -42,7 +40,7 @@ pub trait Fixture: Send + Sync {
     fn fresh_address(&self, setup: &Setup) -> String;
 
     /// What an address means; or what is wrong with it.
-    fn parse(&self, address: &str) -> Result<Box<dyn Endpoint>, String>;
+    fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String>;
 
     /// A server of the suite's services at that address.
     fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError>;

@@ -26,6 +26,8 @@ mod patience;
 pub mod pattern;
 pub mod ports;
 pub mod process;
+#[cfg(feature = "sim")]
+pub mod rack;
 mod runner;
 pub mod service;
 pub mod setup;

@@ -109,10 +109,16 @@ pub fn run(fixture: &Arc<dyn Fixture>, case: &Case) -> Outcome {
     }
     let execute = {
         let fixture = Arc::clone(fixture);
-        let run = case.run;
-        move || match catch_unwind(AssertUnwindSafe(|| run(&World::new(&*fixture)))) {
-            Ok(()) => Outcome::Passed,
-            Err(panic) => Outcome::Failed(text(&*panic)),
+        let case = *case;
+        move || {
+            let run = || {
+                fixture.begin(&case);
+                (case.run)(&World::new(&*fixture));
+            };
+            match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(()) => Outcome::Passed,
+                Err(panic) => Outcome::Failed(text(&*panic)),
+            }
         }
     };
     if !can.threads {

@@ -17,7 +17,7 @@ use farcall_core::{
 };
 
 use crate::{
-    fixture::{Capabilities, Endpoint, Fixture, Served},
+    fixture::{Capabilities, Fixture, Served},
     hostile::{Ambush, BreakIn},
     inspect::Holdings,
     patience::patient,
@@ -95,7 +95,7 @@ impl World<'_> {
     }
 
     /// What an address means; or what is wrong with it.
-    pub fn parse(&self, address: &str) -> Result<Box<dyn Endpoint>, String> {
+    pub fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         self.fixture.parse(address)
     }
 
@@ -200,7 +200,7 @@ impl World<'_> {
         options.dial.timeout = patient(options.dial.timeout);
         options.deadline = patient(options.deadline);
         let endpoint: Arc<dyn Dial> = match self.parse(&server.address) {
-            Ok(endpoint) => Arc::from(endpoint as Box<dyn Dial>),
+            Ok(endpoint) => Arc::from(endpoint),
             Err(error) => panic!("{}: {error}", server.address),
         };
         let description = SuiteClient::DESCRIPTION;

@@ -26,7 +26,7 @@ use farcall_core::error::{BindError, ConnectError};
 use farcall_core::server::{DrivenServer, ServerBuilder};
 use farcall_core::service::{PollClient, ServiceDescription};
 use farcall_core::time::Instant;
-use farcall_core::transport::DialOptions;
+use farcall_core::transport::{ClientTransport, DialOptions};
 use farcall_core::{Connection, ConnectionOptions};
 use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 
@@ -110,23 +110,30 @@ impl Rack {
         Dialling::new(&self.network, self.place(from), address, service, options)
     }
 
-    /// Makes a connection from that node, and lets happen what happens meanwhile. The client may be used from outside of
-    /// actors, between steps, or move into an actor of that node.
+    /// Lets happen what happens until the connection is made. It may be used from outside of actors, between steps, or
+    /// move into an actor of its node.
+    pub fn finish(
+        &mut self,
+        mut dialling: Dialling,
+    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+        loop {
+            match dialling.turn(Instant::from_nanos(self.sim.now_ns())) {
+                Dialled::Done(transport) => return transport,
+                Dialled::NotYet(at) => self.sim.run_until(at.as_nanos()),
+            }
+        }
+    }
+
+    /// A client on that node, connected when this returns: see [`finish`](Rack::finish).
     pub fn connect<C: PollClient>(
         &mut self,
         from: NodeId,
         address: &str,
         options: &ConnectionOptions,
     ) -> Result<C, ConnectError> {
-        let mut dialling = self.dial(from, address, C::DESCRIPTION, &options.dial)?;
-        loop {
-            match dialling.turn(Instant::from_nanos(self.sim.now_ns())) {
-                Dialled::Done(transport) => {
-                    return Ok(C::from_connection(Connection::new(transport?, options)));
-                }
-                Dialled::NotYet(at) => self.sim.run_until(at.as_nanos()),
-            }
-        }
+        let dialling = self.dial(from, address, C::DESCRIPTION, &options.dial)?;
+        let transport = self.finish(dialling)?;
+        Ok(C::from_connection(Connection::new(transport, options)))
     }
 
     /// Puts a program onto a core of that node.

@@ -132,7 +132,13 @@ impl Sim {
 
     /// Lets the next event happen. `false`: nothing will happen by itself any more.
     pub fn step(&mut self) -> bool {
-        let halt = self.lock().run(u64::MAX, true);
+        self.step_within(u64::MAX)
+    }
+
+    /// Lets the next event happen, if it is due within so much time. `false`: none is, and the clock stands.
+    pub fn step_within(&mut self, ns: u64) -> bool {
+        let until_ns = self.now_ns().saturating_add(ns);
+        let halt = self.lock().run(until_ns, true);
         self.after(halt);
         halt != Halt::Quiet
     }

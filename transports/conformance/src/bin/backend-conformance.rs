@@ -11,12 +11,14 @@ use farcall_transports_conformance::{CASES, Fixture, process, run_all};
 const USAGE: &str = "\
 usage: backend-conformance list
        backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]...
+       backend-conformance run sim://NAME?OPTIONS [seed=N] [FILTER]...
        backend-conformance serve ADDRESS:PORT
 
 `run` plays every case whose name contains one of the FILTERs over addresses like TEMPLATE, such as
 shm://suite or rdma://10.0.0.1:0?device=rxe0, whose name or port it varies. Servers are threads of
 this process, or processes of their own, or processes of the machine where `serve` listens at
-ADDRESS:PORT. It exits with 0 only if every case passed or was skipped, which says why.
+ADDRESS:PORT. It exits with 0 only if every case passed or was skipped, which says why. At sim://
+everything is on the nodes of a simulated rack, in virtual time, and a seed gives the same run again.
 
 `serve` starts a server for whoever can reach it: only in a network that you trust.
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
             CASES.iter().for_each(|case| println!("{}", case.name));
             ExitCode::SUCCESS
         }
+        ["run", template, rest @ ..] if template.starts_with("sim://") => on_rack(template, rest),
         ["run", template] => run(template, "threads", &[]),
         ["run", template, servers, filters @ ..] => run(template, servers, filters),
         ["serve", address] => serve(address),
@@ -62,15 +65,41 @@ fn run(template: &str, servers: &str, filters: &[&str]) -> ExitCode {
         Ok(program) => program,
         Err(error) => return failed(&format!("cannot find this program: {error}")),
     };
+    let place = format!("{template}, servers in {servers}");
+    play(&place, Arc::new(fixture.peer(program)), filters)
+}
+
+fn play(place: &str, fixture: Arc<dyn Fixture>, filters: &[&str]) -> ExitCode {
     for filter in filters {
         if !CASES.iter().any(|case| case.name.contains(filter)) {
             return failed(&format!("no case's name contains {filter:?}; see `list`"));
         }
     }
-    let fixture: Arc<dyn Fixture> = Arc::new(fixture.peer(program));
     let tally = run_all(&fixture, filters, std::io::stdout());
-    println!("{template}, servers in {servers}: {tally}");
+    println!("{place}: {tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(feature = "sim")]
+fn on_rack(template: &str, words: &[&str]) -> ExitCode {
+    use farcall_transports_conformance::rack::RackFixture;
+
+    let (seed, filters) = match words {
+        [first, filters @ ..] if first.starts_with("seed=") => {
+            (first.trim_start_matches("seed="), filters)
+        }
+        filters => ("1", filters),
+    };
+    let Ok(seed) = seed.parse() else { return failed(&format!("seed={seed}: expected a number")) };
+    match RackFixture::new(template, seed) {
+        Ok(fixture) => play(&format!("{template}, seed {seed}"), Arc::new(fixture), filters),
+        Err(error) => failed(&format!("{template}: {error}")),
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+fn on_rack(template: &str, _: &[&str]) -> ExitCode {
+    failed(&format!("{template}: this program was built without its feature `sim`"))
 }
 
 fn serve(address: &str) -> ExitCode {
