@@ -377,3 +377,26 @@ fn a_server_that_cannot_be_reached_is_told_in_time() {
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
     assert_eq!(after, 2 * SECOND);
 }
+
+/// The answer of a former life is never heard, whenever in the handshake the server's node has died.
+#[test]
+fn nobody_is_connected_to_a_server_that_has_died_while_it_answered() {
+    let mut refused = 0;
+    for at_ns in (0..150_000).step_by(5_000) {
+        let (mut rack, client, (node, _server)) = rack(1);
+        rack.schedule(at_ns, Fault::KillNode(node));
+        rack.schedule(at_ns + 1_000_000, Fault::RestartNode(node));
+        let options = ConnectionOptions::default();
+        match rack.connect::<SlowPollClient>(client, "sim://1/slow", &options) {
+            Err(ConnectError::NoServer { .. }) => refused += 1,
+            Err(other) => panic!("killed after {at_ns} ns: {other}"),
+            Ok(mut slow) => {
+                // It was connected before, and notices.
+                rack.run_for(10_000_000_000);
+                slow.poll();
+                assert!(slow.connection().is_closed(), "killed after {at_ns} ns");
+            }
+        }
+    }
+    assert!((10..30).contains(&refused), "{refused} were refused");
+}

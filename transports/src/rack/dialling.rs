@@ -172,6 +172,10 @@ impl Dialling {
             Step::Answered { client, answer, accepted, .. } if !self.comes_back() => {
                 Ok(Step::Answered { client, answer, accepted, at: after(now, RETRY_NS) })
             }
+            Step::Answered { accepted: Some(ref admitted), .. } if !admitted.at.runs() => {
+                // Whoever has answered is gone, and what runs there now knows nothing of it.
+                Err(self.attempt().no_server(self.nobody_listens()).into())
+            }
             Step::Answered { client, answer, accepted, .. } => {
                 Err(Ended(self.finish(client, &answer, accepted, now)))
             }

@@ -115,7 +115,7 @@ fn lock(ties: &Mutex<Ties>) -> MutexGuard<'_, Ties> {
 }
 
 impl Ties {
-    /// Ties two ends together: client's, then server's.
+    /// Ties two ends together: client's, then server's. Either may have gone while the other got ready.
     pub(super) fn tie(
         ties: &Arc<Mutex<Ties>>,
         places: [Place; 2],
@@ -130,7 +130,13 @@ impl Ties {
             End { place: client, on_break: Some(tell_client) },
             End { place: server, on_break: Some(tell_server) },
         ];
-        all.ties.insert(number, Tie { ends, gone_at_ns: None });
+        let mut tie = Tie { ends, gone_at_ns: None };
+        if let Some(patience_ns) = tie.patience_ns() {
+            let now_ns = tie.end(Side::Client).place.node.now_ns();
+            tie.gone_at_ns = Some(now_ns.saturating_add(patience_ns));
+            all.keeper.iter().for_each(Waker::wake_by_ref);
+        }
+        all.ties.insert(number, tie);
         [Side::Client, Side::Server].map(|side| TieEnd { ties: Arc::clone(ties), number, side })
     }
 
