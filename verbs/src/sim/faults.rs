@@ -34,6 +34,9 @@ pub enum Fault {
         /// Its number.
         qp: QpNumber,
     },
+    /// One of the node's queue pairs that are connected, whichever chance will have, goes into error. It draws no
+    /// number where there is none.
+    BreakSomeQueuePair(NodeId),
     /// Nothing comes through any more from one node to another; the way back is another one.
     Cut {
         /// Whose messages are lost.
@@ -117,6 +120,7 @@ impl World {
             Fault::BreakQueuePair { node, qp } => {
                 self.break_pair(QpId { node: node.0, number: qp.0 });
             }
+            Fault::BreakSomeQueuePair(node) => self.break_some_pair(node.0),
             Fault::Cut { from, to } => {
                 self.cut.insert((from.0, to.0));
             }
@@ -153,6 +157,18 @@ impl World {
         state.cores = fresh.cores;
         state.paused_until_ns = 0;
         state.regions.forget_all();
+    }
+
+    fn break_some_pair(&mut self, node: u16) {
+        let mut numbers = self.node(node).pairs.numbers();
+        numbers.retain(|number| {
+            let pair = self.pair(QpId { node, number: *number });
+            pair.is_some_and(|pair| pair.peer.is_some() && pair.hears())
+        });
+        if !numbers.is_empty() {
+            let number = numbers[self.dice.below(numbers.len() as u64) as usize];
+            self.break_pair(QpId { node, number });
+        }
     }
 
     fn restart(&mut self, node: u16) {

@@ -208,6 +208,30 @@ fn a_broken_queue_pair_flushes_here_and_falls_silent_there() {
 }
 
 #[test]
+fn some_connected_queue_pair_breaks_if_there_is_one() {
+    let mut broken = [0, 0];
+    for seed in 0..20 {
+        let (mut sim, a, first) = two(seed, SimConfig::default(), QpType::Rc);
+        let bare = sim.add_node();
+        sim.inject(Fault::BreakSomeQueuePair(bare));
+        let (mut other, second) =
+            (End::new(&sim, a.node, QpType::Rc), End::new(&sim, first.node, QpType::Rc));
+        sim.inject(Fault::BreakSomeQueuePair(first.node));
+        assert_eq!(first.qp.state(), QpState::Error, "the only one that is connected");
+        let (mut first, mut second) = (End::new(&sim, a.node, QpType::Rc), second);
+        join(&mut other, &mut second);
+        let mut third = End::new(&sim, second.node, QpType::Rc);
+        join(&mut first, &mut third);
+        sim.inject(Fault::BreakSomeQueuePair(second.node));
+        let states = [second.qp.state(), third.qp.state()];
+        let which = states.iter().position(|state| *state == QpState::Error).unwrap();
+        assert_eq!(states[1 - which], QpState::ReadyToSend);
+        broken[which] += 1;
+    }
+    assert!(broken[0] > 2 && broken[1] > 2, "{broken:?}");
+}
+
+#[test]
 fn a_paused_node_takes_no_turns_while_its_nic_serves() {
     let (mut sim, mut a, b) = two(8, SimConfig::default(), QpType::Rc);
     let turns = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
