@@ -27,6 +27,8 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "verbs/conformance/src/lib.rs",
     "examples/kv/src/lib.rs",
     "examples/kv/src/main.rs",
+    "swarm/src/lib.rs",
+    "swarm/src/main.rs",
     "benches/src/lib.rs",
     "benches/src/main.rs",
     "xtask/src/main.rs",

@@ -42,6 +42,12 @@ enum Task {
     },
     /// The rings of the shared-memory device under every interleaving that loom finds
     Loom,
+    /// farcall under random faults on a simulated rack: a sweep of seeds, or one with `--seed S --trace FILE`
+    Sim {
+        /// Passed on to `farcall-swarm`; try `--help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Licenses, bans and sources of all dependencies, offline
     Deny,
     /// The key-value demo, small, in release
@@ -78,6 +84,7 @@ fn main() -> ExitCode {
         Task::Layers => runner.step("layers", layers::check),
         Task::Unit { arguments } => runner.step("unit", || steps::unit(&arguments)),
         Task::Loom => runner.step("loom", steps::loom),
+        Task::Sim { arguments } => runner.step("sim", || steps::sim(&arguments)),
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),

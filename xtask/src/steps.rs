@@ -15,6 +15,7 @@ pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("unit", || unit(&[]))?;
     runner.step("doc", doc)?;
     runner.step("loom", loom)?;
+    runner.step("sim", || sim(&[]))?;
     runner.step("demo", demo)?;
     runner.step("rdma", || rdma::rdma(""))
 }
@@ -25,12 +26,15 @@ pub(crate) fn fmt() -> Result<()> {
 
 /// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
 /// carry it in every call of a device.
-const WITH_SIM: [&str; 2] =
-    ["--features", "farcall/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim"];
+const WITH_SIM: [&str; 2] = [
+    "--features",
+    "farcall/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
+];
 
 /// What it adds something to.
-const SIMULATOR: [&str; 5] = [
+const SIMULATOR: [&str; 6] = [
     "farcall",
+    "farcall-swarm",
     "farcall-transports",
     "farcall-transports-conformance",
     "farcall-verbs",
@@ -80,6 +84,28 @@ pub(crate) fn loom() -> Result<()> {
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
     )
+}
+
+/// Seeds of the swarm in a usual check: a minute or less.
+const SEEDS: &str = "600";
+
+/// Not optimized: assertions are on, and a seed takes some 40 ms.
+pub(crate) fn sim(arguments: &[String]) -> Result<()> {
+    let mut swarm = cargo();
+    swarm.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "farcall-swarm",
+        "--features",
+        "sim",
+        "--",
+    ]);
+    if arguments.is_empty() {
+        swarm.args(["--seeds", SEEDS]);
+    }
+    run::run(swarm.args(arguments))
 }
 
 pub(crate) fn deny() -> Result<()> {

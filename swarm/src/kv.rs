@@ -1,0 +1,163 @@
+//! The run of one seed: a durable key-value store, its clients, and what goes wrong.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use farcall_core::BindError;
+use farcall_core::server::{DrivenServer, Server};
+use farcall_kv::service::KvServer;
+use farcall_transports::rack::Rack;
+use farcall_verbs::sim::NodeId;
+
+use crate::client::{Client, SETTLING_NS, Terms};
+use crate::dice::Dice;
+use crate::log::Acknowledge;
+use crate::mutation::Mutation;
+use crate::outcome::{Outcome, text};
+use crate::plan::{Plan, Severity, Step, weather};
+use crate::records::Records;
+use crate::service::{DurableKv, Executions};
+
+const MS: u64 = 1_000_000;
+
+/// The whole life of every client is shorter.
+const LONGEST_NS: u64 = 60_000 * MS;
+
+/// So long after the last client has left, the server knows of none; those that were killed it has noticed before.
+const FAREWELL_NS: u64 = 100 * MS;
+
+/// A run before it begins.
+struct Run {
+    rack: Rack,
+    server: NodeId,
+    address: String,
+    threads: usize,
+    acknowledge: Acknowledge,
+    executions: Executions,
+    running: Option<DrivenServer>,
+}
+
+impl Run {
+    /// Starts the server on its node, with what the node has left of the store.
+    fn start(&mut self) -> Result<(), String> {
+        let node = self.rack.node(self.server);
+        let kv = DurableKv::recover(&node, self.acknowledge, &self.executions)
+            .map_err(|error| format!("the store cannot be recovered: {error}"))?;
+        let builder = Server::builder().service(KvServer::new(kv)).threads(self.threads);
+        let running = self.rack.serve(&self.address, builder);
+        self.running = Some(running.map_err(|error: BindError| format!("no server: {error}"))?);
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Fault(fault) => self.rack.inject(fault.clone()),
+            Step::StartServer => {
+                let node = self.rack.node(self.server);
+                if !node.is_alive() {
+                    node.restart();
+                    self.start()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a seed, with a bug planted or not. `read` may ask for the rack's trace.
+pub fn run(seed: u64, mutation: Option<Mutation>, read: impl FnOnce(&mut Rack)) -> Outcome {
+    let mut rack = Rack::with_config(seed, weather(seed));
+    read(&mut rack);
+    let mut dice = Dice::new(seed, 3);
+    let server = rack.add_node();
+    let clients: Vec<_> = (0..dice.between(2, 5)).map(|_| rack.add_node()).collect();
+    let severity = if dice.once_in(5) { Severity::Masked } else { Severity::Any };
+    let plan = Plan::draw(seed, severity, server, &clients);
+    let window = dice.pick(&[2, 8, 32]);
+    let mut run = Run {
+        rack,
+        server,
+        address: format!("sim://{}/kv?window={window}", server.number()),
+        threads: dice.between(1, 2) as usize,
+        acknowledge: match mutation {
+            Some(Mutation::EarlyAcknowledgement) => Acknowledge::WhenStored,
+            _ => Acknowledge::WhenDurable,
+        },
+        executions: Executions::default(),
+        running: None,
+    };
+    let records = Rc::new(RefCell::new(Records::default()));
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let terms = Terms {
+            address: run.address.clone(),
+            window,
+            calm_ns: plan.calm_ns,
+            pauses_ns: 0,
+            severity,
+            mutation,
+        };
+        play(&mut run, &plan, &clients, &terms, &records, &mut dice)
+    }));
+    let wrong = match played {
+        Ok(Ok(())) => records.borrow().check(&run.executions),
+        Ok(Err(wrong)) => Some(records.borrow().check(&run.executions).unwrap_or(wrong)),
+        Err(panic) => Some(format!("a panic: {}", text(&*panic))),
+    };
+    let counts = records.borrow().counts();
+    let rack = &mut run.rack;
+    // What cannot be written is told of by whoever asked for it.
+    let written = rack.flush_trace().err();
+    Outcome {
+        seed,
+        wrong,
+        plan: plan.to_string(),
+        hash: rack.trace_hash(),
+        now_ns: rack.now_ns(),
+        counts,
+        trace: rack.trace(),
+        not_written: written.map(|error| error.to_string()),
+    }
+}
+
+fn play(
+    run: &mut Run,
+    plan: &Plan,
+    clients: &[NodeId],
+    terms: &Terms,
+    records: &Rc<RefCell<Records>>,
+    dice: &mut Dice,
+) -> Result<(), String> {
+    run.start()?;
+    let mut programs = Vec::new();
+    for client in clients {
+        let terms = Terms { pauses_ns: plan.pauses_ns(*client), ..terms.clone() };
+        let (dice, records) = (Dice::new(dice.word(), 4), Rc::clone(records));
+        let life = |host| Client::new(host, terms, dice, records).live();
+        programs.push(run.rack.spawn_program(*client, life));
+    }
+    for (at_ns, step) in &plan.steps {
+        run.rack.run_until(*at_ns);
+        run.step(step)?;
+        if records.borrow().is_wrong() {
+            return Ok(());
+        }
+    }
+    let limit_ns = plan.calm_ns + LONGEST_NS;
+    while programs.iter().any(|program| program.is_running()) {
+        if records.borrow().is_wrong() {
+            return Ok(());
+        }
+        if run.rack.now_ns() > limit_ns {
+            return Err("a client never ends".to_owned());
+        }
+        let until_ns = run.rack.now_ns() + 100 * MS;
+        run.rack.run_until(until_ns);
+    }
+    let settled_ns = run.rack.now_ns().max(plan.calm_ns + SETTLING_NS);
+    run.rack.run_until(settled_ns + FAREWELL_NS);
+    match run.running.as_ref().map_or(0, DrivenServer::connections) {
+        0 => Ok(()),
+        left => Err(format!("all clients have gone, and the server knows of {left}")),
+    }
+}

@@ -1,0 +1,125 @@
+//! The swarm from a command line: a sweep of seeds, or one seed with its trace.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use clap::Parser;
+use farcall_swarm::sweep::{Sweep, sweep};
+use farcall_swarm::{Mutation, Outcome, run_seed};
+
+/// One line and more; that nobody reads them is no error.
+macro_rules! say {
+    ($($what:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($what)*);
+    }};
+}
+
+/// Lines of the trace that are shown of a seed that fails.
+const LAST_LINES: usize = 40;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask sim",
+    about = "farcall under random faults on a simulated rack, a seed at a time"
+)]
+struct Options {
+    /// How many seeds
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Seeds at a time; by default one for each core
+    #[arg(long)]
+    threads: Option<NonZero<usize>>,
+    /// Only this seed, with what was done to it
+    #[arg(long, conflicts_with_all = ["seeds", "first", "threads"])]
+    seed: Option<u64>,
+    /// Writes everything that happens with that seed to a file
+    #[arg(long, requires = "seed", value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Plants a bug, to see that it is found: early-acknowledgement, blind-retry, lost-wake-up, early-reuse
+    #[arg(long)]
+    mutation: Option<Mutation>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = match options.seed {
+        Some(seed) => replay(seed, &options),
+        None => sweep_all(&options),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo xtask sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether nothing is wrong with any seed.
+fn sweep_all(options: &Options) -> Result<bool, String> {
+    let cores = || available_parallelism().map_or(1, NonZero::get);
+    let threads = options.threads.map_or_else(cores, NonZero::get);
+    let begin = Instant::now();
+    let Sweep { seeds, counts, wrong } =
+        sweep(options.first, options.seeds, threads, options.mutation);
+    let seconds = begin.elapsed().as_secs_f64();
+    say!(
+        "{seeds} seeds in {seconds:.1} s, {:.0} per second: {} calls answered, {} in the dark, {} not run",
+        seeds as f64 / seconds,
+        counts.answered,
+        counts.unknown,
+        counts.never_ran
+    );
+    let Some(Outcome { seed, hash, .. }) = wrong else {
+        say!("nothing is wrong");
+        return Ok(true);
+    };
+    // Once more, for the end of its trace.
+    let again = run_seed(seed, options.mutation, |rack| rack.record_trace(LAST_LINES));
+    say!("{again}");
+    same(hash, again.hash)?;
+    let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
+    say!("all of it: cargo xtask sim --seed {seed}{planted} --trace FILE");
+    Ok(false)
+}
+
+/// Whether nothing is wrong with that seed.
+fn replay(seed: u64, options: &Options) -> Result<bool, String> {
+    let first = run_seed(seed, options.mutation, |_| {});
+    let Some(path) = &options.trace else {
+        say!("{first}");
+        return Ok(first.wrong.is_none());
+    };
+    let unwritable = |error: &dyn std::fmt::Display| {
+        format!("cannot write the trace to {}: {error}; name another file", path.display())
+    };
+    let file = File::create(path).map_err(|error| unwritable(&error))?;
+    let again = run_seed(seed, options.mutation, |rack| rack.write_trace(BufWriter::new(file)));
+    if let Some(error) = &again.not_written {
+        return Err(unwritable(error));
+    }
+    say!("{again}");
+    say!("all that happened: {}", path.display());
+    same(first.hash, again.hash)?;
+    Ok(again.wrong.is_none())
+}
+
+/// Two runs of a seed are one, bit for bit.
+fn same(first: u64, again: u64) -> Result<(), String> {
+    match first == again {
+        true => Ok(()),
+        false => {
+            Err(format!("two runs of this seed differ: hashes {first:#018x} and {again:#018x}"))
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What goes wrong in a run, and when: drawn from the seed before it begins.
+
+use std::fmt;
+use std::time::Duration;
+
+use farcall_verbs::sim::{Durability, Fault, FaultRates, Landing, NodeId, SimConfig};
+
+use crate::dice::Dice;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// The most incidents of a run.
+const MAX_INCIDENTS: u64 = 6;
+
+/// Incidents come within this, counted from the beginning.
+const LONGEST_STORM_NS: u64 = 300 * MS;
+
+/// How hard a run may be hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// Nothing that reliable connections do not make up for: none of them may break.
+    Masked,
+    /// Anything: connections break, and nodes die.
+    Any,
+}
+
+/// The kind of rack that a seed has: how its NICs and caches behave, and how often messages are lost or late.
+pub(crate) fn weather(seed: u64) -> SimConfig {
+    let dice = &mut Dice::new(seed, 1);
+    let mut config = SimConfig::default().landing(dice.pick(&[
+        Landing::AtOnce,
+        Landing::LeftToRight,
+        Landing::AnyOrder,
+    ]));
+    if dice.once_in(3) {
+        config = config.delivered_late(Duration::from_nanos(dice.magnitude(100, 20 * US)));
+    }
+    let durability = Durability::default()
+        .ddio(dice.once_in(2))
+        .eadr(dice.once_in(4))
+        .dirty_lines(dice.magnitude(4, 1 << 12) as usize);
+    config.durability(durability).faults(rates(dice))
+}
+
+fn rates(dice: &mut Dice) -> FaultRates {
+    // Each of them is switched off in some seeds, so that the others are seen alone.
+    let mut chance = |most_ppm: u64| match dice.once_in(2) {
+        true => 0.0,
+        false => dice.magnitude(10, most_ppm) as f64 / 1e6,
+    };
+    let (loss, delay) = (chance(20_000), chance(100_000));
+    FaultRates::default()
+        .reliable_loss(loss)
+        .connected_delay(delay)
+        .delay(Duration::from_nanos(dice.magnitude(US, 200 * US)))
+}
+
+/// Something that happens at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// A fault.
+    Fault(Fault),
+    /// The server's node starts again, and its server on it.
+    StartServer,
+}
+
+/// What goes wrong in one run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// The steps in the order of their times, in nanoseconds from the beginning.
+    pub(crate) steps: Vec<(u64, Step)>,
+    /// From then on nothing goes wrong any more.
+    pub(crate) calm_ns: u64,
+}
+
+impl Plan {
+    /// What a seed does to a server and its clients.
+    pub(crate) fn draw(seed: u64, severity: Severity, server: NodeId, clients: &[NodeId]) -> Plan {
+        let mut draft = Draft { dice: Dice::new(seed, 2), server, clients, steps: Vec::new() };
+        let storm_ns = draft.dice.magnitude(200 * US, LONGEST_STORM_NS);
+        for _ in 0..draft.dice.below(MAX_INCIDENTS + 1) {
+            let at_ns = draft.dice.below(storm_ns);
+            match severity {
+                Severity::Masked => draft.masked(at_ns),
+                Severity::Any => draft.any(at_ns),
+            }
+        }
+        let mut steps = draft.steps;
+        steps.sort_by_key(|(at_ns, _)| *at_ns);
+        let last_ns = steps.last().map_or(0, |(at_ns, _)| *at_ns);
+        let calm_ns = last_ns.max(storm_ns) + 1;
+        steps.push((calm_ns, Step::Fault(Fault::Rates(FaultRates::default()))));
+        Plan { steps, calm_ns }
+    }
+
+    /// For how long a node is paused, in all.
+    pub(crate) fn pauses_ns(&self, of: NodeId) -> u64 {
+        let pauses = self.steps.iter().map(|(_, step)| match step {
+            Step::Fault(Fault::PauseNode { node, for_ns }) if *node == of => *for_ns,
+            _ => 0,
+        });
+        pauses.sum()
+    }
+}
+
+struct Draft<'a> {
+    dice: Dice,
+    server: NodeId,
+    clients: &'a [NodeId],
+    steps: Vec<(u64, Step)>,
+}
+
+impl Draft<'_> {
+    fn fault(&mut self, at_ns: u64, fault: Fault) {
+        self.steps.push((at_ns, Step::Fault(fault)));
+    }
+
+    fn some_node(&mut self) -> NodeId {
+        match self.dice.once_in(2) {
+            true => self.server,
+            false => self.dice.pick(self.clients),
+        }
+    }
+
+    fn pause(&mut self, at_ns: u64) {
+        let (node, for_ns) = (self.some_node(), self.dice.magnitude(US, 20 * MS));
+        self.fault(at_ns, Fault::PauseNode { node, for_ns });
+    }
+
+    /// The way between the server and a client carries nothing, either way or both, for at most so long.
+    fn cut(&mut self, at_ns: u64, most_ns: u64) {
+        let client = self.dice.pick(self.clients);
+        let heal_ns = at_ns + self.dice.magnitude(10 * US, most_ns);
+        let ways = [(self.server, client), (client, self.server)];
+        let which = self.dice.below(3) as usize;
+        for (number, (from, to)) in ways.into_iter().enumerate() {
+            if which == number || which == 2 {
+                self.fault(at_ns, Fault::Cut { from, to });
+                self.fault(heal_ns, Fault::Heal { from, to });
+            }
+        }
+    }
+
+    fn masked(&mut self, at_ns: u64) {
+        match self.dice.below(2) {
+            0 => self.pause(at_ns),
+            // A tenth of the time after which a silent peer counts as gone.
+            _ => self.cut(at_ns, 100 * MS),
+        }
+    }
+
+    fn any(&mut self, at_ns: u64) {
+        match self.dice.below(8) {
+            0 => self.pause(at_ns),
+            1 => self.cut(at_ns, 100 * MS),
+            2 => self.cut(at_ns, 3_000 * MS),
+            3 => {
+                let node = self.some_node();
+                self.fault(at_ns, Fault::BreakSomeQueuePair(node));
+            }
+            4 => {
+                let client = self.dice.pick(self.clients);
+                self.fault(at_ns, Fault::KillNode(client));
+            }
+            // The server goes most often: what it must not lose is what matters.
+            number => {
+                let server = self.server;
+                let fault = match number {
+                    5 => Fault::KillNode(server),
+                    _ => Fault::PowerLoss(server),
+                };
+                self.fault(at_ns, fault);
+                let start_ns = at_ns + self.dice.magnitude(10 * US, 100 * MS);
+                self.steps.push((start_ns, Step::StartServer));
+            }
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at_ns, step) in &self.steps {
+            match step {
+                Step::Fault(fault) => writeln!(f, "  {at_ns:>12} ns  {fault:?}")?,
+                Step::StartServer => writeln!(f, "  {at_ns:>12} ns  the server starts again")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! The swarm finds a planted bug of each kind, and nothing where none is planted.
+
+use farcall_swarm::sweep::{Sweep, sweep};
+use farcall_swarm::{Mutation, run_seed};
+
+/// Within so many seeds every planted bug is found.
+const SEEDS: u64 = 200;
+
+#[track_caller]
+fn is_found(mutation: Mutation, by: &[&str]) {
+    let Sweep { wrong, .. } = sweep(1, SEEDS, 2, Some(mutation));
+    let Some(wrong) = wrong else { panic!("{mutation} was not found in {SEEDS} seeds") };
+    let what = wrong.wrong.clone().unwrap_or_default();
+    assert!(by.iter().any(|sign| what.contains(sign)), "{mutation}: another bug? {wrong}");
+    let again = run_seed(wrong.seed, Some(mutation), |_| {});
+    assert_eq!((again.hash, again.wrong), (wrong.hash, wrong.wrong), "seed {}", wrong.seed);
+    let without = run_seed(wrong.seed, None, |_| {});
+    assert_eq!(without.wrong, None, "seed {} without the planted bug: {without}", wrong.seed);
+}
+
+#[test]
+fn an_acknowledgement_before_durability_is_found() {
+    is_found(Mutation::EarlyAcknowledgement, &["is no register"]);
+}
+
+#[test]
+fn a_duplicate_execution_after_a_retry_is_found() {
+    is_found(Mutation::BlindRetry, &["times"]);
+}
+
+#[test]
+fn a_lost_wake_up_is_found() {
+    is_found(Mutation::LostWakeUp, &["the call's deadline passed", "has not ended in time"]);
+}
+
+#[test]
+fn a_slot_that_is_reused_too_early_is_found() {
+    let signs = ["malformed message", "is no register", "that nobody has put", "deadline passed"];
+    is_found(Mutation::EarlyReuse, &signs);
+}
+
+#[test]
+fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
+    for seed in 1..6 {
+        let (first, again) =
+            (run_seed(seed, None, |_| {}), run_seed(seed, None, |rack| rack.record_trace(100)));
+        assert_eq!((first.hash, first.now_ns), (again.hash, again.now_ns), "seed {seed}");
+        assert_eq!(first.counts, again.counts, "seed {seed}");
+        assert!(again.trace.len() == 100 && first.trace.is_empty());
+    }
+    let hashes = [6, 7].map(|seed| run_seed(seed, None, |_| {}).hash);
+    assert_ne!(hashes[0], hashes[1]);
+}
