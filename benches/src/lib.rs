@@ -8,6 +8,8 @@ pub mod cores;
 pub mod echo;
 pub mod latency;
 pub mod limit;
+#[cfg(feature = "sim")]
+pub mod rack_calls;
 pub mod report;
 
 /// How long the calls, and then the limit, have the cores before the other has them.

@@ -28,11 +28,11 @@ pub(crate) fn fmt() -> Result<()> {
 /// carry it in every call of a device.
 const WITH_SIM: [&str; 2] = [
     "--features",
-    "farcall/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
+    "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
 ];
 
 /// What it adds something to.
-const SIMULATOR: [&str; 6] = [
+const SIMULATOR: [&str; 7] = [
     "farcall",
     "farcall-swarm",
     "farcall-transports",

@@ -1,0 +1,249 @@
+//! Calls on a simulated rack: how many a server answers, by the number of its clients.
+//!
+//! Each client is a thread of its own on one of some machines, with a connection of its own: it sends a batch of calls
+//! under one doorbell, waits for all answers, and sends the next (ScaleRPC, EuroSys 2019, section 4.2).
+
+use std::cell::RefCell;
+use std::fs;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail, ensure};
+use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
+use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
+use farcall::time::Instant;
+use farcall::{
+    Connection, ConnectionOptions, DialOptions, PendingCall, PollClient, RpcError, Server,
+};
+use hdrhistogram::Histogram;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Clients, each with a connection.
+    pub clients: usize,
+    /// Machines that they are on.
+    pub client_nodes: usize,
+    /// Threads of the server.
+    pub server_threads: usize,
+    /// Bytes of each request, and of its answer; at most [`MAX_BYTES`].
+    pub size: usize,
+    /// Calls that a client sends together.
+    pub batch: usize,
+    /// Options of the address, such as `backend=write_imm&slot=4096`.
+    pub options: String,
+    /// What the rack is made of.
+    pub config: SimConfig,
+    /// What calls cost beside posting and polling.
+    pub cpu: CpuCosts,
+    /// How long the calls run before they are counted, once all are connected, and how long they are counted.
+    pub warm_up_ns: u64,
+    /// How long they are counted.
+    pub measured_ns: u64,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// The largest request.
+pub const MAX_BYTES: usize = 4096;
+
+impl Default for Point {
+    /// As in ScaleRPC's figure 8, with one client.
+    fn default() -> Point {
+        Point {
+            clients: 1,
+            client_nodes: 11,
+            server_threads: 10,
+            size: 32,
+            batch: 1,
+            options: "backend=write_imm".into(),
+            config: SimConfig::default().cores(24),
+            cpu: CpuCosts::default(),
+            warm_up_ns: 200_000,
+            measured_ns: 1_000_000,
+            seed: 1,
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Calls that ended while they were counted.
+    pub calls: u64,
+    /// As many a second.
+    pub calls_per_second: f64,
+    /// From sending a call to having its answer.
+    pub latency: Histogram<u64>,
+    /// Memory of this process at the end.
+    pub resident_bytes: u64,
+    /// Equal for equal runs.
+    pub trace_hash: u64,
+}
+
+#[farcall::service]
+trait Echo {
+    /// Gives back the bytes.
+    fn echo(&self, bytes: &[u8]) -> Vec<u8>;
+}
+
+struct Same;
+
+impl Echo for Same {
+    fn echo(&self, bytes: &[u8]) -> Vec<u8> {
+        bytes.to_vec()
+    }
+}
+
+/// What all clients have in common.
+struct Tally {
+    connected: usize,
+    counted_from_ns: u64,
+    calls: u64,
+    latency: Histogram<u64>,
+    failure: Option<String>,
+}
+
+/// One client.
+struct Client {
+    dialling: Option<Dialling>,
+    echo: Option<EchoPollClient>,
+    pending: Vec<PendingCall<Result<Vec<u8>, RpcError>>>,
+    sent_ns: u64,
+    message: Rc<[u8]>,
+    batch: usize,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Client {
+    /// `None`: it goes on.
+    fn advance(&mut self, now: Instant) -> Result<Turn> {
+        if let Some(dialling) = &mut self.dialling {
+            let transport = match dialling.turn(now) {
+                Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
+                Dialled::Done(transport) => transport?,
+            };
+            let connection = Connection::new(transport, &ConnectionOptions::default());
+            self.echo = Some(EchoPollClient::from_connection(connection));
+            self.dialling = None;
+            self.tally.borrow_mut().connected += 1;
+        }
+        let Some(echo) = &mut self.echo else { bail!("not connected") };
+        let mut progress = echo.connection().turn(now);
+        let mut ended = Ok(());
+        self.pending.retain_mut(|pending| match echo.take(pending) {
+            None => true,
+            Some(answer) => {
+                match answer {
+                    Ok(bytes) if bytes.len() == self.message.len() => {}
+                    Ok(_) => ended = Err("an answer of another length".to_owned()),
+                    Err(error) => ended = Err(error.to_string()),
+                }
+                let mut tally = self.tally.borrow_mut();
+                if now.as_nanos() >= tally.counted_from_ns {
+                    tally.calls += 1;
+                    tally.latency.saturating_record(now.as_nanos() - self.sent_ns);
+                }
+                false
+            }
+        });
+        ended.map_err(anyhow::Error::msg)?;
+        if self.pending.is_empty() {
+            for _ in 0..self.batch {
+                self.pending.push(echo.start_echo(&self.message)?);
+            }
+            self.sent_ns = now.as_nanos();
+            progress = echo.connection().turn(now);
+        }
+        Ok(turn_after(progress))
+    }
+}
+
+impl Actor for Client {
+    fn turn(&mut self, now_ns: u64) -> Turn {
+        match self.advance(Instant::from_nanos(now_ns)) {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.tally.borrow_mut().failure.get_or_insert(format!("{error:#}"));
+                Turn::then(Next::Never)
+            }
+        }
+    }
+}
+
+/// The longest that connecting may take, by the rack's clock.
+const CONNECT_BOUND_NS: u64 = 5_000_000_000;
+
+/// Measures one point.
+pub fn measure(point: &Point) -> Result<Measured> {
+    ensure!(point.size <= MAX_BYTES, "requests of {} bytes; at most {MAX_BYTES}", point.size);
+    ensure!(point.batch > 0 && point.client_nodes > 0, "clients that send something, somewhere");
+    let mut rack = Rack::with_config(point.seed, point.config.clone());
+    rack.set_cpu_costs(point.cpu);
+    let server = rack.add_node();
+    let address = format!("sim://{server}/echo?window={}&{}", point.batch, point.options);
+    let builder = Server::builder()
+        .service(EchoServer::new(Same))
+        .threads(point.server_threads)
+        .max_clients(point.clients);
+    let serving = rack.serve(&address, builder)?;
+    let nodes: Vec<_> = (0..point.client_nodes).map(|_| rack.add_node()).collect();
+    let tally = Rc::new(RefCell::new(Tally {
+        connected: 0,
+        counted_from_ns: u64::MAX,
+        calls: 0,
+        latency: Histogram::new_with_bounds(1, CONNECT_BOUND_NS, 3)?,
+        failure: None,
+    }));
+    let message: Rc<[u8]> = vec![0x5a; point.size].into();
+    for number in 0..point.clients {
+        let node = nodes[number % nodes.len()];
+        let description = <EchoPollClient as PollClient>::DESCRIPTION;
+        let dialling = rack.dial(node, &address, description, &DialOptions::default())?;
+        let client = Client {
+            dialling: Some(dialling),
+            echo: None,
+            pending: Vec::with_capacity(point.batch),
+            sent_ns: 0,
+            message: Rc::clone(&message),
+            batch: point.batch,
+            tally: Rc::clone(&tally),
+        };
+        rack.spawn(node, client);
+    }
+    while tally.borrow().connected < point.clients && rack.now_ns() < CONNECT_BOUND_NS {
+        rack.run_for(100_000);
+        check(&tally)?;
+    }
+    let connected = tally.borrow().connected;
+    ensure!(connected == point.clients, "only {connected} of {} are connected", point.clients);
+    rack.run_for(point.warm_up_ns);
+    tally.borrow_mut().counted_from_ns = rack.now_ns();
+    rack.run_for(point.measured_ns);
+    check(&tally)?;
+    let tally = tally.borrow();
+    ensure!(serving.connections() <= point.clients, "more connections than clients");
+    Ok(Measured {
+        calls: tally.calls,
+        calls_per_second: tally.calls as f64 * 1e9 / point.measured_ns as f64,
+        latency: tally.latency.clone(),
+        resident_bytes: resident_bytes()?,
+        trace_hash: rack.trace_hash(),
+    })
+}
+
+fn check(tally: &RefCell<Tally>) -> Result<()> {
+    match &tally.borrow().failure {
+        Some(failure) => bail!("a client failed: {failure}"),
+        None => Ok(()),
+    }
+}
+
+/// Memory that this process has now.
+fn resident_bytes() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .context("/proc/self/status does not say VmRSS")?;
+    Ok(kib << 10)
+}
