@@ -34,6 +34,7 @@ const WITH_SIM: [&str; 2] = [
 /// What it adds something to.
 const SIMULATOR: [&str; 7] = [
     "farcall",
+    "farcall-bench",
     "farcall-swarm",
     "farcall-transports",
     "farcall-transports-conformance",
