@@ -1,0 +1,313 @@
+//! What the suite does with processes and threads, done with the nodes of a simulated rack: they are killed, paused and cut
+//! off at any moment of small and large calls, from many seeds.
+
+use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
+
+use farcall_core::{ChannelOptions, DrivenServer, RpcError, Server};
+use farcall_transports::rack::{Host, Rack};
+use farcall_transports_conformance::{
+    dice::Dice,
+    pattern,
+    service::{Handlers, SuiteClient, SuiteServer},
+};
+use farcall_verbs::sim::{Fault, Landing, NodeId, SimConfig};
+
+const SEEDS: std::ops::Range<u64> = 1..4;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const NO_PAUSE: Duration = Duration::ZERO;
+
+/// A server of the suite's service, on a node of its own.
+struct Place {
+    rack: Rack,
+    dice: Dice,
+    server: NodeId,
+    address: String,
+    handlers: Arc<Handlers>,
+    running: DrivenServer,
+}
+
+fn place(seed: u64, options: &str) -> Place {
+    // Every other rack lands what it is sent in pieces, in any order, and late.
+    let config = match seed % 2 {
+        0 => SimConfig::default(),
+        _ => {
+            SimConfig::default().landing(Landing::AnyOrder).delivered_late(Duration::from_micros(2))
+        }
+    };
+    let mut rack = Rack::with_config(seed, config);
+    let server = rack.add_node();
+    let address = format!("sim://{server}/suite?{options}");
+    let handlers = Arc::new(Handlers::default());
+    let running = serve(&mut rack, &address, &handlers);
+    Place { rack, dice: Dice::new(seed), server, address, handlers, running }
+}
+
+fn serve(rack: &mut Rack, address: &str, handlers: &Arc<Handlers>) -> DrivenServer {
+    let suite = SuiteServer::from(handlers.clone());
+    rack.serve(address, Server::builder().service(suite).threads(2)).expect("serve")
+}
+
+async fn connect(host: &Host, address: &str) -> SuiteClient {
+    let options = ChannelOptions::default().deadline(60 * SECOND);
+    host.connect_with(address, &options).await.expect("connect")
+}
+
+/// Echoes of many sizes, with a pause after each, until one fails; how many have not.
+async fn stream(
+    host: Host,
+    address: String,
+    (longest, pause): (usize, Duration),
+    echoed: Rc<Cell<u64>>,
+) -> RpcError {
+    let suite = connect(&host, &address).await;
+    for seed in echoed.get().. {
+        let len = (seed as usize * 7919) % longest;
+        match suite.echo(&pattern::make(seed, len)).await {
+            Ok(bytes) => pattern::assert_is(seed, len, &bytes),
+            Err(error) => return error,
+        }
+        echoed.set(seed + 1);
+        host.sleep(pause).await;
+    }
+    unreachable!("a number that high")
+}
+
+impl Place {
+    /// A new node with programs that stream.
+    fn streaming(
+        &mut self,
+        programs: usize,
+        longest: usize,
+        pause: Duration,
+    ) -> (NodeId, Vec<Stream>) {
+        let node = self.rack.add_node();
+        let streams = (0..programs).map(|_| {
+            let echoed = Rc::new(Cell::new(0));
+            let (address, counter) = (self.address.clone(), echoed.clone());
+            let task = self
+                .rack
+                .spawn_program(node, |host| stream(host, address, (longest, pause), counter));
+            Stream { task, echoed }
+        });
+        (node, streams.collect())
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        self.rack.run_for(time.as_nanos() as u64);
+    }
+
+    /// Some time, up to so long.
+    fn run_some(&mut self, longest: Duration) {
+        let ns = self.dice.below(longest.as_nanos() as u64);
+        self.rack.run_for(ns);
+    }
+
+    /// One echo of a program of its own, and how long it took once connected.
+    fn echo(&mut self, node: NodeId, len: usize) -> Duration {
+        let address = self.address.clone();
+        let took = self.rack.run(node, async move |host| {
+            let suite = connect(&host, &address).await;
+            let begin = host.now();
+            let echoed = suite.echo(&pattern::make(5, len)).await.expect("echo");
+            pattern::assert_is(5, len, &echoed);
+            host.now() - begin
+        });
+        took.expect("its node runs")
+    }
+}
+
+struct Stream {
+    task: farcall_transports::rack::Task<RpcError>,
+    echoed: Rc<Cell<u64>>,
+}
+
+#[test]
+fn a_killed_server_ends_its_calls_and_comes_back() {
+    for seed in SEEDS {
+        let mut place = place(seed, "window=8");
+        for round in 0..3 {
+            let (node, streams) = place.streaming(3, 600_000, NO_PAUSE);
+            let address = place.address.clone();
+            let held = place.rack.spawn_program(node, async move |host| {
+                connect(&host, &address).await.hold(1, 0).await
+            });
+            place.run_for(MILLISECOND / 2);
+            place.run_some(4 * MILLISECOND);
+            place.rack.inject(Fault::KillNode(place.server));
+            assert!(place.running.is_down());
+            // A system that is dead says nothing: whoever sends notices by the lack of answers, the others by a tether.
+            place.run_for(6 * SECOND);
+            for Stream { task, echoed } in streams {
+                let error = task.take().expect("it has noticed");
+                let gone = matches!(error, RpcError::PeerGone { .. });
+                assert!(
+                    gone,
+                    "seed {seed}, round {round}, after {} echoes: {error:?}",
+                    echoed.get()
+                );
+            }
+            assert_eq!(held.take(), Some(Err(RpcError::PeerGone { may_have_run: true })));
+            place.rack.inject(Fault::RestartNode(place.server));
+            place.running = serve(&mut place.rack, &place.address, &place.handlers);
+            place.echo(node, 300_000);
+        }
+    }
+}
+
+#[test]
+fn killed_clients_leave_nothing_and_the_others_see_nothing() {
+    const LEN: usize = 1_000_000;
+    for seed in SEEDS {
+        // Memory for some messages at a time: leases of the dead would use it up.
+        let mut place = place(seed, "window=4&max_message=1m&memory=24m");
+        let (_, lives) = place.streaming(2, 100_000, 20 * MILLISECOND);
+        for round in 0..5 {
+            let (node, _) = place.streaming(3, 50_000 << round, NO_PAUSE);
+            place.run_for(MILLISECOND / 2);
+            place.run_some(2 * MILLISECOND);
+            place.rack.inject(Fault::KillNode(node));
+            let before: Vec<_> = lives.iter().map(|life| life.echoed.get()).collect();
+            place.run_for(100 * MILLISECOND);
+            for (life, before) in lives.iter().zip(before) {
+                assert!(life.task.is_running(), "seed {seed}: {:?}", life.task.take());
+                assert!(
+                    life.echoed.get() > before + 2,
+                    "seed {seed}, round {round}: it is stalled"
+                );
+            }
+        }
+        place.run_for(6 * SECOND);
+        // All of their memory is there again.
+        let node = place.rack.add_node();
+        for _ in 0..8 {
+            assert!(place.echo(node, LEN) < SECOND);
+        }
+        place.run_for(MILLISECOND);
+        assert_eq!(place.running.connections(), lives.len(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_paused_client_stalls_nobody_and_goes_on() {
+    for seed in SEEDS {
+        let mut place = place(seed, "window=4&max_message=1m&memory=24m");
+        let (_, lives) = place.streaming(1, 100_000, MILLISECOND / 10);
+        let (paused, streams) = place.streaming(2, 500_000, NO_PAUSE);
+        for round in 0..5 {
+            place.run_some(MILLISECOND);
+            place.rack.node(paused).pause(5_000_000);
+            let before = lives[0].echoed.get();
+            place.run_for(4 * MILLISECOND);
+            assert!(lives[0].echoed.get() > before + 10, "seed {seed}, round {round}");
+            place.run_for(2 * MILLISECOND);
+        }
+        for Stream { task, echoed } in streams {
+            assert!(task.is_running() && echoed.get() > 10, "seed {seed}: {}", echoed.get());
+        }
+    }
+}
+
+#[test]
+fn a_paused_server_makes_calls_late_only() {
+    for seed in SEEDS {
+        let mut place = place(seed, "window=8");
+        let (client, streams) = place.streaming(1, 50_000, MILLISECOND);
+        for id in 0..10 {
+            place.run_some(MILLISECOND);
+            place.rack.node(place.server).pause(30_000_000);
+            let address = place.address.clone();
+            let (late, executed) = place
+                .rack
+                .run(client, async move |host| {
+                    let suite = connect(&host, &address).await;
+                    let late = suite.tally(id).deadline(10 * MILLISECOND).await;
+                    host.sleep(40 * MILLISECOND).await;
+                    (late, suite.tallied(id).await.expect("tallied"))
+                })
+                .expect("its node runs");
+            assert!(matches!(late, Err(RpcError::DeadlineExceeded { .. })), "{late:?}");
+            assert!(executed <= 1, "seed {seed}: a late call ran {executed} times");
+        }
+        assert!(streams[0].task.is_running(), "{:?}", streams[0].task.take());
+    }
+}
+
+#[test]
+fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
+    for seed in SEEDS {
+        let mut place = place(seed, "window=8");
+        let (client, streams) = place.streaming(3, 30_000, 5 * MILLISECOND);
+        for round in 0..4 {
+            place.run_some(2 * MILLISECOND);
+            let (from, to) = match round % 2 {
+                0 => (client, place.server),
+                _ => (place.server, client),
+            };
+            place.rack.inject(Fault::Cut { from, to });
+            place.run_some(100 * MILLISECOND);
+            place.rack.inject(Fault::Heal { from, to });
+            let before: Vec<_> = streams.iter().map(|stream| stream.echoed.get()).collect();
+            place.run_for(SECOND);
+            for (Stream { task, echoed }, before) in streams.iter().zip(before) {
+                assert!(task.is_running(), "seed {seed}: {:?}", task.take());
+                assert!(echoed.get() > before, "seed {seed}, round {round}: it does not go on");
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_of_a_node_share_a_client() {
+    for seed in SEEDS {
+        let mut place = place(seed, "window=4");
+        let node = place.rack.add_node();
+        let address = place.address.clone();
+        // The one that has connected carries the calls of all: it stays.
+        let shared: Rc<Cell<Option<SuiteClient>>> = Rc::default();
+        let given = shared.clone();
+        let carrier = place.rack.spawn_program(node, async move |host| {
+            given.set(Some(connect(&host, &address).await));
+            host.sleep(SECOND).await;
+        });
+        place.run_for(MILLISECOND);
+        let suite = shared.take().expect("connected");
+        let tasks: Vec<_> = (0..20_u64)
+            .map(|task| {
+                let suite = suite.clone();
+                place.rack.spawn_program(node, async move |_| {
+                    for call in 0..20 {
+                        let (seed, len) = (task * 100 + call, (call * 997) as usize);
+                        let echoed = suite.echo(&pattern::make(seed, len)).await.expect("echo");
+                        pattern::assert_is(seed, len, &echoed);
+                    }
+                })
+            })
+            .collect();
+        place.run_for(100 * MILLISECOND);
+        assert!(tasks.iter().all(|task| task.take().is_some()), "seed {seed}");
+        assert!(carrier.is_running());
+    }
+}
+
+#[test]
+fn the_same_deaths_give_the_same_run() {
+    let run = |seed| {
+        let mut place = place(seed, "window=4");
+        let (node, streams) = place.streaming(3, 200_000, NO_PAUSE);
+        place.run_for(2 * MILLISECOND);
+        place.rack.inject(Fault::KillNode(node));
+        let (_, others) = place.streaming(2, 200_000, NO_PAUSE);
+        place.run_for(2 * MILLISECOND);
+        place.rack.inject(Fault::KillNode(place.server));
+        place.run_for(6 * SECOND);
+        let echoed: Vec<_> =
+            streams.iter().chain(&others).map(|stream| stream.echoed.get()).collect();
+        (place.rack.trace_hash(), echoed)
+    };
+    for seed in [1, 2] {
+        assert_eq!(run(seed), run(seed));
+    }
+    assert_ne!(run(1).0, run(2).0);
+}
