@@ -18,6 +18,7 @@ use crate::outcome::{Outcome, text};
 use crate::plan::{Plan, Severity, Step, weather};
 use crate::records::Records;
 use crate::service::{DurableKv, Executions};
+use crate::trace::Trace;
 
 const MS: u64 = 1_000_000;
 
@@ -65,10 +66,10 @@ impl Run {
     }
 }
 
-/// What becomes of a seed, with a bug planted or not. `read` may ask for the rack's trace.
-pub fn run(seed: u64, mutation: Option<Mutation>, read: impl FnOnce(&mut Rack)) -> Outcome {
+/// What becomes of a seed, with a bug planted or not.
+pub(crate) fn run(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
     let mut rack = Rack::with_config(seed, weather(seed));
-    read(&mut rack);
+    trace.begin(&mut rack);
     let mut dice = Dice::new(seed, 3);
     let server = rack.add_node();
     let clients: Vec<_> = (0..dice.between(2, 5)).map(|_| rack.add_node()).collect();
@@ -105,18 +106,16 @@ pub fn run(seed: u64, mutation: Option<Mutation>, read: impl FnOnce(&mut Rack)) 
         Err(panic) => Some(format!("a panic: {}", text(&*panic))),
     };
     let counts = records.borrow().counts();
-    let rack = &mut run.rack;
-    // What cannot be written is told of by whoever asked for it.
-    let written = rack.flush_trace().err();
+    let rack = &run.rack;
     Outcome {
         seed,
+        what: "the key-value store".to_owned(),
         wrong,
         plan: plan.to_string(),
         hash: rack.trace_hash(),
         now_ns: rack.now_ns(),
         counts,
         trace: rack.trace(),
-        not_written: written.map(|error| error.to_string()),
     }
 }
 

@@ -14,6 +14,9 @@
 //! them as well, and when the clients have gone the server holds nothing of theirs (safety, then liveness, as
 //! TigerBeetle's simulator has them). The same seed is the same run: a failing one is [run](run_seed) again with a trace.
 //!
+//! Beside that, each seed plays a case of the backends' own conformance suite. Its cases expect that all goes well in
+//! the end, so on their rack goes wrong only what a reliable connection makes up for.
+//!
 //! That the swarm can find anything is seen by [`Mutation`]s, which plant a bug.
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]
@@ -28,11 +31,15 @@ mod plan;
 mod records;
 mod register;
 mod service;
-pub mod sweep;
+mod suite;
+mod sweep;
+
+mod trace;
 mod transport;
 mod value;
 
-pub use kv::run as run_seed;
 pub use mutation::Mutation;
-pub use outcome::Outcome;
+pub use outcome::{Outcome, quiet_panics};
 pub use records::Counts;
+pub use sweep::{Sweep, run_seed, sweep};
+pub use trace::{Trace, TraceFile};

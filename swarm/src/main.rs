@@ -1,8 +1,7 @@
 //! The swarm from a command line: a sweep of seeds, or one seed with its trace.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,8 +9,7 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use clap::Parser;
-use farcall_swarm::sweep::{Sweep, sweep};
-use farcall_swarm::{Mutation, Outcome, run_seed};
+use farcall_swarm::{Mutation, Outcome, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep};
 
 /// One line and more; that nobody reads them is no error.
 macro_rules! say {
@@ -51,6 +49,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    quiet_panics();
     let done = match options.seed {
         Some(seed) => replay(seed, &options),
         None => sweep_all(&options),
@@ -80,14 +79,16 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
         counts.unknown,
         counts.never_ran
     );
-    let Some(Outcome { seed, hash, .. }) = wrong else {
+    let Some(Outcome { seed, hash, what, .. }) = wrong else {
         say!("nothing is wrong");
         return Ok(true);
     };
     // Once more, for the end of its trace.
-    let again = run_seed(seed, options.mutation, |rack| rack.record_trace(LAST_LINES));
-    say!("{again}");
-    same(hash, again.hash)?;
+    let again = run_seed(seed, options.mutation, &Trace::Last(LAST_LINES));
+    for outcome in again.iter().filter(|outcome| outcome.what == what) {
+        say!("{outcome}");
+        same(hash, outcome.hash)?;
+    }
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
     say!("all of it: cargo xtask sim --seed {seed}{planted} --trace FILE");
     Ok(false)
@@ -95,23 +96,23 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
 
 /// Whether nothing is wrong with that seed.
 fn replay(seed: u64, options: &Options) -> Result<bool, String> {
-    let first = run_seed(seed, options.mutation, |_| {});
-    let Some(path) = &options.trace else {
-        say!("{first}");
-        return Ok(first.wrong.is_none());
-    };
-    let unwritable = |error: &dyn std::fmt::Display| {
-        format!("cannot write the trace to {}: {error}; name another file", path.display())
-    };
-    let file = File::create(path).map_err(|error| unwritable(&error))?;
-    let again = run_seed(seed, options.mutation, |rack| rack.write_trace(BufWriter::new(file)));
-    if let Some(error) = &again.not_written {
-        return Err(unwritable(error));
+    let first = run_seed(seed, options.mutation, &Trace::Off);
+    if let Some(path) = &options.trace {
+        let unwritable = |error: io::Error| {
+            format!("cannot write the trace to {}: {error}; name another file", path.display())
+        };
+        let file = TraceFile::create(path).map_err(unwritable)?;
+        let again = run_seed(seed, options.mutation, &Trace::To(file.clone()));
+        file.finish().map_err(unwritable)?;
+        for (first, again) in first.iter().zip(&again) {
+            same(first.hash, again.hash)?;
+        }
     }
-    say!("{again}");
-    say!("all that happened: {}", path.display());
-    same(first.hash, again.hash)?;
-    Ok(again.wrong.is_none())
+    first.iter().for_each(|outcome| say!("{outcome}"));
+    if let Some(path) = &options.trace {
+        say!("all that happened: {}", path.display());
+    }
+    Ok(first.iter().all(|outcome| outcome.wrong.is_none()))
 }
 
 /// Two runs of a seed are one, bit for bit.

@@ -1,20 +1,29 @@
-//! Many seeds, one after the other on each of several threads.
+//! One seed, and many.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::{Counts, Mutation, Outcome, run_seed};
+use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
+
+/// Runs a seed: the key-value store with everything that can go wrong, and a case of the backends' suite with what
+/// connections make up for. With a planted bug, the store alone.
+pub fn run_seed(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Vec<Outcome> {
+    let store = kv::run(seed, mutation, trace);
+    match mutation {
+        Some(_) => vec![store],
+        None => vec![store, suite::run(seed, trace)],
+    }
+}
 
 /// What a sweep has come to.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
     /// Seeds that were run.
     pub seeds: u64,
-    /// How all their calls have ended.
+    /// How all calls of the key-value stores' clients have ended.
     pub counts: Counts,
-    /// The wrong one with the smallest seed, if one was found.
+    /// What was found wrong with the smallest seed for which something was.
     pub wrong: Option<Outcome>,
 }
 
@@ -28,14 +37,16 @@ pub fn sweep(first: u64, seeds: u64, threads: usize, mutation: Option<Mutation>)
             if number >= seeds {
                 break;
             }
-            let outcome = run_seed(first.wrapping_add(number), mutation, |_| {});
-            found.fetch_or(outcome.wrong.is_some(), Ordering::Relaxed);
+            let outcomes = run_seed(first.wrapping_add(number), mutation, &Trace::Off);
             let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
             all.seeds += 1;
-            all.counts.add(outcome.counts);
-            let is_first = all.wrong.as_ref().is_none_or(|other| outcome.seed < other.seed);
-            if outcome.wrong.is_some() && is_first {
-                all.wrong = Some(outcome);
+            for outcome in outcomes {
+                all.counts.add(outcome.counts);
+                let is_first = all.wrong.as_ref().is_none_or(|other| outcome.seed < other.seed);
+                if outcome.wrong.is_some() && is_first {
+                    found.store(true, Ordering::Relaxed);
+                    all.wrong = Some(outcome);
+                }
             }
         }
     };

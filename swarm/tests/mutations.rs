@@ -1,10 +1,14 @@
 //! The swarm finds a planted bug of each kind, and nothing where none is planted.
 
-use farcall_swarm::sweep::{Sweep, sweep};
-use farcall_swarm::{Mutation, run_seed};
+use farcall_swarm::{Mutation, Outcome, Sweep, Trace, run_seed, sweep};
 
 /// Within so many seeds every planted bug is found.
 const SEEDS: u64 = 200;
+
+/// What a seed does to the key-value store.
+fn store(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
+    run_seed(seed, mutation, trace).swap_remove(0)
+}
 
 #[track_caller]
 fn is_found(mutation: Mutation, by: &[&str]) {
@@ -12,9 +16,9 @@ fn is_found(mutation: Mutation, by: &[&str]) {
     let Some(wrong) = wrong else { panic!("{mutation} was not found in {SEEDS} seeds") };
     let what = wrong.wrong.clone().unwrap_or_default();
     assert!(by.iter().any(|sign| what.contains(sign)), "{mutation}: another bug? {wrong}");
-    let again = run_seed(wrong.seed, Some(mutation), |_| {});
+    let again = store(wrong.seed, Some(mutation), &Trace::Off);
     assert_eq!((again.hash, again.wrong), (wrong.hash, wrong.wrong), "seed {}", wrong.seed);
-    let without = run_seed(wrong.seed, None, |_| {});
+    let without = store(wrong.seed, None, &Trace::Off);
     assert_eq!(without.wrong, None, "seed {} without the planted bug: {without}", wrong.seed);
 }
 
@@ -43,11 +47,14 @@ fn a_slot_that_is_reused_too_early_is_found() {
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     for seed in 1..6 {
         let (first, again) =
-            (run_seed(seed, None, |_| {}), run_seed(seed, None, |rack| rack.record_trace(100)));
-        assert_eq!((first.hash, first.now_ns), (again.hash, again.now_ns), "seed {seed}");
-        assert_eq!(first.counts, again.counts, "seed {seed}");
-        assert!(again.trace.len() == 100 && first.trace.is_empty());
+            (run_seed(seed, None, &Trace::Off), run_seed(seed, None, &Trace::Last(100)));
+        for (first, again) in first.iter().zip(&again) {
+            assert_eq!(first.wrong, None, "{first}");
+            assert_eq!((first.hash, first.now_ns), (again.hash, again.now_ns), "seed {seed}");
+            assert_eq!(first.counts, again.counts, "seed {seed}");
+            assert!(!again.trace.is_empty() && first.trace.is_empty());
+        }
     }
-    let hashes = [6, 7].map(|seed| run_seed(seed, None, |_| {}).hash);
+    let hashes = [6, 7].map(|seed| store(seed, None, &Trace::Off).hash);
     assert_ne!(hashes[0], hashes[1]);
 }

@@ -88,9 +88,9 @@ pub(crate) fn loom() -> Result<()> {
 }
 
 /// Seeds of the swarm in a usual check: a minute or less.
-const SEEDS: &str = "600";
+const SEEDS: &str = "400";
 
-/// Not optimized: assertions are on, and a seed takes some 40 ms.
+/// Not optimized: assertions are on, and a seed takes some 100 ms.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
     let mut swarm = cargo();
     swarm.args([

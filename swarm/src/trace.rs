@@ -1,0 +1,74 @@
+//! Who reads what happens on a rack.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farcall_verbs::sim::Sim;
+
+/// What is kept of a rack's trace.
+#[derive(Clone, Debug, Default)]
+pub enum Trace {
+    /// Nothing.
+    #[default]
+    Off,
+    /// So many lines from its end.
+    Last(usize),
+    /// All of it.
+    To(TraceFile),
+}
+
+/// A file for traces. Clones are the same file.
+#[derive(Clone, Debug)]
+pub struct TraceFile(Arc<Mutex<Open>>);
+
+#[derive(Debug)]
+struct Open {
+    file: BufWriter<File>,
+    /// The first of its errors: the rack goes on without the file.
+    failed: Option<io::Error>,
+}
+
+impl Trace {
+    pub(crate) fn begin(&self, sim: &mut Sim) {
+        match self {
+            Trace::Off => {}
+            Trace::Last(lines) => sim.record_trace(*lines),
+            Trace::To(file) => sim.write_trace(file.clone()),
+        }
+    }
+}
+
+impl TraceFile {
+    /// An empty file.
+    pub fn create(path: &Path) -> io::Result<TraceFile> {
+        let file = BufWriter::new(File::create(path)?);
+        Ok(TraceFile(Arc::new(Mutex::new(Open { file, failed: None }))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that all is written; an error if something was not.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut open = self.lock();
+        open.failed.take().map_or_else(|| open.file.flush(), Err)
+    }
+}
+
+impl Write for TraceFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut open = self.lock();
+        let written = open.file.write(bytes);
+        if let Err(error) = &written {
+            open.failed.get_or_insert(io::Error::from(error.kind()));
+        }
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.lock().file.flush()
+    }
+}
