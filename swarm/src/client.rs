@@ -147,6 +147,7 @@ impl Client {
 
     fn wrong(&self, what: &str) {
         let (node, now_ns) = (self.host.node().id(), self.now_ns());
+        self.host.node().note(|| format!("something is wrong: {what}"));
         self.records.borrow_mut().wrong(|| format!("{now_ns} ns, client {node:?}: {what}"));
     }
 
@@ -250,6 +251,7 @@ impl Client {
         };
         match started {
             Ok(pending) => {
+                self.host.node().note(|| format!("call {number} begins: {question:?}"));
                 let ends_by_ns = now_ns + timeout_ns + SLACK_NS + self.terms.pauses_ns;
                 self.calls.push(Call { number, pending, ends_by_ns });
                 self.left = self.left.saturating_sub(1);
@@ -335,6 +337,7 @@ impl Client {
                 End::Unknown
             }
         };
+        self.host.node().note(|| format!("call {number} ends: {end:?}"));
         self.records.borrow_mut().end(number, end);
     }
 
@@ -345,6 +348,7 @@ impl Client {
         }
         let at = self.dice.below(self.calls.len() as u64) as usize;
         let Call { number, pending, .. } = self.calls.swap_remove(at);
+        self.host.node().note(|| format!("call {number} is given up"));
         let Some(kv) = &mut self.kv else { return };
         match pending {
             Pending::Get(pending) => kv.connection().cancel(pending),

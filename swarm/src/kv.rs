@@ -22,6 +22,9 @@ use crate::trace::Trace;
 
 const MS: u64 = 1_000_000;
 
+/// A run ends so soon after something wrong was seen, so that the end of its trace shows it.
+const LOOK_EVERY_NS: u64 = MS;
+
 /// The whole life of every client is shorter.
 const LONGEST_NS: u64 = 60_000 * MS;
 
@@ -135,23 +138,26 @@ fn play(
         let life = |host| Client::new(host, terms, dice, records).live();
         programs.push(run.rack.spawn_program(*client, life));
     }
+    let is_wrong = || records.borrow().is_wrong();
     for (at_ns, step) in &plan.steps {
-        run.rack.run_until(*at_ns);
-        run.step(step)?;
-        if records.borrow().is_wrong() {
+        while run.rack.now_ns() < *at_ns && !is_wrong() {
+            let look_ns = run.rack.now_ns() + LOOK_EVERY_NS;
+            run.rack.run_until(look_ns.min(*at_ns));
+        }
+        if is_wrong() {
             return Ok(());
         }
+        run.step(step)?;
     }
     let limit_ns = plan.calm_ns + LONGEST_NS;
-    while programs.iter().any(|program| program.is_running()) {
-        if records.borrow().is_wrong() {
-            return Ok(());
-        }
+    while programs.iter().any(|program| program.is_running()) && !is_wrong() {
         if run.rack.now_ns() > limit_ns {
             return Err("a client never ends".to_owned());
         }
-        let until_ns = run.rack.now_ns() + 100 * MS;
-        run.rack.run_until(until_ns);
+        run.rack.run_for(LOOK_EVERY_NS);
+    }
+    if is_wrong() {
+        return Ok(());
     }
     let settled_ns = run.rack.now_ns().max(plan.calm_ns + SETTLING_NS);
     run.rack.run_until(settled_ns + FAREWELL_NS);

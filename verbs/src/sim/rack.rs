@@ -311,6 +311,16 @@ impl Node {
         Some(actor::waker(&self.world, actor))
     }
 
+    /// Writes a line of a program's own into the rack's readable trace, if anybody reads that.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        let reads = lock(&self.world).trace.is_read();
+        if reads {
+            // Not under the lock: it may ask the node.
+            let what = what();
+            lock(&self.world).note_node(self.id.0, || what);
+        }
+    }
+
     /// Stops its system, now. See [`Fault::KillNode`].
     pub fn kill(&self) {
         lock(&self.world).inject(Fault::KillNode(self.id));

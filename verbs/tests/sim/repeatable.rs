@@ -101,6 +101,7 @@ fn run_read(seed: u64, read: impl FnOnce(&mut Sim)) -> (u64, Vec<String>) {
             Busy { ways, there: regions[number ^ 1], into, dice: number as u64, end, datagrams };
         sim.spawn(nodes[number], busy);
     }
+    sim.node(nodes[2]).note(|| "is about to be busy".to_owned());
     sim.schedule(200_000, Fault::Cut { from: nodes[0], to: nodes[1] });
     sim.schedule(300_000, Fault::Heal { from: nodes[0], to: nodes[1] });
     sim.schedule(400_000, Fault::PauseNode { node: nodes[2], for_ns: 50_000 });
@@ -158,6 +159,7 @@ fn a_trace_tells_of_everything_and_changes_nothing() {
     let times = lines.iter().map(|line| line.split_whitespace().next().unwrap().parse::<u64>());
     assert!(times.map(Result::unwrap).is_sorted(), "a line goes back in time");
     for what in [
+        "node 2: is about to be busy",
         "rings for",
         "leaves with",
         "delivers message",
