@@ -11,6 +11,8 @@ pub mod limit;
 #[cfg(feature = "sim")]
 pub mod rack_calls;
 pub mod report;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 /// How long the calls, and then the limit, have the cores before the other has them.
 pub const SLICE: Duration = Duration::from_millis(20);

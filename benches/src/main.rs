@@ -22,6 +22,9 @@ enum Bench {
     Echo(EchoOptions),
     /// The machine's own limit: a cache line bounced between two cores, and memcpy
     Limit(LimitOptions),
+    /// Published figures, on the simulated rack
+    #[cfg(feature = "sim")]
+    Sim(SimOptions),
     /// The server of `echo --processes`
     #[command(hide = true)]
     Serve {
@@ -68,6 +71,17 @@ struct LimitOptions {
     run: RunOptions,
 }
 
+#[cfg(feature = "sim")]
+#[derive(Args)]
+struct SimOptions {
+    /// Figures, or `all`
+    #[arg(required_unless_present = "list")]
+    figures: Vec<String>,
+    /// Tells which figures there are
+    #[arg(long)]
+    list: bool,
+}
+
 #[derive(Args)]
 struct RunOptions {
     /// Seconds in all
@@ -85,6 +99,8 @@ fn main() -> ExitCode {
     let outcome = match Options::parse().bench {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
+        #[cfg(feature = "sim")]
+        Bench::Sim(options) => run_sim(&options),
         Bench::Serve { address, core } => echo::serve(&address, core),
     };
     match outcome {
@@ -113,6 +129,29 @@ fn run_echo(options: EchoOptions) -> Result<()> {
 fn run_limit(options: &LimitOptions) -> Result<()> {
     let report = limit::run(options.size, options.run.seconds, options.run.cores)?;
     print(&report, &report.table(), options.run.json)
+}
+
+#[cfg(feature = "sim")]
+fn run_sim(options: &SimOptions) -> Result<()> {
+    let all = farcall_bench::sim::figures();
+    if options.list {
+        all.iter()
+            .for_each(|figure| println!("{:16} {}; {}", figure.name, figure.title, figure.source));
+        return Ok(());
+    }
+    for wanted in &options.figures {
+        if wanted != "all" && all.iter().all(|figure| figure.name != wanted) {
+            anyhow::bail!(
+                "no figure is called {wanted}; `farcall-bench sim --list` tells which there are"
+            );
+        }
+    }
+    let is_wanted =
+        |name: &str| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);
+    for figure in all.iter().filter(|figure| is_wanted(figure.name)) {
+        println!("{}", figure.draw()?.table());
+    }
+    Ok(())
 }
 
 fn print(report: &impl serde::Serialize, table: &str, json: bool) -> Result<()> {

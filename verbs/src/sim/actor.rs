@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 
+use super::cpu::Warm;
 use super::event::Event;
 use super::world::{World, lock};
 
@@ -90,11 +91,18 @@ struct Scheduled {
     /// actors always wait for a deadline that never comes, and keep one alarm for all of them.
     alarms: Vec<u64>,
     alive: bool,
+    warm: Option<Box<Warm>>,
 }
 
 impl Schedule {
     pub(super) fn on_turn(&self) -> Option<u32> {
         self.on_turn
+    }
+
+    /// The queue pairs that the core of an actor has in its cache.
+    #[inline]
+    pub(super) fn warm(&mut self, actor: u32) -> &mut Warm {
+        self.actors[actor as usize].warm.get_or_insert_with(|| Box::new([0; _]))
     }
 
     pub(super) fn charged_ns(&self) -> u64 {
@@ -128,6 +136,7 @@ impl World {
             until_ns: None,
             alarms: Vec::new(),
             alive,
+            warm: None,
         });
         self.events.push(self.now_ns, Event::Turn { actor, token: 0 });
         actor

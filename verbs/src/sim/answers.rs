@@ -11,12 +11,21 @@ impl World {
     pub(super) fn answer(&mut self, of: QpId, to: QpId, psn: u32, answer: Answer) {
         self.note(of, || format!("answers message {psn}: {answer:?}"));
         let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
-        let at_ns = self.config.costs.answer(self.now_ns, of.node == to.node) + delay_ns;
-        self.events.push(at_ns, Event::Answer { to, psn, answer });
+        let costs = &self.config.costs;
+        let nic = &mut self.nodes[usize::from(of.node)].nic;
+        let comes_ns = nic.answer(costs, self.now_ns, of.node == to.node) + delay_ns;
+        let at_ns = comes_ns + costs.pcie_write_ns;
+        self.events.push(at_ns, Event::Answer { to, psn, answer, heard: false });
     }
 
     /// An answer has come.
-    pub(super) fn answered(&mut self, to: QpId, psn: u32, answer: Answer) {
+    pub(super) fn answered(&mut self, to: QpId, psn: u32, answer: Answer, heard: bool) {
+        if !heard {
+            let heard_ns = self.hear(to, psn);
+            if heard_ns > self.now_ns {
+                return self.events.push(heard_ns, Event::Answer { to, psn, answer, heard: true });
+            }
+        }
         self.trace.mix(self.now_ns << 8 | answer as u64);
         let Some(pair) = self.pair(to).filter(|pair| pair.state == QpState::ReadyToSend) else {
             return;
@@ -40,6 +49,17 @@ impl World {
             Answer::AccessError => self.refuse(to, number, Status::RemoteAccess),
             Answer::InvalidRequest => self.refuse(to, number, Status::RemoteInvalidRequest),
         }
+    }
+
+    /// The requester's NIC takes an answer in; when it has.
+    fn hear(&mut self, to: QpId, psn: u32) -> u64 {
+        let node = &mut self.nodes[usize::from(to.node)];
+        let (costs, now_ns) = (&self.config.costs, self.now_ns);
+        let heard_ns = node.nic.hear(costs, now_ns);
+        let Some(pair) = node.pairs.get_mut(to.number) else { return heard_ns };
+        let Some(number) = pair.number_of(psn) else { return heard_ns };
+        let Some(line) = pair.wqe(number).map(|wqe| wqe.line) else { return heard_ns };
+        heard_ns.max(node.nic.find_for_ack(costs, now_ns, (to.number, number), line))
     }
 
     /// The peer has refused a message. What READs and atomics before it have asked for is on the way still,
@@ -93,6 +113,7 @@ impl World {
             let cq = pair.send_cq;
             self.messages.release(wqe.message);
             if wqe.signaled {
+                self.nodes[usize::from(qp.node)].nic.complete(&self.config.costs, now_ns);
                 let completion = Completion {
                     id: wqe.id,
                     qp: qp.number,
@@ -119,7 +140,7 @@ impl World {
         pair.rnr_left = pair.patience.rnr_retry;
         let asked = pair.sends.front().filter(|wqe| wqe.asks).map_or(0, |wqe| wqe.len);
         let timeout_ns = pair.patience.timeout_ns;
-        let answer_ns = self.config.costs.link_ns(asked.into());
+        let answer_ns = self.config.costs.link_ps(asked.into()) / 1000;
         if let Some(pair) = self.pair(qp) {
             pair.deadline_ns = now_ns.saturating_add(timeout_ns).saturating_add(answer_ns);
         }

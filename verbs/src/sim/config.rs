@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::durability::Durability;
-use super::timing::Costs;
+use super::nic::Costs;
 use crate::Visibility;
 
 /// How the bytes of a WRITE land in memory.

@@ -16,16 +16,19 @@ pub(crate) struct Context {
     pub(super) world: Arc<Mutex<World>>,
     pub(super) node: u16,
     pub(super) incarnation: u32,
+    /// Its page of doorbells.
+    pub(super) doorbell: u32,
     caps: Capabilities,
 }
 
 impl Context {
     pub(super) fn open(world: &Arc<Mutex<World>>, node: u16) -> Arc<Context> {
-        let guard = lock(world);
+        let mut guard = lock(world);
         let incarnation = guard.nodes[usize::from(node)].incarnation;
         let caps = capabilities(&guard.config);
+        let doorbell = guard.node(node).doorbells.open();
         drop(guard);
-        Arc::new(Context { world: Arc::clone(world), node, incarnation, caps })
+        Arc::new(Context { world: Arc::clone(world), node, incarnation, doorbell, caps })
     }
 
     pub(crate) fn caps(&self) -> &Capabilities {

@@ -2,6 +2,7 @@
 
 use super::event::{Answer, Event, QpId};
 use super::message::Kind;
+use super::nic::Inbound;
 use super::node::gid;
 use super::queue::{Completion, Ended};
 use super::receives::Receive;
@@ -37,8 +38,28 @@ impl World {
         if !node.alive {
             return self.messages.release(index);
         }
-        let mut at_ns = self.config.costs.deliver(&mut node.nic, self.now_ns, len);
+        let costs = &self.config.costs;
+        let what = match message.kind {
+            Kind::Write(_) if message.imm.is_none() => Inbound::Write,
+            Kind::Write(_) | Kind::Send | Kind::Datagram { .. } => Inbound::Receive,
+            Kind::Read(remote) => Inbound::ReadRequest(remote.len),
+            Kind::Flush(_) => Inbound::ReadRequest(0),
+            Kind::CompareAndSwap { remote, .. } | Kind::FetchAdd { remote, .. } => {
+                Inbound::Atomic(remote.addr)
+            }
+            Kind::Response => Inbound::Response(len),
+        };
+        let to_itself = message.from.node == to.node;
+        let mut at_ns = node.nic.deliver(costs, self.now_ns, len, what, to_itself);
         if let Some(pair) = node.pairs.get_mut(to.number) {
+            if matches!(what, Inbound::Response(_))
+                && let Some(number) = pair.number_of(message.psn)
+                && let Some(line) = pair.wqe(number).map(|wqe| wqe.line)
+            {
+                let (of, context) = ((to.number, number), &mut pair.context);
+                let found_ns = node.nic.find_for_response(costs, self.now_ns, of, context, line);
+                at_ns = at_ns.max(found_ns);
+            }
             at_ns = at_ns.max(pair.landed_ns);
             pair.landed_ns = at_ns + landing_ns;
         }
@@ -52,6 +73,7 @@ impl World {
         let psn = message.psn;
         self.trace.mix(self.now_ns ^ u64::from(message.psn) << 40 ^ u64::from(to.number));
         self.trace.mix(edges(&message.payload));
+        self.nodes[usize::from(to.node)].nic.count_message();
         let known = self.pair(to).filter(|pair| {
             let bound = matches!(kind, Kind::Datagram { .. }) || pair.peer == Some(from);
             pair.ty == class && bound && pair.hears()

@@ -27,8 +27,10 @@ pub(super) enum Answer {
 /// One step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The NIC hears of what was posted.
-    Doorbell(QpId),
+    /// The NIC hears of what was posted before the work request of number `rung`.
+    Doorbell { qp: QpId, rung: u32 },
+    /// It is a queue pair's turn again, and its context has been read.
+    Resume { qp: QpId, context_read: bool },
     /// A work request and its bytes are in the NIC.
     Launch { qp: QpId, epoch: u16, psn: u32 },
     /// A message's last byte has come to the other NIC.
@@ -41,8 +43,8 @@ pub(super) enum Event {
     Landed(u32),
     /// The NIC has the bytes that a READ or an atomic asked for.
     Reply(u32),
-    /// An answer comes back to the sender of message `psn`.
-    Answer { to: QpId, psn: u32, answer: Answer },
+    /// An answer comes back to the sender of message `psn`; its NIC has taken it in.
+    Answer { to: QpId, psn: u32, answer: Answer, heard: bool },
     /// A peer that had no receive is tried again.
     TryAgain(QpId),
     /// A queue pair in error gives back what it holds.

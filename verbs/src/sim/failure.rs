@@ -15,7 +15,8 @@ impl World {
         let (base, cq) = (pair.base, pair.send_cq);
         let sends = std::mem::take(&mut pair.sends);
         pair.base += sends.len() as u64;
-        (pair.next, pair.rung, pair.asking) = (pair.base, pair.base, 0);
+        (pair.next, pair.heard, pair.rung) = (pair.base, pair.base, pair.base);
+        pair.asking = 0;
         for (number_here, wqe) in (base..).zip(sends) {
             self.messages.release(wqe.message);
             let status = match number_here {
@@ -82,7 +83,7 @@ impl World {
 
     /// A queue pair in error has got something to be flushed.
     pub(super) fn flush_soon(&mut self, qp: QpId) {
-        let at_ns = self.config.costs.doorbell(self.now_ns + self.actors.charged_ns());
+        let at_ns = self.now_ns + self.actors.charged_ns() + self.config.costs.mmio_ns;
         self.events.push(at_ns, Event::Flush(qp));
     }
 

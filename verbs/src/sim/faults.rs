@@ -143,7 +143,7 @@ impl World {
         for actor in std::mem::take(&mut state.actors) {
             self.actors.end(actor);
         }
-        let state = self.node(node);
+        let state = &mut self.nodes[usize::from(node)];
         for number in state.queues.numbers() {
             state.queues.remove(number);
         }
@@ -152,7 +152,7 @@ impl World {
         }
         // Numbers go on where they were: nothing of the old life may name something of the new one. Keys
         // are drawn, and addresses go on too.
-        let fresh = NodeState::new(cores);
+        let fresh = NodeState::new(cores, self.seed ^ u64::from(node) << 32);
         state.nic = fresh.nic;
         state.cores = fresh.cores;
         state.paused_until_ns = 0;

@@ -19,7 +19,7 @@ use crate::{Access, RemoteSlice, VerbsError};
 const MAPPED_BYTES: usize = 64 << 10;
 
 /// Where the first region of a node lies, as peers name it. Real addresses differ from run to run.
-const FIRST_ADDRESS: u64 = 0x5151_0000_0000;
+pub(super) const FIRST_ADDRESS: u64 = 0x5151_0000_0000;
 
 /// Pages of one region. The owner holds them; the NIC finds them as long as it does.
 #[derive(Debug)]

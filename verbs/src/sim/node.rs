@@ -3,11 +3,11 @@
 use super::event::QpId;
 use super::media::Media;
 use super::memory::Regions;
+use super::nic::{Doorbells, Nic};
 use super::pair::Pair;
 use super::queue::Queue;
 use super::receives::Receives;
 use super::slots::Slots;
-use super::timing::Nic;
 use super::world::World;
 use crate::Capabilities;
 use crate::caps::OperationSet;
@@ -31,6 +31,7 @@ pub(super) struct NodeState {
     /// How often it was started: a device of an earlier time is of no use.
     pub(super) incarnation: u32,
     pub(super) nic: Nic,
+    pub(super) doorbells: Doorbells,
     pub(super) regions: Regions,
     pub(super) media: Media,
     pub(super) pairs: Slots<Pair>,
@@ -57,11 +58,12 @@ impl SharedQueue {
 }
 
 impl NodeState {
-    pub(super) fn new(cores: usize) -> NodeState {
+    pub(super) fn new(cores: usize, seed: u64) -> NodeState {
         NodeState {
             alive: true,
             incarnation: 0,
-            nic: Nic::default(),
+            nic: Nic::new(seed),
+            doorbells: Doorbells::default(),
             regions: Regions::default(),
             media: Media::default(),
             pairs: Slots::default(),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::event::QpId;
 use super::memory::Place;
+use super::nic::{Context, Line};
 use super::receives::Receives;
 use crate::{CompletionOpcode, QpState, QpType, SharedSlice, Status};
 
@@ -29,6 +30,13 @@ pub(super) struct Wqe {
     pub(super) opcode: CompletionOpcode,
     pub(super) signaled: bool,
     pub(super) done: bool,
+    /// Cache lines that it has; the CPU has pushed them to the NIC.
+    pub(super) lines: u8,
+    /// It carries all its bytes.
+    pub(super) inline: bool,
+    pub(super) pushed: bool,
+    /// Where the NIC keeps it.
+    pub(super) line: Line,
 }
 
 /// What a queue pair is made of.
@@ -69,6 +77,8 @@ pub(super) struct Pair {
     pub(super) base: u64,
     /// The next one that the NIC fetches, and the first that it has not heard of.
     pub(super) next: u64,
+    pub(super) heard: u64,
+    /// The first for which no doorbell was rung.
     pub(super) rung: u64,
     /// One more than the number of the last that a polled completion retired.
     pub(super) retired: u64,
@@ -76,6 +86,13 @@ pub(super) struct Pair {
     /// Changes when what is on its way to the wire is to be forgotten.
     pub(super) epoch: u16,
     pub(super) last_launch_ns: u64,
+    /// Where the NIC's cache has its context.
+    pub(super) context: Context,
+    /// It waits for its turn to send more.
+    pub(super) has_turn: bool,
+    /// The actor that has used it last, and until when.
+    pub(super) user: Option<u32>,
+    pub(super) used_until_ns: u64,
     /// When the last message comes to the peer: none behind it comes earlier.
     pub(super) last_arrival_ns: u64,
     /// READs and atomics that the NIC has fetched and that are not answered.
@@ -118,11 +135,16 @@ impl Pair {
             sends: VecDeque::new(),
             base: 0,
             next: 0,
+            heard: 0,
             rung: 0,
             retired: 0,
             max_send_wr: max_send_wr as u64,
             epoch: 0,
             last_launch_ns: 0,
+            context: Context::default(),
+            has_turn: false,
+            user: None,
+            used_until_ns: 0,
             last_arrival_ns: 0,
             asking: 0,
             retries_left: RETRIES,
@@ -175,6 +197,7 @@ impl Pair {
     /// Sends everything from `number` on again, or at last.
     pub(super) fn go_back(&mut self, number: u64) {
         self.epoch = self.epoch.wrapping_add(1);
+        self.last_launch_ns = 0; // What waited for its launch is forgotten.
         self.next = number.max(self.base);
         let before = (self.next - self.base) as usize;
         let asking = self.sends.iter().take(before).filter(|wqe| wqe.asks && !wqe.done);

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::event::QpId;
 use super::memory::Place;
 use super::message::Kind;
+use super::nic::{Line, wqe_lines};
 use super::pair::{Pair, Wqe};
 use super::world::World;
 use crate::work_request::Work;
@@ -51,6 +52,13 @@ impl World {
         };
         let Parts { kind, asks, opcode, imm, len, inline, source, into, buffer, held } =
             parts(work);
+        let inline_len = (source.is_none() && into.is_none()).then_some(inline.len());
+        let lines = {
+            let datagram = matches!(kind, Kind::Datagram { .. });
+            let atomic = matches!(kind, Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. });
+            let remote = atomic || matches!(kind, Kind::Write(_) | Kind::Read(_) | Kind::Flush(_));
+            wqe_lines(datagram, remote, atomic, inline_len)
+        };
         let class = self.pair(qp).map_or(QpType::Rc, |pair| pair.ty);
         let index = self.messages.insert(class, kind, qp, to);
         let message = &mut self.messages[index];
@@ -66,11 +74,15 @@ impl World {
             opcode,
             signaled: signaled.is_some(),
             done: false,
+            lines,
+            inline: inline_len.is_some(),
+            pushed: false,
+            line: Line::default(),
         };
         if let Some(pair) = self.pair(qp) {
             pair.sends.push_back(wqe);
         }
-        self.charge(self.config.costs.post_ns);
+        self.enter_pair(qp);
         Ok((number, buffer))
     }
 }

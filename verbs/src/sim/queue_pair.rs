@@ -190,15 +190,26 @@ impl QueuePair {
     /// Tells the NIC of what was posted: it hears of it later.
     pub(crate) fn ring_doorbell(&mut self) {
         let mut world = self.context.lock();
-        let doorbell_ns = world.config.costs.doorbell_ns;
-        world.charge(doorbell_ns);
+        let world = &mut *world;
+        let costs = &world.config.costs;
+        let (max_pushed, pushes_any) = (costs.max_pushed_lines, costs.pushes_any);
         let Some(pair) = world.pair(self.id) else { return };
-        let posted = pair.posted() - pair.rung;
+        let count = pair.posted() - pair.rung.max(pair.base);
         pair.rung = pair.posted();
-        world.note(self.id, || format!("rings for {posted} work requests"));
-        let rung_ns = world.now_ns + world.actors.charged_ns();
-        let at_ns = world.config.costs.doorbell(rung_ns);
-        world.events.push(at_ns, Event::Doorbell(self.id));
+        let rung = pair.rung as u32;
+        // One work request goes with its doorbell; of several the NIC is told.
+        let last = pair.sends.back_mut().filter(|_| count == 1);
+        let pushed = last.filter(|wqe| wqe.lines <= max_pushed && (wqe.inline || pushes_any));
+        let lines = match pushed {
+            Some(wqe) => {
+                wqe.pushed = true;
+                wqe.lines.into()
+            }
+            None => 1,
+        };
+        world.note(self.id, || format!("rings for {count} work requests"));
+        let at_ns = world.ring_doorbell(self.id.node, self.context.doorbell, lines);
+        world.events.push(at_ns, Event::Doorbell { qp: self.id, rung });
     }
 
     pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
@@ -220,7 +231,7 @@ impl QueuePair {
             return Err(PostError::HasSrq);
         }
         let mut world = self.context.lock();
-        let post_ns = world.config.costs.post_ns;
+        let post_ns = world.config.costs.post_recv_ns;
         world.charge(post_ns);
         let pair = world.pair(self.id).ok_or(PostError::State(QpState::Error))?;
         post(pair)?;

@@ -8,6 +8,7 @@ use super::actor::{self, Actor};
 use super::config::{FaultRates, SimConfig};
 use super::context::Context;
 use super::faults::Fault;
+use super::nic::NicCounters;
 use super::node::NodeState;
 use super::world::{Halt, World, lock};
 use crate::dispatch;
@@ -67,7 +68,8 @@ impl Sim {
         let mut world = self.lock();
         let number = u16::try_from(world.nodes.len()).expect("a rack of at most 65,536 nodes");
         let cores = world.config.cores;
-        world.nodes.push(NodeState::new(cores));
+        let seed = world.seed ^ u64::from(number) << 32;
+        world.nodes.push(NodeState::new(cores, seed));
         NodeId(number)
     }
 
@@ -319,6 +321,11 @@ impl Node {
             let what = what();
             lock(&self.world).note_node(self.id.0, || what);
         }
+    }
+
+    /// What its NIC has done so far.
+    pub fn nic_counters(&self) -> NicCounters {
+        lock(&self.world).node(self.id.0).nic.counters()
     }
 
     /// Stops its system, now. See [`Fault::KillNode`].

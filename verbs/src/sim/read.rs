@@ -95,7 +95,8 @@ impl World {
         let response = &mut self.messages[index];
         response.psn = psn;
         fill(&mut response.payload);
-        self.events.push(self.config.costs.look_up(from_ns), Event::Reply(index));
+        let at_ns = from_ns + self.config.costs.pcie_read_ns;
+        self.events.push(at_ns, Event::Reply(index));
     }
 
     /// The bytes of an answer are in the NIC.

@@ -1,40 +1,89 @@
 //! The way out: from the doorbell to the wire.
 
-use super::event::{Event, QpId};
+use super::event::{Answer, Event, QpId};
 use super::message::Kind;
+use super::nic::Work;
 use super::node::MAX_RD_ATOMIC;
 use super::world::World;
 use crate::{QpState, QpType};
 
 impl World {
     /// The NIC hears of work.
-    pub(super) fn doorbell(&mut self, qp: QpId) {
-        match self.pair(qp).map(|pair| pair.state) {
-            Some(QpState::ReadyToSend) => self.fetch(qp),
-            Some(QpState::Error) => self.flush(qp),
+    pub(super) fn doorbell(&mut self, qp: QpId, rung: u32) {
+        let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
+        let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
+        match pair.state {
+            QpState::ReadyToSend => {
+                pair.heard = pair.heard.max(pair.number_of(rung).unwrap_or(0));
+                let last = pair.heard.saturating_sub(1);
+                if let Some(wqe) = pair.wqe(last).filter(|wqe| wqe.pushed) {
+                    nic.keep(&self.config.costs, (qp.number, last), &mut wqe.line);
+                }
+                self.fetch(qp);
+            }
+            QpState::Error => self.flush(qp),
             _ => {}
         }
     }
 
-    /// Fetches the work that the NIC knows of, as far as it may.
+    /// Fetches the next work request that the NIC knows of, if it may. One at a time: then it is the turn of the other
+    /// queue pairs.
     pub(super) fn fetch(&mut self, qp: QpId) {
+        self.fetch_with(qp, false);
+    }
+
+    /// It is a queue pair's turn, which has waited for others, or for its context to be read.
+    pub(super) fn resume(&mut self, qp: QpId, context_read: bool) {
+        let Some(pair) = self.pair(qp) else { return };
+        pair.has_turn = false;
+        if pair.state == QpState::ReadyToSend {
+            self.fetch_with(qp, context_read);
+        }
+    }
+
+    fn fetch_with(&mut self, qp: QpId, context_read: bool) {
+        let (costs, now_ns) = (&self.config.costs, self.now_ns);
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
-        let Some(pair) = node.pairs.get_mut(qp.number) else { return };
-        while !pair.holds_back && pair.next < pair.rung {
-            let Some(wqe) = pair.sends.get((pair.next - pair.base) as usize) else { return };
-            let asks = wqe.asks;
-            if asks && pair.asking >= MAX_RD_ATOMIC as u32 {
-                return; // An answer makes room.
-            }
-            pair.asking += u32::from(asks);
-            let fetched = self.messages[wqe.message].source.map_or(0, |(_, len)| len as u64);
-            let at_ns = self.config.costs.fetch(&mut node.nic, self.now_ns, fetched);
-            // Work leaves in the order of posting, though inline bytes are there sooner.
-            let at_ns = at_ns.max(pair.last_launch_ns);
-            pair.last_launch_ns = at_ns;
-            let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
-            self.events.push(at_ns, launch);
-            pair.next += 1;
+        let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
+        if pair.holds_back || pair.has_turn || pair.next >= pair.heard {
+            return;
+        }
+        let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
+        if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
+            return; // An answer makes room.
+        }
+        let of = (qp.number, pair.next);
+        let context = &mut pair.context;
+        if !context_read
+            && let Some(at_ns) =
+                nic.find_to_send(costs, now_ns, of, context, wqe.pushed, &mut wqe.line)
+        {
+            pair.has_turn = true;
+            return self.events.push(at_ns, Event::Resume { qp, context_read: true });
+        }
+        pair.asking += u32::from(wqe.asks);
+        if !wqe.pushed {
+            nic.keep(costs, of, &mut wqe.line);
+        }
+        let work = Work {
+            lines: wqe.lines.into(),
+            pushed: wqe.pushed,
+            last: pair.next + 1 >= pair.heard,
+            fetched: self.messages[wqe.message].source.map_or(0, |(_, len)| len as u64),
+            datagram: pair.ty == QpType::Ud,
+        };
+        let at_ns = nic.send(costs, now_ns, work);
+        // Work leaves in the order of posting, though inline bytes are there sooner, and each takes its time of the
+        // queue pair's processing unit.
+        let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns);
+        pair.last_launch_ns = at_ns;
+        let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
+        self.events.push(at_ns, launch);
+        pair.next += 1;
+        if pair.next < pair.heard {
+            pair.has_turn = true;
+            let turn_ns = nic.next_turn(now_ns, context_read).max(now_ns + costs.queue_pair_ns);
+            self.events.push(turn_ns, Event::Resume { qp, context_read: false });
         }
     }
 
@@ -63,13 +112,12 @@ impl World {
         }
         let gone_ns = self.transmit(index, self.now_ns);
         if ty != QpType::Rc {
-            let at_ns = self.config.costs.completion(gone_ns);
-            self.events
-                .push(at_ns, Event::Answer { to: qp, psn, answer: super::event::Answer::Sent });
-            return;
+            let at_ns = gone_ns + self.config.costs.pcie_write_ns;
+            let sent = Event::Answer { to: qp, psn, answer: Answer::Sent, heard: true };
+            return self.events.push(at_ns, sent);
         }
         // The answer may take as long as the link takes for it.
-        let answer_ns = self.config.costs.link_ns(asked);
+        let answer_ns = self.config.costs.link_ps(asked) / 1000;
         let Some(pair) = self.pair(qp) else { return };
         if first || !pair.timer_set {
             pair.deadline_ns = gone_ns.saturating_add(pair.patience.timeout_ns) + answer_ns;
@@ -84,7 +132,7 @@ impl World {
         let (class, datagram) = (message.class, matches!(message.kind, Kind::Datagram { .. }));
         let to_itself = from.node == to.node;
         let nic = &mut self.nodes[usize::from(from.node)].nic;
-        let sent = self.config.costs.transmit(nic, at_ns, len, to_itself);
+        let sent = nic.transmit(&self.config.costs, at_ns, len, to_itself);
         let Some(delay_ns) = self.wire(from, to, class) else { return sent.gone_ns };
         let mut arrives_ns = sent.arrives_ns + delay_ns;
         if !datagram && let Some(pair) = self.pair(from) {

@@ -36,7 +36,7 @@ impl SharedReceiveQueue {
 
     pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         let mut world = self.context.lock();
-        let post_ns = world.config.costs.post_ns;
+        let post_ns = world.config.costs.post_recv_ns;
         world.charge(post_ns);
         let queue = world.node(self.context.node).srqs.get_mut(self.number);
         let queue = queue.ok_or(PostError::State(QpState::Error))?;

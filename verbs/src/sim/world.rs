@@ -110,14 +110,15 @@ impl World {
     /// One event. Some actor, if it is its turn.
     fn happen(&mut self, event: Event) -> Option<u32> {
         match event {
-            Event::Doorbell(qp) => self.doorbell(qp),
+            Event::Doorbell { qp, rung } => self.doorbell(qp, rung),
+            Event::Resume { qp, context_read } => self.resume(qp, context_read),
             Event::Launch { qp, epoch, psn } => self.launch(qp, epoch, psn),
             Event::Arrive(message) => self.arrive(message),
             Event::Deliver(message) => self.deliver(message),
             Event::Chunk { message, chunk } => self.chunk(message, chunk),
             Event::Landed(message) => self.landed(message),
             Event::Reply(message) => self.reply(message),
-            Event::Answer { to, psn, answer } => self.answered(to, psn, answer),
+            Event::Answer { to, psn, answer, heard } => self.answered(to, psn, answer, heard),
             Event::TryAgain(qp) => self.try_again(qp),
             Event::Flush(qp) => self.flush(qp),
             Event::Timer(qp) => self.timer(qp),

@@ -3,6 +3,7 @@
 use super::config::{Landing as How, nanos};
 use super::delivery::Outcome;
 use super::event::{Answer, Event};
+use super::memory::FIRST_ADDRESS;
 use super::message::Landing;
 use super::world::World;
 use crate::{Access, CompletionOpcode, QpType, RemoteSlice, Status, Visibility};
@@ -48,6 +49,9 @@ impl World {
         let Some(into) = regions.find(remote, Access::REMOTE_WRITE, pd) else {
             return Outcome::Refused(Answer::AccessError);
         };
+        let offset = remote.addr.wrapping_sub(FIRST_ADDRESS);
+        let costs = &self.config.costs;
+        self.nodes[usize::from(to.node)].nic.wrote(costs, self.now_ns, offset, remote.len);
         let receive = match imm {
             Some(_) => match self.take_receive(to) {
                 Some(receive) => Some(receive),

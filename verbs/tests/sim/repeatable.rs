@@ -113,12 +113,12 @@ fn run_read(seed: u64, read: impl FnOnce(&mut Sim)) -> (u64, Vec<String>) {
 
 /// The same, with the last lines.
 fn run(seed: u64) -> (u64, Vec<String>) {
-    run_read(seed, |sim| sim.record_trace(200))
+    run_read(seed, |sim| sim.record_trace(2_000))
 }
 
 /// The run with seed 1, on any machine and in any build. A change to what the rack does, or to what things
 /// cost, changes it: then write the new one here.
-const HASH_OF_SEED_1: u64 = 0x2a3d_050a_cd7a_206c;
+const HASH_OF_SEED_1: u64 = 0x8643_1b5c_b0ef_e129;
 
 #[test]
 fn a_seed_gives_the_same_run_again_and_another_seed_another() {
@@ -128,7 +128,7 @@ fn a_seed_gives_the_same_run_again_and_another_seed_another() {
     assert_eq!(hash, again, "the last lines were the same, but something before was not");
     assert_ne!(run(2).0, hash);
     assert_eq!(hash, HASH_OF_SEED_1, "see there; it is {hash:#x} now");
-    assert!(lines.len() == 200 && lines.iter().any(|line| line.contains("WRITE")), "{lines:?}");
+    assert!(lines.len() == 2_000 && lines.iter().any(|line| line.contains("WRITE")), "{lines:?}");
 }
 
 /// A file in memory.

@@ -26,9 +26,9 @@ fn a_small_write_takes_one_trip_there_and_back() {
 }
 
 #[test]
-fn small_writes_are_bounded_by_the_outbound_unit() {
+fn small_writes_of_one_queue_pair_are_bounded_by_its_processing_unit() {
     let each_ps = 1000 * (writes(1000, 8) - writes(1, 8)) / 999;
-    let unit_ps = Costs::default().outbound_ps;
+    let unit_ps = 1000 * Costs::default().queue_pair_ns;
     assert!((unit_ps..unit_ps + unit_ps / 10).contains(&each_ps), "{each_ps} ps each");
 }
 

@@ -1,0 +1,88 @@
+//! FaSST (Kalia, Kaminsky, Andersen, OSDI 2016): ConnectX-3 at 56 Gbit/s, and Connect-IB.
+
+use anyhow::Result;
+use farcall_verbs::sim::Costs;
+
+use super::figure::{Axis, Figure, Series};
+use super::flows::measured_ns;
+use super::rig::{Machine, Rack, Thread, Verb, Work};
+
+pub(super) fn figures() -> Vec<Figure> {
+    vec![nodes()]
+}
+
+/// Machines that all read from each other: each of a machine's threads has `pairs` queue pairs to the same thread of each other
+/// machine, and keeps 16 READs outstanding, each on any of them. Millions of READs per second of one machine.
+fn symmetric(
+    costs: &Costs,
+    machines: usize,
+    threads: usize,
+    pairs: usize,
+    len: usize,
+) -> Result<f64> {
+    let mut rack = Rack::new(costs);
+    let nodes: Vec<Machine> = rack.machines(machines)?;
+    let work = Work::of(Verb::Read, len).random(WINDOW);
+    let mut programs = Vec::new();
+    for number in 0..threads {
+        let mut crew = Vec::new();
+        for (machine, node) in nodes.iter().enumerate() {
+            let program = rack.program(node)?;
+            let thread = Thread::new(&rack, &program, work, (machine * threads + number) as u64)?;
+            crew.push((thread, program));
+        }
+        for machine in 1..machines {
+            let (before, from) = crew.split_at_mut(machine);
+            for (thread, program) in before {
+                for _ in 0..pairs {
+                    Thread::connect_both((thread, program), (&mut from[0].0, &from[0].1))?;
+                }
+            }
+        }
+        for (thread, program) in crew {
+            rack.sim.spawn(program.node, thread);
+            programs.push(program);
+        }
+    }
+    Ok(rack.rate(measured_ns(threads * WINDOW)) / machines as f64)
+}
+
+/// READs that a thread keeps outstanding.
+const WINDOW: usize = 16;
+
+/// Emulated nodes: 11 machines, with as many queue pairs to each as make up for the others.
+fn emulated(costs: fn() -> Costs, threads: usize) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |nodes| symmetric(&costs(), 11, threads, nodes as usize / 11, 16)
+}
+
+fn nodes() -> Figure {
+    let cx3 = [
+        (11.0, 7.7),
+        (22.0, 2.7),
+        (33.0, 2.1),
+        (44.0, 1.5),
+        (55.0, 1.65),
+        (66.0, 1.4),
+        (77.0, 1.4),
+        (88.0, 1.3),
+        (99.0, 1.2),
+    ];
+    Figure {
+        name: "fasst-2",
+        title: "READs of each machine against the number of nodes, all to all",
+        source: "FaSST (OSDI 2016), Fig. 2",
+        x_label: "nodes",
+        y_label: "M/s",
+        axis: Axis::Linear,
+        notes: "",
+        series: vec![
+            Series::new("ConnectX-3, 8 threads", &cx3, emulated(Costs::connectx3, 8))
+                .held_out_at(&[33.0, 55.0, 77.0]),
+            Series::new(
+                "Connect-IB, 14 threads",
+                &[(11.0, 47.7), (99.0, 29.7)],
+                emulated(Costs::connect_ib, 14),
+            ),
+        ],
+    }
+}

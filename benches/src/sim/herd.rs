@@ -1,0 +1,79 @@
+//! HERD (Kalia, Kaminsky, Andersen, SIGCOMM 2014): ConnectX-3 at 56 Gbit/s.
+
+use anyhow::Result;
+use farcall_verbs::QpType;
+use farcall_verbs::sim::Costs;
+
+use super::figure::{Axis, Figure, Series};
+use super::flows::{Inbound, Outbound};
+use super::rig::{Verb, Work};
+
+pub(super) fn figures() -> Vec<Figure> {
+    vec![inbound(), outbound()]
+}
+
+fn bytes_in(ty: QpType, verb: Verb) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |len| {
+        let len = len as usize;
+        let work = match verb {
+            Verb::Write if len > 256 => Work::of(verb, len).fetched(),
+            _ => Work::of(verb, len),
+        };
+        Inbound { costs: Costs::connectx3(), ty, work, machines: 16, threads: 2 }.rate()
+    }
+}
+
+fn inbound() -> Figure {
+    let write =
+        [(32.0, 34.3), (64.0, 33.1), (128.0, 30.4), (256.0, 23.1), (512.0, 11.9), (1024.0, 6.2)];
+    let read =
+        [(32.0, 25.6), (64.0, 24.2), (128.0, 20.0), (256.0, 18.6), (512.0, 11.6), (1024.0, 6.2)];
+    let reliable = [(32.0, 35.6), (64.0, 34.4), (128.0, 32.8), (256.0, 20.2)];
+    Figure {
+        name: "herd-3b",
+        title: "Inbound throughput by verb and payload, ConnectX-3",
+        source: "HERD (SIGCOMM 2014), Fig. 3b",
+        x_label: "payload, B",
+        y_label: "M/s",
+        axis: Axis::Logarithmic,
+        notes: "16 client machines with two threads each, a queue pair and a window of 16 per thread, one server whose CPU does nothing.",
+        series: vec![
+            Series::new("WRITE, UC", &write, bytes_in(QpType::Uc, Verb::Write))
+                .held_out_at(&[64.0, 512.0]),
+            Series::new("READ, RC", &read, bytes_in(QpType::Rc, Verb::Read))
+                .held_out_at(&[64.0, 512.0, 1024.0]),
+            Series::new("WRITE, RC", &reliable, bytes_in(QpType::Rc, Verb::Write)).held_out(),
+        ],
+    }
+}
+
+fn bytes_out(ty: QpType, verb: Verb, inline: bool) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |len| {
+        let work = Work { inline, ..Work::of(verb, len as usize).window(8) };
+        Outbound { costs: Costs::connectx3(), ty, work, threads: 16, pairs: 1, machines: 16 }.rate()
+    }
+}
+
+fn outbound() -> Figure {
+    let inline = [(28.0, 38.0), (88.0, 26.3), (150.0, 17.6), (210.0, 13.2)];
+    let datagram = [(60.0, 26.2), (124.0, 17.6), (188.0, 13.4), (252.0, 10.0)];
+    let fetched = [(4.0, 21.4), (64.0, 17.8), (256.0, 12.3)];
+    let read = [(64.0, 21.9), (256.0, 17.9)];
+    Figure {
+        name: "herd-4b",
+        title: "Outbound throughput by verb and payload, ConnectX-3",
+        source: "HERD (SIGCOMM 2014), Fig. 4b",
+        x_label: "payload, B",
+        y_label: "M/s",
+        axis: Axis::Linear,
+        notes: "16 server processes with a queue pair and a window of 8 each, to 16 machines. Each further cache line of a work request that is pushed over MMIO is a step down.",
+        series: vec![
+            Series::new("WRITE, UC, inline", &inline, bytes_out(QpType::Uc, Verb::Write, true))
+                .held_out_at(&[150.0]),
+            Series::new("SEND, UD, inline", &datagram, bytes_out(QpType::Ud, Verb::Send, true))
+                .held_out(),
+            Series::new("WRITE, UC", &fetched, bytes_out(QpType::Uc, Verb::Write, false)),
+            Series::new("READ, RC", &read, bytes_out(QpType::Rc, Verb::Read, false)),
+        ],
+    }
+}

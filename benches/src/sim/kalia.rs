@@ -1,0 +1,127 @@
+//! Kalia, Kaminsky, Andersen, "Design Guidelines for High Performance RDMA Systems", USENIX ATC 2016: ConnectX-3 and Connect-IB.
+
+use anyhow::Result;
+use farcall_verbs::QpType;
+use farcall_verbs::sim::Costs;
+
+use super::figure::{Axis, Figure, Series};
+use super::flows::{Inbound, Outbound, received};
+use super::rig::{Verb, Work};
+
+pub(super) fn figures() -> Vec<Figure> {
+    vec![rates(), doorbells(), outstanding(), atomics()]
+}
+
+const RATES: [&str; 6] =
+    ["RECV, 0 B", "RECV, 16 B", "SEND, 0 B", "SEND, 16 B", "READ in", "WRITE in, UC"];
+
+/// The rates of a NIC for small messages, of which x is the number above.
+fn rate(costs: fn() -> Costs) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |row| {
+        // Connect-IB has two ports.
+        let ports = if costs() == Costs::connect_ib() { 2 } else { 1 };
+        let costs = costs();
+        let len = if (row as usize).is_multiple_of(2) { 0 } else { 16 };
+        let inbound =
+            |ty, work, costs| Inbound { costs, ty, work, machines: 16, threads: 4 }.rate();
+        match row as usize {
+            0 | 1 => received(&costs, len),
+            2 | 3 => sent(costs, len, 16, ports),
+            4 => inbound(QpType::Rc, Work::of(Verb::Read, 16), costs),
+            _ => inbound(QpType::Uc, Work::of(Verb::Write, 16), costs),
+        }
+    }
+}
+
+/// SENDs of 14 threads with a queue pair per port, with so many in a batch.
+fn sent(costs: Costs, len: usize, batch: usize, ports: usize) -> Result<f64> {
+    let work = Work::of(Verb::Send, len).window(32).batch(batch);
+    Outbound { costs, ty: QpType::Ud, work, threads: 14, pairs: ports, machines: 16 }.rate()
+}
+
+fn rates() -> Figure {
+    let cx3 = [(0.0, 34.0), (1.0, 21.8), (2.0, 32.1), (3.0, 26.0), (4.0, 25.8), (5.0, 35.0)];
+    let cib = [(0.0, 122.0), (1.0, 82.0), (2.0, 157.0), (3.0, 101.6), (4.0, 121.6), (5.0, 121.0)];
+    Figure {
+        name: "kalia-1",
+        title: "Rates of small messages",
+        source: "Kalia et al. (USENIX ATC 2016), Table 1",
+        x_label: "verb",
+        y_label: "M/s",
+        axis: Axis::Names(&RATES),
+        notes: "SENDs in batches of 16, of 14 threads with a UD queue pair per port each; into the server from 64 threads of 16 machines.",
+        series: vec![
+            Series::new("ConnectX-3", &cx3, rate(Costs::connectx3)),
+            Series::new("Connect-IB", &cib, rate(Costs::connect_ib)),
+        ],
+    }
+}
+
+fn doorbells() -> Figure {
+    let batch = |batch: f64| sent(Costs::connect_ib(), 16, batch as usize, 2);
+    Figure {
+        name: "kalia-batch",
+        title: "SENDs by the work requests with one doorbell, Connect-IB",
+        source: "Kalia et al. (USENIX ATC 2016), section 5",
+        x_label: "batch",
+        y_label: "M/s",
+        axis: Axis::Logarithmic,
+        notes: "Without batches the CPUs push every work request over MMIO, 175 M cache lines per second.",
+        series: vec![
+            Series::new("SEND, UD", &[(1.0, 80.0), (16.0, 101.6)], batch).held_out_at(&[1.0]),
+        ],
+    }
+}
+
+/// Work of 14 threads with a queue pair each.
+fn outstanding_of(verb: Verb) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |window| {
+        let work = Work::of(verb, 16).window(window as usize);
+        let costs = Costs::connectx3();
+        Outbound { costs, ty: QpType::Rc, work, threads: 14, pairs: 1, machines: 7 }.rate()
+    }
+}
+
+fn outstanding() -> Figure {
+    let read = [(1.0, 6.5), (8.0, 19.0), (16.0, 21.0), (32.0, 13.0), (512.0, 11.0)];
+    let write = [(8.0, 32.7), (16.0, 23.0)];
+    Figure {
+        name: "kalia-13",
+        title: "Outbound throughput by the work outstanding per thread, ConnectX-3",
+        source: "Kalia et al. (USENIX ATC 2016), Fig. 13",
+        x_label: "outstanding",
+        y_label: "M/s",
+        axis: Axis::Logarithmic,
+        notes: "",
+        series: vec![
+            Series::new("READ", &read, outstanding_of(Verb::Read)).held_out_at(&[1.0, 8.0]),
+            Series::new("WRITE", &write, outstanding_of(Verb::Write)),
+        ],
+    }
+}
+
+const ADDRESSES: [&str; 2] = ["one address", "many addresses"];
+
+fn atomic(costs: fn() -> Costs) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |row| {
+        let work = Work { spread: row > 0.0, ..Work::of(Verb::FetchAdd, 8) };
+        Inbound { costs: costs(), ty: QpType::Rc, work, machines: 14, threads: 4 }.rate()
+    }
+}
+
+fn atomics() -> Figure {
+    Figure {
+        name: "kalia-atomics",
+        title: "Fetch-and-adds into one server",
+        source: "Kalia et al. (USENIX ATC 2016), Table 1",
+        x_label: "at",
+        y_label: "M/s",
+        axis: Axis::Names(&ADDRESSES),
+        notes: "56 threads of 14 machines.",
+        series: vec![
+            Series::new("ConnectX-3", &[(0.0, 2.7), (1.0, 2.7)], atomic(Costs::connectx3))
+                .held_out_at(&[1.0]),
+            Series::new("Connect-IB", &[(0.0, 2.24), (1.0, 52.0)], atomic(Costs::connect_ib)),
+        ],
+    }
+}

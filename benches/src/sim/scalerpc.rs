@@ -1,0 +1,112 @@
+//! ScaleRPC (Chen, Lu, Shu, EuroSys 2019): ConnectX-3 at 56 Gbit/s.
+
+use anyhow::Result;
+use farcall_verbs::QpType;
+use farcall_verbs::sim::Costs;
+
+use super::figure::{Axis, Figure, Series};
+use super::flows::{Inbound, MEASURED_NS, Outbound};
+use super::rig::{Rack, Thread, Verb, Work};
+
+pub(super) fn figures() -> Vec<Figure> {
+    vec![clients(), blocks()]
+}
+
+/// Client machines of the paper.
+const MACHINES: usize = 11;
+/// What each client, or the server for each, keeps outstanding: what one thread makes of one client is so explained.
+const WINDOW: usize = 14;
+/// Threads of its server.
+const THREADS: usize = 10;
+
+fn out(clients: f64) -> Result<f64> {
+    let clients = clients as usize;
+    let threads = clients.min(THREADS);
+    let work = Work::of(Verb::Write, 32).fetched().window(WINDOW).all_signaled();
+    let pairs = clients / threads;
+    // The vendor's driver pushes only what is inline.
+    let mut costs = Costs::connectx3();
+    costs.pushes_any = false;
+    let (rate, _) =
+        Outbound { costs, ty: QpType::Rc, work, threads, pairs, machines: MACHINES }.run()?;
+    Ok(rate)
+}
+
+fn in_(clients: f64) -> Result<f64> {
+    let clients = clients as usize;
+    let machines = clients.min(MACHINES);
+    let work = Work::of(Verb::Write, 32).window(WINDOW);
+    let threads = clients.div_ceil(machines);
+    Inbound { costs: Costs::connectx3(), ty: QpType::Rc, work, machines, threads }.rate()
+}
+
+fn clients() -> Figure {
+    let outbound = [
+        (1.0, 6.1),
+        (5.0, 15.5),
+        (10.0, 19.8),
+        (20.0, 12.7),
+        (40.0, 7.9),
+        (80.0, 3.2),
+        (100.0, 2.5),
+        (200.0, 2.0),
+        (800.0, 2.4),
+    ];
+    let inbound = [
+        (1.0, 4.8),
+        (5.0, 23.9),
+        (11.0, 35.9),
+        (22.0, 35.6),
+        (44.0, 35.4),
+        (88.0, 35.8),
+        (198.0, 34.4),
+        (792.0, 36.8),
+    ];
+    Figure {
+        name: "scalerpc-3a",
+        title: "RC WRITEs of 32 B against the number of clients, ConnectX-3",
+        source: "ScaleRPC (EuroSys 2019), Fig. 3a; the points at 800 clients from Fig. 1b",
+        x_label: "clients",
+        y_label: "M/s",
+        axis: Axis::Logarithmic,
+        notes: "",
+        series: vec![
+            Series::new("out of the server", &outbound, out).held_out_at(&[20.0, 80.0, 800.0]),
+            Series::new("into the server", &inbound, in_),
+        ],
+    }
+}
+
+/// 400 clients, each of which writes to its 20 blocks of so many bytes in turn.
+fn block(kib: f64) -> Result<f64> {
+    let (clients, blocks, size) = (400, 20, (kib * 1024.0) as u64 / 64 * 64);
+    let mut rack = Rack::new(&Costs::connectx3());
+    let server = rack.machine_with((clients * blocks * size) as usize)?;
+    let machines = rack.machines(MACHINES)?;
+    let work = Work::of(Verb::Write, 32).window(WINDOW);
+    let mut kept = Vec::new();
+    for number in 0..clients {
+        let client = &machines[number as usize % MACHINES];
+        let program = rack.program(client)?;
+        let mut thread = Thread::new(&rack, &program, work, number)?;
+        // A message lies at the end of its block (section 3.2).
+        let ends = (1..=blocks).map(|block| ((number * blocks + block) * size - 32, 32));
+        kept.push(thread.connect(QpType::Rc, &server, &ends.collect::<Vec<_>>())?);
+        rack.sim.spawn(client.node, thread);
+    }
+    Ok(rack.rate(5 * MEASURED_NS))
+}
+
+fn blocks() -> Figure {
+    let points = [(2.0, 34.9), (2.13, 33.8), (2.38, 22.3), (3.0, 11.4), (4.0, 8.0)];
+    Figure {
+        name: "scalerpc-3b",
+        title: "RC WRITEs of 32 B into 8,000 blocks of a growing size, ConnectX-3",
+        source: "ScaleRPC (EuroSys 2019), Fig. 3b",
+        x_label: "block, KiB",
+        y_label: "M/s",
+        axis: Axis::Linear,
+        notes: "",
+        series: vec![Series::new("into the server", &points, block).held_out_at(&[2.38, 3.0])],
+    }
+}

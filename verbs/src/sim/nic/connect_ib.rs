@@ -1,0 +1,81 @@
+//! Connect-IB: two ports of FDR InfiniBand at 56 Gbit/s, PCIe 3.0 x16, in machines with Xeon E5 v2 and v3. The NIC of FaSST's larger
+//! cluster, and of Kalia 2016.
+
+use super::Costs;
+
+impl Costs {
+    /// Connect-IB with two ports.
+    pub fn connect_ib() -> Costs {
+        Costs {
+            // 10.9 M READs per second of one thread with few queue pairs, of one doorbell each: FaSST, section 3.3. The
+            // sequencer of Kalia 2016 makes 7 M answers per second of a core, and 27.4 M with batches.
+            post_ns: 12,
+            doorbell_ns: 62,
+            poll_ns: 8,
+            completion_ns: 8,
+            post_recv_ns: 6,
+            // 7.3 M with 100 queue pairs: the same.
+            cold_pair_ns: 70,
+            // 2.5 M with two threads on 100 queue pairs: the same.
+            shared_pair_ns: 500,
+            lock_ns: 330,
+            lock_waiter_ns: 28,
+            scan_ns: 3,
+
+            mmio_ns: 130,
+            // 175 M lines/s: Kalia 2016, section 5.
+            mmio_line_ps: 5_714,
+            pushes_any: true,
+            max_pushed_lines: 6,
+
+            pcie_read_ns: 330,
+            pcie_write_ns: 150,
+            // 13 GB/s of the 15.75 of PCIe 3.0 x16, with 22 bytes of header to each 128.
+            pcie_read_ps: 4_500,
+            pcie_write_byte_ps: 70,
+
+            outbound_ps: 6_400,
+            // 157 M SENDs without payload, 101.6 M with: Kalia 2016, table 1.
+            outbound_datagram_ps: 6_370,
+            outbound_line_ps: 3_470,
+            outbound_fetch_ps: 4_000,
+            outbound_fetch_byte_ps: 70,
+            outbound_ack_ps: 1_400,
+            // 16.6 M answers of one core over one queue pair per port, 27.4 M over three: Kalia 2016, section 4.
+            queue_pair_ns: 120,
+
+            // 121 M UC WRITEs, 122 M receives without payload, 82 M with: Kalia 2016, table 1.
+            inbound_ps: 8_260,
+            inbound_receive_ps: 8_200,
+            inbound_payload_ps: 4_000,
+            inbound_ack_ps: 1_100,
+            completion_ps: 5_000,
+
+            // 121.6 M READs come in: Kalia 2016, table 1; 51.2 M in and out at a time, 23.1 M with 384 B: FaSST, section 3.3.
+            read_request_ps: 8_220,
+            read_request_byte_ps: 31,
+            read_response_ps: 11_300,
+            read_response_byte_ps: 31,
+            // 2.24 M atomics at one address, 52 M at many; locked by 12 bits of the address: Kalia 2016, table 1 and section 4.
+            atomic_ps: 19_200,
+            atomic_lock_ps: 446_000,
+            atomic_locks: 4096,
+
+            // FaSST, Fig. 2: 47.7 M READs with 154 queue pairs, 29.7 M with 1,386. Contexts have 375 bytes (mlx5).
+            cache_lines: 2_048,
+            context_lines: 3,
+            context_miss_reads: 3,
+            request_miss_reads: 2,
+
+            ddio_pages: 4_300,
+            ddio_miss_ps: 60_000,
+
+            wire_ns: 590,
+            // Two ports.
+            link_byte_ps: 77,
+            header_bytes: 30,
+            mtu_bytes: 4096,
+            landing_ns: 5,
+        }
+    }
+}

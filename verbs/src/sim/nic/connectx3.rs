@@ -1,0 +1,103 @@
+//! ConnectX-3: FDR InfiniBand at 56 Gbit/s, PCIe 3.0 x8, in machines with Xeon E5 v1 and v2. The NIC of HERD, FaSST and
+//! ScaleRPC; at 40 Gbit/s that of RFP.
+
+use super::Costs;
+
+impl Costs {
+    /// ConnectX-3 at 56 Gbit/s.
+    pub fn connectx3() -> Costs {
+        Costs {
+            // A thread of ScaleRPC posts 6.1 M WRITEs per second to one client and 4.8 M from one (Fig. 3a), of one doorbell each;
+            // FaSST saves 140 to 210 ns with each doorbell that a batch saves (section 4.3). HERD: post_send is 150 ns.
+            post_ns: 25,
+            doorbell_ns: 130,
+            poll_ns: 10,
+            completion_ns: 15,
+            // FaSST's cheap RECVs save 12 ns a call (section 4.3).
+            post_recv_ns: 20,
+            cold_pair_ns: 65,
+            shared_pair_ns: 500,
+            // RFP, Fig. 3 and 4: threads of one process, and so of one opened device.
+            lock_ns: 330,
+            lock_waiter_ns: 28,
+            scan_ns: 4,
+
+            // 200 ns one way over PCIe, less what the CPU waits for already (design constants).
+            mmio_ns: 130,
+            // 52.8 M lines/s: HERD, Fig. 4b, where WRITEs take 1, 2, 3, 4 lines at 38, 26.3, 17.6, 13.2 M.
+            mmio_line_ps: 18_940,
+            pushes_any: true,
+            max_pushed_lines: 6,
+
+            // 300 to 400 ns round trip unloaded; 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us).
+            pcie_read_ns: 330,
+            pcie_write_ns: 150,
+            // 60 to 65 M reads/s when reads are the limit: ScaleRPC, Fig. 3a; 58 to 82 M in Kalia 2016, Fig. 13.
+            pcie_read_ps: 13_000,
+            // PCIe 3.0 x8, 7.88 GB/s, 26 bytes of headers with 256.
+            pcie_write_byte_ps: 140,
+
+            // 38 M inline WRITEs of one line: HERD, Fig. 4b.
+            outbound_ps: 26_300,
+            // 32.1 M SENDs without payload: Kalia 2016, table 1.
+            outbound_datagram_ps: 31_200,
+            // 26 M SENDs of two lines: Kalia 2016, table 1.
+            outbound_line_ps: 7_500,
+            // WRITEs that are not inline: 21.4, 17.8, 12.3 M at 4, 64, 256 B: HERD, Fig. 4b.
+            outbound_fetch_ps: 19_900,
+            outbound_fetch_byte_ps: 137,
+            // HERD, Fig. 5: unreliable against reliable, 59 against 64.5 ns for each ECHO.
+            outbound_ack_ps: 5_500,
+            queue_pair_ns: 120,
+
+            // 35.6 M RC WRITEs: HERD, Fig. 3b; 35.9 M: ScaleRPC, Fig. 3a; 35 M: Kalia 2016, table 1.
+            inbound_ps: 28_200,
+            // 34 M: Kalia 2016, table 1.
+            inbound_receive_ps: 29_000,
+            // 21.8 M receives with payload in Kalia 2016, table 1, some 24 M in FaSST's calls, 30.4 M in ScaleRPC, Fig. 1b.
+            inbound_payload_ps: 11_500,
+            // 32.7 M RC WRITEs per second leave: Kalia 2016, Fig. 13.
+            inbound_ack_ps: 4_500,
+            // HERD, Fig. 5: unsignaled against signaled SENDs.
+            completion_ps: 24_000,
+
+            // 25.8 M READs come in: Kalia 2016, table 1; 20 and 18.6 M with 128 and 256 B: HERD, Fig. 3b.
+            read_request_ps: 38_000,
+            read_request_byte_ps: 70,
+            // 21.9 and 17.9 M READs with 64 and 256 B go out: HERD, Fig. 4b; 11.2 M in and out at a time: FaSST, section 3.3.
+            read_response_ps: 43_500,
+            read_response_byte_ps: 53,
+            // 2.7 M, at one address or at many: Kalia 2016, table 1.
+            atomic_ps: 39_000,
+            atomic_lock_ps: 370_000,
+            atomic_locks: 1,
+
+            // ScaleRPC, Fig. 3a, FaSST, Fig. 2, Kalia 2016, Fig. 13 together. Contexts have 256 bytes (mlx4).
+            cache_lines: 430,
+            context_lines: 4,
+            // 22 reads more where nothing is found than where all is: ScaleRPC, Fig. 3a; 7.5 for a work request alone:
+            // Kalia 2016, Fig. 13.
+            context_miss_reads: 8,
+            request_miss_reads: 5,
+
+            // ScaleRPC, Fig. 3b: the knee is at 17 MB of blocks.
+            ddio_pages: 4_300,
+            // ScaleRPC, Fig. 3b; DRAM takes 60 to 120 ns (HERD, section 2).
+            ddio_miss_ps: 128_000,
+
+            // Two NIC crossings of 200 ns, the switch, the cables; so that a READ takes 2.05 us, between HERD's 2.52 (Fig. 2)
+            // and eRPC's 1.7 (table 2).
+            wire_ns: 590,
+            // 1 KiB WRITEs at 6.2 M: HERD, Fig. 3b.
+            link_byte_ps: 153,
+            header_bytes: 30,
+            mtu_bytes: 4096,
+            landing_ns: 5,
+        }
+    }
+
+    /// ConnectX-3 at 40 Gbit/s (QDR), of which 32 carry data.
+    pub fn connectx3_qdr() -> Costs {
+        Costs { link_byte_ps: 250, ..Costs::connectx3() }
+    }
+}

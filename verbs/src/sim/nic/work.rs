@@ -1,0 +1,395 @@
+//! What a NIC does for each message.
+
+use super::cache::{Cache, Line};
+use super::costs::Costs;
+use super::pages::Pages;
+use super::unit::{Unit, ns, ps};
+
+/// One NIC: its units, and what it keeps.
+#[derive(Debug, Default)]
+pub(in crate::sim) struct Nic {
+    mmio: Unit,
+    reader: Unit,
+    outbound: Unit,
+    link: Unit,
+    arriving: Unit,
+    inbound: Unit,
+    reads: Unit,
+    pcie_writes: Unit,
+    atomic_locks: Vec<Unit>,
+    cache: Cache,
+    pages: Pages,
+    counters: NicCounters,
+}
+
+/// What a NIC has done since its node was added: what performance counters tell of real ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NicCounters {
+    /// Messages carried out that came from others: requests, and READs' and atomics' responses.
+    pub messages_in: u64,
+    /// Cache lines read over PCIe.
+    pub pcie_reads: u64,
+    /// Cache lines written over MMIO.
+    pub mmio_lines: u64,
+    /// Lines of contexts and work requests that were not in the NIC's cache.
+    pub cache_misses: u64,
+    /// Pages written to that were not in the last-level cache.
+    pub ddio_misses: u64,
+}
+
+/// A work request on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sim) struct Work {
+    /// Cache lines that it has.
+    pub(in crate::sim) lines: u64,
+    /// The CPU has pushed it over MMIO.
+    pub(in crate::sim) pushed: bool,
+    /// No other one of its queue pair is known to follow.
+    pub(in crate::sim) last: bool,
+    /// Bytes of its message that are not inline.
+    pub(in crate::sim) fetched: u64,
+    pub(in crate::sim) datagram: bool,
+}
+
+/// A message on its way in: what the NIC does with it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sim) enum Inbound {
+    Write,
+    /// It meets a receive.
+    Receive,
+    /// For a READ of so many bytes.
+    ReadRequest(u64),
+    /// For an atomic at this address.
+    Atomic(u64),
+    /// With so many bytes.
+    Response(u64),
+}
+
+/// When a message has left, and when it comes to the other NIC.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sim) struct Sent {
+    pub(in crate::sim) gone_ns: u64,
+    pub(in crate::sim) arrives_ns: u64,
+}
+
+/// Cache lines of a work request, as mlx4 and mlx5 lay it out: a control segment of 16 bytes; for UD an address of 48; a
+/// remote address of 16, and 16 more for an atomic; the bytes themselves behind 4 of length, or 16 that name them.
+pub(in crate::sim) fn wqe_lines(
+    datagram: bool,
+    remote: bool,
+    atomic: bool,
+    inline: Option<usize>,
+) -> u8 {
+    let segments =
+        16 + 48 * usize::from(datagram) + 16 * usize::from(remote) + 16 * usize::from(atomic);
+    let data = match inline {
+        Some(0) => 0,
+        Some(len) => 4 + len,
+        None => 16,
+    };
+    (segments + data).div_ceil(LINE_BYTES) as u8
+}
+
+const LINE_BYTES: usize = 64;
+
+/// Bytes that one read over PCIe asks for, at most.
+const READ_BYTES: u64 = 512;
+
+/// Lines that the NIC reads for a work request, at least: 128 bytes, the read completion boundary.
+const FETCHED_LINES: u64 = 2;
+
+impl Nic {
+    /// The NIC of a node, with chance of its own.
+    pub(in crate::sim) fn new(seed: u64) -> Nic {
+        Nic { cache: Cache::new(seed), ..Nic::default() }
+    }
+
+    #[inline]
+    pub(in crate::sim) fn count_message(&mut self) {
+        self.counters.messages_in += 1;
+    }
+
+    pub(in crate::sim) fn counters(&self) -> NicCounters {
+        self.counters
+    }
+
+    /// When the NIC hears of a doorbell that the CPU rings now, with `lines` of a work request that it pushes.
+    #[inline]
+    pub(in crate::sim) fn ring(&mut self, costs: &Costs, now_ns: u64, lines: u64) -> u64 {
+        self.counters.mmio_lines += lines;
+        ns(self.mmio.take(ps(now_ns), lines * costs.mmio_line_ps)) + costs.mmio_ns
+    }
+
+    /// Looks for what a work request needs to be sent: its queue pair's context, and itself, if it was pushed; if not, the
+    /// translation of the send queue's address. `Some`: something is not there, and is at this time.
+    #[inline]
+    pub(in crate::sim) fn find_to_send(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        of: (u32, u64),
+        context: &mut Context,
+        pushed: bool,
+        line: &mut Line,
+    ) -> Option<u64> {
+        let mut reads = self.touch_context(costs, of.0, context);
+        let (wanted, name, missed_reads) = match pushed {
+            true => (line, request_name(of), costs.request_miss_reads),
+            false => {
+                (&mut context[SEND_QUEUE], context_name(of.0, SEND_QUEUE), costs.context_miss_reads)
+            }
+        };
+        if !self.cache.touch(wanted, name, costs.cache_lines) {
+            self.counters.cache_misses += 1;
+            reads += missed_reads;
+        }
+        (reads > 0).then(|| self.load(costs, now_ns, reads))
+    }
+
+    /// Reads that a context takes that is not there, or not all of it.
+    #[inline]
+    fn touch_context(&mut self, costs: &Costs, qp: u32, context: &mut Context) -> u64 {
+        let mut missed = 0;
+        for (index, line) in context.iter_mut().take(costs.context_lines.into()).enumerate() {
+            let found = self.cache.touch(line, context_name(qp, index), costs.cache_lines);
+            missed += u64::from(!found);
+        }
+        self.counters.cache_misses += missed;
+        missed * costs.context_miss_reads
+    }
+
+    /// Reads over PCIe what was missed; when that is there.
+    #[cold]
+    fn load(&mut self, costs: &Costs, now_ns: u64, reads: u64) -> u64 {
+        self.counters.pcie_reads += reads;
+        ns(self.reader.take(ps(now_ns), reads * costs.pcie_read_ps)) + costs.pcie_read_ns
+    }
+
+    /// When all other queue pairs have had their turn: those that send, and, if this one had to wait for its context to be
+    /// read, those that wait for that.
+    #[inline]
+    pub(in crate::sim) fn next_turn(&self, now_ns: u64, context_read: bool) -> u64 {
+        let now_ps = ps(now_ns);
+        let mut wait_ps = self.outbound.backlog(now_ps);
+        if context_read {
+            wait_ps = wait_ps.max(self.reader.backlog(now_ps));
+        }
+        now_ns + ns(wait_ps)
+    }
+
+    /// Keeps a work request until it is done.
+    #[inline]
+    pub(in crate::sim) fn keep(&mut self, costs: &Costs, of: (u32, u64), line: &mut Line) {
+        self.cache.insert(line, request_name(of), costs.cache_lines);
+    }
+
+    /// When the NIC has a work request and its bytes, and may send it.
+    #[inline]
+    pub(in crate::sim) fn send(&mut self, costs: &Costs, now_ns: u64, work: Work) -> u64 {
+        let Work { lines, pushed, last, fetched, datagram } = work;
+        let mut for_ps = match datagram {
+            true => costs.outbound_datagram_ps,
+            false => costs.outbound_ps,
+        };
+        for_ps += (lines - 1) * costs.outbound_line_ps;
+        if pushed && fetched == 0 {
+            return ns(self.outbound.take(ps(now_ns), for_ps));
+        }
+        let (mut reads, mut wait_ns) = (0, 0);
+        if !pushed {
+            // Where more follow, the second line is the next one's.
+            let read_lines = if last { lines.max(FETCHED_LINES) } else { lines };
+            reads += read_lines;
+            self.counters.pcie_reads += read_lines;
+            wait_ns += costs.pcie_read_ns;
+        }
+        if fetched > 0 {
+            reads += fetched.div_ceil(READ_BYTES);
+            self.counters.pcie_reads += fetched.div_ceil(LINE_BYTES as u64);
+            for_ps += costs.outbound_fetch_ps + fetched * costs.outbound_fetch_byte_ps;
+            wait_ns += costs.pcie_read_ns;
+        }
+        let read_ps = self.reader.take(ps(now_ns), reads * costs.pcie_read_ps);
+        ns(self.outbound.take(ps(now_ns), for_ps).max(read_ps)) + wait_ns
+    }
+
+    /// When a message of `len` bytes leaves, and comes; to the NIC itself it needs no wire.
+    #[inline]
+    pub(in crate::sim) fn transmit(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        len: u64,
+        to_itself: bool,
+    ) -> Sent {
+        if to_itself {
+            return Sent { gone_ns: now_ns, arrives_ns: now_ns };
+        }
+        let gone_ns = ns(self.link.take(ps(now_ns), costs.link_ps(len)));
+        Sent { gone_ns, arrives_ns: gone_ns + costs.wire_ns }
+    }
+
+    /// When a message of `len` bytes on the wire that has just come is carried out: its bytes are in memory, or those
+    /// that it asks for are looked up.
+    #[inline]
+    pub(in crate::sim) fn deliver(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        len: u64,
+        what: Inbound,
+        to_itself: bool,
+    ) -> u64 {
+        let mut now_ps = ps(now_ns);
+        if !to_itself {
+            now_ps = self.arriving.take_arriving(now_ps, costs.link_ps(len));
+        }
+        match what {
+            Inbound::Write => self.write(costs, now_ps, len, costs.inbound_ps),
+            Inbound::Receive => {
+                let payload_ps = if len > 0 { costs.inbound_payload_ps } else { 0 };
+                self.write(costs, now_ps, len, costs.inbound_receive_ps + payload_ps)
+            }
+            Inbound::ReadRequest(asked) => {
+                let for_ps = costs.read_request_ps + asked * costs.read_request_byte_ps;
+                self.counters.pcie_reads += asked.div_ceil(LINE_BYTES as u64);
+                ns(self.reads.take(now_ps, for_ps))
+            }
+            Inbound::Atomic(address) => {
+                let locks = costs.atomic_locks.max(1) as usize;
+                if self.atomic_locks.len() < locks {
+                    self.atomic_locks.resize(locks, Unit::default());
+                }
+                let lock = &mut self.atomic_locks[address as usize % locks];
+                let locked_ps = lock.take(now_ps, costs.atomic_lock_ps);
+                ns(self.reads.take(now_ps, costs.atomic_ps).max(locked_ps))
+            }
+            Inbound::Response(len) => {
+                let for_ps = costs.read_response_ps + len * costs.read_response_byte_ps;
+                ns(self.reads.take(now_ps, for_ps)) + costs.pcie_write_ns
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, costs: &Costs, now_ps: u64, len: u64, for_ps: u64) -> u64 {
+        let unit_ps = self.inbound.take(now_ps, for_ps);
+        let pcie_ps = self.pcie_writes.take(now_ps, len * costs.pcie_write_byte_ps);
+        ns(unit_ps.max(pcie_ps)) + costs.pcie_write_ns
+    }
+
+    /// A WRITE has gone to `offset` of the node's memory. It was posted, so nobody waits for what was not in the last-level
+    /// cache but those behind it.
+    #[inline]
+    pub(in crate::sim) fn wrote(&mut self, costs: &Costs, now_ns: u64, offset: u64, len: u64) {
+        let missed = self.pages.write(offset, len, costs.ddio_pages);
+        if missed > 0 {
+            self.counters.ddio_misses += missed;
+            self.inbound.take(ps(now_ns), missed * costs.ddio_miss_ps);
+        }
+    }
+
+    /// A response needs its work request, and its queue pair's context; when both are there.
+    #[inline]
+    pub(in crate::sim) fn find_for_response(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        of: (u32, u64),
+        context: &mut Context,
+        line: Line,
+    ) -> u64 {
+        let reads = self.touch_context(costs, of.0, context) + self.missed_request(costs, of, line);
+        if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
+    }
+
+    /// An acknowledgement needs its work request; when it is there.
+    #[inline]
+    pub(in crate::sim) fn find_for_ack(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        of: (u32, u64),
+        line: Line,
+    ) -> u64 {
+        let reads = self.missed_request(costs, of, line);
+        if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
+    }
+
+    /// Reads that a work request takes that is not there.
+    #[inline]
+    fn missed_request(&mut self, costs: &Costs, of: (u32, u64), line: Line) -> u64 {
+        if self.cache.has(line, request_name(of)) {
+            return 0;
+        }
+        self.counters.cache_misses += 1;
+        costs.request_miss_reads
+    }
+
+    /// When an answer given now comes to the other NIC.
+    #[inline]
+    pub(in crate::sim) fn answer(&mut self, costs: &Costs, now_ns: u64, to_itself: bool) -> u64 {
+        let sent_ns = ns(self.outbound.take(ps(now_ns), costs.outbound_ack_ps));
+        self.transmit(costs, sent_ns, 0, to_itself).arrives_ns
+    }
+
+    /// An answer has come; when the inbound unit, if it was busy, begins with it.
+    #[inline]
+    pub(in crate::sim) fn hear(&mut self, costs: &Costs, now_ns: u64) -> u64 {
+        let wait_ps = self.inbound.backlog(ps(now_ns));
+        self.inbound.take(ps(now_ns), costs.inbound_ack_ps);
+        now_ns + ns(wait_ps)
+    }
+
+    /// A completion of a signaled work request is written.
+    #[inline]
+    pub(in crate::sim) fn complete(&mut self, costs: &Costs, now_ns: u64) {
+        self.inbound.take(ps(now_ns), costs.completion_ps);
+    }
+}
+
+/// A queue pair's context: where its lines may be, and that of its send queue's address.
+pub(in crate::sim) type Context = [Line; SEND_QUEUE + 1];
+
+/// The line behind those of the context itself.
+const SEND_QUEUE: usize = 6;
+
+/// Tells names of context lines from those of work requests.
+const CONTEXT: u32 = 1 << 31;
+
+#[inline]
+fn context_name(qp: u32, index: usize) -> u64 {
+    u64::from(qp) << 32 | u64::from(CONTEXT | index as u32)
+}
+
+#[inline]
+fn request_name((qp, number): (u32, u64)) -> u64 {
+    u64::from(qp) << 32 | u64::from(number as u32 & !CONTEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_bounds_the_bytes_per_second() {
+        let (costs, mut nic) = (Costs::connectx5(), Nic::default());
+        let mut last = 0;
+        for _ in 0..1000 {
+            last = nic.transmit(&costs, 0, 1 << 20, false).gone_ns;
+        }
+        let bits_per_ns = (1000_u64 << 23) as f64 / last as f64;
+        assert!((90.0..100.0).contains(&bits_per_ns), "{bits_per_ns} Gbit/s");
+    }
+
+    /// The sizes of HERD, Fig. 4b, at which one more line is pushed.
+    #[test]
+    fn work_requests_have_as_many_lines_as_the_published_steps() {
+        let write = |len| wqe_lines(false, true, false, Some(len));
+        assert_eq!([28, 29, 92, 93, 156].map(write), [1, 2, 2, 3, 3]);
+        let datagram = |len| wqe_lines(true, false, false, Some(len));
+        assert_eq!([0, 1, 60, 61].map(datagram), [1, 2, 2, 3]);
+        assert_eq!(wqe_lines(false, true, false, None), 1, "a READ");
+    }
+}
