@@ -26,7 +26,7 @@ use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
     fixture::{Capabilities, Fixture, Served},
-    hostile::{Ambush, BreakIn, Stream},
+    hostile::{Ambush, BreakIn, RealTime, Stream},
     inspect::Holdings,
     patience::{patience, patient},
     ports,
@@ -175,7 +175,8 @@ impl Fixture for AddressFixture {
             }
         };
         let is_tether = matches!(address.place(), Place::Rdma(_));
-        Some(BreakIn { device: address.open_device().ok()?, stream, is_tether })
+        let (device, pace) = (address.open_device().ok()?, Box::new(RealTime(self.start)));
+        Some(BreakIn { device, stream, is_tether, pace })
     }
 
     fn ambush(&self, address: &str) -> Option<Ambush> {

@@ -10,12 +10,12 @@ use farcall_core::transport::{ClientTransport, DialOptions};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
+use super::admitted::Admitted;
 use super::charge;
 use super::network::{LEG_NS, Network, RETRY_NS, read};
-use super::ties::{Place, Ties};
-use crate::backend::{Accepted, Keepsake, PendingClient};
+use super::ties::Place;
+use crate::backend::PendingClient;
 use crate::bootstrap::attempt::{self, Attempt};
-use crate::bootstrap::tether::OnBreak;
 use crate::bootstrap::tethered;
 use crate::handshake::{Frame, Hello, Welcome};
 
@@ -64,7 +64,7 @@ enum Step {
     Answered {
         client: Client,
         answer: Vec<u8>,
-        accepted: Option<Admitted>,
+        admitted: Option<Admitted>,
         at: Instant,
     },
     Over,
@@ -74,21 +74,6 @@ enum Step {
 struct Client {
     pending: Box<dyn PendingClient>,
     hello: Hello,
-}
-
-/// A client whose server thread has it, and takes it back if this is dropped.
-struct Admitted {
-    withdraw: Option<OnBreak>,
-    keepsake: Keepsake,
-    at: Place,
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        if let Some(withdraw) = self.withdraw.take() {
-            withdraw();
-        }
-    }
 }
 
 impl Dialling {
@@ -161,23 +146,19 @@ impl Dialling {
                     return Ok(Step::Refused { at: after(now, LEG_NS) });
                 };
                 let hello = Frame::Hello(client.hello.clone()).to_bytes();
-                let (answer, accepted) = listening.answer(&hello, self.deadline - now);
-                let accepted = accepted.map(|Accepted { withdraw, keepsake, .. }| {
-                    let (withdraw, at) = (Some(withdraw), listening.place.clone());
-                    Admitted { withdraw, keepsake, at }
-                });
+                let (answer, admitted) = listening.answer(&hello, self.deadline - now);
                 let (answer, at) = (answer.to_bytes(), after(now, LEG_NS));
-                Ok(Step::Answered { client, answer, accepted, at })
+                Ok(Step::Answered { client, answer, admitted, at })
             }
-            Step::Answered { client, answer, accepted, .. } if !self.comes_back() => {
-                Ok(Step::Answered { client, answer, accepted, at: after(now, RETRY_NS) })
+            Step::Answered { client, answer, admitted, .. } if !self.comes_back() => {
+                Ok(Step::Answered { client, answer, admitted, at: after(now, RETRY_NS) })
             }
-            Step::Answered { accepted: Some(ref admitted), .. } if !admitted.at.runs() => {
+            Step::Answered { admitted: Some(ref admitted), .. } if !admitted.lives() => {
                 // Whoever has answered is gone, and what runs there now knows nothing of it.
                 Err(self.attempt().no_server(self.nobody_listens()).into())
             }
-            Step::Answered { client, answer, accepted, .. } => {
-                Err(Ended(self.finish(client, &answer, accepted, now)))
+            Step::Answered { client, answer, admitted, .. } => {
+                Err(Ended(self.finish(client, &answer, admitted, now)))
             }
         }
     }
@@ -215,7 +196,7 @@ impl Dialling {
         &self,
         Client { pending, hello }: Client,
         answer: &[u8],
-        accepted: Option<Admitted>,
+        admitted: Option<Admitted>,
         now: Instant,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
         let attempt = self.attempt();
@@ -225,17 +206,11 @@ impl Dialling {
             .finish(&terms, &setup, self.deadline - now)
             .map_err(|error| attempt.setup(error))?;
         let client = charge::client(client, &self.from.node, self.network.costs());
-        let Some(mut admitted) = accepted else {
+        let Some(admitted) = admitted else {
             return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
         };
-        let Some(withdraw) = admitted.withdraw.take() else {
-            return Err(attempt.misbehaved("it has taken the client back"));
-        };
-        let places = [self.from.clone(), admitted.at.clone()];
-        tethered::tie_with(client, |client_is_told| {
-            let [ours, theirs] = Ties::tie(&self.network.ties, places, [client_is_told, withdraw]);
-            admitted.keepsake.keep(Box::new(theirs));
-            Ok(Box::new(ours))
+        tethered::tie_with(client, |client_hears| {
+            Ok(Box::new(admitted.tie(&self.network.ties, self.from.clone(), client_hears)))
         })
     }
 }

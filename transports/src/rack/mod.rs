@@ -10,8 +10,10 @@
 //! gone, its peers learn it from their queue pairs, or five seconds later.
 
 mod address;
+mod admitted;
 mod charge;
 mod dialling;
+mod knock;
 mod network;
 mod program;
 mod server;
@@ -33,6 +35,7 @@ use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 pub use address::RackAddress;
 pub use charge::CpuCosts;
 pub use dialling::{Dialled, Dialling};
+pub use knock::Knocked;
 pub use program::{Host, Task};
 pub use server::turn_after;
 

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
+use super::admitted::Admitted;
 use super::charge::CpuCosts;
 use super::ties::{Place, Ties};
-use crate::backend::Accepted;
 use crate::bootstrap::admission::Admission;
 use crate::handshake::{Frame, FrameError, PREFIX_BYTES, Reject, Welcome};
 
@@ -20,6 +21,9 @@ pub(super) const LEG_NS: u64 = 25_000;
 
 /// What was lost is sent again after so long.
 pub(super) const RETRY_NS: u64 = 10_000_000;
+
+/// The bound on a handshake by hand.
+pub(super) const KNOCK_BOUND: Duration = Duration::from_secs(5);
 
 /// All that listens on a rack, and what holds its connections together.
 pub(super) struct Network {
@@ -97,11 +101,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
 
 impl Listening {
     /// Answers a client's first frame; and what its server thread has got, if it is let in.
-    pub(super) fn answer(
-        &self,
-        hello: &[u8],
-        time_left: std::time::Duration,
-    ) -> (Frame, Option<Accepted>) {
+    pub(super) fn answer(&self, hello: &[u8], time_left: Duration) -> (Frame, Option<Admitted>) {
         let malformed = |what: String| (Frame::Reject(Reject::Malformed { what }), None);
         let hello = match read(hello) {
             Ok(Frame::Hello(hello)) => hello,
@@ -111,7 +111,7 @@ impl Listening {
         match self.admission.admit(&hello, || Ok(time_left)) {
             Ok((terms, accepted)) => {
                 let welcome = Welcome { terms, setup: accepted.setup.clone() };
-                (Frame::Welcome(welcome), Some(accepted))
+                (Frame::Welcome(welcome), Some(Admitted::new(accepted, self.place.clone())))
             }
             Err(reject) => (Frame::Reject(reject), None),
         }

@@ -3,15 +3,60 @@
 pub mod write_imm;
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use farcall_transports::handshake::{Frame, FrameError, PREFIX_BYTES};
 use farcall_verbs::Device;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The socket of a handshake.
-pub trait Stream: Read + Write + AsFd + Send {}
+/// The stream of a handshake.
+pub trait Stream: Read + Write + Send {
+    /// Has the other end closed it, or said something?
+    fn has_news(&self) -> bool;
+}
 
-impl<S: Read + Write + AsFd + Send> Stream for S {}
+fn is_readable(socket: &impl AsFd) -> bool {
+    let mut events = [PollFd::new(socket, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut events, Some(&at_once)).is_ok_and(|found| found > 0)
+}
+
+impl Stream for UnixStream {
+    fn has_news(&self) -> bool {
+        is_readable(self)
+    }
+}
+
+impl Stream for TcpStream {
+    fn has_news(&self) -> bool {
+        is_readable(self)
+    }
+}
+
+/// How whoever keeps no rule waits.
+pub trait Pace: Send {
+    /// Lets everything else go on.
+    fn turn(&self);
+
+    /// Time that has passed.
+    fn now(&self) -> Duration;
+}
+
+/// As the system's clock goes.
+pub struct RealTime(pub Instant);
+
+impl Pace for RealTime {
+    fn turn(&self) {
+        std::thread::yield_now();
+    }
+
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
 
 /// A way past the client: a handshake's stream to a server, and the device to go on with.
 pub struct BreakIn {
@@ -21,6 +66,8 @@ pub struct BreakIn {
     pub stream: Box<dyn Stream>,
     /// The server keeps the stream as long as the connection.
     pub is_tether: bool,
+    /// How to wait.
+    pub pace: Box<dyn Pace>,
 }
 
 /// A false server: what clients of an address connect to.

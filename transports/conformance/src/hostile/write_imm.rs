@@ -13,10 +13,9 @@ use farcall_verbs::{
     Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
     RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use super::{Ambush, BreakIn, Stream, receive};
+use super::{Ambush, BreakIn, Pace, RealTime, Stream, receive};
 use crate::patience::patient;
 
 /// Kinds of messages.
@@ -96,6 +95,7 @@ pub struct End {
     broken: bool,
     stream: Box<dyn Stream>,
     is_tether: bool,
+    pace: Box<dyn Pace>,
     _device: Device,
 }
 
@@ -157,6 +157,7 @@ impl Port {
         terms: Terms,
         client: Option<u32>,
         (stream, is_tether): (Box<dyn Stream>, bool),
+        pace: Box<dyn Pace>,
     ) -> End {
         let setup: EndSetup = of_bytes(setup);
         let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
@@ -176,6 +177,7 @@ impl Port {
             broken: false,
             stream,
             is_tether,
+            pace,
             _device: device,
         }
     }
@@ -208,7 +210,7 @@ pub fn break_in(
     service: &'static ServiceDescription,
     wanted: Terms,
 ) -> Result<End, Reject> {
-    let BreakIn { device, mut stream, is_tether } = into;
+    let BreakIn { device, mut stream, is_tether, pace } = into;
     let port = Port::open(&device, &wanted);
     let hello = Frame::Hello(Hello {
         backend: "write_imm".to_owned(),
@@ -221,7 +223,7 @@ pub fn break_in(
     match receive(&mut *stream).expect("an answer") {
         Frame::Welcome(Welcome { terms, setup }) => {
             stream.write_all(&Frame::Ready.to_bytes()).expect("say ready");
-            Ok(port.connect(&setup, terms, None, (stream, is_tether)))
+            Ok(port.connect(&setup, terms, None, (stream, is_tether), pace))
         }
         Frame::Reject(reject) => Err(reject),
         other => panic!("{other:?} is no answer to a hello"),
@@ -239,7 +241,8 @@ pub fn ambush(ambush: &mut Ambush, slots: Terms) -> End {
     };
     let port = Port::open(&ambush.device, &terms);
     let welcome = Frame::Welcome(Welcome { terms, setup: port.setup(3) });
-    let mut end = port.connect(&hello.setup, terms, Some(3), (stream, false));
+    let pace = Box::new(RealTime(Instant::now()));
+    let mut end = port.connect(&hello.setup, terms, Some(3), (stream, false), pace);
     end.stream.write_all(&welcome.to_bytes()).expect("say welcome");
     match receive(&mut *end.stream) {
         Ok(Frame::Ready) => {}
@@ -276,8 +279,8 @@ impl End {
             self.broken = true;
             return false;
         }
-        let end = Instant::now() + patient(Duration::from_secs(10));
-        while Instant::now() < end {
+        let end = self.pace.now() + patient(Duration::from_secs(10));
+        while self.pace.now() < end {
             match self.poll(OUR_ID) {
                 Some(Status::Success) => return true,
                 Some(_) => {
@@ -289,7 +292,7 @@ impl End {
                     self.broken = true;
                     return false;
                 }
-                None => std::thread::yield_now(),
+                None => self.pace.turn(),
             }
         }
         panic!("a WRITE does not end");
@@ -338,37 +341,35 @@ impl End {
     /// The next immediate that the other end has sent, with the message it came with; nothing if the connection is
     /// over, or after a second.
     pub fn next_message(&mut self) -> Option<(u32, Vec<u8>)> {
-        let end = Instant::now() + patient(Duration::from_secs(1));
+        let end = self.pace.now() + patient(Duration::from_secs(1));
         loop {
             if let Some(message) = self.received.pop_front() {
                 return Some(message);
             }
-            if self.broken || Instant::now() > end {
+            if self.broken || self.pace.now() > end {
                 return None;
             }
             let _ = self.poll(NO_ID);
-            std::thread::yield_now();
+            self.pace.turn();
         }
     }
 
     /// Has the other end ended the connection? Waits for it, at most ten seconds.
     pub fn is_dropped(&mut self) -> bool {
-        let end = Instant::now() + patient(Duration::from_secs(10));
-        while Instant::now() < end {
+        let end = self.pace.now() + patient(Duration::from_secs(10));
+        while self.pace.now() < end {
             let _ = self.poll(NO_ID);
             if self.broken || self.is_cut() || !self.raw_quietly() {
                 return true;
             }
-            std::thread::yield_now();
+            self.pace.turn();
         }
         false
     }
 
     /// Has the other end closed the stream that it would keep?
     fn is_cut(&self) -> bool {
-        let mut events = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.is_tether && poll(&mut events, Some(&at_once)).is_ok_and(|found| found > 0)
+        self.is_tether && self.stream.has_news()
     }
 
     /// A WRITE of nothing, which changes nothing, but ends in an error when nobody is there.

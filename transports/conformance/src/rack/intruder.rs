@@ -1,0 +1,119 @@
+//! A way past the clients of a rack: a handshake by hand.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use farcall_transports::{
+    handshake::{Frame, FrameError, PREFIX_BYTES},
+    rack::Knocked,
+};
+use farcall_verbs::sim::NodeId;
+
+use super::fixture::{move_on, now, with};
+use crate::hostile::{BreakIn, Pace, Stream};
+
+/// A way to that server, from that node.
+pub(super) fn break_in(from: NodeId, address: &str) -> BreakIn {
+    let stream = RackStream {
+        from,
+        address: address.to_owned(),
+        written: Vec::new(),
+        inbox: VecDeque::new(),
+        knocked: None,
+        tie: None,
+        closed: Arc::default(),
+    };
+    let device = with(|present| present.rack.node(from).device());
+    BreakIn { device, stream: Box::new(stream), is_tether: true, pace: Box::new(RacksTime) }
+}
+
+/// As the clock of the present case's rack goes.
+struct RacksTime;
+
+impl Pace for RacksTime {
+    fn turn(&self) {
+        move_on();
+    }
+
+    fn now(&self) -> Duration {
+        now()
+    }
+}
+
+/// What TCP would be, a frame at a time.
+struct RackStream {
+    from: NodeId,
+    address: String,
+    /// What is no whole frame yet.
+    written: Vec<u8>,
+    inbox: VecDeque<u8>,
+    /// The server's answer to the first frame.
+    knocked: Option<Knocked>,
+    tie: Option<Box<dyn Send>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl RackStream {
+    /// The bytes of the next frame, if they are all there.
+    fn next_frame(&mut self) -> Option<Vec<u8>> {
+        let prefix = self.written.first_chunk::<PREFIX_BYTES>()?;
+        let len = match Frame::body_len(prefix) {
+            Ok(len) => PREFIX_BYTES + len,
+            // The server reads no further than the version.
+            Err(FrameError::Version { .. }) => self.written.len(),
+            Err(_) => {
+                self.closed.store(true, Ordering::Relaxed);
+                return None;
+            }
+        };
+        (self.written.len() >= len).then(|| self.written.drain(..len).collect())
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        let RackStream { from, address, .. } = self;
+        if let Some(knocked) = self.knocked.take() {
+            let closed = Arc::clone(&self.closed);
+            let on_break = Box::new(move || closed.store(true, Ordering::Relaxed));
+            self.tie = with(|present| present.rack.ready(knocked, on_break));
+            return Ok(());
+        }
+        let knocked = with(|present| present.rack.knock(*from, address, frame));
+        let knocked = knocked.map_err(io::Error::other)?;
+        self.inbox.extend(&knocked.answer);
+        self.knocked = Some(knocked);
+        Ok(())
+    }
+}
+
+impl Write for RackStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written.extend_from_slice(bytes);
+        while let Some(frame) = self.next_frame() {
+            self.send(&frame)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for RackStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.inbox.read(into)
+    }
+}
+
+impl Stream for RackStream {
+    fn has_news(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || !self.inbox.is_empty()
+    }
+}
