@@ -88,9 +88,9 @@ pub(crate) async fn an_unknown_device_is_refused_by_name(end: &mut End) -> CaseR
     end.meet().await
 }
 
-/// One message may be long: hundreds of megabytes in one WRITE, and back in one READ.
+/// One message may be long: thousands of packets in one WRITE, and back in one READ.
 pub(crate) async fn one_message_may_be_very_long(end: &mut End) -> CaseResult {
-    // Thousands of packets, and no more than an emulated wire can carry while a case is patient.
+    // No more than an emulated wire can carry while a case is patient.
     const LEN: usize = 32 << 20;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
