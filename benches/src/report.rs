@@ -43,6 +43,16 @@ pub struct EchoReport {
     pub memcpy_bandwidth: f64,
     /// `bandwidth / memcpy_bandwidth`.
     pub bandwidth_ratio: f64,
+    /// Small messages with several outstanding: how many lines per second two cores exchange and answer, so
+    /// many outstanding, when nothing is done but copying.
+    pub line_rate: Option<f64>,
+    /// `rate / line_rate`.
+    pub rate_ratio: Option<f64>,
+    /// Large messages: bytes per second, counted once each way, that two cores copy there and back, so many
+    /// buffers outstanding, with two copies each.
+    pub copy_bandwidth: Option<f64>,
+    /// `bandwidth / copy_bandwidth`.
+    pub copy_ratio: Option<f64>,
 }
 
 /// A run of `limit`.
@@ -60,6 +70,10 @@ pub struct LimitReport {
     pub limit_p99_ns: u64,
     /// Bytes per second that memcpy moved between two buffers of this size.
     pub memcpy_bandwidth: f64,
+    /// Lines per second that were exchanged and answered, 32 outstanding.
+    pub line_rate: f64,
+    /// Bytes per second, counted once each way, that were copied there and back, 2 buffers outstanding.
+    pub copy_bandwidth: f64,
 }
 
 impl EchoReport {
@@ -75,6 +89,12 @@ impl EchoReport {
         let ratio = self.bandwidth_ratio;
         rows.push(("bandwidth", format!("{}  ({ratio:.2} x memcpy)", rate(self.bandwidth))));
         rows.push(("memcpy", rate(self.memcpy_bandwidth)));
+        if let (Some(lines), Some(ratio)) = (self.line_rate, self.rate_ratio) {
+            rows.push(("bare lines", format!("{:.3} M/s  (the calls: {ratio:.2} x)", lines / 1e6)));
+        }
+        if let (Some(copies), Some(ratio)) = (self.copy_bandwidth, self.copy_ratio) {
+            rows.push(("bare copies", format!("{}  (the calls: {ratio:.2} x)", rate(copies))));
+        }
         let title = format!(
             "echo of {} B on {}/{}, window {}, {} client(s), server in {}: {} calls",
             self.size, self.device, self.backend, self.window, self.clients, self.mode, self.calls
@@ -88,7 +108,12 @@ impl LimitReport {
     pub fn table(&self) -> String {
         let [first, second] = self.cores;
         let p50 = format!("{} ns p50, {} ns p99", self.limit_ns, self.limit_p99_ns);
-        let rows = [("bounced line", p50), ("memcpy", rate(self.memcpy_bandwidth))];
+        let rows = [
+            ("bounced line", p50),
+            ("memcpy", rate(self.memcpy_bandwidth)),
+            ("bare lines", format!("{:.3} M/s there and back", self.line_rate / 1e6)),
+            ("bare copies", format!("{} there and back", rate(self.copy_bandwidth))),
+        ];
         table(&format!("limit of cores {first} and {second}, buffers of {} B", self.size), &rows)
     }
 }

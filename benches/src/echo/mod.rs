@@ -17,11 +17,14 @@ use self::load::{Load, Totals};
 use self::service::EchoPollClient;
 use self::shape::Shape;
 use crate::clock::Clock;
-use crate::limit::{Bounce, Memcpy};
+use crate::limit::{Bounce, Copies, LINE_BYTES, Lines, Memcpy};
 use crate::report::EchoReport;
 use crate::{SLICE, cores};
 
 pub use self::host::serve;
+
+/// Messages from this size on are measured against bare copies of them.
+const LARGE_BYTES: usize = 16 << 10;
 
 /// Where the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +85,7 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     let mut load = Load::new(shape, options.window, clients, clock.clone());
     let mut bounce = Bounce::start(server_core)?;
     let mut memcpy = Memcpy::new(options.size.max(1));
+    let mut bare = Bare::of(options)?;
     let mut totals = Totals::default();
     let end = Instant::now() + options.time;
     while Instant::now() < end {
@@ -89,12 +93,13 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
         load.rest(|| {
             bounce.slice(&clock, SLICE);
             memcpy.slice(&clock, SLICE / 4);
+            bare.slice(&clock);
             host.resume()
         })?;
     }
     drop(load);
     host.stop()?;
-    Ok(report(options, &totals, &bounce, &memcpy))
+    Ok(report(options, &totals, &bounce, &memcpy, &bare))
 }
 
 /// Where the server is to listen. Both ends are on this machine: a network address only begins a
@@ -110,7 +115,54 @@ fn address(options: &Options) -> String {
     format!("rdma://127.0.0.1:0?device={device}&backend={backend}&window={window}")
 }
 
-fn report(options: &Options, totals: &Totals, bounce: &Bounce, memcpy: &Memcpy) -> EchoReport {
+/// What the two cores do in the same pattern without any call, where there is such a thing.
+enum Bare {
+    Lines(Lines),
+    Copies(Copies),
+    Nothing,
+}
+
+impl Bare {
+    fn of(options: &Options) -> Result<Bare> {
+        let Options { size, window, cores: [server, _], .. } = *options;
+        Ok(match size {
+            _ if options.device != "shm" => Bare::Nothing,
+            ..=LINE_BYTES if window > 1 => Bare::Lines(Lines::start(server, window)?),
+            LARGE_BYTES.. => Bare::Copies(Copies::start(server, size, window)?),
+            _ => Bare::Nothing,
+        })
+    }
+
+    fn slice(&mut self, clock: &Clock) {
+        match self {
+            Bare::Lines(lines) => lines.slice(clock, SLICE),
+            Bare::Copies(copies) => copies.slice(clock, SLICE),
+            Bare::Nothing => {}
+        }
+    }
+
+    fn line_rate(&self) -> Option<f64> {
+        match self {
+            Bare::Lines(lines) => Some(lines.rate()),
+            _ => None,
+        }
+    }
+
+    fn copy_bandwidth(&self) -> Option<f64> {
+        match self {
+            Bare::Copies(copies) => Some(copies.bandwidth()),
+            _ => None,
+        }
+    }
+}
+
+fn report(
+    options: &Options,
+    totals: &Totals,
+    bounce: &Bounce,
+    memcpy: &Memcpy,
+    bare: &Bare,
+) -> EchoReport {
     let seconds = (totals.nanos as f64 / 1e9).max(f64::MIN_POSITIVE);
     let rate = totals.calls as f64 / seconds;
     let bandwidth = rate * 2.0 * options.size as f64;
@@ -138,5 +190,9 @@ fn report(options: &Options, totals: &Totals, bounce: &Bounce, memcpy: &Memcpy) 
         bandwidth,
         memcpy_bandwidth: memcpy.bandwidth(),
         bandwidth_ratio: bandwidth / memcpy.bandwidth().max(f64::MIN_POSITIVE),
+        line_rate: bare.line_rate(),
+        rate_ratio: bare.line_rate().map(|lines| rate / lines.max(f64::MIN_POSITIVE)),
+        copy_bandwidth: bare.copy_bandwidth(),
+        copy_ratio: bare.copy_bandwidth().map(|bare| bandwidth / bare.max(f64::MIN_POSITIVE)),
     }
 }

@@ -1,0 +1,78 @@
+//! What the machine itself allows: a cache line bounced between two cores, many lines on their way at once,
+//! large buffers copied there and back, and memcpy in one core's own memory.
+
+mod bounce;
+mod copies;
+mod lines;
+mod memcpy;
+mod partner;
+
+pub use bounce::Bounce;
+pub use copies::Copies;
+pub use lines::{LINE_BYTES, Lines};
+pub use memcpy::Memcpy;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::clock::Clock;
+use crate::report::LimitReport;
+use crate::{SLICE, cores};
+
+/// At a slice's begin the partner may still wait for its core, and caches hold what the other slice had; so
+/// much time is not counted.
+const UNCOUNTED: Duration = Duration::from_millis(1);
+
+/// Lines, and large buffers, on their way at once where the limit alone is measured.
+const WINDOW_OF_LINES: usize = 32;
+const WINDOW_OF_COPIES: usize = 2;
+
+/// Things done, and the time that they took.
+#[derive(Debug, Default)]
+struct Pace {
+    count: u64,
+    nanos: u64,
+}
+
+impl Pace {
+    fn add(&mut self, count: u64, nanos: u64) {
+        self.count += count;
+        self.nanos += nanos;
+    }
+
+    fn per_second(&self) -> f64 {
+        if self.nanos == 0 {
+            return 0.0;
+        }
+        self.count as f64 / (self.nanos as f64 / 1e9)
+    }
+}
+
+/// The machine's limit alone, for about `time`.
+pub fn run(size: usize, time: Duration, cores: [usize; 2]) -> Result<LimitReport> {
+    let [server, client] = cores;
+    cores::pin(client)?;
+    let clock = Clock::new();
+    let mut bounce = Bounce::start(server)?;
+    let mut memcpy = Memcpy::new(size);
+    let mut lines = Lines::start(server, WINDOW_OF_LINES)?;
+    let mut copies = Copies::start(server, size, WINDOW_OF_COPIES)?;
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        bounce.slice(&clock, SLICE);
+        memcpy.slice(&clock, SLICE);
+        lines.slice(&clock, SLICE);
+        copies.slice(&clock, SLICE);
+    }
+    Ok(LimitReport {
+        bench: "limit",
+        size,
+        cores,
+        limit_ns: bounce.latency().quantile(0.5),
+        limit_p99_ns: bounce.latency().quantile(0.99),
+        memcpy_bandwidth: memcpy.bandwidth(),
+        line_rate: lines.rate(),
+        copy_bandwidth: copies.bandwidth(),
+    })
+}
