@@ -7,11 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::DialOptions;
-use farcall_core::{CallError, Connection, ConnectionOptions, PendingCall, PollClient, RpcError};
-use farcall_kv::limits::KvError;
+use farcall_core::{
+    CallError, ChannelOptions, Connection, ConnectionOptions, PollClient, RpcError,
+};
 use farcall_kv::service::KvPollClient;
 use farcall_transports::rack::Host;
 
+use crate::caller::{Caller, Entries, Outcome, Pending};
 use crate::dice::Dice;
 use crate::mutation::Mutation;
 use crate::plan::Severity;
@@ -54,17 +56,15 @@ pub(crate) struct Terms {
     pub(crate) mutation: Option<Mutation>,
 }
 
-type Outcome<T> = Result<T, CallError<KvError>>;
-
-enum Pending {
-    Get(PendingCall<Outcome<Option<Bytes>>>),
-    Had(PendingCall<Outcome<bool>>),
-    Scan(PendingCall<Outcome<Vec<(Bytes, Bytes)>>>),
+enum Waiting {
+    Get(Pending<Option<Bytes>>),
+    Had(Pending<bool>),
+    Scan(Pending<Entries>),
 }
 
 struct Call {
     number: usize,
-    pending: Pending,
+    waiting: Waiting,
     ends_by_ns: u64,
 }
 
@@ -90,7 +90,9 @@ pub(crate) struct Client {
     terms: Terms,
     dice: Dice,
     records: Rc<RefCell<Records>>,
-    kv: Option<KvPollClient>,
+    kv: Option<Caller>,
+    /// It uses the client whose calls are futures.
+    shares: bool,
     calls: Vec<Call>,
     left: u32,
     next_ns: u64,
@@ -103,11 +105,13 @@ impl Client {
     pub(crate) fn new(
         host: Host,
         terms: Terms,
-        dice: Dice,
+        mut dice: Dice,
         records: Rc<RefCell<Records>>,
     ) -> Client {
         Client {
             host,
+            // Bugs are planted around the other client's transport.
+            shares: dice.once_in(2) && terms.mutation.is_none(),
             terms,
             dice,
             records,
@@ -129,6 +133,10 @@ impl Client {
                 let pause_ns = self.dice.magnitude(10 * US, 100 * MS);
                 self.host.sleep(Duration::from_nanos(pause_ns)).await;
             }
+        }
+        if self.shares {
+            // It hears of its connection's end by its calls.
+            self.kv = None;
         }
         for at_once in [1, self.terms.window, self.terms.window] {
             if !self.connect(CALM_BOUND_NS).await {
@@ -156,13 +164,20 @@ impl Client {
         if self.kv.is_some() {
             return true;
         }
+        let dial = DialOptions::default().timeout(Duration::from_nanos(within_ns));
+        if self.shares {
+            let options = ChannelOptions::default().dial(dial);
+            let connected = self.host.connect_with(&self.terms.address, &options).await;
+            self.kv = connected.ok().map(|client| Caller::Shared { client, is_over: false });
+            return self.kv.is_some();
+        }
         let service = KvPollClient::DESCRIPTION;
-        let options = DialOptions::default().timeout(Duration::from_nanos(within_ns));
-        let dialled = self.host.dial(&self.terms.address, service, &options).await;
+        let dialled = self.host.dial(&self.terms.address, service, &dial).await;
         let Ok(bare) = dialled else { return false };
         let bare = transport::mutated(bare, self.terms.mutation);
         let connection = Connection::new(bare, &ConnectionOptions::default());
-        self.kv = Some(KvPollClient::from_connection(connection));
+        let client = Box::new(KvPollClient::from_connection(connection));
+        self.kv = Some(Caller::Polled(client));
         true
     }
 
@@ -174,10 +189,9 @@ impl Client {
     fn turn(&mut self, phase: Phase, now: Instant) -> Result<Over, Progress> {
         let now_ns = now.as_nanos();
         let Some(kv) = &mut self.kv else { return Ok(Over::Closed) };
-        let mut progress = kv.connection().turn(now);
-        let is_closed = kv.connection().is_closed();
+        let mut progress = kv.turn(now);
         self.take(phase, now_ns);
-        if is_closed {
+        if self.kv.as_mut().is_none_or(Caller::is_over) {
             if !self.calls.is_empty() {
                 self.wrong("a connection is over, and a call on it is not");
             }
@@ -190,14 +204,16 @@ impl Client {
                     return Ok(Over::Done);
                 }
                 let asks = self.left > 0 && now_ns < self.terms.calm_ns;
-                if asks && now_ns >= self.next_ns {
+                // The client whose calls are futures holds any number of them.
+                let has_room = self.calls.len() < 2 * self.terms.window as usize;
+                if asks && has_room && now_ns >= self.next_ns {
                     progress.worked += u32::from(self.ask(phase, now_ns));
                     let most_ns = (self.terms.calm_ns / u64::from(STORM_CALLS)).max(2 * US);
                     self.next_ns = now_ns + self.dice.magnitude(US, most_ns);
                 } else if self.dice.once_in(40) {
                     self.cancel();
                 }
-                let wake_ns = if asks { self.next_ns } else { until_ns };
+                let wake_ns = if asks && has_room { self.next_ns } else { until_ns };
                 progress.next = progress.next.earlier(PollAt::At(Instant::from_nanos(wake_ns)));
             }
             Phase::Calm { at_once } => {
@@ -234,26 +250,26 @@ impl Client {
             Phase::Calm { .. } => CALM_BOUND_NS,
         };
         let Some(kv) = &mut self.kv else { return false };
-        kv.connection().set_deadline(Duration::from_nanos(timeout_ns));
+        let timeout = Duration::from_nanos(timeout_ns);
         let key = |key: usize| [b'a' + key as u8];
         let started = match question {
-            Question::Get(at) => kv.start_get(&key(at)).map(Pending::Get),
+            Question::Get(at) => kv.get(&key(at), timeout).map(Waiting::Get),
             Question::Put(at, number) => {
                 let len = match self.dice.below(20) {
                     0 => self.dice.magnitude(4_000, 60_000),
                     _ => self.dice.magnitude(8, 2_000),
                 };
                 let value = value::bytes(number, len as usize);
-                kv.start_put(&key(at), &value).map(Pending::Had)
+                kv.put(&key(at), &value, timeout).map(Waiting::Had)
             }
-            Question::Del(at) => kv.start_del(&key(at)).map(Pending::Had),
-            Question::Scan => kv.start_scan(b"a", false, KEYS as u32).map(Pending::Scan),
+            Question::Del(at) => kv.del(&key(at), timeout).map(Waiting::Had),
+            Question::Scan => kv.scan(b"a", KEYS as u32, timeout).map(Waiting::Scan),
         };
         match started {
-            Ok(pending) => {
+            Ok(waiting) => {
                 self.host.node().note(|| format!("call {number} begins: {question:?}"));
                 let ends_by_ns = now_ns + timeout_ns + SLACK_NS + self.terms.pauses_ns;
-                self.calls.push(Call { number, pending, ends_by_ns });
+                self.calls.push(Call { number, waiting, ends_by_ns });
                 self.left = self.left.saturating_sub(1);
                 true
             }
@@ -285,14 +301,14 @@ impl Client {
         let Some(kv) = &mut self.kv else { return };
         let mut ended = Vec::new();
         self.calls.retain_mut(|call| {
-            let outcome = match &mut call.pending {
-                Pending::Get(pending) => kv.take(pending).map(|outcome| {
+            let outcome = match &mut call.waiting {
+                Waiting::Get(pending) => kv.take(pending).map(|outcome| {
                     outcome.map(|value| value.map_or(Ok(Answer::Value(None)), |it| seen(&it)))
                 }),
-                Pending::Had(pending) => {
+                Waiting::Had(pending) => {
                     kv.take(pending).map(|outcome| outcome.map(|had| Ok(Answer::Had(had))))
                 }
-                Pending::Scan(pending) => {
+                Waiting::Scan(pending) => {
                     kv.take(pending).map(|outcome| outcome.map(|entries| all_seen(&entries)))
                 }
             };
@@ -347,13 +363,13 @@ impl Client {
             return;
         }
         let at = self.dice.below(self.calls.len() as u64) as usize;
-        let Call { number, pending, .. } = self.calls.swap_remove(at);
+        let Call { number, waiting, .. } = self.calls.swap_remove(at);
         self.host.node().note(|| format!("call {number} is given up"));
         let Some(kv) = &mut self.kv else { return };
-        match pending {
-            Pending::Get(pending) => kv.connection().cancel(pending),
-            Pending::Had(pending) => kv.connection().cancel(pending),
-            Pending::Scan(pending) => kv.connection().cancel(pending),
+        match waiting {
+            Waiting::Get(pending) => kv.cancel(pending),
+            Waiting::Had(pending) => kv.cancel(pending),
+            Waiting::Scan(pending) => kv.cancel(pending),
         }
         self.records.borrow_mut().end(number, End::Unknown);
     }

@@ -1,8 +1,8 @@
 //! farcall under random faults on a simulated rack, a seed at a time.
 //!
 //! A seed draws a rack, what goes wrong on it, and what its clients ask. `farcall-kv`'s own service and store run on
-//! one node, with a write-ahead log in persistent memory under them; clients on other nodes call it, with deadlines,
-//! cancellations and windows, over connections that break. Nodes are paused, killed, restarted, and lose their power;
+//! one node, with a write-ahead log in persistent memory under them; clients on other nodes call it, poll-mode ones and
+//! those whose calls are futures, with deadlines, cancellations and windows, over connections that break. Nodes are paused, killed, restarted, and lose their power;
 //! ways are cut, one way too; messages are lost and late, WRITEs land late and in any order. Meanwhile must hold:
 //!
 //! - every call ends by its deadline, in an answer or in an error that may happen;
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]
 
+mod caller;
 mod client;
 mod dice;
 mod kv;

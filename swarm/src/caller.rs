@@ -1,0 +1,137 @@
+//! A connection to the store, by either of its two clients.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use farcall_core::time::{Instant, Progress};
+use farcall_core::{Call, CallError, PendingCall, PollClient, RpcError};
+use farcall_kv::limits::KvError;
+use farcall_kv::service::{KvClient, KvPollClient};
+
+/// How a call has ended.
+pub(crate) type Outcome<T> = Result<T, CallError<KvError>>;
+
+/// The entries of a scan.
+pub(crate) type Entries = Vec<(Bytes, Bytes)>;
+
+/// One of the clients, connected.
+pub(crate) enum Caller {
+    /// The one for a thread that polls its own connection.
+    Polled(Box<KvPollClient>),
+    /// The one whose calls are futures; its host drives it.
+    Shared {
+        /// The client.
+        client: KvClient,
+        /// A call has told that the connection is over.
+        is_over: bool,
+    },
+}
+
+/// A call that was started.
+pub(crate) enum Pending<T> {
+    /// By the one.
+    Polled(PendingCall<Outcome<T>>),
+    /// By the other. It is sent when it is first looked for.
+    Shared(Call<Outcome<T>>),
+}
+
+impl Caller {
+    /// Moves the connection on.
+    pub(crate) fn turn(&mut self, now: Instant) -> Progress {
+        match self {
+            Caller::Polled(client) => client.connection().turn(now),
+            Caller::Shared { .. } => Progress::IDLE,
+        }
+    }
+
+    /// Whether the connection is over, as far as is known.
+    pub(crate) fn is_over(&mut self) -> bool {
+        match self {
+            Caller::Polled(client) => client.connection().is_closed(),
+            Caller::Shared { is_over, .. } => *is_over,
+        }
+    }
+
+    pub(crate) fn get(
+        &mut self,
+        key: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending<Option<Bytes>>, RpcError> {
+        match self {
+            Caller::Polled(client) => started(client, timeout, |it| it.start_get(key)),
+            Caller::Shared { client, .. } => Ok(Pending::Shared(client.get(key).deadline(timeout))),
+        }
+    }
+
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending<bool>, RpcError> {
+        match self {
+            Caller::Polled(client) => started(client, timeout, |it| it.start_put(key, value)),
+            Caller::Shared { client, .. } => {
+                Ok(Pending::Shared(client.put(key, value).deadline(timeout)))
+            }
+        }
+    }
+
+    pub(crate) fn del(&mut self, key: &[u8], timeout: Duration) -> Result<Pending<bool>, RpcError> {
+        match self {
+            Caller::Polled(client) => started(client, timeout, |it| it.start_del(key)),
+            Caller::Shared { client, .. } => Ok(Pending::Shared(client.del(key).deadline(timeout))),
+        }
+    }
+
+    pub(crate) fn scan(
+        &mut self,
+        from: &[u8],
+        limit: u32,
+        timeout: Duration,
+    ) -> Result<Pending<Entries>, RpcError> {
+        match self {
+            Caller::Polled(client) => {
+                started(client, timeout, |it| it.start_scan(from, false, limit))
+            }
+            Caller::Shared { client, .. } => {
+                Ok(Pending::Shared(client.scan(from, false, limit).deadline(timeout)))
+            }
+        }
+    }
+
+    /// The outcome of a call, once it has ended.
+    pub(crate) fn take<T: 'static>(&mut self, pending: &mut Pending<T>) -> Option<Outcome<T>> {
+        match (self, pending) {
+            (Caller::Polled(client), Pending::Polled(pending)) => client.take(pending),
+            (Caller::Shared { is_over, .. }, Pending::Shared(call)) => {
+                // Its program looks again in each turn, and has one whenever an answer comes.
+                let mut context = Context::from_waker(Waker::noop());
+                let Poll::Ready(outcome) = Pin::new(call).poll(&mut context) else { return None };
+                *is_over |= matches!(outcome, Err(CallError::Rpc(RpcError::PeerGone { .. })));
+                Some(outcome)
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives a call up.
+    pub(crate) fn cancel<T>(&mut self, pending: Pending<T>) {
+        // The other kind is cancelled by dropping it.
+        if let (Caller::Polled(client), Pending::Polled(pending)) = (self, pending) {
+            client.connection().cancel(pending);
+        }
+    }
+}
+
+fn started<T>(
+    client: &mut KvPollClient,
+    timeout: Duration,
+    start: impl FnOnce(&mut KvPollClient) -> Result<PendingCall<Outcome<T>>, RpcError>,
+) -> Result<Pending<T>, RpcError> {
+    client.connection().set_deadline(timeout);
+    start(client).map(Pending::Polled)
+}
