@@ -189,3 +189,68 @@ impl fmt::Display for Plan {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farcall_verbs::sim::Sim;
+
+    use super::*;
+
+    /// Plans for a server and three clients.
+    fn plans(severity: Severity) -> impl Iterator<Item = (NodeId, Plan)> {
+        let mut sim = Sim::new(1);
+        let server = sim.add_node();
+        let clients = [sim.add_node(), sim.add_node(), sim.add_node()];
+        (0..500).map(move |seed| (server, Plan::draw(seed, severity, server, &clients)))
+    }
+
+    #[test]
+    fn what_is_cut_is_healed_and_who_is_killed_starts_again_before_the_calm() {
+        let mut starts = 0;
+        for (server, Plan { steps, calm_ns }) in plans(Severity::Any) {
+            assert!(steps.is_sorted_by_key(|(at_ns, _)| *at_ns));
+            assert_eq!(steps.last().map(|(at_ns, _)| *at_ns), Some(calm_ns));
+            for (place, (_, step)) in steps.iter().enumerate() {
+                let later = &steps[place..];
+                let follows = |wanted: &Step| later.iter().any(|(_, step)| step == wanted);
+                match step {
+                    Step::Fault(Fault::Cut { from, to }) => {
+                        assert!(follows(&Step::Fault(Fault::Heal { from: *from, to: *to })));
+                    }
+                    Step::Fault(Fault::KillNode(node) | Fault::PowerLoss(node)) => {
+                        assert!(*node != server || follows(&Step::StartServer));
+                        starts += u32::from(*node == server);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(starts > 200, "{starts}");
+    }
+
+    #[test]
+    fn what_is_masked_breaks_nothing() {
+        let mut faults = 0;
+        for (_, Plan { steps, .. }) in plans(Severity::Masked) {
+            for (_, step) in steps {
+                let Step::Fault(fault) = step else { panic!("{step:?}") };
+                faults += 1;
+                let masked = matches!(
+                    fault,
+                    Fault::PauseNode { .. }
+                        | Fault::Cut { .. }
+                        | Fault::Heal { .. }
+                        | Fault::Rates(_)
+                );
+                assert!(masked, "{fault:?}");
+            }
+        }
+        assert!(faults > 1_000, "{faults}");
+    }
+
+    #[test]
+    fn a_seed_has_one_plan() {
+        let (plans, again) = (plans(Severity::Any), plans(Severity::Any));
+        assert!(plans.eq(again));
+    }
+}

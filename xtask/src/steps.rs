@@ -88,7 +88,7 @@ pub(crate) fn loom() -> Result<()> {
 }
 
 /// Seeds of the swarm in a usual check: a minute or less.
-const SEEDS: &str = "400";
+const SEEDS: &str = "300";
 
 /// Not optimized: assertions are on, and a seed takes some 100 ms.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {

@@ -14,9 +14,9 @@ use crate::{Access, RemoteRegion, SharedRegion, SharedSlice, VerbsError};
 ///
 /// - when a [`persist`](PersistentRegion::persist) that began after it was visible has returned,
 /// - when a [flush](crate::WorkRequest::flush) behind the WRITE on its queue pair has completed,
-/// - and where neither the NIC's writes go to the cache (DDIO is off) nor caches lose theirs with the power
-///   (eADR), also when a READ behind it has: the read of memory pushes the writes before it (Kalia et al.,
-///   SoCC 2020, section 3; Kashyap et al., "Correct, Fast Remote Persistence").
+/// - and, where what NICs write goes past the caches (DDIO is off) or caches keep their lines without power
+///   (eADR), when a READ behind it has completed: reading memory pushes the writes before it (Kalia et al.,
+///   SoCC 2020; Kashyap et al., "Correct, Fast Remote Persistence").
 ///
 /// Bytes that are not durable yet are lost or not, each line of a cache for itself; of an aligned word never
 /// a part. Offsets are the owner's own: out of range they panic.

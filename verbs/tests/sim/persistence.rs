@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_verbs::sim::{Durability, Fault, Next, NodeId, Sim, SimConfig, Turn};
+use farcall_verbs::sim::{Durability, Fault, Landing, Next, NodeId, Sim, SimConfig, Turn};
 use farcall_verbs::{
     Access, PersistentRegion, PostError, QpType, RemoteRegion, Status, VerbsError, WorkRequest,
 };
@@ -133,7 +133,8 @@ fn an_acknowledgement_survives_power_cuts_where_it_means_durable_and_only_there(
     for (ddio, eadr) in [(true, false), (false, false), (true, true), (false, true)] {
         let durability = Durability::default().ddio(ddio).eadr(eadr);
         let visible = SimConfig::default().durability(durability);
-        let delivered = visible.clone().delivered_late(Duration::from_micros(3));
+        let torn = visible.clone().landing(Landing::AnyOrder);
+        let delivered = torn.delivered_late(Duration::from_micros(3));
         for config in [visible, delivered] {
             for (word, is_true) in [
                 (Word::Completion, false),
