@@ -102,6 +102,10 @@ mod documents {
     #[doc = include_str!("../book/src/devices.md")]
     struct Devices;
 
+    #[cfg(feature = "sim")]
+    #[doc = include_str!("../book/src/simulated-rack.md")]
+    struct SimulatedRack;
+
     #[doc = include_str!("../book/src/rdma-hardware.md")]
     struct RdmaHardware;
 }

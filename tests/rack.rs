@@ -111,7 +111,7 @@ fn a_call_takes_what_its_messages_and_cores_take() {
     let took = rack.run(client, async |host| {
         let slow = connect(&host).await;
         let mut took = Vec::new();
-        for burnt in [0, 0, 5_000] {
+        for burnt in [0, 0, 0, 5_000] {
             let begin = host.now();
             slow.burn(burnt).await.unwrap();
             took.push(host.now() - begin);
@@ -119,9 +119,11 @@ fn a_call_takes_what_its_messages_and_cores_take() {
         took
     });
     let took = took.unwrap();
-    assert!((Duration::from_micros(1)..Duration::from_micros(4)).contains(&took[0]), "{took:?}");
-    assert!(took[1].abs_diff(took[0]) < Duration::from_nanos(100), "{took:?}");
-    assert_eq!(took[2], took[1] + Duration::from_micros(5));
+    let [first, second, third, slow] = took[..] else { panic!("{took:?}") };
+    assert!((Duration::from_micros(1)..Duration::from_micros(4)).contains(&second), "{took:?}");
+    assert!(first >= second, "the NICs' caches were cold: {took:?}");
+    let same = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_nanos(100);
+    assert!(same(third, second) && same(slow, third + Duration::from_micros(5)), "{took:?}");
 }
 
 #[test]
