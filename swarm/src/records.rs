@@ -180,7 +180,7 @@ impl Records {
     }
 
     fn events_of(&self, key: usize) -> Vec<Event> {
-        let of_key = |call: &Asked| {
+        let of_key = |(number, call): (usize, &Asked)| {
             let answer = match &call.ended {
                 Some((_, End::NeverRan)) => return None,
                 Some((at, End::Answered(answer))) => Some((*at, answer)),
@@ -199,8 +199,9 @@ impl Records {
                 (Question::Scan, Some((_, Answer::Values(held)))) => Operation::Get(held[key]),
                 _ => return None,
             };
-            Some(Event { asked: call.at, answered: answer.map(|(at, _)| at), operation })
+            let answered = answer.map(|(at, _)| at);
+            Some(Event { call: number, asked: call.at, answered, operation })
         };
-        self.calls.iter().filter_map(of_key).collect()
+        self.calls.iter().enumerate().filter_map(of_key).collect()
     }
 }

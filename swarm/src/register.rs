@@ -39,6 +39,8 @@ impl Operation {
 /// One operation and its time: moments count what happened, in the order in which it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
+    /// The number of the call, as the trace has it.
+    pub(crate) call: usize,
     /// When it was asked for.
     pub(crate) asked: u64,
     /// When it was answered, if it was.
@@ -59,10 +61,11 @@ pub(crate) struct NotARegister {
 impl fmt::Display for NotARegister {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "no order explains more than {} of {}:", self.explained, self.events.len())?;
-        for Event { asked, answered, operation } in &self.events {
+        for Event { call, asked, answered, operation } in &self.events {
+            write!(f, "  call {call:<4} {asked:>6} to ")?;
             match answered {
-                Some(answered) => writeln!(f, "  {asked:>6} to {answered:<6} {operation:?}")?,
-                None => writeln!(f, "  {asked:>6} to ?      {operation:?}")?,
+                Some(answered) => writeln!(f, "{answered:<6} {operation:?}")?,
+                None => writeln!(f, "?      {operation:?}")?,
             }
         }
         Ok(())
@@ -153,11 +156,11 @@ mod tests {
     use super::*;
 
     fn event(asked: u64, answered: u64, operation: Operation) -> Event {
-        Event { asked, answered: Some(answered), operation }
+        Event { call: 0, asked, answered: Some(answered), operation }
     }
 
     fn unanswered(asked: u64, operation: Operation) -> Event {
-        Event { asked, answered: None, operation }
+        Event { call: 0, asked, answered: None, operation }
     }
 
     fn is_register(events: &[Event]) -> bool {
@@ -245,7 +248,7 @@ mod tests {
                                 (None, Get(_)) => continue,
                                 (Some(_), operation) => operation,
                             };
-                            events.push(Event { asked, answered, operation });
+                            events.push(Event { call: 0, asked, answered, operation });
                         }
                     }
                     _ => {}
