@@ -9,7 +9,9 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use clap::Parser;
-use farcall_swarm::{Mutation, Outcome, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep};
+use farcall_swarm::{
+    Counts, Mutation, Outcome, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
+};
 
 /// One line and more; that nobody reads them is no error.
 macro_rules! say {
@@ -20,6 +22,9 @@ macro_rules! say {
 
 /// Lines of the trace that are shown of a seed that fails.
 const LAST_LINES: usize = 40;
+
+/// Who waits for many seeds hears of them meanwhile.
+const SEEDS_PER_LINE: u64 = 1000;
 
 #[derive(Parser)]
 #[command(
@@ -69,16 +74,24 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
     let cores = || available_parallelism().map_or(1, NonZero::get);
     let threads = options.threads.map_or_else(cores, NonZero::get);
     let begin = Instant::now();
-    let Sweep { seeds, counts, wrong } =
-        sweep(options.first, options.seeds, threads, options.mutation);
-    let seconds = begin.elapsed().as_secs_f64();
-    say!(
-        "{seeds} seeds in {seconds:.1} s, {:.0} per second: {} calls answered, {} in the dark, {} not run",
-        seeds as f64 / seconds,
-        counts.answered,
-        counts.unknown,
-        counts.never_ran
-    );
+    let mut all = Sweep::default();
+    while all.seeds < options.seeds && all.wrong.is_none() {
+        let first = options.first.wrapping_add(all.seeds);
+        let seeds = SEEDS_PER_LINE.min(options.seeds - all.seeds);
+        let Sweep { seeds, counts, wrong } = sweep(first, seeds, threads, options.mutation);
+        all.seeds += seeds;
+        all.counts.add(counts);
+        all.wrong = wrong;
+        let seconds = begin.elapsed().as_secs_f64();
+        let Counts { answered, unknown, never_ran } = all.counts;
+        say!(
+            "{} seeds in {seconds:.1} s, {:.0} per second: {answered} calls answered, {unknown} in the dark, \
+             {never_ran} not run",
+            all.seeds,
+            all.seeds as f64 / seconds,
+        );
+    }
+    let wrong = all.wrong;
     let Some(Outcome { seed, hash, what, .. }) = wrong else {
         say!("nothing is wrong");
         return Ok(true);
