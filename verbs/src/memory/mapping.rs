@@ -42,6 +42,16 @@ impl Mapping {
         {
             return Ok(mapping);
         }
+        Self::small_pages(len, populate)
+    }
+
+    /// Pages that take no memory before they are touched.
+    #[cfg(feature = "sim")]
+    pub(crate) fn untouched(len: usize) -> io::Result<Mapping> {
+        Self::small_pages(len, |_| MapFlags::empty())
+    }
+
+    fn small_pages(len: usize, populate: impl Fn(usize) -> MapFlags) -> io::Result<Mapping> {
         let len = page_rounded(len).ok_or(io::Errno::NOMEM)?;
         // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it.
         let start = unsafe {

@@ -51,7 +51,7 @@ impl Pages {
     pub(super) fn new(len: usize) -> Result<Pages, VerbsError> {
         let system = |source| VerbsError::System { what: "memory for a region", source };
         if len >= MAPPED_BYTES {
-            let mapping = Mapping::anonymous(len).map_err(|error| system(error.into()))?;
+            let mapping = Mapping::untouched(len).map_err(|error| system(error.into()))?;
             return Ok(Pages {
                 start: mapping.start_non_null(),
                 len,
