@@ -13,8 +13,8 @@ use farcall_verbs::{Access, VerbsError};
 use crate::log::{Acknowledge, Entry, Log};
 use crate::value;
 
-/// Room for all that a run writes.
-const LOG_BYTES: usize = 4 << 20;
+/// Room for all that a run writes: some 300 values, most of them short.
+const LOG_BYTES: usize = 2 << 20;
 
 /// How often each value was put: at most once, whatever happened to its call.
 #[derive(Clone, Debug, Default)]
