@@ -77,8 +77,9 @@ impl Media {
     /// The region of that name, made if there is none: its number, and its pages for as long as it is open.
     pub(super) fn open(&mut self, name: &str, len: usize) -> Result<(u32, Arc<Pages>), VerbsError> {
         let refused = |problem: String| VerbsError::Persistent { name: name.to_owned(), problem };
-        let number = match self.by_name.get(name) {
-            Some(number) => *number,
+        let known = self.by_name.get(name).copied();
+        let number = match known {
+            Some(number) => number,
             None => {
                 let number = self.regions.len() as u32;
                 self.regions.push(Region { durable: vec![0; len], seen: None, open: Weak::new() });
@@ -98,7 +99,9 @@ impl Media {
             Some(seen) => Arc::clone(seen),
             None => {
                 let fresh = Arc::new(Pages::new(len)?);
-                fresh.fill(&region.durable);
+                if known.is_some() {
+                    fresh.fill(&region.durable);
+                }
                 Arc::clone(region.seen.insert(fresh))
             }
         };
