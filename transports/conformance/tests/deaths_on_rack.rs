@@ -1,18 +1,17 @@
 //! What the suite does with processes and threads, done with the nodes of a simulated rack: they are killed, paused and cut
-//! off at any moment of small and large calls, from many seeds.
+//! off at any moment of small and large calls, from a few seeds, or those that `FARCALL_CONFORMANCE_SEEDS=100..200` tells.
 
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
 use farcall_core::{ChannelOptions, DrivenServer, RpcError, Server};
 use farcall_transports::rack::{Host, Rack};
 use farcall_transports_conformance::{
+    cases::swarm::seeds,
     dice::Dice,
     pattern,
     service::{Handlers, SuiteClient, SuiteServer},
 };
 use farcall_verbs::sim::{Fault, Landing, NodeId, SimConfig};
-
-const SEEDS: std::ops::Range<u64> = 1..4;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -125,7 +124,7 @@ struct Stream {
 
 #[test]
 fn a_killed_server_ends_its_calls_and_comes_back() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut place = place(seed, "window=8");
         for round in 0..3 {
             let (node, streams) = place.streaming(3, 600_000, NO_PAUSE);
@@ -159,7 +158,7 @@ fn a_killed_server_ends_its_calls_and_comes_back() {
 #[test]
 fn killed_clients_leave_nothing_and_the_others_see_nothing() {
     const LEN: usize = 1_000_000;
-    for seed in SEEDS {
+    for seed in seeds() {
         // Memory for some messages at a time: leases of the dead would use it up.
         let mut place = place(seed, "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(2, 100_000, 20 * MILLISECOND);
@@ -191,7 +190,7 @@ fn killed_clients_leave_nothing_and_the_others_see_nothing() {
 
 #[test]
 fn a_paused_client_stalls_nobody_and_goes_on() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut place = place(seed, "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(1, 100_000, MILLISECOND / 10);
         let (paused, streams) = place.streaming(2, 500_000, NO_PAUSE);
@@ -211,7 +210,7 @@ fn a_paused_client_stalls_nobody_and_goes_on() {
 
 #[test]
 fn a_paused_server_makes_calls_late_only() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut place = place(seed, "window=8");
         let (client, streams) = place.streaming(1, 50_000, MILLISECOND);
         for id in 0..10 {
@@ -236,7 +235,7 @@ fn a_paused_server_makes_calls_late_only() {
 
 #[test]
 fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut place = place(seed, "window=8");
         let (client, streams) = place.streaming(3, 30_000, 5 * MILLISECOND);
         for round in 0..4 {
@@ -260,7 +259,7 @@ fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
 
 #[test]
 fn programs_of_a_node_share_a_client() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut place = place(seed, "window=4");
         let node = place.rack.add_node();
         let address = place.address.clone();

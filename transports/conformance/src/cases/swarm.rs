@@ -15,7 +15,8 @@ const CLIENTS: usize = 4;
 const WINDOW: u32 = 6;
 const LIMIT: u64 = 600_000;
 
-fn seeds() -> std::ops::Range<u64> {
+/// The seeds to run.
+pub fn seeds() -> std::ops::Range<u64> {
     let Ok(text) = env::var(SEEDS_VARIABLE) else { return 1..4 };
     let ends = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
     ends.unwrap_or_else(|| panic!("{SEEDS_VARIABLE}={text} is no range such as 100..200"))
