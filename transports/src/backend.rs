@@ -13,7 +13,7 @@ use farcall_verbs::{ConnectError, Device, VerbsError};
 
 use crate::address::Limits;
 use crate::handshake::Terms;
-use crate::write_imm;
+use crate::{datagram, write_imm};
 
 /// A way to carry calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,6 +22,8 @@ pub enum BackendKind {
     /// RC WRITE_WITH_IMM both ways ([`write_imm`]).
     #[default]
     WriteImm,
+    /// UD SEND both ways, made reliable ([`datagram`]).
+    Datagram,
 }
 
 /// Why an end of a connection, or a server thread's share of the device, could not be made.
@@ -174,12 +176,13 @@ impl fmt::Debug for ServerHalf {
 
 impl BackendKind {
     /// Every backend of this build.
-    pub const ALL: &'static [BackendKind] = &[BackendKind::WriteImm];
+    pub const ALL: &'static [BackendKind] = &[BackendKind::WriteImm, BackendKind::Datagram];
 
     /// Its name in an address.
     pub fn name(self) -> &'static str {
         match self {
             BackendKind::WriteImm => "write_imm",
+            BackendKind::Datagram => "datagram",
         }
     }
 
@@ -197,6 +200,7 @@ impl BackendKind {
     pub fn check(self, device: &Device) -> Result<(), SetupError> {
         match self {
             BackendKind::WriteImm => write_imm::check(device.caps()),
+            BackendKind::Datagram => datagram::check(device.caps()),
         }
     }
 
@@ -209,6 +213,7 @@ impl BackendKind {
         self.check(device)?;
         match self {
             BackendKind::WriteImm => write_imm::prepare(device, limits),
+            BackendKind::Datagram => datagram::prepare(device, limits),
         }
     }
 
@@ -222,6 +227,7 @@ impl BackendKind {
         self.check(device)?;
         match self {
             BackendKind::WriteImm => write_imm::serve(device, limits, max_clients),
+            BackendKind::Datagram => datagram::serve(device, limits, max_clients),
         }
     }
 }

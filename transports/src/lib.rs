@@ -9,6 +9,7 @@
 mod address;
 mod backend;
 mod bootstrap;
+pub mod datagram;
 pub mod handshake;
 mod memory;
 #[cfg(feature = "sim")]

@@ -22,6 +22,9 @@ const LET_IN_NS: u64 = 10_000_000;
 /// it calls a client gone.
 const LEAVE_NS: u64 = 1_000_000_000;
 
+/// How often a thread that ends asks its transport whether the clients have all that they were sent.
+const LOOK_AGAIN_NS: u64 = 10_000_000;
+
 /// At least so long it waits, also where a shutdown's bound is over.
 const LAST_WORDS_NS: u64 = 100_000_000;
 
@@ -112,8 +115,10 @@ impl ServerThread {
         progress.next = match self.stage {
             _ if news => PollAt::Now,
             Stage::Serving | Stage::Over => progress.next,
+            // What the transport waits for then may be no event.
             Stage::Draining { until, .. } | Stage::Leaving { until } => {
-                progress.next.earlier(PollAt::At(until))
+                let again = now.saturating_add_nanos(LOOK_AGAIN_NS);
+                progress.next.earlier(PollAt::At(until.min(again)))
             }
         };
         progress

@@ -1,0 +1,36 @@
+//! The backend `datagram` on a simulated rack, in virtual time: on wires that lose, double and reorder what they carry.
+
+use std::sync::Arc;
+
+use farcall_transports_conformance::{Fixture, rack::RackFixture};
+use farcall_verbs::sim::SimConfig;
+
+fn fixture(seed: u64, config: SimConfig) -> Arc<dyn Fixture> {
+    let fixture = RackFixture::new("sim://suite?backend=datagram", seed).expect("an address");
+    Arc::new(fixture.config(config))
+}
+
+mod at_once {
+    use super::{SimConfig, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(1, SimConfig::default()));
+}
+
+/// One datagram in a hundred is lost, and some wait, so that later ones pass them.
+mod on_a_bad_wire {
+    use std::time::Duration;
+
+    use farcall_verbs::sim::FaultRates;
+
+    use super::{SimConfig, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(
+        2,
+        SimConfig::default().faults(
+            FaultRates::default()
+                .datagram_loss(0.01)
+                .datagram_delay(0.05)
+                .delay(Duration::from_micros(50)),
+        ),
+    ));
+}

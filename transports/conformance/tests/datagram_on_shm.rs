@@ -1,0 +1,28 @@
+//! The backend `datagram` on the device `shm`: servers as threads of the test, then as processes.
+
+use std::sync::Arc;
+
+use farcall_transports_conformance::{
+    Fixture,
+    addresses::{AddressFixture, Placement},
+};
+
+fn fixture(placement: Placement) -> Arc<dyn Fixture> {
+    let fixture = AddressFixture::new("shm://conformance?backend=datagram")
+        .expect("an address")
+        .peer(env!("CARGO_BIN_EXE_backend-conformance"))
+        .placement(placement);
+    Arc::new(fixture)
+}
+
+mod threads {
+    use super::{Placement, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(Placement::SameProcess));
+}
+
+mod processes {
+    use super::{Placement, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(Placement::OtherProcess));
+}

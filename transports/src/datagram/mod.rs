@@ -1,0 +1,70 @@
+//! `datagram`: UD SEND both ways, after FaSST (OSDI 2016), with the loss recovery that FaSST leaves out.
+//!
+//! One UD queue pair of a server thread talks to all of its clients: a NIC keeps one context, however
+//! many they are. What UD may lose, double or reorder is repaired by the client (eRPC, NSDI 2019,
+//! section 5.3): the server has no timers, it answers what it is asked.
+//!
+//! # The life of a call
+//!
+//! 1. The client takes a free slot of its window, and gives it the next generation. Request and slot are
+//!    kept until the response has come.
+//! 2. Requests of one turn leave coalesced, as many in one datagram as fit the MTU, all of them under one
+//!    doorbell. A datagram names its session and that session's epoch, a secret of the two ends:
+//!    what a former life or somebody else sent is dropped.
+//! 3. The server runs the handler if the generation is new to that slot. If it is the slot's own, it says
+//!    "running", or repeats the response that it keeps; an older one is dropped. So a handler runs at
+//!    most once, whatever the wire does.
+//! 4. Responses of one turn to one client are coalesced in the same way.
+//! 5. The next generation in a slot acknowledges the response before, which frees it.
+//!
+//! A request that gets no word within a retransmission timeout is sent again; the timeout follows the
+//! measured round trips (Jacobson and Karn, RFC 6298), doubles each time, and has a floor and a cap. Of a
+//! request that the server is known to have only a short question is repeated. Many timeouts without any
+//! word from the server, over some seconds, end the connection.
+//!
+//! # Messages longer than a slot
+//!
+//! A longer request is announced; the server finds memory for it and says so; the client sends it in parts
+//! of one datagram each, and hears which have come ([`parts`]: a base and a mask of 64). A longer response
+//! is offered, and the client asks for ranges of its parts. So the client paces both directions: no more
+//! parts are under way than the server gave credits for. Transfers take turns part by part, and small
+//! messages go before them.
+//!
+//! # Set-up
+//!
+//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the
+//! credits. The client has a queue pair for each connection. To share one among the connections of a
+//! thread, a thread's half of the client would have to own the queue pair and deal datagrams out by session
+//! number, which the client already says in its set-up.
+//!
+//! # Knobs
+//!
+//! `window` (calls outstanding), `slot` (the longest message that goes whole, at most what a datagram holds),
+//! `max_message`, `memory` (bytes of longer messages per thread).
+//!
+//! # When to use it
+//!
+//! Many clients, small messages. A large message costs a copy and some overhead for each MTU, and one lost datagram
+//! costs its call a retransmission timeout.
+
+mod begin;
+mod calls;
+mod client;
+mod intake;
+mod landing;
+mod parts;
+mod port;
+mod round_trip;
+mod server;
+mod session;
+mod sessions;
+mod setup;
+mod timers;
+mod transfers;
+mod wire;
+
+pub(crate) use begin::{prepare, serve};
+pub(crate) use setup::check;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,491 @@
+//! The sessions of one server thread: their requests in, their answers out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::time::Instant;
+use farcall_core::transport::{CallToken, Message, Replies, RequestSink};
+use farcall_verbs::{CompletionOpcode, Device, GRH_BYTES, Status, WorkCompletion};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use super::intake::Door;
+use super::parts::Cut;
+use super::port::Port;
+use super::session::{Age, Large, Say, Session, State};
+use super::wire::{self, Header, Kind, OverLimit, Range};
+use crate::memory::{Budget, LargeBuffers};
+use crate::write_imm::fair_queue::FairQueue;
+
+/// Parts that one turn sends: some 10 us of copying, which is what a small call may have to wait for.
+pub(crate) const STEPS_PER_POLL: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    pub(crate) port: Port,
+    pub(crate) entries: Vec<Option<Box<Session>>>,
+    pub(crate) count: usize,
+    /// Sessions that have something to say, in order.
+    dirty: Vec<u32>,
+    /// Sessions that are told goodbye.
+    leaving: VecDeque<u32>,
+    /// Slots whose answers' parts are wanted, in turn.
+    sending: VecDeque<(u32, u32)>,
+    /// Sessions that hold what others wait for, and do not move on.
+    pub(crate) stalled: Vec<u32>,
+    pub(crate) door: Arc<Door>,
+    device: Device,
+    /// Requests that wait for memory to come to.
+    pub(crate) waiting: FairQueue,
+    /// A request or an answer found no memory, for want of which others wait.
+    pub(crate) shortage: bool,
+    /// When sessions that hold memory others wait for are looked at next.
+    pub(crate) stall_check: Instant,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) buffers: LargeBuffers,
+    /// The queue pair is in error.
+    pub(crate) failed: bool,
+}
+
+/// Why a session ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    Goodbye,
+    Stalled,
+    Lost,
+}
+
+impl Sessions {
+    pub(crate) fn new(
+        device: &Device,
+        port: Port,
+        door: Arc<Door>,
+        buffers: LargeBuffers,
+        budget: Arc<Budget>,
+    ) -> Sessions {
+        Sessions {
+            port,
+            entries: Vec::new(),
+            count: 0,
+            dirty: Vec::new(),
+            leaving: VecDeque::new(),
+            sending: VecDeque::new(),
+            stalled: Vec::new(),
+            door,
+            device: device.clone(),
+            waiting: FairQueue::default(),
+            shortage: false,
+            stall_check: Instant::ZERO,
+            budget,
+            buffers,
+            failed: false,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, session: Box<Session>) {
+        let index = session.number as usize;
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        self.entries[index] = Some(session);
+        self.count += 1;
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, number: u32) -> Option<&mut Session> {
+        self.entries.get_mut(number as usize)?.as_deref_mut()
+    }
+
+    /// Ends one session, and drops all that it had.
+    #[cold]
+    pub(crate) fn remove(&mut self, number: u32, why: End, sink: &mut dyn RequestSink) {
+        let Some(session) = self.entries.get_mut(number as usize).and_then(Option::take) else {
+            return;
+        };
+        match why {
+            End::Stalled => tracing::warn!(number, "dropping a client that does not move on"),
+            End::Goodbye | End::Lost => tracing::debug!(number, ?why, "a session is over"),
+        }
+        self.waiting.remove_client(number);
+        self.count -= 1;
+        let generation = session.generation;
+        drop(session);
+        self.door.give_back(number);
+        sink.disconnected(number, generation);
+        // Those that waited for its memory are served when they are looked at next.
+        self.shortage |= !self.waiting.is_empty();
+    }
+
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        completion: &mut WorkCompletion,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) {
+        if completion.status != Status::Success {
+            return self.unsuccessful(completion);
+        }
+        if completion.opcode != CompletionOpcode::Recv {
+            return self.port.retire(completion);
+        }
+        let Some(buffer) = completion.buffer.take() else { return };
+        let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
+        if let Some((number, epoch, messages)) = datagram.and_then(Header::split)
+            && let Some(session) = self.get(number)
+            && session.way.epoch == epoch
+            && completion.source.is_none_or(|source| source.qp == session.way.qp)
+        {
+            for message in messages {
+                self.message(number, &message, now, sink);
+            }
+        }
+        self.port.recycle(buffer);
+    }
+
+    #[cold]
+    fn unsuccessful(&mut self, completion: &mut WorkCompletion) {
+        match (completion.status, completion.buffer.take()) {
+            // A datagram that nobody of ours has sent.
+            (Status::LocalLength, Some(buffer)) => self.port.recycle(buffer),
+            (status, _) => {
+                tracing::debug!(?status, "a work request failed");
+                self.failed = true;
+            }
+        }
+    }
+
+    #[inline]
+    fn message(
+        &mut self,
+        number: u32,
+        message: &wire::Message<'_>,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) {
+        // Gone, if the message before was its goodbye.
+        let Some(session) = self.get(number) else { return };
+        let wire::Message { kind, slot: index, generation, body } = *message;
+        let Some(slot) = session.slot(index) else { return };
+        let age = slot.age(generation);
+        if kind == Kind::Request && age == Age::New {
+            session.begin(index, generation, State::Running);
+            let token = session.token(index);
+            return sink.request(token, Message::Borrowed(body), self);
+        }
+        self.unusual(number, message, age, now, sink);
+    }
+
+    /// All but a new request.
+    #[cold]
+    fn unusual(
+        &mut self,
+        number: u32,
+        message: &wire::Message<'_>,
+        age: Age,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) {
+        let Some(session) = self.get(number) else { return };
+        let (index, generation) = (message.slot, message.generation);
+        let client_generation = session.generation;
+        let Some(slot) = session.slot(index) else { return };
+        match (message.kind, age, slot.state) {
+            (Kind::Goodbye, ..) => self.remove(number, End::Goodbye, sink),
+            (Kind::Announce, Age::New, _) => {
+                let Some(len) = message.len() else { return };
+                self.announced(number, index, generation, len, now);
+            }
+            // It has overtaken its request, which will be too late.
+            (Kind::Cancel, Age::New, _) => {
+                session.begin(index, generation, State::Over);
+                self.say(number, index, Say::State);
+            }
+            (_, Age::New, _) => {}
+            (Kind::Part, Age::Same, State::Coming) => {
+                self.landed(number, message, now, sink);
+            }
+            (Kind::Ask, Age::Same, State::Answered) if !message.body.is_empty() => {
+                let Some(range) = message.range() else { return };
+                self.wanted(number, index, range, now);
+            }
+            (Kind::Cancel, Age::Same, State::Coming) => self.give_up(number, index, now),
+            (Kind::Cancel, Age::Same, State::Running) => {
+                sink.cancelled(number, client_generation, index, generation);
+                self.say(number, index, Say::State);
+            }
+            (Kind::Release, Age::Same, State::Answered | State::Over) => {
+                self.released(number, index, now);
+            }
+            (Kind::Release, Age::Stale, _) => self.say(number, index, Say::Released(generation)),
+            (_, Age::Same, _) => self.say(number, index, Say::State),
+            (_, Age::Stale, _) => {}
+        }
+    }
+
+    /// Parts of a long answer are asked for.
+    fn wanted(&mut self, number: u32, index: u32, range: Range, now: Instant) {
+        let Some(session) = self.get(number) else { return };
+        session.moved = now;
+        let Some(slot) = session.slot(index) else { return };
+        let Some(Large::Offer { base, wanted, .. }) = slot.large.as_deref_mut() else {
+            return self.say(number, index, Say::State);
+        };
+        let (asked, mask) = (range.base.get(), range.mask.get());
+        // One that was overtaken will be repeated if it still matters.
+        let Some(moved) = asked.checked_sub(*base) else { return };
+        *wanted = wanted.checked_shr(moved).unwrap_or(0) | mask;
+        *base = asked;
+        if !std::mem::replace(&mut slot.sending, true) {
+            self.sending.push_back((number, index));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn say(&mut self, number: u32, index: u32, what: Say) {
+        let Some(session) = self.get(number) else { return };
+        if session.say(index, what) {
+            self.dirty.push(number);
+        }
+    }
+
+    /// Something waits to be sent.
+    #[inline]
+    pub(crate) fn has_posts(&self) -> bool {
+        !self.dirty.is_empty() || !self.sending.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Answers wait to be sent.
+    #[inline]
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Long answers that clients have not taken.
+    pub(crate) fn has_offers(&self) -> bool {
+        let mut slots = self.entries.iter().flatten().flat_map(|session| session.slots());
+        slots.any(|slot| matches!(slot.large.as_deref(), Some(Large::Offer { .. })))
+    }
+
+    /// Tells all goodbye, after what they are told now.
+    pub(crate) fn say_goodbye(&mut self) {
+        self.leaving = self.entries.iter().flatten().map(|session| session.number).collect();
+        self.ring();
+    }
+
+    /// One doorbell for all that there is to say, and for some parts. What the send queue has no room for waits.
+    /// Answers how many parts left.
+    #[inline]
+    pub(crate) fn ring(&mut self) -> usize {
+        let mut told = 0;
+        while told < self.dirty.len() && self.tell(self.dirty[told]) {
+            told += 1;
+        }
+        self.dirty.drain(..told);
+        let mut parts = 0;
+        if !self.sending.is_empty() {
+            parts = self.send_parts();
+        }
+        if !self.leaving.is_empty() && self.dirty.is_empty() {
+            self.take_leave();
+        }
+        self.port.ring();
+        parts
+    }
+
+    /// Puts all that a session has to say into datagrams, as far as there is room.
+    #[inline]
+    fn tell(&mut self, number: u32) -> bool {
+        let Sessions { entries, port, .. } = self;
+        let Some(Some(session)) = entries.get_mut(number as usize) else { return true };
+        let mut told = 0;
+        while told < session.outbox.len() && put(port, session, session.outbox[told].into()) {
+            told += 1;
+        }
+        let all = told == session.outbox.len();
+        session.outbox.drain(..told);
+        session.dirty = !all;
+        port.seal(&session.way);
+        all
+    }
+
+    #[cold]
+    fn send_parts(&mut self) -> usize {
+        let Sessions { entries, port, sending, .. } = self;
+        let mut sent = 0;
+        while sent < STEPS_PER_POLL && port.has_room() {
+            let Some((number, index)) = sending.pop_front() else { break };
+            let Some(Some(session)) = entries.get_mut(number as usize) else { continue };
+            let Some(step) = next_part(session, index) else { continue };
+            let Some(slot) = session.slots().get(index as usize) else { continue };
+            let Some(Large::Offer { whole, cut, wanted, .. }) = slot.large.as_deref() else {
+                continue;
+            };
+            if let Some(range) = cut.range(step) {
+                let id = (index, slot.generation);
+                let part = U32::from(step);
+                port.put(&session.way, Kind::Part, id, (part.as_bytes(), &whole[range]));
+                port.seal(&session.way);
+                sent += 1;
+            }
+            if *wanted != 0 {
+                sending.push_back((number, index));
+            } else if let Some(slot) = session.slot(index) {
+                slot.sending = false;
+            }
+        }
+        sent
+    }
+
+    #[cold]
+    fn take_leave(&mut self) {
+        let Sessions { entries, port, leaving, .. } = self;
+        while let Some(&number) = leaving.front() {
+            if let Some(Some(session)) = entries.get(number as usize) {
+                if !port.put(&session.way, Kind::Goodbye, (0, 0), (&[], &[])) {
+                    return;
+                }
+                port.seal_last(&session.way);
+            }
+            leaving.pop_front();
+        }
+    }
+}
+
+/// The next part that is wanted of the slot's answer.
+fn next_part(session: &mut Session, index: u32) -> Option<u32> {
+    let slot = session.slot(index)?;
+    if !slot.sending {
+        return None; // Another session's, under the same number.
+    }
+    let Some(Large::Offer { base, wanted, .. }) = slot.large.as_deref_mut() else {
+        slot.sending = false;
+        return None;
+    };
+    if *wanted == 0 {
+        slot.sending = false;
+        return None;
+    }
+    let ahead = wanted.trailing_zeros();
+    *wanted &= *wanted - 1;
+    Some(base.saturating_add(ahead))
+}
+
+/// Puts what the slot has to say into a datagram, if there is room.
+#[inline]
+fn put(port: &mut Port, session: &mut Session, index: u32) -> bool {
+    let (way, max) = (&session.way, session.bounds.max_message);
+    let Some(slot) = session.slots().get(index as usize) else { return true };
+    let id = (index, slot.generation);
+    let room = match (slot.say, slot.state, slot.large.as_deref()) {
+        (Say::Nothing, ..) | (_, State::Unused, _) => true,
+        (Say::Released(generation), ..) => {
+            port.put(way, Kind::Released, (index, generation), (&[], &[]))
+        }
+        (_, State::Answered, None) => port.put(way, Kind::Response, id, (&slot.reply, &[])),
+        (_, State::Answered, Some(Large::Offer { whole, .. })) => {
+            let len = U64::from(whole.len() as u64);
+            port.put(way, Kind::Offer, id, (len.as_bytes(), &[]))
+        }
+        (_, State::Answered, Some(Large::OverLimit { len })) => {
+            let limit = OverLimit { len: (*len).into(), max: max.into() };
+            port.put(way, Kind::OverLimit, id, (limit.as_bytes(), &[]))
+        }
+        (_, State::Coming, Some(Large::Landing { incoming, .. })) => {
+            let (base, come) = incoming.come();
+            let range = Range::new(base, come);
+            port.put(way, Kind::Progress, id, (range.as_bytes(), &[]))
+        }
+        (_, State::Coming, _) => port.put(way, Kind::Wait, id, (&[], &[])),
+        (_, State::Running, _) => port.put(way, Kind::Running, id, (&[], &[])),
+        (_, State::Over, _) => port.put(way, Kind::Dropped, id, (&[], &[])),
+        (_, State::Answered, Some(_)) => true,
+    };
+    if room && let Some(slot) = session.slot(index) {
+        slot.say = Say::Nothing;
+    }
+    room
+}
+
+/// The session of a call, if its slot is still what it was.
+#[inline]
+fn find<'e>(
+    entries: &'e mut [Option<Box<Session>>],
+    call: &CallToken,
+) -> Option<&'e mut Session> {
+    let session = entries.get_mut(call.client() as usize)?.as_deref_mut()?;
+    let slot = session.slots().get(call.slot() as usize)?;
+    let same = session.generation == call.client_generation()
+        && slot.generation == call.generation()
+        && slot.state == State::Running;
+    same.then_some(session)
+}
+
+impl Replies for Sessions {
+    #[inline]
+    fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
+        let Sessions { entries, budget, buffers, shortage, .. } = self;
+        let Some(session) = find(entries, call) else { return Err(ReserveError::Closed) };
+        let (bounds, held) = (session.bounds, session.held);
+        let Some(slot) = session.slot(call.slot()) else { return Err(ReserveError::Closed) };
+        if len <= bounds.max_whole && len as u64 <= bounds.max_message {
+            slot.large = None;
+            slot.reply.resize(len, 0);
+            return Ok(&mut slot.reply);
+        }
+        if len as u64 > bounds.max_message {
+            return Err(ReserveError::TooLarge { len: len as u64, max: bounds.max_message });
+        }
+        // A client that does not take its answers holds its share, and no more.
+        let within = held == 0 || held + len as u64 <= budget.limit() / 2;
+        let buffer = if within { buffers.take(len) } else { Ok(None) };
+        let buffer = buffer.unwrap_or_else(|error| {
+            tracing::warn!(%error, len, "no memory for a long answer");
+            None
+        });
+        let Some(buffer) = buffer else {
+            // The next poll frees what is kept for later, and looks for who does not move on.
+            *shortage |= within;
+            return Err(Backpressure::Memory.into());
+        };
+        match &mut **slot.large.insert(Box::new(Large::Draft(buffer))) {
+            Large::Draft(buffer) => Ok(buffer),
+            _ => Err(ReserveError::Closed),
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, call: CallToken, len: usize) {
+        let Some(session) = find(&mut self.entries, &call) else { return };
+        let bounds = session.bounds;
+        let Some(slot) = session.slot(call.slot()) else { return };
+        slot.state = State::Answered;
+        if slot.large.is_none() {
+            slot.reply.truncate(len);
+        } else if let Some(Large::Draft(mut whole)) = slot.large.take().map(|large| *large) {
+            whole.set_len(len);
+            match Cut::new(len as u64, bounds.part_bytes) {
+                Some(cut) if len > bounds.max_whole => {
+                    let offer = Large::Offer { whole, cut, base: 0, wanted: 0 };
+                    slot.large = Some(Box::new(offer));
+                    session.held += len as u64;
+                    // When is not known here; the next look at stalled sessions dates it.
+                    session.moved = Instant::ZERO;
+                }
+                // It came out shorter than was reserved.
+                _ => {
+                    slot.reply.clear();
+                    slot.reply.extend_from_slice(&whole);
+                }
+            }
+        }
+        if session.say(call.slot(), Say::State) {
+            self.dirty.push(call.client());
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.device.now_ns())
+    }
+}

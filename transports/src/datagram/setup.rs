@@ -1,0 +1,209 @@
+//! What each end makes before a session, and what they tell each other about it.
+
+use farcall_verbs::{Capabilities, Endpoint, Operation, ProtectionDomain, QpType};
+use serde::{Deserialize, Serialize};
+
+use super::port::Way;
+use super::wire::{HEADER_BYTES, MAX_MTU, MESSAGE_BYTES, PART_BYTES};
+use crate::backend::SetupError;
+use crate::handshake::Terms;
+
+/// A datagram has room for the smallest slot and both headers.
+const LEAST_MTU: usize = 256;
+
+/// Refuses devices that cannot carry this backend.
+pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
+    if !caps.supports(QpType::Ud, Operation::Send) {
+        let what = "datagram needs UD Send, which this device does not have";
+        return Err(SetupError::Unsupported(what.to_owned()));
+    }
+    if caps.mtu < LEAST_MTU {
+        return Err(SetupError::Unsupported(format!(
+            "datagram needs an MTU of {LEAST_MTU} bytes; this device has {}",
+            caps.mtu
+        )));
+    }
+    if caps.max_send_wr < 2 || caps.max_recv_wr < 2 || caps.max_cqe < 4 {
+        return Err(SetupError::Unsupported(format!(
+            "datagram needs room for 2 work requests each way and their completions; this device has {}, {} and {}",
+            caps.max_send_wr, caps.max_recv_wr, caps.max_cqe
+        )));
+    }
+    Ok(())
+}
+
+/// Parts of long messages that one session may have under way in each direction: about what a NIC's link
+/// holds on its way (30 KiB at 56 Gbit/s and 4 us), and less than a sender's share of a shm receiver.
+pub(crate) const CREDITS: u32 = 8;
+
+/// How much of everything a queue pair has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// The longest datagram.
+    pub(crate) mtu: usize,
+    pub(crate) send_depth: usize,
+    pub(crate) recv_depth: usize,
+    /// Receives that are posted again at a time.
+    pub(crate) replenish_at: usize,
+}
+
+/// Receives of a server thread, as in FaSST (section 5). When they run dry, that is loss.
+const SERVER_RECEIVES: usize = 2048;
+
+/// Datagrams that a server thread has under way.
+const SERVER_SENDS: usize = 512;
+
+impl Sizes {
+    pub(crate) fn of_server(caps: &Capabilities) -> Sizes {
+        Sizes::new(SERVER_SENDS, SERVER_RECEIVES, caps)
+    }
+
+    /// Each call may be answered in a datagram of its own, twice over; parts come besides.
+    pub(crate) fn of_client(window: u32, caps: &Capabilities) -> Sizes {
+        let window = window as usize;
+        Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps)
+    }
+
+    fn new(sends: usize, receives: usize, caps: &Capabilities) -> Sizes {
+        let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
+        let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe - recv_depth);
+        let replenish_at = (recv_depth / 4).clamp(1, 32);
+        Sizes { mtu: caps.mtu.min(MAX_MTU), send_depth, recv_depth, replenish_at }
+    }
+
+    pub(crate) fn completions(&self) -> usize {
+        self.send_depth + self.recv_depth
+    }
+}
+
+/// Bytes of a long message's parts, where datagrams have so many.
+pub(crate) fn part_bytes(mtu: usize) -> usize {
+    mtu - HEADER_BYTES - MESSAGE_BYTES - PART_BYTES
+}
+
+/// The longest message that goes whole.
+pub(crate) fn max_whole(terms: &Terms, mtu: usize) -> usize {
+    (terms.slot as usize).min(mtu - HEADER_BYTES) - MESSAGE_BYTES
+}
+
+/// One end's part of the handshake.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct EndSetup {
+    endpoint: Vec<u8>,
+    qkey: u32,
+    /// Its number of the session.
+    session: u32,
+    /// From the client: what makes the epoch another one each time. From the server: the epoch.
+    pub(crate) epoch: u64,
+    /// Its longest datagram; in the server's answer that of the session.
+    mtu: u32,
+    /// From the server: parts that may be under way.
+    pub(crate) credits: u32,
+}
+
+impl EndSetup {
+    pub(crate) fn new(endpoint: &Endpoint, qkey: u32, session: u32, epoch: u64, mtu: usize) -> Self {
+        let endpoint = endpoint.to_bytes().to_vec();
+        EndSetup { endpoint, qkey, session, epoch, mtu: mtu as u32, credits: CREDITS }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<EndSetup, SetupError> {
+        let setup: EndSetup = postcard::from_bytes(bytes)
+            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
+        if (setup.mtu as usize) < LEAST_MTU || setup.credits == 0 {
+            return Err(SetupError::Misbehaved("its datagrams or credits are too small"));
+        }
+        Ok(setup)
+    }
+
+    /// The way to that end, in this epoch, with datagrams of at most `mtu`.
+    pub(crate) fn way(
+        &self,
+        pd: &ProtectionDomain,
+        epoch: u64,
+        mtu: usize,
+    ) -> Result<Way, SetupError> {
+        let endpoint = Endpoint::from_bytes(&self.endpoint)
+            .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
+        Ok(Way {
+            handle: pd.create_address_handle(&endpoint)?,
+            qp: endpoint.qp(),
+            qkey: self.qkey,
+            session: self.session,
+            epoch,
+            mtu: mtu.min(self.mtu as usize),
+        })
+    }
+
+    /// Unlike that of any other session: made of both ends' endpoints, which hold what their devices drew at
+    /// random, and of the time.
+    pub(crate) fn mix(&self, salt: u64) -> u64 {
+        mix(&self.endpoint, salt ^ self.epoch)
+    }
+}
+
+/// A number that depends on every bit of these bytes (the finalizer of splitmix64, once for each word).
+pub(crate) fn mix(bytes: &[u8], salt: u64) -> u64 {
+    bytes.chunks(8).fold(salt, |state, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        let mut z = (state ^ u64::from_le_bytes(word)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+/// The key of a queue pair. With the highest bit set it would be a privileged one.
+pub(crate) fn qkey(endpoint: &Endpoint, now_ns: u64) -> u32 {
+    mix(endpoint.to_bytes(), now_ns) as u32 >> 1
+}
+
+#[cfg(test)]
+mod tests {
+    use farcall_verbs::Device;
+
+    use super::*;
+
+    fn caps() -> Capabilities {
+        Device::open("shm-plain").unwrap().caps().clone()
+    }
+
+    #[test]
+    fn a_queue_pair_fits_the_device() {
+        let mut caps = caps();
+        for limit in [4, 5, 40, 1000, 32_767] {
+            caps.max_cqe = limit;
+            for sizes in [Sizes::of_server(&caps), Sizes::of_client(64, &caps)] {
+                assert!(sizes.completions() <= limit, "{limit}: {sizes:?}");
+                assert!(sizes.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_device_lacks_is_told() {
+        assert!(check(&caps()).is_ok());
+        let mut small = caps();
+        small.mtu = 100;
+        assert!(check(&small).unwrap_err().to_string().contains("256 bytes; this device has 100"));
+    }
+
+    #[test]
+    fn every_least_answer_goes_whole() {
+        let terms = Terms { window: 1, slot: crate::address::MIN_SLOT_BYTES, max_message: 1 };
+        assert!(max_whole(&terms, LEAST_MTU) >= farcall_core::transport::MIN_REPLY_BYTES);
+        let terms = Terms { slot: crate::address::MAX_SLOT_BYTES, ..terms };
+        assert_eq!(max_whole(&terms, 4096), 4096 - HEADER_BYTES - MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn epochs_differ_by_every_bit() {
+        let one = mix(b"0123456789", 1);
+        assert!(one != mix(b"0123456789", 2) && one != mix(b"0123456798", 1));
+    }
+}

@@ -1,0 +1,1 @@
+//! Two ends over the device `shm`, driven by hand.

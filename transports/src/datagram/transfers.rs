@@ -1,0 +1,274 @@
+//! The client's long messages: requests that it sends in parts, responses whose parts it asks for.
+//!
+//! All that are under way take turns, part by part, so that none keeps the others waiting.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use farcall_verbs::{Buffer, ProtectionDomain};
+
+use super::parts::{Cut, Fetch, Outgoing};
+use crate::memory::{Budget, Exposure, LargeBuffers};
+
+/// One step, to be sent.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Send these [`bytes`](Transfers::bytes) of the request.
+    Part { slot: u32, number: u32, range: Range<usize> },
+    /// Ask for these parts of the response.
+    Ask { slot: u32, base: u32, mask: u64 },
+}
+
+#[derive(Debug)]
+enum Large {
+    None,
+    /// A request that is filled, or waits until the server has room.
+    Request(Buffer),
+    Sending {
+        whole: Buffer,
+        outgoing: Outgoing,
+    },
+    /// A response for which there is no memory yet.
+    Waiting {
+        len: usize,
+        cut: Cut,
+    },
+    Fetching {
+        whole: Buffer,
+        fetch: Fetch,
+    },
+}
+
+/// What a part came to.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Nobody waits for it.
+    No,
+    Yes,
+    /// It was the last one.
+    Whole(Buffer),
+}
+
+#[derive(Debug)]
+pub(crate) struct Transfers {
+    requests: LargeBuffers,
+    /// Apart, so that requests which wait for the server never hold what a response needs.
+    responses: LargeBuffers,
+    large: Box<[Large]>,
+    /// Slots whose parts are under way, in turn.
+    active: VecDeque<u32>,
+    /// Slots that wait for memory.
+    waiting: VecDeque<u32>,
+    sending: u32,
+    fetching: u32,
+    credits: u32,
+    part_bytes: usize,
+}
+
+impl Transfers {
+    pub(crate) fn new(
+        window: u32,
+        pd: &ProtectionDomain,
+        memory: u64,
+        part_bytes: usize,
+        credits: u32,
+    ) -> Transfers {
+        let half = || LargeBuffers::new(pd, Exposure::Private, &Budget::new(memory / 2));
+        Transfers {
+            requests: half(),
+            responses: half(),
+            large: (0..window).map(|_| Large::None).collect(),
+            active: VecDeque::new(),
+            waiting: VecDeque::new(),
+            sending: 0,
+            fetching: 0,
+            credits,
+            part_bytes,
+        }
+    }
+
+    /// Nothing is under way.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Some response waits for memory, which comes back without an event.
+    pub(crate) fn wants_memory(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Memory for a request of this slot, if there is some now.
+    pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
+        Cut::new(len as u64, self.part_bytes)?;
+        let buffer = buffer(self.requests.take(len), len)?;
+        let large = &mut self.large[slot as usize];
+        *large = Large::Request(buffer);
+        match large {
+            Large::Request(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The length of the slot's request.
+    pub(crate) fn request_len(&self, slot: u32) -> u64 {
+        match &self.large[slot as usize] {
+            Large::Request(whole) => whole.len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// The server has room for the request: its parts may go.
+    pub(crate) fn start(&mut self, slot: u32) {
+        let large = &mut self.large[slot as usize];
+        let Large::Request(whole) = std::mem::replace(large, Large::None) else { return };
+        let Some(cut) = Cut::new(whole.len() as u64, self.part_bytes) else { return };
+        *large = Large::Sending { whole, outgoing: Outgoing::new(cut) };
+        self.sending += 1;
+        self.active.push_back(slot);
+    }
+
+    /// The server says what has come: whether that is news, and whether it was all. `None` if it cannot be.
+    pub(crate) fn acknowledge(&mut self, slot: u32, base: u32, come: u64) -> Option<(bool, bool)> {
+        let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else {
+            return Some((false, false));
+        };
+        let news = outgoing.acknowledge(base, come)?;
+        let done = outgoing.is_done();
+        if done {
+            self.forget(slot);
+        }
+        Some((news, done))
+    }
+
+    /// What was sent of the request goes again.
+    pub(crate) fn timed_out(&mut self, slot: u32) {
+        if let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] {
+            outgoing.timed_out();
+        }
+    }
+
+    /// The slot's response waits at the server; `false` if no message is so long.
+    pub(crate) fn offered(&mut self, slot: u32, len: u64) -> bool {
+        let Some(cut) = Cut::new(len, self.part_bytes) else { return false };
+        self.forget(slot);
+        self.large[slot as usize] = Large::Waiting { len: len as usize, cut };
+        self.waiting.push_back(slot);
+        true
+    }
+
+    /// Gives memory to those that wait for it, in order.
+    ///
+    /// One response is always fetched, even beyond the budget: answers that came in another order than their
+    /// caller takes them may hold all of it, and the caller waits for this one.
+    fn admit(&mut self) {
+        while let Some(&slot) = self.waiting.front() {
+            if let Large::Waiting { len, cut } = self.large[slot as usize] {
+                let within = buffer(self.responses.take(len), len);
+                let must = self.fetching == 0;
+                let beyond =
+                    || must.then(|| buffer(self.responses.take_beyond(len), len)).flatten();
+                let Some(whole) = within.or_else(beyond) else { return };
+                self.large[slot as usize] = Large::Fetching { whole, fetch: Fetch::new(cut) };
+                self.fetching += 1;
+                self.active.push_back(slot);
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// A part of a response.
+    pub(crate) fn take(&mut self, slot: u32, number: u32, bytes: &[u8]) -> Taken {
+        let large = &mut self.large[slot as usize];
+        let Large::Fetching { whole, fetch } = large else { return Taken::No };
+        let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
+        whole[range].copy_from_slice(bytes);
+        if !fetch.is_whole() {
+            return Taken::Yes;
+        }
+        self.leave(slot);
+        match std::mem::replace(&mut self.large[slot as usize], Large::None) {
+            Large::Fetching { whole, .. } => Taken::Whole(whole),
+            _ => Taken::No,
+        }
+    }
+
+    /// The parts that were asked for and have not come.
+    pub(crate) fn ask_again(&self, slot: u32) -> Option<(u32, u64)> {
+        match &self.large[slot as usize] {
+            Large::Fetching { fetch, .. } => fetch.ask_again(),
+            _ => None,
+        }
+    }
+
+    /// The next step of the slot whose turn it is.
+    pub(crate) fn step(&mut self) -> Option<Step> {
+        if !self.waiting.is_empty() {
+            self.admit();
+        }
+        let each = |count: u32| (self.credits / count.max(1)).max(1);
+        let (sending, fetching) = (each(self.sending), each(self.fetching));
+        for _ in 0..self.active.len() {
+            let slot = self.active.pop_front()?;
+            self.active.push_back(slot);
+            match &mut self.large[slot as usize] {
+                Large::Sending { outgoing, .. } => {
+                    if !outgoing.repeats() && outgoing.under_way() >= sending {
+                        continue;
+                    }
+                    let Some((number, range)) = outgoing.next() else { continue };
+                    return Some(Step::Part { slot, number, range });
+                }
+                Large::Fetching { fetch, .. } => {
+                    // Asks are for several parts at a time.
+                    let under_way = fetch.under_way();
+                    if fetch.is_asked() || under_way > fetching / 2 {
+                        continue;
+                    }
+                    let Some((base, mask)) = fetch.ask(fetching - under_way) else { continue };
+                    return Some(Step::Ask { slot, base, mask });
+                }
+                Large::None | Large::Request(_) | Large::Waiting { .. } => {}
+            }
+        }
+        None
+    }
+
+    /// Bytes of the slot's request.
+    pub(crate) fn bytes(&self, slot: u32, range: Range<usize>) -> &[u8] {
+        match &self.large[slot as usize] {
+            Large::Sending { whole, .. } => &whole[range],
+            _ => &[],
+        }
+    }
+
+    /// Frees what the slot has.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.leave(slot);
+        self.large[slot as usize] = Large::None;
+    }
+
+    /// Takes the slot out of all lines.
+    fn leave(&mut self, slot: u32) {
+        match &self.large[slot as usize] {
+            Large::None | Large::Request(_) => {}
+            Large::Waiting { .. } => self.waiting.retain(|waiting| *waiting != slot),
+            Large::Sending { .. } => {
+                self.sending -= 1;
+                self.active.retain(|active| *active != slot);
+            }
+            Large::Fetching { .. } => {
+                self.fetching -= 1;
+                self.active.retain(|active| *active != slot);
+            }
+        }
+    }
+}
+
+/// No memory in the system is no memory in the budget: the caller tries again.
+fn buffer(taken: Result<Option<Buffer>, farcall_verbs::VerbsError>, len: usize) -> Option<Buffer> {
+    taken.unwrap_or_else(|error| {
+        tracing::warn!(%error, len, "no memory for a long message");
+        None
+    })
+}

@@ -1,0 +1,277 @@
+//! The bytes on the wire: the header of a datagram, and of each message in it.
+//!
+//! Everything here was written by a peer until it is checked: parsing returns `Option` and never panics. It
+//! works on receive buffers, which nobody else can write.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// In front of every datagram.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// The layout of what follows.
+    version: U32,
+    /// The receiver's number of the session.
+    session: U32,
+    /// The secret of the session, new in each life of it.
+    epoch: U64,
+}
+
+const VERSION: u32 = 0xfa55_0001;
+
+/// Bytes in front of every datagram.
+pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+
+impl Header {
+    pub(crate) fn new(session: u32, epoch: u64) -> Header {
+        Header { version: VERSION.into(), session: session.into(), epoch: epoch.into() }
+    }
+
+    /// Session, epoch, and the messages.
+    #[inline]
+    pub(crate) fn split(datagram: &[u8]) -> Option<(u32, u64, Messages<'_>)> {
+        let (header, rest) = Header::ref_from_prefix(datagram).ok()?;
+        let known = header.version.get() == VERSION;
+        known.then(|| (header.session.get(), header.epoch.get(), Messages { rest }))
+    }
+}
+
+/// What a message is. Those with a direction are ignored from the wrong end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Client: a whole request.
+    Request = 1,
+    /// Client: a request of so many bytes ([`U64`]) wants to come in parts.
+    Announce = 2,
+    /// Either: a part of a long message, after its number ([`U32`]).
+    Part = 3,
+    /// Client: what has become of this request? With a [`Range`]: send these parts of its response.
+    Ask = 4,
+    /// Client: nobody waits for this request's response any more.
+    Cancel = 5,
+    /// Client: the long response has been taken.
+    Release = 6,
+    /// Either: nothing follows. The slot is zero.
+    Goodbye = 7,
+    /// Server: a whole response.
+    Response = 8,
+    /// Server: the response has so many bytes ([`U64`]); parts of it can be asked for.
+    Offer = 9,
+    /// Server: which parts of the request have come ([`Range`]).
+    Progress = 10,
+    /// Server: the announced request waits for memory.
+    Wait = 11,
+    /// Server: a handler has the request.
+    Running = 12,
+    /// Server: the cancelled request ended before a handler saw it.
+    Dropped = 13,
+    /// Server: the long response is gone here, as the client wished.
+    Released = 14,
+    /// Server: the announced request is over the limit ([`OverLimit`]).
+    OverLimit = 15,
+}
+
+impl Kind {
+    const ALL: [Kind; 15] = [
+        Kind::Request,
+        Kind::Announce,
+        Kind::Part,
+        Kind::Ask,
+        Kind::Cancel,
+        Kind::Release,
+        Kind::Goodbye,
+        Kind::Response,
+        Kind::Offer,
+        Kind::Progress,
+        Kind::Wait,
+        Kind::Running,
+        Kind::Dropped,
+        Kind::Released,
+        Kind::OverLimit,
+    ];
+
+    #[inline]
+    fn from_wire(byte: u8) -> Option<Kind> {
+        Kind::ALL.get(usize::from(byte).checked_sub(1)?).copied()
+    }
+}
+
+/// In front of every message.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct MessageHeader {
+    kind: u8,
+    reserved: u8,
+    slot: U16,
+    generation: U32,
+    /// Bytes that follow.
+    len: U16,
+}
+
+/// Bytes in front of every message.
+pub(crate) const MESSAGE_BYTES: usize = size_of::<MessageHeader>();
+
+/// Bytes in front of the part in a [`Kind::Part`].
+pub(crate) const PART_BYTES: usize = size_of::<U32>();
+
+/// A message's bytes are counted in 16 bits.
+pub(crate) const MAX_MTU: usize = 1 << 15;
+
+impl MessageHeader {
+    #[inline]
+    pub(crate) fn new(kind: Kind, slot: u32, generation: u32, len: usize) -> MessageHeader {
+        debug_assert!(slot < 1 << 16 && len < 1 << 16);
+        MessageHeader {
+            kind: kind as u8,
+            reserved: 0,
+            slot: (slot as u16).into(),
+            generation: generation.into(),
+            len: (len as u16).into(),
+        }
+    }
+}
+
+/// One message of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// The messages of a datagram, as far as they make sense.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Messages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        let (header, rest) = MessageHeader::ref_from_prefix(self.rest).ok()?;
+        let (body, rest) = rest.split_at_checked(header.len.get().into())?;
+        self.rest = rest;
+        let (slot, generation) = (header.slot.get().into(), header.generation.get());
+        Some(Message { kind: Kind::from_wire(header.kind)?, slot, generation, body })
+    }
+}
+
+impl Message<'_> {
+    /// The length that is announced or offered.
+    pub(crate) fn len(&self) -> Option<u64> {
+        U64::read_from_bytes(self.body).ok().map(U64::get)
+    }
+
+    /// The parts that are asked for, or have come.
+    pub(crate) fn range(&self) -> Option<Range> {
+        Range::read_from_bytes(self.body).ok()
+    }
+
+    /// Number and bytes of a part.
+    pub(crate) fn part(&self) -> Option<(u32, &[u8])> {
+        let (number, bytes) = U32::ref_from_prefix(self.body).ok()?;
+        Some((number.get(), bytes))
+    }
+
+    /// Both lengths of a refusal.
+    pub(crate) fn over_limit(&self) -> Option<OverLimit> {
+        OverLimit::read_from_bytes(self.body).ok()
+    }
+}
+
+/// Some of 64 parts from `base` on. In a [`Kind::Progress`] all before `base` have come, and of those after it
+/// the ones in the mask; in a [`Kind::Ask`] those in the mask are wanted.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Range {
+    pub(crate) base: U32,
+    pub(crate) mask: U64,
+}
+
+impl Range {
+    pub(crate) fn new(base: u32, mask: u64) -> Range {
+        Range { base: base.into(), mask: mask.into() }
+    }
+}
+
+/// Body of [`Kind::OverLimit`].
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct OverLimit {
+    /// Bytes of the request.
+    pub(crate) len: U64,
+    /// The most that the server takes.
+    pub(crate) max: U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn datagram(messages: &[(Kind, u32, u32, &[u8])]) -> Vec<u8> {
+        let mut bytes = Header::new(7, 0x1122_3344_5566_7788).as_bytes().to_vec();
+        for (kind, slot, generation, body) in messages {
+            let header = MessageHeader::new(*kind, *slot, *generation, body.len());
+            bytes.extend_from_slice(header.as_bytes());
+            bytes.extend_from_slice(body);
+        }
+        bytes
+    }
+
+    #[test]
+    fn messages_of_one_datagram_are_read_back_in_order() {
+        for (number, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, number + 1);
+            let bytes = datagram(&[(kind, 3, 9, b"one"), (Kind::Request, 1023, u32::MAX, b"")]);
+            let (session, epoch, messages) = Header::split(&bytes).unwrap();
+            assert_eq!((session, epoch), (7, 0x1122_3344_5566_7788));
+            let read: Vec<_> = messages.collect();
+            assert_eq!(read[0], Message { kind, slot: 3, generation: 9, body: b"one" });
+            assert_eq!(read[1].slot, 1023);
+            assert_eq!(read.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_ends_the_datagram() {
+        let bytes = datagram(&[(Kind::Request, 1, 1, b"whole"), (Kind::Request, 2, 1, b"torn")]);
+        let (_, _, messages) = Header::split(&bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(messages.map(|message| message.body).collect::<Vec<_>>(), [b"whole"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_messages_or_nothing(bytes: Vec<u8>) {
+            if let Some((_, _, messages)) = Header::split(&bytes) {
+                let taken: usize = messages.map(|m| m.body.len() + MESSAGE_BYTES).sum();
+                prop_assert!(taken + HEADER_BYTES <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn any_bytes_after_a_good_header_are_messages_or_nothing(bytes: Vec<u8>) {
+            let mut whole = datagram(&[]);
+            whole.extend_from_slice(&bytes);
+            let (_, _, messages) = Header::split(&whole).unwrap();
+            for message in messages {
+                let _ = (message.len(), message.range(), message.part(), message.over_limit());
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_never_panics(at in 0usize..60, value: u8) {
+            let mut bytes = datagram(&[(Kind::Part, 1, 1, b"abcdefgh"), (Kind::Ask, 2, 1, b"x")]);
+            let at = at % bytes.len();
+            bytes[at] = value;
+            if let Some((_, _, messages)) = Header::split(&bytes) {
+                prop_assert!(messages.count() <= 2);
+            }
+        }
+    }
+}
