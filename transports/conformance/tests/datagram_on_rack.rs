@@ -1,4 +1,4 @@
-//! The backend `datagram` on a simulated rack, in virtual time: on wires that lose, double and reorder what they carry.
+//! The backend `datagram` on a simulated rack, in virtual time: on wires that lose and reorder what they carry.
 
 use std::sync::Arc;
 

@@ -24,6 +24,7 @@ impl Cut {
         Some(Cut { len, part, count })
     }
 
+    #[cfg(test)]
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
