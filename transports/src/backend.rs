@@ -196,6 +196,15 @@ impl BackendKind {
         Self::ALL.iter().copied().find(|backend| backend.name() == name)
     }
 
+    /// Whether its queue pairs are connected. Those of a device that sees processes die break with their peer;
+    /// datagrams are lost without a word.
+    pub(crate) fn is_connected(self) -> bool {
+        match self {
+            BackendKind::WriteImm => true,
+            BackendKind::Datagram => false,
+        }
+    }
+
     /// Whether this device can carry this backend, and if not, why.
     pub fn check(self, device: &Device) -> Result<(), SetupError> {
         match self {

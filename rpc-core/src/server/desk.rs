@@ -11,6 +11,9 @@ use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// How often answers that found no memory are tried again.
+const DEFERRED_RETRY_NS: u64 = 100_000;
+
 /// Services, their handlers in flight, and what waits for the next turn.
 pub(super) struct Desk {
     counter: Counter,
@@ -103,13 +106,19 @@ impl Desk {
 
     /// When the next turn has something to do that no event announces.
     fn poll_at(&self) -> PollAt {
-        if self.executor.has_ready() || self.turn.has_deferred() {
+        if self.executor.has_ready() {
             return PollAt::Now;
         }
-        match self.executor.earliest() {
+        let deadlines = match self.executor.earliest() {
             at if at != Instant::FAR_FUTURE && self.executor.len() > 0 => PollAt::At(at),
             _ => PollAt::OnEvent,
+        };
+        if self.turn.has_deferred() {
+            // Most memory comes back with an event; what handlers give back does not.
+            let again = self.turn.now.saturating_add_nanos(DEFERRED_RETRY_NS);
+            return deadlines.earlier(PollAt::At(again));
         }
+        deadlines
     }
 
     /// From now on requests are turned away with [`Status::ShuttingDown`].

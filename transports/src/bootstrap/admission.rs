@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::backend::{Accepted, Intake, SetupError};
+use crate::backend::{Accepted, BackendKind, Intake, SetupError};
 use crate::handshake::{Hello, Reception, Reject, Terms};
 
 /// The reception of a server, and the ways to its threads.
@@ -17,6 +17,11 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn new(reception: Reception, intakes: Vec<Box<dyn Intake>>) -> Admission {
         Admission { reception, intakes, next: AtomicUsize::new(0) }
+    }
+
+    /// The server's backend.
+    pub(crate) fn backend(&self) -> BackendKind {
+        self.reception.backend()
     }
 
     /// Hands a client that fits to a server thread. `time_left`: how long that may take, or why there is no time.

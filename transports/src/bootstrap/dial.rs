@@ -120,8 +120,8 @@ impl Dial for Address {
         stream.send(&Frame::Ready).map_err(|error| dialler.stream(error))?;
         let socket = stream.into_socket();
         let tied = match socket.become_tether() {
-            Ok(true) => tethered::tie(client, socket),
-            Ok(false) => Ok(client),
+            Ok(false) if self.backend().is_connected() => Ok(client),
+            Ok(_) => tethered::tie(client, socket),
             Err(error) => Err(error),
         };
         tied.map_err(|error| attempt.io("watching the connection", error))

@@ -32,7 +32,8 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
     fn check_peer(&self) -> Result<(), String>;
 
     /// Prepares it to be the connection's tether: from now on the system notices when the other end's
-    /// process or machine is gone. `false`: the device of these connections notices that itself.
+    /// process or machine is gone. `false`: the device of these connections notices that itself, where their
+    /// queue pairs are connected.
     fn become_tether(&self) -> io::Result<bool>;
 }
 

@@ -24,6 +24,11 @@ impl Reception {
         Reception { backend, services: services.to_vec(), limits }
     }
 
+    /// The backend that it serves over.
+    pub fn backend(&self) -> BackendKind {
+        self.backend
+    }
+
     /// The terms of the connection, or why there can be none.
     pub fn check(&self, hello: &Hello) -> Result<Terms, Reject> {
         if hello.backend != self.backend.name() {
