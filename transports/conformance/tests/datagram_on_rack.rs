@@ -34,3 +34,22 @@ mod on_a_bad_wire {
         ),
     ));
 }
+
+/// One datagram in five is lost, and one in five waits long enough for hundreds to pass it.
+mod on_a_terrible_wire {
+    use std::time::Duration;
+
+    use farcall_verbs::sim::FaultRates;
+
+    use super::{SimConfig, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(
+        3,
+        SimConfig::default().faults(
+            FaultRates::default()
+                .datagram_loss(0.2)
+                .datagram_delay(0.2)
+                .delay(Duration::from_millis(1)),
+        ),
+    ));
+}

@@ -108,12 +108,12 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
     }
 }
 
-/// Tells a child of these tests which of them it runs.
+/// Tells a child of these tests that it is one, and over which backend it calls.
 const CHILD: &str = "FARCALL_NO_SYSTEM_CALLS_CHILD";
 
-fn call_in_peace() -> ! {
+fn call_in_peace(backend: &str) -> ! {
     catch_traps();
-    let name = format!("shm://no-system-calls-{}?backend=write_imm", std::process::id());
+    let name = format!("shm://no-system-calls-{}?backend={backend}", std::process::id());
     let address: Address = name.parse().expect("an address");
     let _server = Server::builder()
         .service(SteadyServer::new(Handler))
@@ -141,23 +141,25 @@ fn call_the_kernel() -> ! {
 }
 
 /// Runs a test of this program again, as a child that may be ended at any moment.
-fn run(test: &str) -> std::process::Output {
+fn run(test: &str, backend: &str) -> std::process::Output {
     let program = env::current_exe().expect("the path of this program");
     Command::new(program)
         .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1")
+        .env(CHILD, backend)
         .output()
         .expect("run the child")
 }
 
 #[test]
 fn calls_make_no_system_call_in_the_steady_state() {
-    if env::var_os(CHILD).is_some() {
-        call_in_peace();
+    if let Ok(backend) = env::var(CHILD) {
+        call_in_peace(&backend);
     }
-    let output = run("calls_make_no_system_call_in_the_steady_state");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
+    for backend in ["write_imm", "datagram"] {
+        let output = run("calls_make_no_system_call_in_the_steady_state", backend);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{backend}: {}: {said}", output.status);
+    }
 }
 
 #[test]
@@ -165,7 +167,7 @@ fn a_system_call_would_be_noticed() {
     if env::var_os(CHILD).is_some() {
         call_the_kernel();
     }
-    let output = run("a_system_call_would_be_noticed");
+    let output = run("a_system_call_would_be_noticed", "write_imm");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("system call   {}", libc::SYS_sched_yield)), "{said}");

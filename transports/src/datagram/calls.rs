@@ -442,8 +442,7 @@ impl Calls {
                 let abandoned = slot.abandoned;
                 self.end(index);
                 if !abandoned {
-                    let kind =
-                        FailureKind::TooLarge { len: limit.len.get(), max: limit.max.get() };
+                    let kind = FailureKind::TooLarge { len: limit.len.get(), max: limit.max.get() };
                     let id = SlotId { index, generation };
                     sink.failed(id, TransportFailure::new(kind, false));
                 }

@@ -28,8 +28,7 @@ impl Sessions {
     ) {
         let Some(session) = self.get(number) else { return };
         let bounds = session.bounds;
-        let possible =
-            len <= bounds.max_message && Cut::new(len, bounds.part_bytes).is_some();
+        let possible = len <= bounds.max_message && Cut::new(len, bounds.part_bytes).is_some();
         let (state, large) = match possible {
             true => (State::Coming, Large::Waiting),
             false => (State::Answered, Large::OverLimit { len }),

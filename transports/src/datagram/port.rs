@@ -158,7 +158,8 @@ impl Port {
         let signal = self.send_queue.post(must_signal).map(u64::from);
         self.unrung = true;
         let outcome = if len <= self.max_inline {
-            let request = WorkRequest::send(&self.building[..len]).to(&way.handle, way.qp, way.qkey);
+            let request =
+                WorkRequest::send(&self.building[..len]).to(&way.handle, way.qp, way.qkey);
             post(&mut self.qp, request.unsignaled(), signal)
         } else {
             // As many as work requests, of which one more has room.

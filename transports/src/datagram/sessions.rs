@@ -410,10 +410,7 @@ fn put(port: &mut Port, session: &mut Session, index: u32) -> bool {
 
 /// The session of a call, if its slot is still what it was.
 #[inline]
-fn find<'e>(
-    entries: &'e mut [Option<Box<Session>>],
-    call: &CallToken,
-) -> Option<&'e mut Session> {
+fn find<'e>(entries: &'e mut [Option<Box<Session>>], call: &CallToken) -> Option<&'e mut Session> {
     let session = entries.get_mut(call.client() as usize)?.as_deref_mut()?;
     let slot = session.slots().get(call.slot() as usize)?;
     let same = session.generation == call.client_generation()

@@ -102,7 +102,13 @@ pub(crate) struct EndSetup {
 }
 
 impl EndSetup {
-    pub(crate) fn new(endpoint: &Endpoint, qkey: u32, session: u32, epoch: u64, mtu: usize) -> Self {
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        qkey: u32,
+        session: u32,
+        epoch: u64,
+        mtu: usize,
+    ) -> Self {
         let endpoint = endpoint.to_bytes().to_vec();
         EndSetup { endpoint, qkey, session, epoch, mtu: mtu as u32, credits: CREDITS }
     }

@@ -1,1 +1,5 @@
-//! Two ends over the device `shm`, driven by hand.
+//! A server thread, and clients that are driven by hand, datagram by datagram: what no client of ours would send.
+
+mod by_hand;
+mod hostile;
+mod requests;
