@@ -16,8 +16,8 @@ use super::transfers::{Step, Taken, Transfers};
 use super::wire::{self, Header, Kind, Range};
 use crate::write_imm::pace::MEMORY_RETRY_NANOS;
 
-/// Parts that one poll sends: some 10 us of copying, which is what a small call may have to wait for.
-const STEPS_PER_POLL: usize = 8;
+/// Parts that one poll sends: some 20 us of copying, which is what a small call may have to wait for.
+const STEPS_PER_POLL: usize = 16;
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -530,10 +530,15 @@ impl Calls {
         }
     }
 
-    /// Sends again what is due, and moves long messages on. Answers how many steps it took, and when to come
-    /// back.
+    /// Moves long messages on, and sends again what is due, unless there is more that has come and was not looked
+    /// at. Answers how many steps it took, and when to come back.
     #[cold]
-    pub(crate) fn drive(&mut self, now: Instant, sink: &mut dyn ReplySink) -> (u32, PollAt) {
+    pub(crate) fn drive(
+        &mut self,
+        now: Instant,
+        more: bool,
+        sink: &mut dyn ReplySink,
+    ) -> (u32, PollAt) {
         if self.over.is_some() {
             return (0, PollAt::OnEvent);
         }
@@ -541,7 +546,7 @@ impl Calls {
             self.close(FailureKind::Device("its queue pair is in error"), sink);
             return (0, PollAt::OnEvent);
         }
-        if self.timers.next() <= now && self.fire(now) {
+        if !more && self.timers.next() <= now && self.fire(now) {
             self.close(FailureKind::PeerGone, sink);
             return (0, PollAt::OnEvent);
         }

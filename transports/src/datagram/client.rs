@@ -97,9 +97,9 @@ impl ClientTransport for Client {
             }
         }
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
-        // After all that has come: what came late is not sent again.
         if self.calls.needs_attention(now) {
-            let (moved, next) = self.calls.drive(now, sink);
+            let more = found == self.completions.len();
+            let (moved, next) = self.calls.drive(now, more, sink);
             progress.worked += moved;
             progress.next = next;
         }

@@ -25,7 +25,7 @@
 //! # Messages longer than a slot
 //!
 //! A longer request is announced; the server finds memory for it and says so; the client sends it in parts
-//! of one datagram each, and hears which have come ([`parts`]: a base and a mask of 64). A longer response
+//! of one datagram each, and hears which have come (a base and a mask of 64). A longer response
 //! is offered, and the client asks for ranges of its parts. So the client paces both directions: no more
 //! parts are under way than the server gave credits for. Transfers take turns part by part, and small
 //! messages go before them.

@@ -18,8 +18,8 @@ use super::wire::{self, Header, Kind, OverLimit, Range};
 use crate::memory::{Budget, LargeBuffers};
 use crate::write_imm::fair_queue::FairQueue;
 
-/// Parts that one turn sends: some 10 us of copying, which is what a small call may have to wait for.
-pub(crate) const STEPS_PER_POLL: usize = 8;
+/// Parts that one turn sends: some 20 us of copying, which is what a small call may have to wait for.
+pub(crate) const STEPS_PER_POLL: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Sessions {

@@ -32,9 +32,9 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Parts of long messages that one session may have under way in each direction: about what a NIC's link
-/// holds on its way (30 KiB at 56 Gbit/s and 4 us), and less than a sender's share of a shm receiver.
-pub(crate) const CREDITS: u32 = 8;
+/// Parts of long messages that one session may have under way in each direction: twice what a NIC's link
+/// holds on its way (30 KiB at 56 Gbit/s and 4 us), and less than a sender's inbox at a shm receiver.
+pub(crate) const CREDITS: u32 = 16;
 
 /// How much of everything a queue pair has.
 #[derive(Debug, Clone, Copy)]

@@ -26,8 +26,8 @@ use crate::{
     CompletionOpcode, DatagramSource, GRH_BYTES, QpNumber, QpState, Status, WorkCompletion,
 };
 
-/// Cells of an inbox for datagrams: a dozen of the longest, several hundred short ones.
-const CELLS: u32 = 1024;
+/// Cells of an inbox for datagrams: two dozen of the longest, a thousand short ones.
+const CELLS: u32 = 2048;
 
 /// Senders that one queue pair hears at once.
 const MAX_SENDERS: usize = 1 << 14;
@@ -278,11 +278,12 @@ impl DatagramReceiver {
                     None => break,
                 }
             }
+            // Also where there is more: what the poller answers makes the sender send on.
+            self.readers[index].tell_head();
             if count == out.len() {
                 self.next = index + 1;
                 return count;
             }
-            self.readers[index].tell_head();
         }
         count
     }
