@@ -652,6 +652,10 @@ impl Calls {
         let why = *self.over.get_or_insert(TransportFailure::new(kind, true));
         if !std::mem::replace(&mut self.told, true) {
             tracing::debug!(%why, "session closed");
+            if kind == FailureKind::Goodbye {
+                // The server waits for it, for a moment.
+                self.say_goodbye();
+            }
             sink.closed(why);
         }
     }

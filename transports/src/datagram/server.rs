@@ -20,6 +20,9 @@ use crate::write_imm::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
 /// A client that misses an answer asks again within this time; afterwards it has it.
 const LINGER_NANOS: u64 = 2 * CAP_NANOS;
 
+/// A goodbye has arrived so long after it has left, if it arrives at all; clients that look answer it earlier.
+const PARTING_NANOS: u64 = 10_000_000;
+
 /// All sessions of one server thread.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -34,6 +37,8 @@ pub(crate) struct Server {
     /// When answers left last.
     answered: Instant,
     closed: bool,
+    /// Until when clients may answer the goodbye.
+    parts_at: Option<Instant>,
     device: Device,
 }
 
@@ -65,6 +70,7 @@ impl Server {
             arrivals,
             answered: Instant::ZERO,
             closed: false,
+            parts_at: None,
             device: device.clone(),
         };
         Ok((server, door))
@@ -231,7 +237,9 @@ impl ServerTransport for Server {
         // Requests that come now are not taken: their clients are told goodbye.
         self.poll(now, &mut Nobody);
         self.sessions.ring();
-        !self.sessions.has_posts() && self.sessions.port.has_left()
+        let parts_at = *self.parts_at.get_or_insert(now.saturating_add_nanos(PARTING_NANOS));
+        let left = !self.sessions.has_posts() && self.sessions.port.has_left();
+        left && (self.sessions.count == 0 || now >= parts_at)
     }
 }
 
