@@ -80,6 +80,12 @@ struct SimOptions {
     /// Tells which figures there are
     #[arg(long)]
     list: bool,
+    /// Draws each into this directory, as SVG
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<std::path::PathBuf>,
+    /// Writes the book's pages of all figures into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    book: Option<std::path::PathBuf>,
 }
 
 #[derive(Args)]
@@ -133,6 +139,9 @@ fn run_limit(options: &LimitOptions) -> Result<()> {
 
 #[cfg(feature = "sim")]
 fn run_sim(options: &SimOptions) -> Result<()> {
+    use farcall_bench::sim::{book, picture};
+    use std::fs;
+
     let all = farcall_bench::sim::figures();
     if options.list {
         all.iter()
@@ -146,10 +155,26 @@ fn run_sim(options: &SimOptions) -> Result<()> {
             );
         }
     }
-    let is_wanted =
-        |name: &str| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);
+    let is_wanted = |name| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);
+    let mut drawn = Vec::new();
     for figure in all.iter().filter(|figure| is_wanted(figure.name)) {
-        println!("{}", figure.draw()?.table());
+        let figure = figure.draw()?;
+        println!("{}", figure.table());
+        drawn.push(figure);
+    }
+    if let Some(directory) = &options.svg {
+        fs::create_dir_all(directory)?;
+        for figure in &drawn {
+            let file = directory.join(figure.figure.name).with_extension("svg");
+            fs::write(file, picture::svg(figure)?)?;
+        }
+    }
+    if let Some(directory) = &options.book {
+        for (file, text) in book::files(&drawn)? {
+            let file = directory.join(file);
+            fs::create_dir_all(file.parent().unwrap_or(directory))?;
+            fs::write(file, text)?;
+        }
     }
     Ok(())
 }

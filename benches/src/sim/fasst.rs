@@ -6,9 +6,10 @@ use farcall_verbs::sim::Costs;
 use super::figure::{Axis, Figure, Series};
 use super::flows::measured_ns;
 use super::rig::{Machine, Rack, Thread, Verb, Work};
+use super::shared;
 
 pub(super) fn figures() -> Vec<Figure> {
-    vec![nodes()]
+    vec![nodes(), reads(), shared()]
 }
 
 /// Machines that all read from each other: each of a machine's threads has `pairs` queue pairs to the same thread of each other
@@ -74,15 +75,69 @@ fn nodes() -> Figure {
         x_label: "nodes",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "",
+        notes: "11 machines whose threads have as many queue pairs to each other as make up for the machines that are not there; each thread keeps 16 READs outstanding, each on any of its queue pairs. Not met: at 11 nodes the rate is falling already; the knee lies within a factor of 1.3.",
         series: vec![
             Series::new("ConnectX-3, 8 threads", &cx3, emulated(Costs::connectx3, 8))
-                .held_out_at(&[33.0, 55.0, 77.0]),
+                .missed_at(&[11.0]),
             Series::new(
                 "Connect-IB, 14 threads",
                 &[(11.0, 47.7), (99.0, 29.7)],
                 emulated(Costs::connect_ib, 14),
             ),
+        ],
+    }
+}
+
+const READS: [&str; 2] = ["READ, 16 B", "READ, 384 B"];
+
+fn read(costs: fn() -> Costs, threads: usize) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |row| symmetric(&costs(), 6, threads, 1, if row > 0.0 { 384 } else { 16 })
+}
+
+fn reads() -> Figure {
+    Figure {
+        name: "fasst-reads",
+        title: "READs of each of 6 machines, all to all",
+        source: "FaSST (OSDI 2016), section 3.3",
+        x_label: "verb",
+        y_label: "M/s",
+        axis: Axis::Names(&READS),
+        notes: "A queue pair of each thread to the same thread of each other machine, 16 READs outstanding per thread.",
+        series: vec![
+            Series::new(
+                "ConnectX-3, 8 threads",
+                &[(0.0, 11.2), (1.0, 6.5)],
+                read(Costs::connectx3, 8),
+            ),
+            Series::new(
+                "Connect-IB, 14 threads",
+                &[(0.0, 51.2), (1.0, 23.1)],
+                read(Costs::connect_ib, 14),
+            ),
+        ],
+    }
+}
+
+fn sharing(threads: usize) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |pairs| shared::rate(&Costs::connect_ib(), threads, pairs as usize)
+}
+
+fn shared() -> Figure {
+    let alone = [(5.0, 10.9), (20.0, 9.9), (50.0, 8.6), (100.0, 7.3)];
+    let by_two = [(5.0, 1.9), (20.0, 2.3), (50.0, 2.4), (100.0, 2.5)];
+    let by_three = [(5.0, 1.4), (20.0, 1.9), (50.0, 2.0), (100.0, 2.1)];
+    Figure {
+        name: "fasst-shared",
+        title: "READs of one thread against the queue pairs that it works on, Connect-IB",
+        source: "FaSST (OSDI 2016), section 3.3",
+        x_label: "queue pairs",
+        y_label: "M/s per thread",
+        axis: Axis::Logarithmic,
+        notes: "Threads of one process, 32 READs outstanding per thread, each on any of the queue pairs.",
+        series: vec![
+            Series::new("alone", &alone, sharing(1)),
+            Series::new("shared by 2", &by_two, sharing(2)).held_out_at(&[20.0, 50.0]),
+            Series::new("shared by 3", &by_three, sharing(3)).held_out_at(&[5.0, 20.0, 50.0]),
         ],
     }
 }

@@ -15,6 +15,17 @@ pub enum Use {
     Missed,
 }
 
+impl Use {
+    /// What tables say.
+    pub fn name(self) -> &'static str {
+        match self {
+            Use::Fitted => "",
+            Use::HeldOut => "held out",
+            Use::Missed => "not met",
+        }
+    }
+}
+
 /// One published value, and how to simulate it.
 pub struct Point {
     /// Where it lies.
@@ -119,6 +130,11 @@ impl Series {
         self.used(Use::HeldOut, move |x| at.contains(&x))
     }
 
+    /// Says that the series is not met; the figure's notes say why.
+    pub fn missed(self) -> Series {
+        self.used(Use::Missed, |_| true)
+    }
+
     /// Says that the points at these x are not met; the figure's notes say why.
     pub fn missed_at(self, at: &[f64]) -> Series {
         let at = at.to_vec();
@@ -181,16 +197,12 @@ impl Drawn<'_> {
         for (name, outcomes) in &self.series {
             for outcome in outcomes {
                 let Outcome { x, published, simulated, used } = *outcome;
-                let used = match used {
-                    Use::Fitted => "",
-                    Use::HeldOut => "  held out",
-                    Use::Missed => "  not met",
-                };
                 let _ = writeln!(
                     text,
-                    "{name:width$}  {:>22}  {published:>10.2}  {simulated:>10.2}  {:>6.1}%{used}",
+                    "{name:width$}  {:>22}  {published:>10.2}  {simulated:>10.2}  {:>6.1}%  {}",
                     figure.at(x),
-                    100.0 * outcome.error()
+                    100.0 * outcome.error(),
+                    used.name(),
                 );
             }
         }

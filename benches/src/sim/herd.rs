@@ -4,12 +4,13 @@ use anyhow::Result;
 use farcall_verbs::QpType;
 use farcall_verbs::sim::Costs;
 
+use super::echo::{Echo, Way};
 use super::figure::{Axis, Figure, Series};
 use super::flows::{Inbound, Outbound};
 use super::rig::{Verb, Work};
 
 pub(super) fn figures() -> Vec<Figure> {
-    vec![inbound(), outbound()]
+    vec![inbound(), outbound(), echo(), connected()]
 }
 
 fn bytes_in(ty: QpType, verb: Verb) -> impl Fn(f64) -> Result<f64> + Clone {
@@ -39,10 +40,11 @@ fn inbound() -> Figure {
         notes: "16 client machines with two threads each, a queue pair and a window of 16 per thread, one server whose CPU does nothing.",
         series: vec![
             Series::new("WRITE, UC", &write, bytes_in(QpType::Uc, Verb::Write))
-                .held_out_at(&[64.0, 512.0]),
+                .held_out_at(&[64.0]),
             Series::new("READ, RC", &read, bytes_in(QpType::Rc, Verb::Read))
                 .held_out_at(&[64.0, 512.0, 1024.0]),
-            Series::new("WRITE, RC", &reliable, bytes_in(QpType::Rc, Verb::Write)).held_out(),
+            Series::new("WRITE, RC", &reliable, bytes_in(QpType::Rc, Verb::Write))
+                .held_out_at(&[64.0, 128.0, 256.0]),
         ],
     }
 }
@@ -68,12 +70,63 @@ fn outbound() -> Figure {
         axis: Axis::Linear,
         notes: "16 server processes with a queue pair and a window of 8 each, to 16 machines. Each further cache line of a work request that is pushed over MMIO is a step down.",
         series: vec![
-            Series::new("WRITE, UC, inline", &inline, bytes_out(QpType::Uc, Verb::Write, true))
-                .held_out_at(&[150.0]),
+            Series::new("WRITE, UC, inline", &inline, bytes_out(QpType::Uc, Verb::Write, true)),
             Series::new("SEND, UD, inline", &datagram, bytes_out(QpType::Ud, Verb::Send, true))
-                .held_out(),
+                .held_out_at(&[124.0, 188.0, 252.0]),
             Series::new("WRITE, UC", &fetched, bytes_out(QpType::Uc, Verb::Write, false)),
             Series::new("READ, RC", &read, bytes_out(QpType::Rc, Verb::Read, false)),
         ],
+    }
+}
+
+const STEPS: [&str; 4] = ["basic", "+ unreliable", "+ unsignaled", "+ inline"];
+
+fn echoes(request: Way, response: Way) -> impl Fn(f64) -> Result<f64> + Clone {
+    move |step| {
+        let (reliable, signaled, inline) = (step < 1.0, step < 2.0, step >= 3.0);
+        let datagrams = !reliable && request == Way::Write;
+        Echo { reliable, datagrams, signaled, inline, ..Echo::of(request, response) }
+            .rate(&Costs::connectx3())
+    }
+}
+
+fn echo() -> Figure {
+    let sends = [(0.0, 13.5), (1.0, 13.6), (2.0, 19.5), (3.0, 21.0)];
+    let writes = [(0.0, 15.5), (1.0, 16.9), (2.0, 18.5), (3.0, 26.0)];
+    let mixed = [(0.0, 15.5), (1.0, 17.5), (2.0, 19.3), (3.0, 26.0)];
+    Figure {
+        name: "herd-5",
+        title: "ECHOs of 32 B, each optimization with those before, ConnectX-3",
+        source: "HERD (SIGCOMM 2014), Fig. 5",
+        x_label: "with",
+        y_label: "M/s",
+        axis: Axis::Names(&STEPS),
+        notes: "14 server threads, 14 clients with a window of 8. What is unreliable goes over UC, but the SENDs of WRITE-SEND over UD.",
+        series: vec![
+            Series::new("SEND-SEND", &sends, echoes(Way::Send, Way::Send)),
+            Series::new("WRITE-WRITE", &writes, echoes(Way::Write, Way::Write))
+                .held_out_at(&[1.0, 2.0, 3.0]),
+            Series::new("WRITE-SEND", &mixed, echoes(Way::Write, Way::Send)).held_out(),
+        ],
+    }
+}
+
+/// WRITEs of many clients of 16 machines, each with a queue pair of its own, into one server.
+fn many(clients: f64) -> Result<f64> {
+    let (work, machines) = (Work::of(Verb::Write, 32).window(4), 16);
+    let threads = clients as usize / machines;
+    Inbound { costs: Costs::connectx3(), ty: QpType::Uc, work, machines, threads }.rate()
+}
+
+fn connected() -> Figure {
+    Figure {
+        name: "herd-clients",
+        title: "UC WRITEs of 32 B of many clients into one server, ConnectX-3",
+        source: "HERD (SIGCOMM 2014), section 3.3",
+        x_label: "clients",
+        y_label: "M/s",
+        axis: Axis::Linear,
+        notes: "A queue pair for each client; each keeps 4 WRITEs outstanding.",
+        series: vec![Series::new("WRITE, UC", &[(1600.0, 30.0)], many).held_out()],
     }
 }

@@ -1,19 +1,34 @@
 //! `farcall-bench sim`: published figures, on the simulated rack.
 
+pub mod book;
+mod calls;
+mod connectx5;
+mod echo;
 mod fasst;
 pub mod figure;
 mod flows;
 mod herd;
 mod kalia;
+mod latency;
+pub mod picture;
+mod rfp;
 mod rig;
 mod scalerpc;
+mod shared;
 
 use figure::Figure;
 
 /// All figures, in the order of the book.
 pub fn figures() -> Vec<Figure> {
-    [herd::figures(), scalerpc::figures(), fasst::figures(), kalia::figures()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups = [
+        herd::figures(),
+        rfp::figures(),
+        kalia::figures(),
+        fasst::figures(),
+        scalerpc::figures(),
+        connectx5::figures(),
+        latency::figures(),
+        calls::figures(),
+    ];
+    groups.into_iter().flatten().collect()
 }

@@ -12,7 +12,7 @@ use farcall_verbs::{
 };
 
 /// The queue key of all datagrams.
-const QKEY: u32 = 7;
+pub(super) const QKEY: u32 = 7;
 
 /// A rack of machines with one kind of NIC.
 pub(super) struct Rack {
@@ -25,8 +25,8 @@ pub(super) struct Rack {
 #[derive(Clone)]
 pub(super) struct Machine {
     pub(super) node: NodeId,
-    device: Device,
-    pd: ProtectionDomain,
+    pub(super) device: Device,
+    pub(super) pd: ProtectionDomain,
     /// What others write to and read from.
     pub(super) memory: Rc<SharedRegion>,
 }
@@ -38,6 +38,8 @@ pub(super) enum Verb {
     Read,
     Send,
     FetchAdd,
+    /// A WRITE, and behind it, with the same doorbell, a READ of the same bytes: what makes the WRITE durable.
+    WriteRead,
 }
 
 /// What a thread does all the time.
@@ -61,7 +63,7 @@ pub(super) struct Work {
 impl Work {
     /// Small inline work with a window of 16 and no batches, a quarter of it signaled.
     pub(super) fn of(verb: Verb, len: usize) -> Work {
-        let inline = matches!(verb, Verb::Write | Verb::Send) && len <= 256;
+        let inline = matches!(verb, Verb::Write | Verb::Send | Verb::WriteRead) && len <= 256;
         Work {
             verb,
             len,
@@ -295,6 +297,15 @@ impl Thread {
                 (Verb::Write, Some(block)) => {
                     WorkRequest::write(self.source.slice(0, len), *block).unsignaled()
                 }
+                (Verb::WriteRead, Some(block)) => {
+                    let write = match inline {
+                        true => WorkRequest::write(&INLINE[..len], *block),
+                        false => WorkRequest::write(self.source.slice(0, len), *block),
+                    };
+                    let write = doorbell.post(write.unsignaled());
+                    write.map_err(|(error, _)| error).context("a WRITE")?;
+                    WorkRequest::read(self.source.slice(0, len), *block)
+                }
                 (Verb::Read, Some(block)) => WorkRequest::read(self.source.slice(0, len), *block),
                 (Verb::FetchAdd, Some(block)) => {
                     WorkRequest::fetch_add(self.source.slice(0, 8), *block, 1)
@@ -347,7 +358,7 @@ impl Thread {
 /// A thread looks for completions again after so many posts.
 const POSTS_PER_TURN: usize = 4;
 
-static INLINE: [u8; 256] = [7; 256];
+pub(super) const INLINE: [u8; 256] = [7; 256];
 
 impl Actor for Thread {
     fn turn(&mut self, _now_ns: u64) -> Turn {

@@ -13,8 +13,8 @@ impl World {
         let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
         let costs = &self.config.costs;
         let nic = &mut self.nodes[usize::from(of.node)].nic;
-        let comes_ns = nic.answer(costs, self.now_ns, of.node == to.node) + delay_ns;
-        let at_ns = comes_ns + costs.pcie_write_ns;
+        // The answer left when the bytes were handed to PCIe, a write ago; its completion takes such a write.
+        let at_ns = nic.answer(costs, self.now_ns, of.node == to.node) + delay_ns;
         self.events.push(at_ns, Event::Answer { to, psn, answer, heard: false });
     }
 

@@ -35,6 +35,8 @@ pub(super) struct Wqe {
     /// It carries all its bytes.
     pub(super) inline: bool,
     pub(super) pushed: bool,
+    /// It is the last one of its doorbell.
+    pub(super) last: bool,
     /// Where the NIC keeps it.
     pub(super) line: Line,
 }

@@ -77,6 +77,7 @@ impl World {
             lines,
             inline: inline_len.is_some(),
             pushed: false,
+            last: false,
             line: Line::default(),
         };
         if let Some(pair) = self.pair(qp) {

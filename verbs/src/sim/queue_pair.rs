@@ -10,7 +10,7 @@ use super::completion_queue::CqHandle;
 use super::context::{Context, Domain};
 use super::event::{Event, QpId};
 use super::node::gid;
-use super::pair::{Pair, PairParts, Patience, RETRIES};
+use super::pair::{Pair, PairParts, Patience, RETRIES, Wqe};
 use super::shared_receive::SharedReceiveQueue;
 use super::world::World;
 use crate::{
@@ -198,8 +198,12 @@ impl QueuePair {
         pair.rung = pair.posted();
         let rung = pair.rung as u32;
         // One work request goes with its doorbell; of several the NIC is told.
-        let last = pair.sends.back_mut().filter(|_| count == 1);
-        let pushed = last.filter(|wqe| wqe.lines <= max_pushed && (wqe.inline || pushes_any));
+        let last = pair.sends.back_mut().filter(|_| count > 0).map(|wqe| {
+            wqe.last = true;
+            wqe
+        });
+        let fits = |wqe: &&mut Wqe| wqe.lines <= max_pushed && (wqe.inline || pushes_any);
+        let pushed = last.filter(|_| count == 1).filter(fits);
         let lines = match pushed {
             Some(wqe) => {
                 wqe.pushed = true;

@@ -26,8 +26,7 @@ impl World {
         }
     }
 
-    /// Fetches the next work request that the NIC knows of, if it may. One at a time: then it is the turn of the other
-    /// queue pairs.
+    /// Fetches the work requests of one doorbell, if it may. Then it is the turn of the other queue pairs.
     pub(super) fn fetch(&mut self, qp: QpId) {
         self.fetch_with(qp, false);
     }
@@ -45,45 +44,46 @@ impl World {
         let (costs, now_ns) = (&self.config.costs, self.now_ns);
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
-        if pair.holds_back || pair.has_turn || pair.next >= pair.heard {
-            return;
-        }
-        let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
-        if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
-            return; // An answer makes room.
-        }
-        let of = (qp.number, pair.next);
-        let context = &mut pair.context;
-        if !context_read
-            && let Some(at_ns) =
-                nic.find_to_send(costs, now_ns, of, context, wqe.pushed, &mut wqe.line)
-        {
-            pair.has_turn = true;
-            return self.events.push(at_ns, Event::Resume { qp, context_read: true });
-        }
-        pair.asking += u32::from(wqe.asks);
-        if !wqe.pushed {
-            nic.keep(costs, of, &mut wqe.line);
-        }
-        let work = Work {
-            lines: wqe.lines.into(),
-            pushed: wqe.pushed,
-            last: pair.next + 1 >= pair.heard,
-            fetched: self.messages[wqe.message].source.map_or(0, |(_, len)| len as u64),
-            datagram: pair.ty == QpType::Ud,
-        };
-        let at_ns = nic.send(costs, now_ns, work);
-        // Work leaves in the order of posting, though inline bytes are there sooner, and each takes its time of the
-        // queue pair's processing unit.
-        let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns);
-        pair.last_launch_ns = at_ns;
-        let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
-        self.events.push(at_ns, launch);
-        pair.next += 1;
-        if pair.next < pair.heard {
-            pair.has_turn = true;
-            let turn_ns = nic.next_turn(now_ns, context_read).max(now_ns + costs.queue_pair_ns);
-            self.events.push(turn_ns, Event::Resume { qp, context_read: false });
+        let mut is_there = context_read;
+        while !pair.holds_back && !pair.has_turn && pair.next < pair.heard {
+            let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
+            if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
+                return; // An answer makes room.
+            }
+            let (of, context) = ((qp.number, pair.next), &mut pair.context);
+            if !is_there
+                && let Some(at_ns) =
+                    nic.find_to_send(costs, now_ns, of, context, wqe.pushed, &mut wqe.line)
+            {
+                pair.has_turn = true;
+                return self.events.push(at_ns, Event::Resume { qp, context_read: true });
+            }
+            is_there = true;
+            pair.asking += u32::from(wqe.asks);
+            if !wqe.pushed {
+                nic.keep(costs, of, &mut wqe.line);
+            }
+            let work = Work {
+                lines: wqe.lines.into(),
+                pushed: wqe.pushed,
+                last: wqe.last,
+                fetched: self.messages[wqe.message].source.map_or(0, |(_, len)| len as u64),
+                datagram: pair.ty == QpType::Ud,
+            };
+            let at_ns = nic.send(costs, now_ns, work);
+            // Work leaves in the order of posting, though inline bytes are there sooner, and each takes its time of
+            // the queue pair's processing unit.
+            let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns);
+            pair.last_launch_ns = at_ns;
+            let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
+            self.events.push(at_ns, launch);
+            pair.next += 1;
+            if wqe.last && pair.next < pair.heard {
+                pair.has_turn = true;
+                let turn_ns = nic.next_turn(now_ns, context_read);
+                let turn_ns = turn_ns.max(now_ns + costs.queue_pair_ns);
+                self.events.push(turn_ns, Event::Resume { qp, context_read: false });
+            }
         }
     }
 

@@ -17,9 +17,9 @@ impl Costs {
             // 7.3 M with 100 queue pairs: the same.
             cold_pair_ns: 70,
             // 2.5 M with two threads on 100 queue pairs: the same.
-            shared_pair_ns: 500,
-            lock_ns: 330,
-            lock_waiter_ns: 28,
+            shared_pair_ns: 380,
+            lock_ns: 120,
+            lock_waiter_ns: 20,
             scan_ns: 3,
 
             mmio_ns: 130,

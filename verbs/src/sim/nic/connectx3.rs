@@ -9,7 +9,7 @@ impl Costs {
         Costs {
             // A thread of ScaleRPC posts 6.1 M WRITEs per second to one client and 4.8 M from one (Fig. 3a), of one doorbell each;
             // FaSST saves 140 to 210 ns with each doorbell that a batch saves (section 4.3). HERD: post_send is 150 ns.
-            post_ns: 25,
+            post_ns: 40,
             doorbell_ns: 130,
             poll_ns: 10,
             completion_ns: 15,
@@ -18,8 +18,8 @@ impl Costs {
             cold_pair_ns: 65,
             shared_pair_ns: 500,
             // RFP, Fig. 3 and 4: threads of one process, and so of one opened device.
-            lock_ns: 330,
-            lock_waiter_ns: 28,
+            lock_ns: 500,
+            lock_waiter_ns: 24,
             scan_ns: 4,
 
             // 200 ns one way over PCIe, less what the CPU waits for already (design constants).
@@ -30,10 +30,10 @@ impl Costs {
             max_pushed_lines: 6,
 
             // 300 to 400 ns round trip unloaded; 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us).
-            pcie_read_ns: 330,
+            pcie_read_ns: 276,
             pcie_write_ns: 150,
             // 60 to 65 M reads/s when reads are the limit: ScaleRPC, Fig. 3a; 58 to 82 M in Kalia 2016, Fig. 13.
-            pcie_read_ps: 13_000,
+            pcie_read_ps: 12_800,
             // PCIe 3.0 x8, 7.88 GB/s, 26 bytes of headers with 256.
             pcie_write_byte_ps: 140,
 
@@ -87,7 +87,7 @@ impl Costs {
 
             // Two NIC crossings of 200 ns, the switch, the cables; so that a READ takes 2.05 us, between HERD's 2.52 (Fig. 2)
             // and eRPC's 1.7 (table 2).
-            wire_ns: 590,
+            wire_ns: 598,
             // 1 KiB WRITEs at 6.2 M: HERD, Fig. 3b.
             link_byte_ps: 153,
             header_bytes: 30,

@@ -14,8 +14,8 @@ impl Costs {
             post_recv_ns: 6,
             cold_pair_ns: 60,
             shared_pair_ns: 400,
-            lock_ns: 300,
-            lock_waiter_ns: 28,
+            lock_ns: 120,
+            lock_waiter_ns: 20,
             scan_ns: 2,
 
             mmio_ns: 150,
@@ -52,7 +52,7 @@ impl Costs {
             atomic_locks: 4096,
 
             // eRPC, Fig. 1: half the rate is left with 5,000 queue pairs.
-            cache_lines: 14_000,
+            cache_lines: 19_000,
             context_lines: 6,
             context_miss_reads: 2,
             request_miss_reads: 2,
@@ -61,7 +61,7 @@ impl Costs {
             ddio_miss_ps: 60_000,
 
             // 2.0 us for a READ: eRPC, table 2.
-            wire_ns: 560,
+            wire_ns: 590,
             link_byte_ps: 80,
             header_bytes: 60,
             mtu_bytes: 4096,

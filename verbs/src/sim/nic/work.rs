@@ -45,7 +45,7 @@ pub(in crate::sim) struct Work {
     pub(in crate::sim) lines: u64,
     /// The CPU has pushed it over MMIO.
     pub(in crate::sim) pushed: bool,
-    /// No other one of its queue pair is known to follow.
+    /// No other one of its doorbell follows.
     pub(in crate::sim) last: bool,
     /// Bytes of its message that are not inline.
     pub(in crate::sim) fetched: u64,
@@ -227,7 +227,9 @@ impl Nic {
             return Sent { gone_ns: now_ns, arrives_ns: now_ns };
         }
         let gone_ns = ns(self.link.take(ps(now_ns), costs.link_ps(len)));
-        Sent { gone_ns, arrives_ns: gone_ns + costs.wire_ns }
+        // The switch stores a packet before it forwards it.
+        let stored_ns = ns(costs.link_ps(len.min(costs.mtu_bytes)));
+        Sent { gone_ns, arrives_ns: gone_ns + costs.wire_ns + stored_ns }
     }
 
     /// When a message of `len` bytes on the wire that has just come is carried out: its bytes are in memory, or those
@@ -267,7 +269,8 @@ impl Nic {
             }
             Inbound::Response(len) => {
                 let for_ps = costs.read_response_ps + len * costs.read_response_byte_ps;
-                ns(self.reads.take(now_ps, for_ps)) + costs.pcie_write_ns
+                let unit_ps = self.reads.take(now_ps, for_ps);
+                ns(unit_ps + len * costs.pcie_write_byte_ps) + costs.pcie_write_ns
             }
         }
     }

@@ -1,0 +1,113 @@
+//! Published figures on the simulated rack: a change to the model that breaks one fails here.
+
+use std::fs;
+use std::path::Path;
+
+use farcall_bench::sim::figure::{Axis, Drawn, Outcome, Use};
+use farcall_bench::sim::{book, figures};
+
+/// A simulated value is that near to the published one.
+const ERROR: f64 = 0.2;
+
+/// What was published so far apart has to come out in the same order.
+const APART: f64 = 1.5;
+
+/// A knee lies within this factor of the published one.
+const KNEE: f64 = 1.3;
+
+/// Figures that fall from a height: where half of it is left.
+const KNEES: [(&str, &str); 3] = [
+    ("scalerpc-3a", "out of the server"),
+    ("scalerpc-3b", "into the server"),
+    ("herd-3b", "WRITE, UC"),
+];
+
+/// All figures at once, as they are simulated only once. `cargo xtask figures`
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes where it is not optimized")]
+fn figures_are_met_and_the_book_shows_them() {
+    let figures = figures();
+    let drawn: Vec<_> = figures.iter().map(|figure| figure.draw().unwrap()).collect();
+    let mut wrong = Vec::new();
+    for drawn in &drawn {
+        errors(drawn, &mut wrong);
+        orders(drawn, &mut wrong);
+    }
+    for (figure, series) in KNEES {
+        knees(&drawn, figure, series, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    assert_eq!(book::forgotten(&figures), [""; 0], "figures that the book does not show");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
+    for (file, wanted) in book::files(&drawn).unwrap() {
+        let there = fs::read_to_string(source.join(&file)).unwrap_or_default();
+        assert!(
+            there == wanted,
+            "{file} is not what the rack gives now: \
+             cargo run --release -p farcall-bench --features sim -- sim all --book book/src"
+        );
+    }
+}
+
+fn errors(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
+    for (series, outcomes) in &drawn.series {
+        for outcome in outcomes {
+            let Outcome { x, published, simulated, used } = *outcome;
+            let is_near = outcome.error().abs() <= ERROR;
+            let point = format!("{}, {series}, {x}: {simulated:.2}", drawn.figure.name);
+            match used {
+                Use::Fitted | Use::HeldOut if !is_near => {
+                    wrong.push(format!("{point}, and not {published} within {ERROR}"));
+                }
+                Use::Missed if is_near && drawn.figure.name != "write_imm" => {
+                    wrong.push(format!("{point} meets {published}: it may be said so"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Who is faster, and where: within a series, and at each x between them.
+fn orders(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
+    let all: Vec<_> = drawn
+        .series
+        .iter()
+        .flat_map(|(name, outcomes)| outcomes.iter().map(move |outcome| (*name, outcome)))
+        .collect();
+    for (one, a) in &all {
+        for (other, b) in &all {
+            let compared = one == other || a.x == b.x;
+            if compared && a.published > APART * b.published && a.simulated <= b.simulated {
+                let name = drawn.figure.name;
+                wrong.push(format!(
+                    "{name}: {one} at {} is not above {other} at {}: {:.2}, {:.2}",
+                    a.x, b.x, a.simulated, b.simulated
+                ));
+            }
+        }
+    }
+}
+
+fn knees(drawn: &[Drawn<'_>], figure: &str, series: &str, wrong: &mut Vec<String>) {
+    let drawn = drawn.iter().find(|drawn| drawn.figure.name == figure).unwrap();
+    assert!(!matches!(drawn.figure.axis, Axis::Names(_)));
+    let (_, outcomes) = drawn.series.iter().find(|(name, _)| *name == series).unwrap();
+    let published = knee(outcomes, |outcome| outcome.published);
+    let simulated = knee(outcomes, |outcome| outcome.simulated);
+    let factor = simulated / published;
+    if !(1.0 / KNEE..=KNEE).contains(&factor) {
+        wrong.push(format!("{figure}: the knee lies at {simulated:.1}, and not at {published:.1}"));
+    }
+}
+
+/// Where half of the height is left, between points on straight lines.
+fn knee(outcomes: &[Outcome], y: fn(&Outcome) -> f64) -> f64 {
+    let highest = outcomes.iter().map(y).fold(0.0, f64::max);
+    let half = highest / 2.0;
+    let crosses = |pair: &&[Outcome]| y(&pair[0]) > half && y(&pair[1]) <= half;
+    let pair = outcomes.windows(2).rev().find(crosses).unwrap();
+    let part = (y(&pair[0]) - half) / (y(&pair[0]) - y(&pair[1]));
+    pair[0].x + part * (pair[1].x - pair[0].x)
+}
