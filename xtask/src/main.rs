@@ -48,6 +48,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Published figures on the simulated rack, and whether the book shows them as they are
+    Figures,
     /// Licenses, bans and sources of all dependencies, offline
     Deny,
     /// The key-value demo, small, in release
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Task::Unit { arguments } => runner.step("unit", || steps::unit(&arguments)),
         Task::Loom => runner.step("loom", steps::loom),
         Task::Sim { arguments } => runner.step("sim", || steps::sim(&arguments)),
+        Task::Figures => runner.step("figures", steps::figures),
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),

@@ -16,6 +16,7 @@ pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("doc", doc)?;
     runner.step("loom", loom)?;
     runner.step("sim", || sim(&[]))?;
+    runner.step("figures", figures)?;
     runner.step("demo", demo)?;
     runner.step("rdma", || rdma::rdma(""))
 }
@@ -107,6 +108,14 @@ pub(crate) fn sim(arguments: &[String]) -> Result<()> {
         swarm.args(["--seeds", SEEDS]);
     }
     run::run(swarm.args(arguments))
+}
+
+/// Published figures on the simulated rack, and whether the book shows them as they are. Optimized, as they are millions of
+/// messages; built as what the step rdma carries is.
+pub(crate) fn figures() -> Result<()> {
+    let mut test = cargo();
+    test.args(["test", "--locked", "--profile", "vm", "--package", "farcall-bench"]);
+    run::run(test.args(["--features", "sim", "--test", "figures"]))
 }
 
 pub(crate) fn deny() -> Result<()> {

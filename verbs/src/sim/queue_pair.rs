@@ -198,10 +198,10 @@ impl QueuePair {
         pair.rung = pair.posted();
         let rung = pair.rung as u32;
         // One work request goes with its doorbell; of several the NIC is told.
-        let last = pair.sends.back_mut().filter(|_| count > 0).map(|wqe| {
+        let mut last = pair.sends.back_mut().filter(|_| count > 0);
+        if let Some(wqe) = &mut last {
             wqe.last = true;
-            wqe
-        });
+        }
         let fits = |wqe: &&mut Wqe| wqe.lines <= max_pushed && (wqe.inline || pushes_any);
         let pushed = last.filter(|_| count == 1).filter(fits);
         let lines = match pushed {

@@ -118,7 +118,7 @@ fn run(seed: u64) -> (u64, Vec<String>) {
 
 /// The run with seed 1, on any machine and in any build. A change to what the rack does, or to what things
 /// cost, changes it: then write the new one here.
-const HASH_OF_SEED_1: u64 = 0x8643_1b5c_b0ef_e129;
+const HASH_OF_SEED_1: u64 = 0xd3c3_7fab_1d35_8c0e;
 
 #[test]
 fn a_seed_gives_the_same_run_again_and_another_seed_another() {
