@@ -10,8 +10,9 @@ use std::collections::BinaryHeap;
 
 use super::event::Event;
 
-/// Nanoseconds that the wheel reaches ahead: several times the way of a message and its answer.
-const SPAN_NS: u64 = 1 << 14;
+/// Nanoseconds that the wheel reaches ahead: many times the way of a message and its answer, as what a busy server is asked
+/// for waits for its NIC.
+const SPAN_NS: u64 = 1 << 17;
 const WORDS: usize = SPAN_NS as usize / 64;
 
 const NONE: u32 = u32::MAX;
