@@ -20,8 +20,12 @@ use crate::write_imm::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
 /// A client that misses an answer asks again within this time; afterwards it has it.
 const LINGER_NANOS: u64 = 2 * CAP_NANOS;
 
-/// A goodbye has arrived so long after it has left, if it arrives at all; clients that look answer it earlier.
-const PARTING_NANOS: u64 = 10_000_000;
+/// So long a server that ends waits until its clients have answered its goodbye. Those that do not look at it are
+/// told by the end of their tether.
+const PARTING_NANOS: u64 = 50_000_000;
+
+/// How often it is said meanwhile.
+const GOODBYE_EVERY_NANOS: u64 = 5_000_000;
 
 /// All sessions of one server thread.
 #[derive(Debug)]
@@ -37,8 +41,8 @@ pub(crate) struct Server {
     /// When answers left last.
     answered: Instant,
     closed: bool,
-    /// Until when clients may answer the goodbye.
-    parts_at: Option<Instant>,
+    /// Until when clients may answer the goodbye, and when they are told it again.
+    parting: Option<(Instant, Instant)>,
     device: Device,
 }
 
@@ -70,7 +74,7 @@ impl Server {
             arrivals,
             answered: Instant::ZERO,
             closed: false,
-            parts_at: None,
+            parting: None,
             device: device.clone(),
         };
         Ok((server, door))
@@ -236,10 +240,16 @@ impl ServerTransport for Server {
     fn has_left(&mut self, now: Instant) -> bool {
         // Requests that come now are not taken: their clients are told goodbye.
         self.poll(now, &mut Nobody);
+        let again = now.saturating_add_nanos(GOODBYE_EVERY_NANOS);
+        let first = (now.saturating_add_nanos(PARTING_NANOS), again);
+        let (until, say_at) = self.parting.get_or_insert(first);
+        if now >= *say_at {
+            *say_at = again;
+            self.sessions.say_goodbye();
+        }
+        let is_over = self.sessions.count == 0 || now >= *until;
         self.sessions.ring();
-        let parts_at = *self.parts_at.get_or_insert(now.saturating_add_nanos(PARTING_NANOS));
-        let left = !self.sessions.has_posts() && self.sessions.port.has_left();
-        left && (self.sessions.count == 0 || now >= parts_at)
+        is_over && !self.sessions.has_posts() && self.sessions.port.has_left()
     }
 }
 
