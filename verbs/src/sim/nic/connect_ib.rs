@@ -28,12 +28,14 @@ impl Costs {
             pushes_any: true,
             max_pushed_lines: 6,
 
+            // No source: as PCIe is with other NICs.
             pcie_read_ns: 330,
             pcie_write_ns: 150,
             // 13 GB/s of the 15.75 of PCIe 3.0 x16, with 22 bytes of header to each 128.
             pcie_read_ps: 4_500,
             pcie_write_byte_ps: 70,
 
+            // As for UD; what is fetched, acknowledged and completed is scaled from ConnectX-3.
             outbound_ps: 6_400,
             // 157 M SENDs without payload, 101.6 M with: Kalia 2016, table 1.
             outbound_datagram_ps: 6_370,
@@ -67,9 +69,11 @@ impl Costs {
             context_miss_reads: 3,
             request_miss_reads: 2,
 
+            // As with ConnectX-3, of newer machines.
             ddio_pages: 4_300,
             ddio_miss_ps: 60_000,
 
+            // As ConnectX-3: the same InfiniBand.
             wire_ns: 590,
             // Two ports.
             link_byte_ps: 77,

@@ -11,10 +11,12 @@ impl Costs {
             // FaSST saves 140 to 210 ns with each doorbell that a batch saves (section 4.3). HERD: post_send is 150 ns.
             post_ns: 40,
             doorbell_ns: 130,
+            // No source: usual costs of a poll, of a completion, of a cell looked at.
             poll_ns: 10,
             completion_ns: 15,
             // FaSST's cheap RECVs save 12 ns a call (section 4.3).
             post_recv_ns: 20,
+            // As measured with Connect-IB.
             cold_pair_ns: 65,
             shared_pair_ns: 500,
             // RFP, Fig. 3 and 4: threads of one process, and so of one opened device.
@@ -22,17 +24,19 @@ impl Costs {
             lock_waiter_ns: 24,
             scan_ns: 4,
 
-            // 200 ns one way over PCIe, less what the CPU waits for already (design constants).
+            // PCIe takes some 200 ns one way, of which the CPU waits for a part already: with the way on the wire, chosen for the
+            // latencies below.
             mmio_ns: 130,
             // 52.8 M lines/s: HERD, Fig. 4b, where WRITEs take 1, 2, 3, 4 lines at 38, 26.3, 17.6, 13.2 M.
             mmio_line_ps: 18_940,
+            // Kalia 2016 pushes all single work requests, as mlx5's driver does; mlx4's own pushes only what is inline.
             pushes_any: true,
             max_pushed_lines: 6,
 
-            // 300 to 400 ns round trip unloaded; 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us).
+            // 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us); eRPC's READ leaves less.
             pcie_read_ns: 276,
             pcie_write_ns: 150,
-            // 60 to 65 M reads/s when reads are the limit: ScaleRPC, Fig. 3a; 58 to 82 M in Kalia 2016, Fig. 13.
+            // 78 M reads/s. When reads are the limit: 60 to 65 M in ScaleRPC, Fig. 3a, 58 to 82 M in Kalia 2016, Fig. 13.
             pcie_read_ps: 12_800,
             // PCIe 3.0 x8, 7.88 GB/s, 26 bytes of headers with 256.
             pcie_write_byte_ps: 140,
@@ -48,6 +52,7 @@ impl Costs {
             outbound_fetch_byte_ps: 137,
             // HERD, Fig. 5: unreliable against reliable, 59 against 64.5 ns for each ECHO.
             outbound_ack_ps: 5_500,
+            // As measured with Connect-IB.
             queue_pair_ns: 120,
 
             // 35.6 M RC WRITEs: HERD, Fig. 3b; 35.9 M: ScaleRPC, Fig. 3a; 35 M: Kalia 2016, table 1.
@@ -67,7 +72,7 @@ impl Costs {
             // 21.9 and 17.9 M READs with 64 and 256 B go out: HERD, Fig. 4b; 11.2 M in and out at a time: FaSST, section 3.3.
             read_response_ps: 43_500,
             read_response_byte_ps: 53,
-            // 2.7 M, at one address or at many: Kalia 2016, table 1.
+            // 2.7 M, at one address or at many: Kalia 2016, table 1. The unit is taken as for a READ.
             atomic_ps: 39_000,
             atomic_lock_ps: 370_000,
             atomic_locks: 1,
@@ -85,11 +90,12 @@ impl Costs {
             // ScaleRPC, Fig. 3b; DRAM takes 60 to 120 ns (HERD, section 2).
             ddio_miss_ps: 128_000,
 
-            // Two NIC crossings of 200 ns, the switch, the cables; so that a READ takes 2.05 us, between HERD's 2.52 (Fig. 2)
-            // and eRPC's 1.7 (table 2).
+            // Two NIC crossings of some 200 ns, the switch, the cables; so that a READ takes 2.1 us, between HERD's 2.52 (Fig. 2)
+            // and eRPC's 1.7 (table 2), at the edge of 20 % of HERD's.
             wire_ns: 595,
             // 1 KiB WRITEs at 6.2 M: HERD, Fig. 3b.
             link_byte_ps: 153,
+            // The same figure: what is left at 256 B.
             header_bytes: 30,
             mtu_bytes: 4096,
             landing_ns: 5,

@@ -18,6 +18,7 @@ impl Costs {
             lock_waiter_ns: 20,
             scan_ns: 2,
 
+            // Doorbells, PCIe and caches of the CPU: as Connect-IB, a little quicker.
             mmio_ns: 150,
             mmio_line_ps: 5_000,
             pushes_any: true,
@@ -28,7 +29,7 @@ impl Costs {
             pcie_read_ps: 4_200,
             pcie_write_byte_ps: 70,
 
-            // The vendor's 200 M messages per second, in each direction.
+            // The vendor's 200 M messages per second; all below is scaled from Connect-IB by it.
             outbound_ps: 5_000,
             outbound_datagram_ps: 5_500,
             outbound_line_ps: 2_000,
@@ -57,11 +58,13 @@ impl Costs {
             context_miss_reads: 2,
             request_miss_reads: 2,
 
+            // As Connect-IB.
             ddio_pages: 4_300,
             ddio_miss_ps: 60_000,
 
             // 2.0 us for a READ: eRPC, table 2.
             wire_ns: 590,
+            // 100 Gbit/s; headers of RoCEv2.
             link_byte_ps: 80,
             header_bytes: 60,
             mtu_bytes: 4096,
