@@ -29,7 +29,7 @@
 //! as fast as its outbound unit goes; then it takes its turn on the link. At the other NIC it waits for the
 //! inbound unit, is delivered in its queue pair's order, lands in memory, and is acknowledged; a READ or an
 //! atomic is answered by a message of its own. The acknowledgement completes it. How long each step takes
-//! is up to one file, and is told by [`Costs`].
+//! is up to a model of the NIC, whose constants are [`Costs`].
 //!
 //! # Reliable connections
 //! Messages are numbered. One that is missing is complained of, and sent again with all that follows; so is
