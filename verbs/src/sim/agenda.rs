@@ -133,9 +133,22 @@ impl Agenda {
     /// When the next event of the wheel is due.
     #[inline]
     fn near(&self) -> Option<u64> {
+        let start = self.base_ns % SPAN_NS;
+        Some(self.base_ns + (self.nearest()? as u64).wrapping_sub(start) % SPAN_NS)
+    }
+
+    /// The first list that is not empty.
+    #[inline]
+    fn nearest(&self) -> Option<usize> {
         let start = (self.base_ns % SPAN_NS) as usize;
-        let slot = self.used_from(start).or_else(|| self.used_from(0))?;
-        Some(self.base_ns + (slot as u64).wrapping_sub(start as u64) % SPAN_NS)
+        self.used_from(start).or_else(|| self.used_from(0))
+    }
+
+    /// What happens next, if the wheel has it.
+    #[inline]
+    pub(super) fn upcoming(&self) -> Option<Event> {
+        let (first, _) = self.lists[self.nearest()?];
+        Some(self.places[first as usize].event)
     }
 
     /// The first list at or behind this one that is not empty.
@@ -176,9 +189,10 @@ impl Agenda {
         self.far.is_empty() && self.used_words == [0; WORDS / 64]
     }
 
+    /// The next event, if it is due until then.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        let (at_ns, timer) = self.peek()?;
+    pub(super) fn pop_until(&mut self, limit_ns: u64) -> Option<(u64, Event)> {
+        let (at_ns, timer) = self.peek().filter(|(at_ns, _)| *at_ns <= limit_ns)?;
         self.advance(at_ns);
         if timer.is_some() {
             return self.timers.pop().map(|timer| (at_ns, timer.event));
@@ -234,7 +248,7 @@ mod tests {
         events.push(3, Event::Arrive(2));
         events.push(5, Event::Arrive(4));
         events.push(2, Event::Arrive(3));
-        let order: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| events.pop_until(u64::MAX)).collect();
         let wanted = [
             (2, Event::Arrive(3)),
             (3, Event::Arrive(2)),
@@ -259,7 +273,7 @@ mod tests {
                 let wanted = (!model.is_empty()).then(|| model.remove(0));
                 let wanted = wanted.map(|(at_ns, number)| (at_ns, Event::Arrive(number)));
                 assert_eq!(events.peek().map(|(at_ns, _)| at_ns), wanted.map(|(at_ns, _)| at_ns));
-                assert_eq!(events.pop(), wanted);
+                assert_eq!(events.pop_until(u64::MAX), wanted);
                 *now_ns = wanted.map_or(*now_ns, |(at_ns, _)| at_ns);
             };
             for (ahead_ns, taken) in work {

@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 use super::event::QpId;
 use super::memory::{Found, Place};
 use super::receives::Receive;
+use super::slots::prefetch;
 use crate::{QpType, RemoteSlice};
 
 /// Payloads longer than this give their memory back when their message is done.
@@ -107,6 +108,15 @@ impl Messages {
         }
         self.all.push(Message::new(class, kind, from, to));
         self.all.len() as u32 - 1
+    }
+
+    /// It will be needed soon.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, index: u32) {
+        if let Some(message) = self.all.get(index as usize) {
+            prefetch(message);
+            message.payload.first().inspect(|byte| prefetch(*byte));
+        }
     }
 
     #[inline]

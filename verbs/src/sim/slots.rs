@@ -49,6 +49,14 @@ impl<T> Slots<T> {
         slot.value.as_ref().filter(|_| slot.generation == number >> INDEX_BITS)
     }
 
+    /// It will be needed soon.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, number: u32) {
+        if let Some(slot) = self.slots.get(index_of(number)) {
+            prefetch(slot);
+        }
+    }
+
     #[inline]
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(index_of(number))?;
@@ -70,6 +78,21 @@ impl<T> Slots<T> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some());
         used.map(|(index, slot)| slot.generation << INDEX_BITS | index as u32).collect()
     }
+}
+
+/// Asks for all lines of a thing.
+#[inline]
+pub(super) fn prefetch<T>(thing: &T) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..size_of::<T>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which reads and writes nothing, whoever else has the memory.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(thing).cast::<i8>().wrapping_add(offset))
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = thing;
 }
 
 fn index_of(number: u32) -> usize {
