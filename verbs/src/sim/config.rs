@@ -29,6 +29,10 @@ pub struct FaultRates {
     pub datagram_loss: f64,
     /// A UD message is held up for up to [`delay`](FaultRates::delay), and others overtake it.
     pub datagram_delay: f64,
+    /// A UD message comes so late, up to [`straggle`](FaultRates::straggle), that thousands may overtake it.
+    pub datagram_straggle: f64,
+    /// A UD message comes twice; its copy may be held up too, and then others, or itself, overtake it.
+    pub datagram_copy: f64,
     /// A UC message is lost.
     pub unreliable_loss: f64,
     /// A message, response or acknowledgement of an RC connection is lost, and has to be sent again.
@@ -38,6 +42,8 @@ pub struct FaultRates {
     pub connected_delay: f64,
     /// The longest delay.
     pub delay: Duration,
+    /// The longest delay of a straggler.
+    pub straggle: Duration,
 }
 
 impl FaultRates {
@@ -50,6 +56,19 @@ impl FaultRates {
     /// Sets [`datagram_delay`](FaultRates::datagram_delay).
     pub fn datagram_delay(mut self, probability: f64) -> Self {
         self.datagram_delay = probability;
+        self
+    }
+
+    /// Sets [`datagram_straggle`](FaultRates::datagram_straggle), and [`straggle`](FaultRates::straggle).
+    pub fn datagram_straggle(mut self, probability: f64, longest: Duration) -> Self {
+        self.datagram_straggle = probability;
+        self.straggle = longest;
+        self
+    }
+
+    /// Sets [`datagram_copy`](FaultRates::datagram_copy).
+    pub fn datagram_copy(mut self, probability: f64) -> Self {
+        self.datagram_copy = probability;
         self
     }
 

@@ -64,22 +64,45 @@ impl World {
             return None;
         }
         let rates = &self.config.faults;
-        let (loss, held_up) = match class {
-            QpType::Ud => (rates.datagram_loss, rates.datagram_delay),
-            QpType::Uc => (rates.unreliable_loss, rates.connected_delay),
-            QpType::Rc => (rates.reliable_loss, rates.connected_delay),
+        let loss = match class {
+            QpType::Ud => rates.datagram_loss,
+            QpType::Uc => rates.unreliable_loss,
+            QpType::Rc => rates.reliable_loss,
         };
-        let longest_ns = nanos(rates.delay);
         if self.dice.chance(loss) {
             self.note(from, || format!("loses what it sends to node {}", to.node));
             return None;
         }
-        if !self.dice.chance(held_up) {
-            return Some(0);
+        Some(self.holds_up(from, to, class))
+    }
+
+    /// How late the copy of a datagram comes through; `None`: there is none.
+    #[inline]
+    pub(super) fn copies(&mut self, from: QpId, to: QpId) -> Option<u64> {
+        if !self.dice.chance(self.config.faults.datagram_copy) {
+            return None;
         }
-        let delay_ns = self.dice.below(longest_ns.saturating_add(1));
-        self.note(from, || format!("waits {delay_ns} ns for the wire to node {}", to.node));
-        Some(delay_ns)
+        self.note(from, || format!("what it sends to node {} goes twice", to.node));
+        Some(self.holds_up(from, to, QpType::Ud))
+    }
+
+    /// For how long the wire keeps a message.
+    #[inline]
+    fn holds_up(&mut self, from: QpId, to: QpId, class: QpType) -> u64 {
+        let rates = &self.config.faults;
+        let (held_up, straggles) = match class {
+            QpType::Ud => (rates.datagram_delay, rates.datagram_straggle),
+            QpType::Uc | QpType::Rc => (rates.connected_delay, 0.0),
+        };
+        let (longest_ns, straggle_ns) = (nanos(rates.delay), nanos(rates.straggle));
+        let mut delay_ns = 0;
+        for (chance, longest_ns) in [(held_up, longest_ns), (straggles, straggle_ns)] {
+            if self.dice.chance(chance) {
+                delay_ns += self.dice.below(longest_ns.saturating_add(1));
+                self.note(from, || format!("waits {delay_ns} ns for the wire to node {}", to.node));
+            }
+        }
+        delay_ns
     }
 
     /// Lets a fault happen at `at_ns`.

@@ -134,8 +134,13 @@ impl World {
         let nic = &mut self.nodes[usize::from(from.node)].nic;
         let sent = nic.transmit(&self.config.costs, at_ns, len, to_itself);
         let Some(delay_ns) = self.wire(from, to, class) else { return sent.gone_ns };
-        let mut arrives_ns = sent.arrives_ns + delay_ns;
-        if !datagram && let Some(pair) = self.pair(from) {
+        let mut arrives_ns = sent.arrives_ns.saturating_add(delay_ns);
+        if datagram {
+            if let Some(delay_ns) = self.copies(from, to) {
+                self.messages.hold(index);
+                self.events.push(sent.arrives_ns.saturating_add(delay_ns), Event::Arrive(index));
+            }
+        } else if let Some(pair) = self.pair(from) {
             arrives_ns = arrives_ns.max(pair.last_arrival_ns);
             pair.last_arrival_ns = arrives_ns;
         }

@@ -1,57 +1,17 @@
-//! Faults: what each does, and what it leaves alone.
+//! Faults of nodes and connections: what each does, and what it leaves alone.
 
 use std::time::Duration;
 
 use farcall_verbs::sim::{Fault, FaultRates, Next, Sim, SimConfig, Turn};
-use farcall_verbs::{Access, GRH_BYTES, QpState, QpType, Status, WorkRequest};
+use farcall_verbs::{Access, QpState, QpType, Status, WorkRequest};
 
 use crate::rig::{End, RETRY_TIMEOUT_NS, join, two};
 
-const QKEY: u32 = 7;
 const MS: u64 = 1_000_000;
 
 /// A rack that loses and delays at these rates.
 fn faulty(rates: FaultRates) -> SimConfig {
     SimConfig::default().faults(rates)
-}
-
-/// Sends 500 datagrams; the immediates of those that arrive.
-fn datagrams(seed: u64, rates: FaultRates) -> Vec<u32> {
-    let mut sim = Sim::with_config(seed, faulty(rates));
-    let nodes = [sim.add_node(), sim.add_node()];
-    let (mut a, mut b) =
-        (End::new(&sim, nodes[0], QpType::Ud), End::new(&sim, nodes[1], QpType::Ud));
-    a.qp.activate(QKEY).unwrap();
-    b.qp.activate(QKEY).unwrap();
-    let way = a.pd.create_address_handle(&b.qp.endpoint()).unwrap();
-    let pool = b.pd.alloc_private(500 * GRH_BYTES).unwrap().into_pool(GRH_BYTES);
-    while let Some(buffer) = pool.take() {
-        b.qp.post_recv(1, Some(buffer)).unwrap();
-    }
-    for imm in 0..500 {
-        a.post(WorkRequest::send(b"").imm(imm).to(&way, b.qp.number(), QKEY).signaled(1));
-        sim.run_for(200);
-    }
-    assert!(sim.run_until_idle(100 * MS));
-    assert_eq!(a.statuses(), vec![Status::Success; 500], "nobody tells the sender");
-    b.completions().into_iter().filter_map(|arrived| arrived.imm).collect()
-}
-
-#[test]
-fn datagrams_are_lost_as_often_as_told_and_the_others_come_once_and_in_order() {
-    let arrived = datagrams(1, FaultRates::default().datagram_loss(0.3));
-    assert!((300..400).contains(&arrived.len()), "{} of 500 arrived", arrived.len());
-    assert!(arrived.is_sorted_by(|a, b| a < b), "{arrived:?}");
-    assert_eq!(datagrams(1, FaultRates::default()).len(), 500, "none without the fault");
-}
-
-#[test]
-fn delayed_datagrams_are_overtaken_and_none_is_lost_or_comes_twice() {
-    let rates = FaultRates::default().datagram_delay(0.5).delay(Duration::from_micros(20));
-    let mut arrived = datagrams(2, rates);
-    assert!(!arrived.is_sorted(), "nothing was overtaken");
-    arrived.sort_unstable();
-    assert_eq!(arrived, (0..500).collect::<Vec<_>>());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! again, that faults do what they say, that actors have their turns, and that time passes as told.
 
 mod actors;
+mod datagrams;
 mod faults;
 mod landing;
 mod persistence;
