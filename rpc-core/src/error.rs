@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// Why a call has no answer from the service.
 ///
-/// Delivery is *at most once*: a handler runs at most once per call. The variants that leave open whether it ran say
-/// so in `may_have_run`; every other variant except [`HandlerPanicked`](RpcError::HandlerPanicked),
+/// Delivery is *at most once*: a handler runs at most once per call, unless its method is marked idempotent. The variants
+/// that leave open whether it ran say so in `may_have_run`; every other variant except [`HandlerPanicked`](RpcError::HandlerPanicked),
 /// [`Cancelled`](RpcError::Cancelled) and a response that is [`Malformed`](RpcError::Malformed) or
 /// [`TooLarge`](RpcError::TooLarge) means that it did not ([`RpcError::may_have_run`] answers for all).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

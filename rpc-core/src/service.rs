@@ -26,12 +26,12 @@ pub struct MethodDescription {
     pub name: &'static str,
     /// The id that names it on the wire: stable, and unique among the services of one server.
     pub id: u32,
-    /// Is running it twice as good as once? Then a call that may have run can be repeated.
+    /// May it run more than once? See [`Method::IDEMPOTENT`].
     pub idempotent: bool,
 }
 
 impl MethodDescription {
-    /// A method that must not run twice.
+    /// A method that runs at most once per call.
     pub const fn new(name: &'static str, id: u32) -> Self {
         MethodDescription { name, id, idempotent: false }
     }
@@ -49,6 +49,9 @@ pub trait Method {
     const NAME: &'static str;
     /// The method's id on the wire.
     const ID: u32;
+    /// May one call of it run more than once, the last time perhaps after its caller has had the answer? Otherwise it
+    /// runs at most once. Backends that lose nothing run it once all the same; the others need not keep its answers.
+    const IDEMPOTENT: bool = false;
     /// What a call ends in: `Result<T, CallError<E>>` where the method returns `Result<T, E>`, otherwise
     /// `Result<T, RpcError>`.
     type Output;

@@ -55,7 +55,18 @@ use syn::ItemTrait;
 ///
 /// On the trait: `#[farcall::service(name = "kv")]` names the service for the handshake and the ids (the trait's name otherwise);
 /// `#[farcall::service(crate = path)]` says where the crate `farcall` is, if it was renamed.
-/// On a method: `#[rpc(id = 7)]`, and `#[rpc(idempotent)]`, which says that running it twice is as good as once.
+/// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
+///
+/// # Methods that may run more than once
+///
+/// A handler runs at most once per call, whatever the network loses or doubles. `#[rpc(idempotent)]` gives that up for one method:
+/// one call of it may run again, also beside calls that came later, and even after its caller has had the answer. Mark what
+/// only reads, or what a later call cannot be undone by: "raise the version to 7", not "set the value to 7", which would be set
+/// again over an 8 that came in between.
+/// Backends that lose nothing run it once all the same.
+///
+/// What an error says about such a call counts for its last run only: `may_have_run() == false` is no promise here, and whoever
+/// calls again need not ask.
 #[proc_macro_attribute]
 pub fn service(
     options: proc_macro::TokenStream,

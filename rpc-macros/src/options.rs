@@ -5,7 +5,7 @@ use syn::ext::IdentExt;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, Ident, ItemTrait, LitInt, LitStr, Path, Result, TraitItem, parse_quote,
+    Attribute, Error, Ident, ItemTrait, LitInt, LitStr, Path, Result, Token, TraitItem, parse_quote,
 };
 
 /// The options of a service.
@@ -21,7 +21,7 @@ pub(crate) struct ServiceOptions {
 pub(crate) struct MethodOptions {
     /// The id to take instead of the hash.
     pub(crate) id: Option<(u32, Span)>,
-    /// May it run twice?
+    /// May it run more than once?
     pub(crate) idempotent: bool,
 }
 
@@ -66,6 +66,12 @@ pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
                     })?;
                 options.id = Some((id, literal.span()));
             } else if meta.path.is_ident("idempotent") {
+                once(&options.idempotent.then_some(()), &meta.path)?;
+                if meta.input.peek(Token![=]) {
+                    return Err(meta.error(
+                        "`idempotent` has no value: leave it out where a call must not run twice",
+                    ));
+                }
                 options.idempotent = true;
             } else {
                 return Err(

@@ -42,6 +42,10 @@ macro_rules! pass_on {
             self.inner.post(slot, now);
         }
 
+        fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
+            self.inner.post_idempotent(slot, now);
+        }
+
         fn flush(&mut self, now: Instant) {
             self.inner.flush(now);
         }

@@ -18,6 +18,24 @@ trait Options {
     fn unknown(&self);
 }
 
+#[farcall::service]
+trait Idempotent {
+    #[rpc(idempotent = true)]
+    fn valued(&self);
+}
+
+#[farcall::service]
+trait Repeated {
+    #[rpc(idempotent, id = 3, idempotent)]
+    fn twice(&self);
+}
+
+#[farcall::service]
+trait Bare {
+    #[rpc]
+    fn bare(&self);
+}
+
 // These two names have the same hash.
 #[farcall::service]
 trait Hash {

@@ -152,7 +152,11 @@ impl Driver {
                     let left = (job.deadline - self.now).as_nanos() as u64;
                     RequestHeader::new(job.method, wire::timeout_us(left)).write(bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
-                    transport.post(slot, self.now);
+                    if job.idempotent {
+                        transport.post_idempotent(slot, self.now);
+                    } else {
+                        transport.post(slot, self.now);
+                    }
                     (job.slot, job.sent) = (slot, Some(self.now));
                     self.in_flight[slot.index as usize] = Some(job);
                     self.in_flight_count += 1;

@@ -24,8 +24,8 @@ const CLOSE_BOUND: Duration = Duration::from_secs(2);
 
 /// A connection to a service for any number of threads and tasks: cheap to clone, usable from any executor.
 ///
-/// A handler runs at most once per call. When the server is gone, calls in flight end in [`RpcError::PeerGone`], which
-/// says whether the call may have run; later calls dial again, and wait for the server as long as
+/// A handler runs at most once per call, unless its method is marked idempotent. When the server is gone, calls in flight
+/// end in [`RpcError::PeerGone`], which says whether the call may have run; later calls dial again, and wait for the server as long as
 /// [`ReconnectPolicy`](super::ReconnectPolicy) and their deadline allow. When the window is full, a call waits for
 /// room, at most until its deadline.
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl Channel {
             self.inner.shared.recycle(job);
             return Err(unencodable(M::NAME, error));
         }
-        job.method = M::ID;
+        (job.method, job.idempotent) = (M::ID, M::IDEMPOTENT);
         job.timeout_ns = self.timeout_ns;
         Ok(job)
     }

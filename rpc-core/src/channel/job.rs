@@ -18,6 +18,8 @@ const KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Job {
     pub(super) ticket: Arc<Ticket>,
     pub(super) method: u32,
+    /// It may run more than once.
+    pub(super) idempotent: bool,
     pub(super) timeout_ns: u64,
     /// The arguments, encoded.
     pub(super) arguments: Vec<u8>,
@@ -43,6 +45,7 @@ impl Job {
         Box::new(Job {
             ticket: Arc::default(),
             method: 0,
+            idempotent: false,
             timeout_ns: 0,
             arguments: Vec::new(),
             deadline: Instant::FAR_FUTURE,

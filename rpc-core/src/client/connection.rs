@@ -16,8 +16,8 @@ use core::time::Duration;
 /// [`call`](Self::call) makes one call and spins until it ends. For a window of calls: [`start`](Self::start) some,
 /// [`poll`](Self::poll), [`take`](Self::take) what has ended.
 ///
-/// A handler runs at most once per call. A call ends by its deadline at the latest, which counts from the poll that
-/// sends it. When the server is gone, every call ends in [`RpcError::PeerGone`]; make a new connection then.
+/// A handler runs at most once per call, unless its method is marked idempotent. A call ends by its deadline at the
+/// latest, which counts from the poll that sends it. When the server is gone, every call ends in [`RpcError::PeerGone`]; make a new connection then.
 pub struct Connection {
     transport: Box<dyn ClientTransport>,
     calls: Calls,
@@ -249,7 +249,11 @@ impl Connection {
             self.transport.release(slot);
             return Err(unencodable(M::NAME, error));
         }
-        self.transport.post(slot, self.now);
+        if M::IDEMPOTENT {
+            self.transport.post_idempotent(slot, self.now);
+        } else {
+            self.transport.post(slot, self.now);
+        }
         Ok(slot)
     }
 

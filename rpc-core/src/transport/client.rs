@@ -49,6 +49,13 @@ pub trait ClientTransport: Send {
     /// Hands over a filled slot. Cannot fail: what goes wrong later comes to the sink. Leaves with the next `flush`.
     fn post(&mut self, slot: SlotId, now: Instant);
 
+    /// Hands over a filled slot whose request [may run more than once](crate::service::Method::IDEMPOTENT): what a
+    /// backend keeps so that others run at most once it need not keep for this.
+    #[inline]
+    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
+        self.post(slot, now);
+    }
+
     /// One doorbell for what was posted. Cheap when nothing was.
     fn flush(&mut self, now: Instant);
 

@@ -25,6 +25,11 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     let id = method.id;
     let name = format!("{}.{}", service.name, method.name);
     let output = output(service, method);
+    let idempotent = method.idempotent.then(|| {
+        quote!(
+            const IDEMPOTENT: bool = true;
+        )
+    });
     let side = |side: &Part| {
         let (form, ty) = (side.form.tokens(private), &side.ty);
         placed(ty, quote!(|__message| #private::side::<#form, _>(__message)))
@@ -46,6 +51,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         impl #private::Method for #ty {
             const NAME: &'static str = #name;
             const ID: u32 = #id;
+            #idempotent
             type Output = #output;
 
             #[inline]

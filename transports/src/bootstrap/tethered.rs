@@ -86,6 +86,11 @@ impl ClientTransport for Tethered {
     }
 
     #[inline]
+    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
+        self.inner.post_idempotent(slot, now);
+    }
+
+    #[inline]
     fn flush(&mut self, now: Instant) {
         self.inner.flush(now);
     }

@@ -105,6 +105,10 @@ impl ClientTransport for Charged<Box<dyn ClientTransport>> {
         self.inner.post(slot, now);
     }
 
+    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
+        self.inner.post_idempotent(slot, now);
+    }
+
     fn flush(&mut self, now: Instant) {
         self.inner.flush(now);
     }
