@@ -9,11 +9,15 @@
 mod address;
 mod backend;
 mod bootstrap;
+mod completions;
 pub mod datagram;
+mod door;
+mod fair_queue;
 pub mod handshake;
 mod memory;
 #[cfg(feature = "sim")]
 pub mod rack;
+mod send_queue;
 mod tcp;
 mod unix;
 pub mod write_imm;

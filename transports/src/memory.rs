@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_verbs::{Buffer, BufferPool, PrivateRegion, ProtectionDomain, VerbsError};
 
-/// How many bytes may be allocated, among all that share it.
+/// When to look again for memory that comes back without an event.
+pub(crate) const RETRY_NANOS: u64 = 200_000;
+
+/// How many bytes, or whatever is counted, may be taken by all that share it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
@@ -39,7 +42,7 @@ impl Budget {
     }
 }
 
-/// Bytes out of a [`Budget`].
+/// What was taken out of a [`Budget`]: it goes back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,

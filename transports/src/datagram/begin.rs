@@ -3,29 +3,27 @@
 use std::time::Duration;
 
 use farcall_core::transport::ClientTransport;
-use farcall_verbs::{CompletionChannel, CompletionQueue, Device, ProtectionDomain};
+use farcall_verbs::{Device, ProtectionDomain};
 
 use super::calls::Calls;
 use super::client::Client;
-use super::intake::DatagramIntake;
 use super::port::Port;
 use super::server::Server;
 use super::setup::{EndSetup, Sizes, max_whole, mix, part_bytes, qkey};
 use super::transfers::Transfers;
 use crate::address::Limits;
 use crate::backend::{PendingClient, ServerHalf, SetupError};
+use crate::completions::Completions;
 use crate::handshake::Terms;
 
 /// A client's number of the only session of its queue pair.
 const SESSION: u32 = 0;
 
 struct Pending {
-    // Dropped in this order: queue pair, completion queue, channel, device.
+    // Dropped in this order: queue pair, completion queue.
     port: Port,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
+    completions: Completions,
     pd: ProtectionDomain,
-    device: Device,
     memory: u64,
     mtu: usize,
     setup: Vec<u8>,
@@ -35,18 +33,17 @@ pub(crate) fn prepare(
     device: &Device,
     limits: &Limits,
 ) -> Result<Box<dyn PendingClient>, SetupError> {
-    let channel = device.create_completion_channel()?;
     let sizes = Sizes::of_client(limits.window, device.caps());
-    let cq = device.create_cq(sizes.completions(), Some(&channel))?;
+    let completions = Completions::new(device, sizes.completions())?;
     let pd = device.alloc_pd()?;
-    let mut port = Port::open(device, &pd, &cq.handle(), &sizes)?;
+    let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
     let (endpoint, now_ns) = (port.qp().endpoint(), device.now_ns());
     let qkey = qkey(&endpoint, now_ns);
     port.activate(qkey)?;
     let salt = mix(endpoint.to_bytes(), now_ns.wrapping_add(1));
     let setup = EndSetup::new(&endpoint, qkey, SESSION, salt, sizes.mtu).to_bytes();
-    let (device, memory, mtu) = (device.clone(), limits.memory, sizes.mtu);
-    Ok(Box::new(Pending { port, cq, channel, pd, device, memory, mtu, setup }))
+    let (memory, mtu) = (limits.memory, sizes.mtu);
+    Ok(Box::new(Pending { port, completions, pd, memory, mtu, setup }))
 }
 
 impl PendingClient for Pending {
@@ -60,7 +57,7 @@ impl PendingClient for Pending {
         setup: &[u8],
         _timeout: Duration,
     ) -> Result<Box<dyn ClientTransport>, SetupError> {
-        let Pending { port, cq, channel, pd, device, memory, mtu, .. } = *self;
+        let Pending { port, completions, pd, memory, mtu, .. } = *self;
         let theirs = EndSetup::from_bytes(setup)?;
         let way = theirs.way(&pd, theirs.epoch, mtu)?;
         let part = part_bytes(way.mtu);
@@ -69,7 +66,7 @@ impl PendingClient for Pending {
         let transfers = Transfers::new(terms.window, &pd, memory, part, credits);
         let longest = (terms.max_message, max_whole(terms, way.mtu));
         let calls = Calls::new(port, way, SESSION, terms.window, longest, transfers);
-        Ok(Box::new(Client::new(device, cq, channel, calls)))
+        Ok(Box::new(Client::new(completions, calls)))
     }
 }
 
@@ -78,6 +75,6 @@ pub(crate) fn serve(
     limits: &Limits,
     max_clients: usize,
 ) -> Result<ServerHalf, SetupError> {
-    let (server, door) = Server::new(device, limits, max_clients)?;
-    Ok(ServerHalf { transport: Box::new(server), intake: Box::new(DatagramIntake(door)) })
+    let (server, intake) = Server::new(device, limits, max_clients)?;
+    Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
 }

@@ -14,7 +14,7 @@ use super::round_trip::RoundTrip;
 use super::timers::Timers;
 use super::transfers::{Step, Taken, Transfers};
 use super::wire::{self, Header, Kind, Range};
-use crate::write_imm::pace::MEMORY_RETRY_NANOS;
+use crate::memory;
 
 /// Parts that one poll sends: some 20 us of copying, which is what a small call may have to wait for.
 const STEPS_PER_POLL: usize = 16;
@@ -580,7 +580,7 @@ impl Calls {
         let next = if moved == STEPS_PER_POLL {
             PollAt::Now
         } else if self.transfers.wants_memory() {
-            PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
         } else {
             PollAt::OnEvent
         };

@@ -5,40 +5,28 @@ use std::sync::Arc;
 use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
-use farcall_verbs::{CompletionChannel, CompletionQueue, CqError, Device, WorkCompletion};
 
 use super::calls::Calls;
-use crate::write_imm::pace::{POLL_BATCH, Waker, sleep_time};
+use crate::completions::{Completions, POLL_BATCH, failure};
 
 /// A session with one server thread.
 #[derive(Debug)]
 pub(crate) struct Client {
-    // Dropped in this order: queue pair, completion queue, channel, device.
+    // Dropped in this order: queue pair, completion queue.
     calls: Calls,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
-    completions: Box<[WorkCompletion]>,
-    /// Completions found while going to sleep, for the next poll.
-    held: usize,
-    device: Device,
+    completions: Completions,
 }
 
 impl Client {
-    pub(crate) fn new(
-        device: Device,
-        cq: CompletionQueue,
-        channel: CompletionChannel,
-        calls: Calls,
-    ) -> Client {
-        let completions = std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH);
-        Client { calls, cq, channel, completions: completions.collect(), held: 0, device }
+    pub(crate) fn new(completions: Completions, calls: Calls) -> Client {
+        Client { calls, completions }
     }
 }
 
 impl ClientTransport for Client {
     #[inline]
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.device.now_ns())
+        self.completions.now()
     }
 
     fn limits(&self) -> Limits {
@@ -75,59 +63,41 @@ impl ClientTransport for Client {
             return Progress::IDLE;
         }
         self.calls.stamp(now);
-        let found = match std::mem::take(&mut self.held) {
-            0 => self.cq.poll(&mut self.completions),
-            held => Ok(held),
-        };
-        let found = match found {
-            Ok(found) => found,
+        let completed = match self.completions.poll() {
+            Ok(completed) => completed,
             Err(error) => {
-                let what = match error {
-                    CqError::DeviceLost => "it was removed, or has failed",
-                    _ => "completion queue overrun",
-                };
-                self.calls.close(FailureKind::Device(what), sink);
+                self.calls.close(failure(error), sink);
                 return Progress::IDLE;
             }
         };
-        for completion in &mut self.completions[..found] {
+        let found = completed.len();
+        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
+        for completion in completed {
             if let Err(broken) = self.calls.complete(completion, now, sink) {
                 self.calls.close(broken, sink);
-                return Progress { worked: found as u32, ..Progress::IDLE };
+                return progress;
             }
         }
-        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         if self.calls.needs_attention(now) {
-            let more = found == self.completions.len();
+            let more = found == POLL_BATCH;
             let (moved, next) = self.calls.drive(now, more, sink);
             progress.worked += moved;
             progress.next = next;
         }
         progress.next = progress.next.earlier(self.calls.poll_at());
-        if found == self.completions.len() {
+        if found == POLL_BATCH {
             progress.next = PollAt::Now;
         }
-        progress.scanned = self.cq.scanned();
+        progress.scanned = self.completions.scanned();
         progress
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        if self.held > 0 || self.calls.has_work() {
-            return;
-        }
-        self.cq.arm();
-        // What came before the queue was armed makes no event.
-        self.held = self.cq.poll(&mut self.completions).unwrap_or(0);
-        if self.held > 0 {
-            return;
-        }
-        let sleep = sleep_time(until, self.now());
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = self.channel.wait(sleep);
+        self.completions.park(until, || self.calls.has_work());
     }
 
     fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Waker(self.channel.clone()))
+        self.completions.unparker()
     }
 
     fn close(&mut self) {

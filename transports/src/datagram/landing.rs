@@ -7,7 +7,7 @@ use super::parts::{Cut, Incoming};
 use super::session::{Large, Say, State};
 use super::sessions::Sessions;
 use super::wire;
-use crate::write_imm::fair_queue::{FairQueue, Verdict};
+use crate::fair_queue::{FairQueue, Verdict};
 
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;

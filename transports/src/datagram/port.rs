@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use super::setup::Sizes;
 use super::wire::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, MessageHeader};
 use crate::backend::SetupError;
-use crate::write_imm::send_queue::SendQueue;
+use crate::send_queue::SendQueue;
 
 /// The way to the other end of a session.
 #[derive(Debug)]

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport, Unpark};
-use farcall_verbs::{CompletionChannel, CompletionQueue, Device, WorkCompletion};
+use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
+use farcall_verbs::Device;
 
-use super::intake::{Arrival, Door, Us};
+use super::intake::{DatagramIntake, MAX_SESSIONS, Us};
 use super::port::Port;
 use super::round_trip::CAP_NANOS;
 use super::sessions::{End, STEPS_PER_POLL, Sessions};
 use super::setup::{Sizes, qkey};
 use crate::address::Limits;
 use crate::backend::SetupError;
-use crate::memory::{Budget, Exposure, LargeBuffers};
-use crate::write_imm::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
+use crate::completions::{Completions, Nobody, POLL_BATCH};
+use crate::door::Door;
+use crate::memory::{self, Budget, Exposure, LargeBuffers};
 
 /// A client that misses an answer asks again within this time; afterwards it has it.
 const LINGER_NANOS: u64 = 2 * CAP_NANOS;
@@ -30,71 +30,42 @@ const GOODBYE_EVERY_NANOS: u64 = 5_000_000;
 /// All sessions of one server thread.
 #[derive(Debug)]
 pub(crate) struct Server {
-    // Dropped in this order: queue pair, completion queue, channel, device.
+    // Dropped in this order: queue pair, completion queue.
     sessions: Sessions,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
-    completions: Box<[WorkCompletion]>,
-    /// Completions found while going to sleep, for the next poll.
-    held: usize,
-    arrivals: Receiver<Arrival>,
+    completions: Completions,
     /// When answers left last.
     answered: Instant,
     closed: bool,
     /// Until when clients may answer the goodbye, and when they are told it again.
     parting: Option<(Instant, Instant)>,
-    device: Device,
 }
 
 impl Server {
-    /// A server thread's half for at most `max_clients`, and the door through which they come.
+    /// A server thread's half for at most `max_clients`, and where they come in.
     pub(crate) fn new(
         device: &Device,
         limits: &Limits,
         max_clients: usize,
-    ) -> Result<(Server, Arc<Door>), SetupError> {
-        let channel = device.create_completion_channel()?;
+    ) -> Result<(Server, DatagramIntake), SetupError> {
         let sizes = Sizes::of_server(device.caps());
-        let cq = device.create_cq(sizes.completions(), Some(&channel))?;
+        let completions = Completions::new(device, sizes.completions())?;
         let pd = device.alloc_pd()?;
-        let mut port = Port::open(device, &pd, &cq.handle(), &sizes)?;
+        let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
         let endpoint = port.qp().endpoint();
         let qkey = qkey(&endpoint, device.now_ns());
         port.activate(qkey)?;
         let budget = Budget::new(limits.memory);
         let buffers = LargeBuffers::new(&pd, Exposure::Private, &budget);
         let us = Us { device: device.clone(), pd, endpoint, qkey, mtu: sizes.mtu };
-        let (door, arrivals) = Door::new(us, &channel, max_clients);
+        let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_SESSIONS));
         let server = Server {
-            sessions: Sessions::new(device, port, Arc::clone(&door), buffers, budget),
-            cq,
-            channel,
-            completions: std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect(),
-            held: 0,
-            arrivals,
+            sessions: Sessions::new(device, port, arrivals, buffers, budget),
+            completions,
             answered: Instant::ZERO,
             closed: false,
             parting: None,
-            device: device.clone(),
         };
-        Ok((server, door))
-    }
-
-    #[cold]
-    fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
-        // First the flag, then the news: what comes in between raises it again.
-        self.sessions.door.take_news();
-        for arrival in self.arrivals.try_iter() {
-            match arrival {
-                Arrival::New(session) => self.sessions.insert(session),
-                Arrival::Withdrawn { number, generation } => {
-                    let session = self.sessions.get(number);
-                    if session.is_some_and(|session| session.generation == generation) {
-                        self.sessions.remove(number, End::Lost, sink);
-                    }
-                }
-            }
-        }
+        Ok((server, DatagramIntake { door, us }))
     }
 
     /// The queues are in error, or their device is gone: no session of this thread can go on.
@@ -128,7 +99,7 @@ impl Server {
             PollAt::Now
         } else if sessions.shortage {
             // Memory comes back from handlers without an event.
-            PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
         } else {
             PollAt::OnEvent
         };
@@ -138,34 +109,26 @@ impl Server {
     fn needs_attention(&self) -> bool {
         self.sessions.has_posts() || self.sessions.shortage || !self.sessions.stalled.is_empty()
     }
-
-    fn has_news(&self) -> bool {
-        let posts = self.sessions.has_posts() && self.sessions.port.has_room();
-        posts || self.sessions.door.has_news() || !self.sessions.stalled.is_empty()
-    }
 }
 
 impl ServerTransport for Server {
     #[inline]
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.device.now_ns())
+        self.completions.now()
     }
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
-        let found = match std::mem::take(&mut self.held) {
-            0 => self.cq.poll(&mut self.completions),
-            held => Ok(held),
-        };
-        let found = match found {
-            Ok(found) => found,
+        let completed = match self.completions.poll() {
+            Ok(completed) => completed,
             Err(error) => return self.end_all(&error, sink),
         };
+        let found = completed.len();
         // After the poll: whoever has sent a request has been announced before.
-        if self.sessions.door.has_news() {
-            self.take_arrivals(sink);
+        if self.sessions.arrivals.has_news() {
+            self.sessions.take_arrivals(sink);
         }
-        for completion in &mut self.completions[..found] {
+        for completion in completed {
             self.sessions.complete(completion, now, sink);
         }
         if self.sessions.failed || self.sessions.port.is_broken() {
@@ -178,10 +141,10 @@ impl ServerTransport for Server {
             progress.worked += parts as u32;
             progress.next = next;
         }
-        if found == self.completions.len() {
+        if found == POLL_BATCH {
             progress.next = PollAt::Now;
         }
-        progress.scanned = self.cq.scanned();
+        progress.scanned = self.completions.scanned();
         progress
     }
 
@@ -201,22 +164,12 @@ impl ServerTransport for Server {
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        if self.held > 0 || self.has_news() {
-            return;
-        }
-        self.cq.arm();
-        // What came before the queue was armed makes no event.
-        self.held = self.cq.poll(&mut self.completions).unwrap_or(0);
-        if self.held > 0 || self.has_news() {
-            return;
-        }
-        let sleep = sleep_time(until, self.now());
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = self.channel.wait(sleep);
+        let sessions = &self.sessions;
+        self.completions.park(until, || sessions.has_news());
     }
 
     fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Waker(self.channel.clone()))
+        self.completions.unparker()
     }
 
     fn connections(&self) -> usize {
@@ -251,15 +204,6 @@ impl ServerTransport for Server {
         self.sessions.ring();
         is_over && !self.sessions.has_posts() && self.sessions.port.has_left()
     }
-}
-
-/// Takes no requests.
-struct Nobody;
-
-impl RequestSink for Nobody {
-    fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 impl Drop for Server {

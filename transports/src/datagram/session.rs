@@ -7,6 +7,7 @@ use farcall_verbs::Buffer;
 use super::parts::{Cut, Incoming};
 use super::port::Way;
 use crate::backend::Custody;
+use crate::door::Seat;
 
 /// What became of the request of a slot's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,17 +125,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(
-        way: Way,
-        number: u32,
-        generation: u32,
-        bounds: Bounds,
-        custody: Custody,
-    ) -> Session {
+    pub(crate) fn new(way: Way, seat: Seat, bounds: Bounds, custody: Custody) -> Session {
         Session {
             way,
-            number,
-            generation,
+            number: seat.number,
+            generation: seat.generation,
             bounds,
             slots: Vec::new(),
             outbox: Vec::new(),

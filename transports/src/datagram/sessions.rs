@@ -10,13 +10,13 @@ use farcall_verbs::{CompletionOpcode, Device, GRH_BYTES, Status, WorkCompletion}
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::intake::Door;
 use super::parts::Cut;
 use super::port::Port;
 use super::session::{Age, Large, Say, Session, State};
 use super::wire::{self, Header, Kind, OverLimit, Range};
+use crate::door::{Arrival, Arrivals};
+use crate::fair_queue::FairQueue;
 use crate::memory::{Budget, LargeBuffers};
-use crate::write_imm::fair_queue::FairQueue;
 
 /// Parts that one turn sends: some 20 us of copying, which is what a small call may have to wait for.
 pub(crate) const STEPS_PER_POLL: usize = 16;
@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     sending: VecDeque<(u32, u32)>,
     /// Sessions that hold what others wait for, and do not move on.
     pub(crate) stalled: Vec<u32>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) arrivals: Arrivals<Session>,
     device: Device,
     /// Requests that wait for memory to come to.
     pub(crate) waiting: FairQueue,
@@ -60,7 +60,7 @@ impl Sessions {
     pub(crate) fn new(
         device: &Device,
         port: Port,
-        door: Arc<Door>,
+        arrivals: Arrivals<Session>,
         buffers: LargeBuffers,
         budget: Arc<Budget>,
     ) -> Sessions {
@@ -72,7 +72,7 @@ impl Sessions {
             leaving: VecDeque::new(),
             sending: VecDeque::new(),
             stalled: Vec::new(),
-            door,
+            arrivals,
             device: device.clone(),
             waiting: FairQueue::default(),
             shortage: false,
@@ -83,7 +83,24 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn insert(&mut self, session: Box<Session>) {
+    /// Takes over whoever has come, and ends whom the accepting threads take back.
+    #[cold]
+    pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
+        self.arrivals.lower_flag();
+        while let Some(arrival) = self.arrivals.next() {
+            match arrival {
+                Arrival::New(session) => self.insert(session),
+                Arrival::Withdrawn(seat) => {
+                    let session = self.get(seat.number);
+                    if session.is_some_and(|session| session.generation == seat.generation) {
+                        self.remove(seat.number, End::Lost, sink);
+                    }
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, session: Box<Session>) {
         let index = session.number as usize;
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
@@ -111,7 +128,7 @@ impl Sessions {
         self.count -= 1;
         let generation = session.generation;
         drop(session);
-        self.door.give_back(number);
+        self.arrivals.give_back(number);
         sink.disconnected(number, generation);
         // Those that waited for its memory are served when they are looked at next.
         self.shortage |= !self.waiting.is_empty();
@@ -248,6 +265,12 @@ impl Sessions {
         if session.say(index, what) {
             self.dirty.push(number);
         }
+    }
+
+    /// There is more to do at once than completions say.
+    pub(crate) fn has_news(&self) -> bool {
+        let posts = self.has_posts() && self.port.has_room();
+        posts || self.arrivals.has_news() || !self.stalled.is_empty()
     }
 
     /// Something waits to be sent.

@@ -3,21 +3,20 @@
 use std::time::Duration;
 
 use farcall_core::transport::ClientTransport;
-use farcall_verbs::{CompletionChannel, CompletionQueue, Device};
+use farcall_verbs::Device;
 
 use super::client::Client;
-use super::intake::WriteImmIntake;
 use super::server::Server;
 use super::setup::{Port, Side, Sizes};
 use crate::address::Limits;
 use crate::backend::{PendingClient, ServerHalf, SetupError};
+use crate::completions::Completions;
 use crate::handshake::Terms;
 
 struct Pending {
-    // Dropped in this order: queue pair, completion queue, channel, device.
+    // Dropped in this order: queue pair, completion queue.
     port: Port,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
+    completions: Completions,
     device: Device,
     memory: u64,
 }
@@ -27,12 +26,11 @@ pub(crate) fn prepare(
     limits: &Limits,
 ) -> Result<Box<dyn PendingClient>, SetupError> {
     let terms = limits.terms();
-    let channel = device.create_completion_channel()?;
-    let completions = Sizes::new(&terms, device.caps()).completions();
-    let cq = device.create_cq(completions, Some(&channel))?;
-    let port = Port::open(device, &cq.handle(), &terms, 0)?;
+    let sizes = Sizes::new(&terms, device.caps());
+    let completions = Completions::new(device, sizes.completions())?;
+    let port = Port::open(device, &completions.queue(), &terms, 0)?;
     let device = device.clone();
-    Ok(Box::new(Pending { port, cq, channel, device, memory: limits.memory }))
+    Ok(Box::new(Pending { port, completions, device, memory: limits.memory }))
 }
 
 impl PendingClient for Pending {
@@ -46,9 +44,9 @@ impl PendingClient for Pending {
         setup: &[u8],
         timeout: Duration,
     ) -> Result<Box<dyn ClientTransport>, SetupError> {
-        let Pending { port, cq, channel, device, memory } = *self;
+        let Pending { port, completions, device, memory } = *self;
         let end = port.connect(&device, terms, setup, Side::Client, timeout)?;
-        Ok(Box::new(Client::new(device, cq, channel, end, terms, memory)))
+        Ok(Box::new(Client::new(completions, end, terms, memory)))
     }
 }
 
@@ -57,7 +55,6 @@ pub(crate) fn serve(
     limits: &Limits,
     max_clients: usize,
 ) -> Result<ServerHalf, SetupError> {
-    let completions = Sizes::new(&limits.terms(), device.caps()).completions();
-    let (server, door) = Server::new(device, limits, completions, max_clients)?;
-    Ok(ServerHalf { transport: Box::new(server), intake: Box::new(WriteImmIntake(door)) })
+    let (server, intake) = Server::new(device, limits, max_clients)?;
+    Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
 }

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, Limits, Message, ReplySink, SlotId, Unpark};
-use farcall_verbs::{
-    CompletionChannel, CompletionOpcode, CompletionQueue, CqError, Device, ProtectionDomain,
-    Status, WorkCompletion,
-};
+use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{Announce, Grant, HEADER_BYTES, Immediate, Kind, Lent, Op, OverLimit, split};
 use super::link::{Fetched, Link, owned};
-use super::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, STEPS_PER_POLL, Waker, sleep_time};
 use super::transfer::{Transfer, Transfers};
+use crate::completions::{Completions, POLL_BATCH, failure};
 use crate::handshake::Terms;
+use crate::memory;
+
+/// Chunks of large messages that one poll moves: some 20 us of copying, which is what a small call
+/// may have to wait for.
+const STEPS_PER_POLL: usize = 2;
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +48,10 @@ struct Slot {
 /// A connection to one server thread.
 #[derive(Debug)]
 pub(crate) struct Client {
-    // Dropped in this order: queue pair, completion queue, channel, device.
+    // Dropped in this order: queue pair, completion queue.
     window: Window,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
-    completions: Box<[WorkCompletion]>,
-    /// Completions found while going to sleep, for the next poll.
-    held: usize,
+    completions: Completions,
     scratch: Box<[u8]>,
-    device: Device,
 }
 
 /// The slots, and what became of them.
@@ -78,9 +75,7 @@ const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request 
 
 impl Client {
     pub(crate) fn new(
-        device: Device,
-        cq: CompletionQueue,
-        channel: CompletionChannel,
+        completions: Completions,
         (link, pd): (Link, ProtectionDomain),
         terms: &Terms,
         memory: u64,
@@ -97,22 +92,14 @@ impl Client {
             over: None,
             told: false,
         };
-        Client {
-            window,
-            cq,
-            channel,
-            completions: std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect(),
-            held: 0,
-            scratch: vec![0; terms.slot as usize].into(),
-            device,
-        }
+        Client { window, completions, scratch: vec![0; terms.slot as usize].into() }
     }
 }
 
 impl ClientTransport for Client {
     #[inline]
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.device.now_ns())
+        self.completions.now()
     }
 
     fn limits(&self) -> Limits {
@@ -204,22 +191,15 @@ impl ClientTransport for Client {
             self.window.close(why.kind, sink);
             return Progress::IDLE;
         }
-        let found = match std::mem::take(&mut self.held) {
-            0 => self.cq.poll(&mut self.completions),
-            held => Ok(held),
-        };
-        let found = match found {
-            Ok(found) => found,
+        let completed = match self.completions.poll() {
+            Ok(completed) => completed,
             Err(error) => {
-                let what = match error {
-                    CqError::DeviceLost => "it was removed, or has failed",
-                    _ => "completion queue overrun",
-                };
-                self.window.close(FailureKind::Device(what), sink);
+                self.window.close(failure(error), sink);
                 return Progress::IDLE;
             }
         };
-        for completion in &self.completions[..found] {
+        let found = completed.len();
+        for completion in completed {
             if let Err(broken) = self.window.complete(completion, &mut self.scratch, sink) {
                 self.window.close(broken, sink);
                 break;
@@ -231,30 +211,19 @@ impl ClientTransport for Client {
             progress.worked += moved;
             progress.next = next;
         }
-        if found == self.completions.len() {
+        if found == POLL_BATCH {
             progress.next = PollAt::Now;
         }
-        progress.scanned = self.cq.scanned();
+        progress.scanned = self.completions.scanned();
         progress
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        if self.held > 0 || self.window.has_work() {
-            return;
-        }
-        self.cq.arm();
-        // What came before the queue was armed makes no event.
-        self.held = self.cq.poll(&mut self.completions).unwrap_or(0);
-        if self.held > 0 {
-            return;
-        }
-        let sleep = sleep_time(until, self.now());
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = self.channel.wait(sleep);
+        self.completions.park(until, || self.window.has_work());
     }
 
     fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Waker(self.channel.clone()))
+        self.completions.unparker()
     }
 
     fn close(&mut self) {
@@ -474,7 +443,7 @@ impl Window {
         let next = if self.transfers.can_move() && self.link.has_room() {
             PollAt::Now
         } else if self.transfers.wants_memory() {
-            PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
         } else {
             PollAt::OnEvent
         };

@@ -9,10 +9,10 @@ use farcall_verbs::{Buffer, CompletionOpcode, Device, Drafts, Status, WorkComple
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::entry::{Entry, Large, Phase};
-use super::fair_queue::FairQueue;
-use super::intake::Door;
 use super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Lent, Op, split};
 use super::link::Fetched;
+use crate::door::{Arrival, Arrivals};
+use crate::fair_queue::FairQueue;
 use crate::memory::{Budget, LargeBuffers};
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Clients {
     /// Clients whose posts failed; the next poll drops them.
     pub(crate) broken: Vec<u32>,
     pub(crate) count: usize,
-    pub(crate) door: Arc<Door>,
+    pub(crate) arrivals: Arrivals<Entry>,
     pub(crate) device: Device,
     /// Requests that wait for memory to land in.
     pub(crate) waiting: FairQueue,
@@ -59,7 +59,7 @@ impl From<Misbehaved> for Drop {
 impl Clients {
     pub(crate) fn new(
         device: &Device,
-        door: Arc<Door>,
+        arrivals: Arrivals<Entry>,
         assembly: LargeBuffers,
         budget: Arc<Budget>,
     ) -> Clients {
@@ -68,7 +68,7 @@ impl Clients {
             dirty: Vec::new(),
             broken: Vec::new(),
             count: 0,
-            door,
+            arrivals,
             device: device.clone(),
             waiting: FairQueue::default(),
             shortage: false,
@@ -80,7 +80,24 @@ impl Clients {
         }
     }
 
-    pub(crate) fn insert(&mut self, entry: Box<Entry>) {
+    /// Takes over whoever has come, and drops whom the accepting threads take back.
+    #[cold]
+    pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
+        self.arrivals.lower_flag();
+        while let Some(arrival) = self.arrivals.next() {
+            match arrival {
+                Arrival::New(entry) => self.insert(entry),
+                Arrival::Withdrawn(seat) => {
+                    let entry = self.entries.get(seat.number as usize).and_then(Option::as_ref);
+                    if entry.is_some_and(|entry| entry.generation == seat.generation) {
+                        self.remove(seat.number, Drop::Goodbye, sink);
+                    }
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, entry: Box<Entry>) {
         let index = entry.client as usize;
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
@@ -104,10 +121,10 @@ impl Clients {
         }
         self.waiting.remove_client(client);
         self.count -= 1;
-        let (generation, completions) = (entry.generation, entry.completions);
+        let generation = entry.generation;
         // Before its number is free: completions of the dead queue pair must not meet a new client.
         drop(entry);
-        self.door.give_back(client, completions);
+        self.arrivals.give_back(client);
         sink.disconnected(client, generation);
         // Those that waited for its memory are served when they are looked at next.
         self.shortage |= !self.waiting.is_empty();

@@ -7,6 +7,7 @@ use farcall_verbs::{Access, Buffer, ProtectionDomain, QpNumber, SharedRegion, Ve
 use super::chunks::{Incoming, ring_bytes};
 use super::link::Link;
 use crate::backend::Custody;
+use crate::door::Seat;
 use crate::handshake::Terms;
 use crate::memory::{Budget, Charge, Exposure, LargeBuffers, size_class};
 use std::sync::Arc;
@@ -79,7 +80,7 @@ pub(crate) struct Entry {
     replies: Option<LargeBuffers>,
     pd: ProtectionDomain,
     /// Entries of the completion queue that are its own.
-    pub(crate) completions: usize,
+    _completions: Charge,
     // Last: what the client sees of its end comes after the queue pair's.
     _custody: Custody,
 }
@@ -88,17 +89,16 @@ impl Entry {
     pub(crate) fn new(
         link: Link,
         pd: ProtectionDomain,
-        client: u32,
-        generation: u32,
+        seat: Seat,
         terms: &Terms,
-        completions: usize,
+        completions: Charge,
         custody: Custody,
     ) -> Entry {
         let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
         Entry {
             qp: link.qp().number(),
-            client,
-            generation,
+            client: seat.number,
+            generation: seat.generation,
             slots: vec![slot; terms.window as usize].into(),
             dirty: false,
             max_message: terms.max_message,
@@ -113,7 +113,7 @@ impl Entry {
             rings: Vec::new(),
             replies: None,
             pd,
-            completions,
+            _completions: completions,
             _custody: custody,
         }
     }

@@ -8,9 +8,9 @@ use zerocopy::IntoBytes;
 use super::chunks::{CHUNK_BYTES, Incoming, RING_CHUNKS, ring_bytes};
 use super::clients::{Clients, Drop};
 use super::entry::{Large, Phase};
-use super::fair_queue::{FairQueue, Verdict};
 use super::layout::{Grant, Kind, Op, OverLimit};
 use super::link::owned;
+use crate::fair_queue::{FairQueue, Verdict};
 
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;

@@ -8,8 +8,8 @@ use farcall_verbs::{Buffer, PostError, QueuePair, RemoteRegion, RemoteSlice, Sha
 use farcall_verbs::{WorkCompletion, WorkRequest, WriteRequest};
 
 use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
-use super::send_queue::SendQueue;
 use super::setup::Sizes;
+use crate::send_queue::SendQueue;
 
 /// A WRITE_WITH_IMM that waits for the doorbell. With no bytes it is its immediate alone.
 #[derive(Debug, Clone, Copy)]

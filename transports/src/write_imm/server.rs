@@ -2,81 +2,52 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport, Unpark};
-use farcall_verbs::{CompletionChannel, CompletionQueue, CqError, Device, Status, WorkCompletion};
+use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
+use farcall_verbs::{CqError, Device, Status};
 
 use super::clients::{Clients, Drop as Why};
-use super::intake::{Arrival, Door};
-use super::pace::{MEMORY_RETRY_NANOS, POLL_BATCH, Waker, sleep_time};
+use super::intake::WriteImmIntake;
+use super::layout::MAX_CLIENTS;
+use super::setup::Sizes;
 use crate::address::Limits;
 use crate::backend::SetupError;
-use crate::memory::{Budget, Exposure, LargeBuffers};
+use crate::completions::{Completions, Nobody, POLL_BATCH};
+use crate::door::Door;
+use crate::memory::{self, Budget, Exposure, LargeBuffers};
 
 /// All connections of one server thread.
 #[derive(Debug)]
 pub(crate) struct Server {
-    // Dropped in this order: queue pairs, completion queue, channel, device.
+    // Dropped in this order: queue pairs, completion queue.
     clients: Clients,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
-    completions: Box<[WorkCompletion]>,
-    /// Completions found while going to sleep, for the next poll.
-    held: usize,
+    completions: Completions,
     scratch: Box<[u8]>,
-    arrivals: Receiver<Arrival>,
     closed: bool,
-    device: Device,
 }
 
 impl Server {
-    /// A server thread's half for at most `max_clients`, and the door through which they come.
+    /// A server thread's half for at most `max_clients`, and where they come in.
     pub(crate) fn new(
         device: &Device,
         limits: &Limits,
-        completions: usize,
         max_clients: usize,
-    ) -> Result<(Server, Arc<Door>), SetupError> {
-        let channel = device.create_completion_channel()?;
-        let capacity =
-            completions.saturating_mul(max_clients).clamp(completions, device.caps().max_cqe);
-        let cq = device.create_cq(capacity, Some(&channel))?;
-        let (door, arrivals) = Door::new(device, cq.handle(), capacity, &channel, max_clients);
+    ) -> Result<(Server, WriteImmIntake), SetupError> {
+        let each = Sizes::new(&limits.terms(), device.caps()).completions();
+        let capacity = each.saturating_mul(max_clients).clamp(each, device.caps().max_cqe);
+        let completions = Completions::new(device, capacity)?;
+        let cq = completions.queue();
+        let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_CLIENTS as usize));
         let budget = Budget::new(limits.memory);
         let assembly = LargeBuffers::new(&device.alloc_pd()?, Exposure::Private, &budget);
         let server = Server {
-            clients: Clients::new(device, Arc::clone(&door), assembly, budget),
-            cq,
-            channel,
-            completions: std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect(),
-            held: 0,
+            clients: Clients::new(device, arrivals, assembly, budget),
+            completions,
             scratch: vec![0; limits.slot as usize].into(),
-            arrivals,
             closed: false,
-            device: device.clone(),
         };
-        Ok((server, door))
-    }
-
-    #[cold]
-    fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
-        // First the flag, then the news: what comes in between raises it again.
-        self.clients.door.take_news();
-        for arrival in self.arrivals.try_iter() {
-            match arrival {
-                Arrival::New(entry) => self.clients.insert(entry),
-                Arrival::Withdrawn { client, generation } => {
-                    let entry = self.clients.entries.get(client as usize);
-                    let same = entry
-                        .and_then(|entry| entry.as_ref())
-                        .is_some_and(|entry| entry.generation == generation);
-                    if same {
-                        self.clients.remove(client, Why::Goodbye, sink);
-                    }
-                }
-            }
-        }
+        let (device, completions) = (device.clone(), Budget::new(capacity as u64));
+        Ok((server, WriteImmIntake { door, device, cq, completions }))
     }
 
     /// The completion queue lost completions, or its device is gone: no connection of this thread can go on.
@@ -107,7 +78,7 @@ impl Server {
         }
         if self.clients.need_attention() {
             // Memory comes back from handlers without an event.
-            PollAt::At(now.saturating_add_nanos(MEMORY_RETRY_NANOS))
+            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
         } else {
             PollAt::OnEvent
         }
@@ -117,34 +88,31 @@ impl Server {
 impl ServerTransport for Server {
     #[inline]
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.device.now_ns())
+        self.completions.now()
     }
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
-        let found = match std::mem::take(&mut self.held) {
-            0 => self.cq.poll(&mut self.completions),
-            held => Ok(held),
-        };
-        let found = match found {
-            Ok(found) => found,
+        let completed = match self.completions.poll() {
+            Ok(completed) => completed,
             Err(error) => return self.end_all(error, sink),
         };
+        let found = completed.len();
         // After the poll: whoever has sent a request has been announced before.
-        if self.clients.door.has_news() {
-            self.take_arrivals(sink);
+        if self.clients.arrivals.has_news() {
+            self.clients.take_arrivals(sink);
         }
-        for completion in &self.completions[..found] {
+        for completion in completed {
             self.clients.complete(completion, &mut self.scratch, now, sink);
         }
         let mut next = PollAt::OnEvent;
         if self.clients.need_attention() {
             next = self.attend(now, sink);
         }
-        if found == self.completions.len() {
+        if found == POLL_BATCH {
             next = PollAt::Now;
         }
-        Progress { worked: found as u32, next, scanned: self.cq.scanned() }
+        Progress { worked: found as u32, next, scanned: self.completions.scanned() }
     }
 
     #[inline]
@@ -158,23 +126,13 @@ impl ServerTransport for Server {
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        let news = |clients: &Clients| clients.door.has_news() || !clients.broken.is_empty();
-        if self.held > 0 || news(&self.clients) {
-            return;
-        }
-        self.cq.arm();
-        // What came before the queue was armed makes no event.
-        self.held = self.cq.poll(&mut self.completions).unwrap_or(0);
-        if self.held > 0 || news(&self.clients) {
-            return;
-        }
-        let sleep = sleep_time(until, self.now());
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = self.channel.wait(sleep);
+        let clients = &self.clients;
+        let news = || clients.arrivals.has_news() || !clients.broken.is_empty();
+        self.completions.park(until, news);
     }
 
     fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Waker(self.channel.clone()))
+        self.completions.unparker()
     }
 
     fn connections(&self) -> usize {
@@ -205,15 +163,6 @@ impl ServerTransport for Server {
         self.clients.ring();
         self.clients.entries.iter().flatten().all(|entry| entry.link.has_left())
     }
-}
-
-/// Takes no requests.
-struct Nobody;
-
-impl RequestSink for Nobody {
-    fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 impl Drop for Server {

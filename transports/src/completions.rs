@@ -1,0 +1,121 @@
+//! The completions of one thread's half of a backend: polled while there are some, slept for when there are none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_core::error::FailureKind;
+use farcall_core::time::Instant;
+use farcall_core::transport::{CallToken, Message, Replies, RequestSink, Unpark};
+use farcall_verbs::{
+    CompletionChannel, CompletionQueue, CompletionQueueHandle, CqError, Device, WorkCompletion,
+};
+
+use crate::backend::SetupError;
+
+/// Completions that one poll takes.
+pub(crate) const POLL_BATCH: usize = 16;
+
+/// A parked thread looks around at least this often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// A completion queue with its channel. Whoever has queue pairs on it drops those before.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    // Dropped in this order: completion queue, channel, device.
+    cq: CompletionQueue,
+    channel: CompletionChannel,
+    device: Device,
+    batch: Box<[WorkCompletion]>,
+    /// Found while going to sleep, for the next poll.
+    held: usize,
+}
+
+impl Completions {
+    /// A queue with room for so many.
+    pub(crate) fn new(device: &Device, capacity: usize) -> Result<Completions, SetupError> {
+        let channel = device.create_completion_channel()?;
+        let cq = device.create_cq(capacity, Some(&channel))?;
+        let batch = std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect();
+        Ok(Completions { cq, channel, device: device.clone(), batch, held: 0 })
+    }
+
+    /// For the queue pairs that complete here.
+    pub(crate) fn queue(&self) -> CompletionQueueHandle {
+        self.cq.handle()
+    }
+
+    /// Wakes whoever sleeps here.
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(self.channel.clone())
+    }
+
+    pub(crate) fn unparker(&self) -> Arc<dyn Unpark> {
+        Arc::new(self.waker())
+    }
+
+    /// The device's clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.device.now_ns())
+    }
+
+    /// What has completed, at most [`POLL_BATCH`] of it: if it is that many, there may be more.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<&mut [WorkCompletion], CqError> {
+        let found = match std::mem::take(&mut self.held) {
+            0 => self.cq.poll(&mut self.batch)?,
+            held => held,
+        };
+        Ok(&mut self.batch[..found])
+    }
+
+    /// Entries that the last poll looked at, for a simulator that charges for them.
+    #[inline]
+    pub(crate) fn scanned(&self) -> u32 {
+        self.cq.scanned()
+    }
+
+    /// Sleeps until something completes, somebody wakes it, or `until`; not at all while there is work.
+    pub(crate) fn park(&mut self, until: Option<Instant>, has_work: impl Fn() -> bool) {
+        if self.held > 0 || has_work() {
+            return;
+        }
+        self.cq.arm();
+        // What came before the queue was armed makes no event.
+        self.held = self.cq.poll(&mut self.batch).unwrap_or(0);
+        if self.held > 0 || has_work() {
+            return;
+        }
+        let sleep = until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - self.now()));
+        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
+        let _ = self.channel.wait(sleep);
+    }
+}
+
+/// Wakes the thread that sleeps on the channel.
+#[derive(Debug)]
+pub(crate) struct Waker(CompletionChannel);
+
+impl Unpark for Waker {
+    fn unpark(&self) {
+        self.0.wake();
+    }
+}
+
+/// What a failed completion queue says about its connections.
+#[cold]
+pub(crate) fn failure(error: CqError) -> FailureKind {
+    FailureKind::Device(match error {
+        CqError::DeviceLost => "it was removed, or has failed",
+        _ => "completion queue overrun",
+    })
+}
+
+/// Takes no requests: for a server that has said goodbye, and still polls until that has left.
+pub(crate) struct Nobody;
+
+impl RequestSink for Nobody {
+    fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn disconnected(&mut self, _: u32, _: u32) {}
+}
