@@ -3,11 +3,15 @@
 
 use std::time::Duration;
 
+mod chart;
 pub mod clock;
+pub mod compare;
 pub mod cores;
 pub mod echo;
 pub mod latency;
 pub mod limit;
+pub mod memory;
+mod progress;
 #[cfg(feature = "sim")]
 pub mod rack_calls;
 pub mod report;

@@ -1,13 +1,16 @@
 //! `farcall-bench`: how near to the machine's limit a call comes.
 #![forbid(unsafe_code)]
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use farcall_bench::echo::{self, Mode};
-use farcall_bench::limit;
+use farcall_bench::{compare, limit};
+use farcall_transports::BackendKind;
 
 #[derive(Parser)]
 #[command(version, about = "How near to the machine's limit a farcall call comes")]
@@ -22,6 +25,8 @@ enum Bench {
     Echo(EchoOptions),
     /// The machine's own limit: a cache line bounced between two cores, and memcpy
     Limit(LimitOptions),
+    /// Backends side by side: the same calls, by turns with each other and with the limit
+    Compare(CompareOptions),
     /// Published figures, on the simulated rack
     #[cfg(feature = "sim")]
     Sim(SimOptions),
@@ -63,6 +68,54 @@ struct EchoOptions {
 }
 
 #[derive(Args)]
+struct CompareOptions {
+    /// The device under the backends: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
+    #[arg(long, default_value = "shm")]
+    device: String,
+    /// `all`, or some, such as `write_imm,datagram`; ratios are to the first
+    #[arg(long, default_value = "all", value_parser = parse_backends)]
+    backends: Backends,
+    /// Connections: on a rack threads of their own, elsewhere all driven by one
+    #[arg(long, value_delimiter = ',', default_value = "1,16,256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients: Vec<u16>,
+    /// Bytes of the argument, and of the result
+    #[arg(long, value_delimiter = ',', default_value = "32,1024,65536", value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
+    sizes: Vec<u32>,
+    /// Calls that each client keeps outstanding
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// The servers are processes of their own, instead of threads
+    #[arg(long)]
+    processes: bool,
+    /// Seconds that each backend has in each cell
+    #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// The server's core and the client's
+    #[arg(long, value_name = "SERVER,CLIENT", default_value = "0,1", value_parser = parse_cores)]
+    cores: [usize; 2],
+    /// The NICs of a rack: `connectx5` (the default), `connectx3` or `connect_ib`
+    #[arg(long)]
+    nic: Option<String>,
+    /// Threads of a rack's server; 1 if not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    server_threads: Option<u16>,
+    /// Writes all of it there, for programs
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws it there
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Backends that were named.
+#[derive(Clone)]
+struct Backends(Vec<BackendKind>);
+
+fn parse_backends(list: &str) -> Result<Backends, String> {
+    compare::backends(list).map(Backends)
+}
+
+#[derive(Args)]
 struct LimitOptions {
     /// Bytes of each buffer that memcpy copies
     #[arg(long, default_value_t = 1 << 20)]
@@ -82,10 +135,10 @@ struct SimOptions {
     list: bool,
     /// Draws each into this directory, as SVG
     #[arg(long, value_name = "DIRECTORY")]
-    svg: Option<std::path::PathBuf>,
+    svg: Option<PathBuf>,
     /// Writes the book's pages of all figures into this directory
     #[arg(long, value_name = "DIRECTORY")]
-    book: Option<std::path::PathBuf>,
+    book: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -105,6 +158,7 @@ fn main() -> ExitCode {
     let outcome = match Options::parse().bench {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
+        Bench::Compare(options) => run_compare(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => run_sim(&options),
         Bench::Serve { address, core } => echo::serve(&address, core),
@@ -137,10 +191,45 @@ fn run_limit(options: &LimitOptions) -> Result<()> {
     print(&report, &report.table(), options.run.json)
 }
 
+fn run_compare(options: CompareOptions) -> Result<()> {
+    // Before the measurement, which takes its time.
+    for file in [&options.json, &options.svg].into_iter().flatten() {
+        write(file, "")?;
+    }
+    let report = compare::run(&compare::Options {
+        device: options.device,
+        backends: options.backends.0,
+        clients: options.clients.into_iter().map(usize::from).collect(),
+        sizes: options.sizes.into_iter().map(|size| size as usize).collect(),
+        window: options.window.into(),
+        mode: if options.processes { Mode::Processes } else { Mode::Threads },
+        time: options.seconds,
+        cores: options.cores,
+        rack: compare::RackOptions {
+            nic: options.nic,
+            server_threads: options.server_threads.map(usize::from),
+        },
+    })?;
+    print!("{}", report.table());
+    if let Some(file) = &options.json {
+        write(file, &serde_json::to_string_pretty(&report)?)?;
+    }
+    if let Some(file) = &options.svg {
+        write(file, &compare::svg(&report)?)?;
+    }
+    match report.failures() {
+        0 => Ok(()),
+        failures => bail!("{failures} of the runs failed; the table says why"),
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
 #[cfg(feature = "sim")]
 fn run_sim(options: &SimOptions) -> Result<()> {
     use farcall_bench::sim::{book, picture};
-    use std::fs;
 
     let all = farcall_bench::sim::figures();
     if options.list {
@@ -150,9 +239,7 @@ fn run_sim(options: &SimOptions) -> Result<()> {
     }
     for wanted in &options.figures {
         if wanted != "all" && all.iter().all(|figure| figure.name != wanted) {
-            anyhow::bail!(
-                "no figure is called {wanted}; `farcall-bench sim --list` tells which there are"
-            );
+            bail!("no figure is called {wanted}; `farcall-bench sim --list` tells which there are");
         }
     }
     let is_wanted = |name| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);

@@ -4,10 +4,9 @@
 //! under one doorbell, waits for all answers, and sends the next (ScaleRPC, EuroSys 2019, section 4.2).
 
 use std::cell::RefCell;
-use std::fs;
 use std::rc::Rc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
 use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
 use farcall::time::Instant;
@@ -15,6 +14,8 @@ use farcall::{
     Connection, ConnectionOptions, DialOptions, PendingCall, PollClient, RpcError, Server,
 };
 use hdrhistogram::Histogram;
+
+use crate::memory::resident_bytes;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub struct Point {
     pub client_nodes: usize,
     /// Threads of the server.
     pub server_threads: usize,
-    /// Bytes of each request, and of its answer; at most [`MAX_BYTES`].
+    /// Bytes of each request, and of its answer.
     pub size: usize,
     /// Calls that a client sends together.
     pub batch: usize,
@@ -42,9 +43,6 @@ pub struct Point {
     /// The seed.
     pub seed: u64,
 }
-
-/// The largest request.
-pub const MAX_BYTES: usize = 4096;
 
 impl Default for Point {
     /// As in ScaleRPC's figure 8, with one client.
@@ -175,7 +173,6 @@ const CONNECT_BOUND_NS: u64 = 5_000_000_000;
 
 /// Measures one point.
 pub fn measure(point: &Point) -> Result<Measured> {
-    ensure!(point.size <= MAX_BYTES, "requests of {} bytes; at most {MAX_BYTES}", point.size);
     ensure!(point.batch > 0 && point.client_nodes > 0, "clients that send something, somewhere");
     let mut rack = Rack::with_config(point.seed, point.config.clone());
     rack.set_cpu_costs(point.cpu);
@@ -236,14 +233,4 @@ fn check(tally: &RefCell<Tally>) -> Result<()> {
         Some(failure) => bail!("a client failed: {failure}"),
         None => Ok(()),
     }
-}
-
-/// Memory that this process has now.
-fn resident_bytes() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line
-        .and_then(|line| line.split_whitespace().next()?.parse().ok())
-        .context("/proc/self/status does not say VmRSS")?;
-    Ok(kib << 10)
 }

@@ -14,7 +14,7 @@ use super::service::{EchoServer, Parrot};
 const READY: &str = "ready ";
 
 /// A server that can be asked to rest, and be resumed.
-pub(super) enum Host {
+pub(crate) enum Host {
     /// A thread of this process.
     Thread {
         /// The server.
@@ -35,13 +35,13 @@ pub(super) enum Host {
 
 impl Host {
     /// A server at `address`, its thread on `core`.
-    pub(super) fn thread(address: &str, core: usize) -> Result<Self> {
+    pub(crate) fn thread(address: &str, core: usize) -> Result<Self> {
         let (server, resume) = listen(address, core)?;
         Ok(Self::Thread { server, resume })
     }
 
     /// The same in another process, which runs this program's `serve`.
-    pub(super) fn process(address: &str, core: usize) -> Result<Self> {
+    pub(crate) fn process(address: &str, core: usize) -> Result<Self> {
         let program = env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
             .args(["serve", "--address", address, "--core", &core.to_string()])
@@ -61,7 +61,7 @@ impl Host {
     }
 
     /// Where clients find it: the port is known only now, if the system chose it.
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         match self {
             Self::Thread { server, .. } => server.address(),
             Self::Process { address, .. } => address,
@@ -69,7 +69,7 @@ impl Host {
     }
 
     /// Ends the rest that a call of `rest` began.
-    pub(super) fn resume(&mut self) -> Result<()> {
+    pub(crate) fn resume(&mut self) -> Result<()> {
         match self {
             Self::Thread { resume, .. } => resume.send(()).context("the server is gone"),
             Self::Process { input, .. } => input.write_all(&[0]).context("the server is gone"),
@@ -77,7 +77,7 @@ impl Host {
     }
 
     /// Ends the server, and waits for it.
-    pub(super) fn stop(self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
         match self {
             Self::Thread { server, .. } => stop(server)?,
             Self::Process { mut child, input, .. } => {

@@ -26,18 +26,23 @@ const ANSWER_BOUND: Duration = Duration::from_secs(10);
 
 /// What was measured.
 #[derive(Default)]
-pub(super) struct Totals {
+pub(crate) struct Totals {
     /// Answers.
-    pub(super) calls: u64,
+    pub(crate) calls: u64,
     /// The time that the calls had the cores.
-    pub(super) nanos: u64,
+    pub(crate) nanos: u64,
     /// From start to answer.
-    pub(super) latency: Latency,
+    pub(crate) latency: Latency,
     /// Compare all of each answer, which takes time.
     thorough: bool,
 }
 
 impl Totals {
+    /// Calls per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.calls as f64 / (self.nanos as f64 / 1e9).max(f64::MIN_POSITIVE)
+    }
+
     fn warming() -> Self {
         Self { thorough: true, ..Self::default() }
     }
@@ -47,6 +52,18 @@ impl Totals {
 struct Connection<S: Shape> {
     client: EchoPollClient,
     outstanding: VecDeque<(Pending<S::Output>, Option<u64>)>,
+}
+
+/// Calls of one size over some connections, whatever their shape.
+pub(crate) trait Calling {
+    /// Calls for about `time`; when it returns no call is outstanding.
+    fn calls(&mut self, time: Duration, totals: &mut Totals) -> Result<()>;
+}
+
+impl<S: Shape> Calling for Load<S> {
+    fn calls(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        self.slice(time, totals)
+    }
 }
 
 /// All connections of the run.

@@ -1,9 +1,9 @@
 //! The echo benchmark: a call's round trip, by turns with the machine's limit.
 
-mod host;
-mod load;
+pub(crate) mod host;
+pub(crate) mod load;
 pub mod service;
-mod shape;
+pub(crate) mod shape;
 
 use std::process;
 use std::time::{Duration, Instant};
@@ -13,18 +13,15 @@ use bytes::Bytes;
 use farcall::ConnectPoll;
 
 use self::host::Host;
-use self::load::{Load, Totals};
+use self::load::{Calling, Load, Totals};
 use self::service::EchoPollClient;
 use self::shape::Shape;
 use crate::clock::Clock;
-use crate::limit::{Bounce, Copies, LINE_BYTES, Lines, Memcpy};
+use crate::limit::{Bare, Bounce, Memcpy};
 use crate::report::EchoReport;
 use crate::{SLICE, cores};
 
 pub use self::host::serve;
-
-/// Messages from this size on are measured against bare copies of them.
-const LARGE_BYTES: usize = 16 << 10;
 
 /// Where the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +55,41 @@ pub struct Options {
 
 /// Runs the benchmark. The caller's thread becomes the clients', on their core.
 pub fn run(options: &Options) -> Result<EchoReport> {
-    let byte = |index: usize| (index % 251) as u8;
     match options.size {
-        8 => run_shape(options, std::array::from_fn::<u8, 8, _>(byte)),
-        16 => run_shape(options, std::array::from_fn::<u8, 16, _>(byte)),
-        32 => run_shape(options, std::array::from_fn::<u8, 32, _>(byte)),
-        64 => run_shape(options, std::array::from_fn::<u8, 64, _>(byte)),
-        size => run_shape(options, (0..size).map(byte).collect::<Bytes>()),
+        8 => run_shape(options, bytes::<8>()),
+        16 => run_shape(options, bytes::<16>()),
+        32 => run_shape(options, bytes::<32>()),
+        64 => run_shape(options, bytes::<64>()),
+        size => run_shape(options, any_bytes(size)),
     }
+}
+
+/// Calls of `size` bytes, `window` of them outstanding on each of `clients`.
+pub(crate) fn calling(
+    size: usize,
+    window: usize,
+    clients: Vec<EchoPollClient>,
+    clock: Clock,
+) -> Box<dyn Calling> {
+    match size {
+        8 => Box::new(Load::new(bytes::<8>(), window, clients, clock)),
+        16 => Box::new(Load::new(bytes::<16>(), window, clients, clock)),
+        32 => Box::new(Load::new(bytes::<32>(), window, clients, clock)),
+        64 => Box::new(Load::new(bytes::<64>(), window, clients, clock)),
+        size => Box::new(Load::new(any_bytes(size), window, clients, clock)),
+    }
+}
+
+fn byte(index: usize) -> u8 {
+    (index % 251) as u8
+}
+
+fn bytes<const N: usize>() -> [u8; N] {
+    std::array::from_fn(byte)
+}
+
+fn any_bytes(size: usize) -> Bytes {
+    (0..size).map(byte).collect()
 }
 
 fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
@@ -85,7 +109,10 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     let mut load = Load::new(shape, options.window, clients, clock.clone());
     let mut bounce = Bounce::start(server_core)?;
     let mut memcpy = Memcpy::new(options.size.max(1));
-    let mut bare = Bare::of(options)?;
+    let mut bare = match options.device == "shm" {
+        true => Bare::of(options.size, options.window, server_core)?,
+        false => Bare::Nothing,
+    };
     let mut totals = Totals::default();
     let end = Instant::now() + options.time;
     while Instant::now() < end {
@@ -115,47 +142,6 @@ fn address(options: &Options) -> String {
     format!("rdma://127.0.0.1:0?device={device}&backend={backend}&window={window}")
 }
 
-/// What the two cores do in the same pattern without any call, where there is such a thing.
-enum Bare {
-    Lines(Lines),
-    Copies(Copies),
-    Nothing,
-}
-
-impl Bare {
-    fn of(options: &Options) -> Result<Bare> {
-        let Options { size, window, cores: [server, _], .. } = *options;
-        Ok(match size {
-            _ if options.device != "shm" => Bare::Nothing,
-            ..=LINE_BYTES if window > 1 => Bare::Lines(Lines::start(server, window)?),
-            LARGE_BYTES.. => Bare::Copies(Copies::start(server, size, window)?),
-            _ => Bare::Nothing,
-        })
-    }
-
-    fn slice(&mut self, clock: &Clock) {
-        match self {
-            Bare::Lines(lines) => lines.slice(clock, SLICE),
-            Bare::Copies(copies) => copies.slice(clock, SLICE),
-            Bare::Nothing => {}
-        }
-    }
-
-    fn line_rate(&self) -> Option<f64> {
-        match self {
-            Bare::Lines(lines) => Some(lines.rate()),
-            _ => None,
-        }
-    }
-
-    fn copy_bandwidth(&self) -> Option<f64> {
-        match self {
-            Bare::Copies(copies) => Some(copies.bandwidth()),
-            _ => None,
-        }
-    }
-}
-
 fn report(
     options: &Options,
     totals: &Totals,
@@ -163,8 +149,7 @@ fn report(
     memcpy: &Memcpy,
     bare: &Bare,
 ) -> EchoReport {
-    let seconds = (totals.nanos as f64 / 1e9).max(f64::MIN_POSITIVE);
-    let rate = totals.calls as f64 / seconds;
+    let rate = totals.rate();
     let bandwidth = rate * 2.0 * options.size as f64;
     let p50_ns = totals.latency.quantile(0.5);
     let limit_ns = bounce.latency().quantile(0.5);

@@ -9,10 +9,10 @@ use super::service::EchoPollClient;
 const END_BYTES: usize = 64;
 
 /// A call that was started.
-pub(super) type Pending<T> = PendingCall<Result<T, RpcError>>;
+pub(crate) type Pending<T> = PendingCall<Result<T, RpcError>>;
 
 /// One size's way to call the service.
-pub(super) trait Shape {
+pub(crate) trait Shape {
     /// What a call answers.
     type Output: 'static;
 

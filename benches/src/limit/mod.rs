@@ -1,12 +1,14 @@
 //! What the machine itself allows: a cache line bounced between two cores, many lines on their way at once,
 //! large buffers copied there and back, and memcpy in one core's own memory.
 
+mod bare;
 mod bounce;
 mod copies;
 mod lines;
 mod memcpy;
 mod partner;
 
+pub(crate) use bare::Bare;
 pub use bounce::Bounce;
 pub use copies::Copies;
 pub use lines::{LINE_BYTES, Lines};

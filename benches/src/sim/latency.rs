@@ -20,6 +20,11 @@ fn single(costs: Costs, work: Work) -> Result<f64> {
     Ok(1.0 / rate)
 }
 
+/// Nanoseconds of a READ of so many bytes, alone.
+pub(crate) fn read_ns(costs: &Costs, size: usize) -> Result<u64> {
+    Ok((1e3 * single(costs.clone(), Work::of(Verb::Read, size))?).round() as u64)
+}
+
 fn of(verb: Verb, inline: bool) -> impl Fn(f64) -> Result<f64> + Clone {
     move |len| single(Costs::connectx3(), Work { inline, ..Work::of(verb, len as usize) })
 }

@@ -17,6 +17,7 @@ mod scalerpc;
 mod shared;
 
 use figure::Figure;
+pub(crate) use latency::read_ns;
 
 /// All figures, in the order of the book.
 pub fn figures() -> Vec<Figure> {

@@ -5,13 +5,7 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::figure::{Axis, Drawn, Outcome};
-
-const WIDTH: u32 = 720;
-const HEIGHT: u32 = 400;
-
-/// The colours of series, in their order.
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(31, 119, 180), RGBColor(214, 39, 40), RGBColor(44, 160, 44), RGBColor(148, 103, 189)];
+use crate::chart::{COLOURS, SIZE};
 
 /// Draws it: published points are hollow and joined by thin lines, simulated ones are filled.
 pub fn svg(drawn: &Drawn<'_>) -> Result<String> {
@@ -39,7 +33,7 @@ where
     let highest = drawn.outcomes().map(|outcome| outcome.published.max(outcome.simulated));
     let highest = highest.fold(0.0, f64::max);
     let wrong = |error| anyhow!("the picture of {}: {error}", figure.name);
-    let area = SVGBackend::with_string(text, (WIDTH, HEIGHT)).into_drawing_area();
+    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(wrong)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(figure.title, ("sans-serif", 16))

@@ -1,0 +1,104 @@
+//! What all pictures have in common, and charts of lines.
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+/// Of one chart, in pixels.
+pub(crate) const SIZE: (u32, u32) = (720, 400);
+
+/// The colours of series, in their order.
+pub(crate) const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 119, 180),
+    RGBColor(214, 39, 40),
+    RGBColor(44, 160, 44),
+    RGBColor(148, 103, 189),
+    RGBColor(255, 127, 14),
+    RGBColor(140, 86, 75),
+    RGBColor(227, 119, 194),
+    RGBColor(127, 127, 127),
+];
+
+/// Lines against numbers, each of which is so many times the one before.
+pub(crate) struct Lines<'a> {
+    pub(crate) title: String,
+    pub(crate) x_label: &'a str,
+    pub(crate) y_label: &'a str,
+    pub(crate) series: Vec<Series<'a>>,
+    /// The vertical axis goes in the same way.
+    pub(crate) is_logarithmic: bool,
+}
+
+/// A line's name and points.
+pub(crate) type Series<'a> = (&'a str, Vec<(f64, f64)>);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Charts in rows of so many.
+pub(crate) fn rows(charts: &[Lines<'_>], columns: usize) -> Result<String> {
+    let columns = columns.clamp(1, charts.len().max(1));
+    let rows = charts.len().div_ceil(columns).max(1);
+    let size = (SIZE.0 * 3 / 5 * columns as u32, SIZE.1 * 3 / 4 * rows as u32);
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        for (chart, area) in charts.iter().zip(area.split_evenly((rows, columns))) {
+            lines(&area, chart)?;
+        }
+        area.present().map_err(wrong)?;
+    }
+    Ok(text)
+}
+
+fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("the picture: {error}")
+}
+
+fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
+    let points = || chart.series.iter().flat_map(|(_, points)| points);
+    let range = |of: fn(&(f64, f64)) -> f64| {
+        let least = points().map(of).fold(f64::INFINITY, f64::min);
+        let most = points().map(of).fold(f64::NEG_INFINITY, f64::max);
+        (least, most)
+    };
+    let ((left, right), (low, high)) = (range(|at| at.0), range(|at| at.1));
+    if points().next().is_none() {
+        return Ok(());
+    }
+    let mut builder = ChartBuilder::on(area);
+    builder.caption(&chart.title, ("sans-serif", 14)).margin(8);
+    builder.x_label_area_size(36).y_label_area_size(48);
+    let x = (left * 0.8..right * 1.25).log_scale();
+    macro_rules! draw {
+        ($y:expr) => {{
+            let mut context = builder.build_cartesian_2d(x, $y).map_err(wrong)?;
+            let mut mesh = context.configure_mesh();
+            mesh.x_desc(chart.x_label).y_desc(chart.y_label).light_line_style(WHITE);
+            mesh.label_style(("sans-serif", 11));
+            mesh.draw().map_err(wrong)?;
+            for ((name, points), colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+                let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
+                context.draw_series(line).map_err(wrong)?;
+                let dots = points.iter().map(|at| Circle::new(*at, 3, colour.filled()));
+                context
+                    .draw_series(dots)
+                    .map_err(wrong)?
+                    .label(*name)
+                    .legend(|(x, y)| Circle::new((x + 10, y), 3, colour.filled()));
+            }
+            context
+                .configure_series_labels()
+                .border_style(BLACK.mix(0.3))
+                .background_style(WHITE.mix(0.8))
+                .label_font(("sans-serif", 11))
+                .draw()
+                .map_err(wrong)?;
+        }};
+    }
+    match chart.is_logarithmic {
+        true => draw!((low.max(f64::MIN_POSITIVE) * 0.8..high * 1.25).log_scale()),
+        false => draw!(0.0..high * 1.1),
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Backends that have the same two cores by turns, and the cores' own limit after each round.
+//!
+//! A server that has not its turn rests in a call: its thread sleeps, and its core is free. That call goes over a
+//! connection of its own, so that no backend takes the rest for a long round trip.
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use farcall::{ConnectPoll, PollClient};
+use farcall_transports::BackendKind;
+
+use super::report::{Cell, Limit, Run};
+use super::{Mode, Options, address_options, slots};
+use crate::clock::Clock;
+use crate::echo::calling;
+use crate::echo::host::Host;
+use crate::echo::load::{Calling, Totals};
+use crate::echo::service::EchoPollClient;
+use crate::echo::shape::Pending;
+use crate::limit::{Bare, Bounce};
+use crate::memory::resident_bytes;
+use crate::{SLICE, cores};
+
+/// A turn is as long as this if the time allows: the slowest device has many calls in it.
+const LEAST_ROUNDS: u32 = 5;
+
+/// One backend in a cell.
+struct Rival {
+    host: Host,
+    /// Its server rests, as long as this has not ended.
+    control: EchoPollClient,
+    resting: Option<Pending<bool>>,
+    calling: Box<dyn Calling>,
+    totals: Totals,
+    /// Of both ends, for each client.
+    bytes_per_client: u64,
+}
+
+/// Measures one cell. Only what fails on the bench's own side is an error.
+pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<Cell> {
+    let Options { window, time, cores: [server_core, client_core], .. } = *options;
+    let clock = Clock::new();
+    let mut rivals: Vec<(BackendKind, Result<Rival>)> = Vec::new();
+    for backend in &options.backends {
+        rivals.push((*backend, Rival::new(options, *backend, clients, size, &clock)));
+    }
+    cores::pin(client_core)?;
+    let outstanding = clients * window;
+    let mut bounce = Bounce::start(server_core)?;
+    let mut bare = match options.device == "shm" {
+        true => Bare::of(size, outstanding, server_core)?,
+        false => Bare::Nothing,
+    };
+    let slice = SLICE.min(time / LEAST_ROUNDS);
+    let (mut rounds, mut spent) = (0, Duration::ZERO);
+    while spent < time || rounds < LEAST_ROUNDS {
+        let begin = Instant::now();
+        let mut turns = 0;
+        for (_, rival) in &mut rivals {
+            if let Ok(running) = rival {
+                turns += 1;
+                if let Err(error) = running.turn(slice) {
+                    *rival = Err(error);
+                }
+            }
+        }
+        if turns == 0 {
+            break;
+        }
+        spent += begin.elapsed() / turns;
+        rounds += 1;
+        bounce.slice(&clock, slice);
+        bare.slice(&clock);
+    }
+    let limit = Limit {
+        what: "bounced cache line",
+        ns: bounce.latency().quantile(0.5),
+        line_rate: bare.line_rate(),
+        copy_bandwidth: bare.copy_bandwidth(),
+    };
+    let runs = rivals.into_iter().map(|(backend, rival)| {
+        let ended = rival.and_then(|rival| rival.stop(backend));
+        Run::of(backend, ended)
+    });
+    let runs = runs.collect();
+    Ok(Cell::new(clients, size, limit, runs))
+}
+
+impl Rival {
+    fn new(
+        options: &Options,
+        backend: BackendKind,
+        clients: usize,
+        size: usize,
+        clock: &Clock,
+    ) -> Result<Rival> {
+        let Options { window, cores: [server_core, _], .. } = *options;
+        let listened = address(options, backend, clients, size);
+        let before = resident_bytes()?;
+        let host = match options.mode {
+            Mode::Threads => Host::thread(&listened, server_core)?,
+            Mode::Processes => Host::process(&listened, server_core)?,
+        };
+        let address = host.address().to_owned();
+        let connect = || EchoPollClient::connect(&address);
+        let connected: Result<Vec<_>, _> = (0..clients).map(|_| connect()).collect();
+        let connected = connected.with_context(|| format!("cannot connect to {address}"))?;
+        let mut calling = calling(size, window, connected, clock.clone());
+        let mut control = connect().with_context(|| format!("cannot connect to {address}"))?;
+        // What memory is there after some calls is what it takes.
+        calling.calls(Duration::ZERO, &mut Totals::default())?;
+        let bytes_per_client = resident_bytes()?.saturating_sub(before) / clients as u64;
+        let resting = Some(rest(&mut control)?);
+        Ok(Rival { host, control, resting, calling, totals: Totals::default(), bytes_per_client })
+    }
+
+    /// Calls for about `time`, and lets the server rest again.
+    fn turn(&mut self, time: Duration) -> Result<()> {
+        self.wake()?;
+        self.calling.calls(time, &mut self.totals)?;
+        self.resting = Some(rest(&mut self.control)?);
+        Ok(())
+    }
+
+    fn wake(&mut self) -> Result<()> {
+        let Some(resting) = self.resting.take() else { return Ok(()) };
+        self.host.resume()?;
+        match self.control.connection().wait(resting) {
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => bail!("the server was not resumed in time"),
+            Some(Err(error)) => Err(error.into()),
+            None => bail!("the server's rest was taken twice"),
+        }
+    }
+
+    fn stop(mut self, backend: BackendKind) -> Result<Run> {
+        self.wake()?;
+        let Rival { host, control, calling, totals, bytes_per_client, .. } = self;
+        drop((calling, control));
+        host.stop()?;
+        let latency = &totals.latency;
+        Ok(Run {
+            backend: backend.name(),
+            calls: totals.calls,
+            rate: totals.rate(),
+            p50_ns: latency.quantile(0.5),
+            p99_ns: latency.quantile(0.99),
+            bytes_per_client: Some(bytes_per_client),
+            ..Run::default()
+        })
+    }
+}
+
+fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {
+    let resting = control.start_rest()?;
+    control.poll();
+    Ok(resting)
+}
+
+fn address(options: &Options, backend: BackendKind, clients: usize, size: usize) -> String {
+    let device = &options.device;
+    let how = address_options(backend, size);
+    let how = format!("{how}&window={}", slots(options.window, clients));
+    if device == "shm" {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        return format!("shm://farcall-compare-{process}-{number}?{how}");
+    }
+    // Both ends are on this machine: a network address only begins a connection.
+    format!("rdma://127.0.0.1:0?device={device}&{how}")
+}

@@ -1,0 +1,198 @@
+//! Backends side by side: the same calls, by turns on the same two cores, or each on a simulated rack of its own.
+
+mod by_turns;
+#[cfg(feature = "sim")]
+mod on_rack;
+mod picture;
+pub mod report;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use farcall_transports::BackendKind;
+use farcall_verbs::Device;
+
+use self::report::{Cell, CompareReport};
+use crate::echo::Mode;
+use crate::progress::Progress;
+
+pub use self::picture::svg;
+
+/// The device that is simulated.
+pub const SIMULATED: &str = "sim";
+
+/// Bytes that all calls of a cell may have under way: the most that a machine with little memory still has, twice over,
+/// as client and server each keep them.
+const MOST_OUTSTANDING_BYTES: usize = 256 << 20;
+
+/// Slots that all clients of a cell have together, unless their windows want more.
+const SLOTS: usize = 1024;
+
+/// What is to be compared.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `shm`, an RDMA device, or [`SIMULATED`].
+    pub device: String,
+    /// The backends; ratios are to the first.
+    pub backends: Vec<BackendKind>,
+    /// Connections.
+    pub clients: Vec<usize>,
+    /// Bytes of the argument, and of the result.
+    pub sizes: Vec<usize>,
+    /// Calls that each client keeps outstanding.
+    pub window: usize,
+    /// Where the servers run; not on a rack.
+    pub mode: Mode,
+    /// How long each backend has the cores in each cell; not on a rack.
+    pub time: Duration,
+    /// The server's core, then the clients'; not on a rack.
+    pub cores: [usize; 2],
+    /// Only on a rack.
+    pub rack: RackOptions,
+}
+
+/// What the simulated rack is like.
+#[derive(Debug, Clone, Default)]
+pub struct RackOptions {
+    /// The NICs, by the name of their generation: `connectx5` if it is not given.
+    pub nic: Option<String>,
+    /// Threads of the server: 1 if it is not given, as on the other devices.
+    pub server_threads: Option<usize>,
+}
+
+/// The backends of such a list, or all of them: `all`, or `write_imm,datagram`.
+pub fn backends(list: &str) -> Result<Vec<BackendKind>, String> {
+    if list == "all" {
+        return Ok(BackendKind::ALL.to_vec());
+    }
+    let of_name = |name: &str| {
+        BackendKind::from_name(name.trim()).ok_or_else(|| {
+            let known = BackendKind::names().join(", ");
+            format!("no backend is called `{name}`; known are: {known}, and `all` for each of them")
+        })
+    };
+    list.split(',').map(of_name).collect()
+}
+
+/// Compares. The caller's thread becomes the clients', on their core.
+pub fn run(options: &Options) -> Result<CompareReport> {
+    ensure!(
+        !options.backends.is_empty(),
+        "no backend to compare; `--backends all` is each of them"
+    );
+    let mut cells = Cells::of(options)?;
+    let mut report = CompareReport::new(options);
+    let steps = options.sizes.len() * options.clients.len();
+    let mut progress = Progress::new("compare", steps as u64);
+    for (size, clients) in points(options) {
+        progress.set(report.cells.len() as u64, || format!("{clients} clients, {size} B"));
+        let cell = match too_much(clients, size, options.window) {
+            Some(why) => Cell::refused(clients, size, &options.backends, &why),
+            None => cells.measure(options, clients, size)?,
+        };
+        report.cells.push(cell);
+    }
+    progress.finish();
+    Ok(report)
+}
+
+/// Each number of clients at the first size, and so on.
+fn points(options: &Options) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let at_size = |size| options.clients.iter().map(move |clients| (size, *clients));
+    options.sizes.iter().copied().flat_map(at_size)
+}
+
+fn too_much(clients: usize, size: usize, window: usize) -> Option<String> {
+    let bytes = clients.saturating_mul(size).saturating_mul(window);
+    (bytes > MOST_OUTSTANDING_BYTES).then(|| {
+        format!(
+            "{clients} clients with {window} calls of {size} B each have {} MiB under way, of which {} are allowed: \
+             take fewer clients, a smaller size or a smaller window",
+            bytes >> 20,
+            MOST_OUTSTANDING_BYTES >> 20
+        )
+    })
+}
+
+/// Slots of each connection: for the window, and as many more as so many clients can afford.
+fn slots(window: usize, clients: usize) -> usize {
+    window.max((SLOTS / clients).min(64))
+}
+
+/// The options of an address for messages of that size, beside the window.
+fn address_options(backend: BackendKind, size: usize) -> String {
+    let max_message = (2 * size).max(64 << 10);
+    format!("backend={}&max_message={max_message}", backend.name())
+}
+
+/// What measures cells.
+enum Cells {
+    ByTurns,
+    #[cfg(feature = "sim")]
+    OnRack(Box<on_rack::OnRack>),
+}
+
+impl Cells {
+    fn of(options: &Options) -> Result<Cells> {
+        let device = options.device.as_str();
+        if device == SIMULATED {
+            ensure!(options.mode == Mode::Threads, "on a simulated rack there are no processes");
+            #[cfg(feature = "sim")]
+            return Ok(Cells::OnRack(Box::new(on_rack::OnRack::new(&options.rack)?)));
+            #[cfg(not(feature = "sim"))]
+            bail!("this program has no simulated rack; build it with `--features sim`");
+        }
+        let RackOptions { nic, server_threads } = &options.rack;
+        ensure!(
+            nic.is_none() && server_threads.is_none(),
+            "`--nic` and `--server-threads` are of a simulated rack: `--device {SIMULATED}`"
+        );
+        if device != "shm" && Device::list().iter().all(|known| known.name != device) {
+            let known: Vec<_> = Device::list().into_iter().map(|known| known.name).collect();
+            let known = known.join(", ");
+            let why = match Device::rdma_support() {
+                Ok(()) => String::new(),
+                Err(why) => format!("; {why}"),
+            };
+            bail!("no device is called `{device}`; there are: {known}, {SIMULATED}{why}");
+        }
+        Ok(Cells::ByTurns)
+    }
+
+    fn measure(&mut self, options: &Options, clients: usize, size: usize) -> Result<Cell> {
+        match self {
+            Cells::ByTurns => by_turns::measure(options, clients, size)
+                .with_context(|| format!("{clients} clients, {size} B")),
+            #[cfg(feature = "sim")]
+            Cells::OnRack(rack) => Ok(rack.measure(options, clients, size)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_backends_are_compared_and_unknown_ones_named() {
+        assert_eq!(backends("all").unwrap(), BackendKind::ALL);
+        assert_eq!(backends("datagram, write_imm").unwrap()[1].name(), "write_imm");
+        let error = backends("datagram,pigeon").unwrap_err();
+        assert!(error.contains("`pigeon`") && error.contains("write_imm, datagram"), "{error}");
+    }
+
+    #[test]
+    fn more_than_a_machine_has_is_refused() {
+        assert_eq!(too_much(256, 65_536, 1), None);
+        let why = too_much(256, 65_536, 64).unwrap();
+        assert!(why.contains("1024 MiB"), "{why}");
+        assert!(too_much(usize::MAX, 2, 1).is_some());
+    }
+
+    #[test]
+    fn many_clients_have_few_slots_each_but_a_window_at_least() {
+        assert_eq!(slots(1, 1), 64);
+        assert_eq!((slots(1, 256), slots(8, 256)), (4, 8));
+        assert_eq!(slots(1, 5000), 1);
+    }
+}

@@ -1,0 +1,100 @@
+//! Backends on simulated racks of the same kind, in virtual time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use farcall::rack::sim::SimConfig;
+use farcall_verbs::sim::Costs;
+
+use super::report::{Cell, Limit, Run};
+use super::{Options, RackOptions, address_options};
+use crate::rack_calls::{self, Point};
+use crate::sim::read_ns;
+
+/// The NICs that there are constants for.
+const NICS: [&str; 3] = ["connectx5", "connectx3", "connect_ib"];
+
+fn costs(nic: &str) -> Option<Costs> {
+    match nic {
+        "connectx5" => Some(Costs::connectx5()),
+        "connectx3" => Some(Costs::connectx3()),
+        "connect_ib" => Some(Costs::connect_ib()),
+        _ => None,
+    }
+}
+
+/// Machines that the clients are on, as in ScaleRPC (EuroSys 2019).
+const MACHINES: usize = 11;
+
+/// Bytes that the slowest of these NICs moves in a nanosecond, each way, or more.
+const BYTES_PER_NS: u64 = 4;
+
+/// Rounds of all calls that are counted at least, where messages take their time.
+const ROUNDS: u64 = 4;
+
+/// Racks, and what is known of them.
+pub(super) struct OnRack {
+    costs: Costs,
+    server_threads: usize,
+    /// A READ of so many bytes.
+    reads_ns: BTreeMap<usize, u64>,
+}
+
+impl OnRack {
+    pub(super) fn new(options: &RackOptions) -> Result<OnRack> {
+        let nic = options.nic.as_deref().unwrap_or(NICS[0]);
+        let Some(costs) = costs(nic) else {
+            bail!("no NIC is called `{nic}`; known are: {}", NICS.join(", "));
+        };
+        let server_threads = options.server_threads.unwrap_or(1);
+        Ok(OnRack { costs, server_threads, reads_ns: BTreeMap::new() })
+    }
+
+    pub(super) fn measure(&mut self, options: &Options, clients: usize, size: usize) -> Cell {
+        let read_ns = match self.reads_ns.get(&size) {
+            Some(ns) => Ok(*ns),
+            None => read_ns(&self.costs, size),
+        };
+        let ns = match read_ns {
+            Ok(ns) => ns,
+            Err(why) => {
+                return Cell::refused(clients, size, &options.backends, &format!("{why:#}"));
+            }
+        };
+        self.reads_ns.insert(size, ns);
+        let limit = Limit { what: "a READ alone", ns, line_rate: None, copy_bandwidth: None };
+        let run = |backend: &_| {
+            let point = self.point(options.window, clients, size);
+            let how = address_options(*backend, size);
+            let measured = rack_calls::measure(&Point { options: how, ..point });
+            let run = measured.map(|measured| Run {
+                backend: backend.name(),
+                calls: measured.calls,
+                rate: measured.calls_per_second,
+                p50_ns: measured.latency.value_at_quantile(0.5),
+                p99_ns: measured.latency.value_at_quantile(0.99),
+                ..Run::default()
+            });
+            Run::of(*backend, run)
+        };
+        Cell::new(clients, size, limit, options.backends.iter().map(run).collect())
+    }
+
+    fn point(&self, window: usize, clients: usize, size: usize) -> Point {
+        let client_nodes = MACHINES.min(clients);
+        let cores = self.server_threads.max(clients.div_ceil(client_nodes));
+        let bytes = (clients * window * size) as u64;
+        let round_ns = bytes / BYTES_PER_NS;
+        Point {
+            clients,
+            client_nodes,
+            server_threads: self.server_threads,
+            size,
+            batch: window,
+            config: SimConfig::default().cores(cores).costs(self.costs.clone()),
+            warm_up_ns: 200_000 + round_ns,
+            measured_ns: 1_000_000 + ROUNDS * round_ns,
+            ..Point::default()
+        }
+    }
+}

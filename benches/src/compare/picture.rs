@@ -1,0 +1,42 @@
+//! A comparison as SVG: for each size a chart of the rates, and one of the latencies.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use super::report::{CompareReport, Run};
+use crate::chart::{Lines, Series, rows};
+
+/// Draws it.
+pub fn svg(report: &CompareReport) -> Result<String> {
+    let sizes: BTreeSet<usize> = report.cells.iter().map(|cell| cell.size).collect();
+    let device = &report.device;
+    let chart = |size: &usize, what, y_label, is_logarithmic, y: fn(&Run) -> f64| Lines {
+        title: format!("{what}, {size} B, {device}"),
+        x_label: "clients",
+        y_label,
+        series: series(report, *size, y),
+        is_logarithmic,
+    };
+    let rates =
+        sizes.iter().map(|size| chart(size, "rate", "M calls/s", false, |run| run.rate / 1e6));
+    let medians =
+        sizes.iter().map(|size| chart(size, "median", "us", true, |run| run.p50_ns as f64 / 1e3));
+    let charts: Vec<_> = rates.chain(medians).collect();
+    rows(&charts, sizes.len())
+}
+
+/// A line for each backend; what failed is missing.
+fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series<'_>> {
+    let mut series: Vec<Series<'_>> = Vec::new();
+    for cell in report.cells.iter().filter(|cell| cell.size == size) {
+        for run in cell.runs.iter().filter(|run| run.failure.is_none()) {
+            let at = (cell.clients as f64, y(run));
+            match series.iter_mut().find(|(name, _)| *name == run.backend) {
+                Some((_, points)) => points.push(at),
+                None => series.push((run.backend, vec![at])),
+            }
+        }
+    }
+    series
+}

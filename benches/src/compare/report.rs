@@ -1,0 +1,186 @@
+//! What a comparison says: a table for people, JSON for programs.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use farcall_transports::BackendKind;
+use serde::Serialize;
+
+use super::Options;
+
+/// All of a comparison. Scripts read the fields by their names: only add.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompareReport {
+    /// Always `compare`.
+    pub bench: &'static str,
+    /// The device under the backends.
+    pub device: String,
+    /// Calls that each client keeps outstanding.
+    pub window: usize,
+    /// Each number of clients with each size.
+    pub cells: Vec<Cell>,
+}
+
+/// One number of clients with one size.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cell {
+    /// Connections.
+    pub clients: usize,
+    /// Bytes of the argument, and of the result.
+    pub size: usize,
+    /// What there is without any call; not known where nothing was measured.
+    pub limit: Option<Limit>,
+    /// The backends, in the order they were named.
+    pub runs: Vec<Run>,
+}
+
+/// What the same cores, or the same NICs, do without any call.
+#[derive(Debug, Clone, Serialize)]
+pub struct Limit {
+    /// What takes that long.
+    pub what: &'static str,
+    /// Nanoseconds of it.
+    pub ns: u64,
+    /// Small messages, many outstanding: lines per second that two cores exchange and answer.
+    pub line_rate: Option<f64>,
+    /// Large messages: bytes per second, counted once each way, that two cores copy there and back.
+    pub copy_bandwidth: Option<f64>,
+}
+
+/// One backend in a cell.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Run {
+    /// Its name.
+    pub backend: &'static str,
+    /// Calls that were answered.
+    pub calls: u64,
+    /// Calls per second.
+    pub rate: f64,
+    /// Median of a call's time from start to result.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// `p50_ns` by the limit's.
+    pub ratio: f64,
+    /// `rate` as a part of bare lines, or of bare copies, where there are such.
+    pub rate_ratio: Option<f64>,
+    /// `rate` by that of the first backend of the cell that did not fail.
+    pub of_first: f64,
+    /// Memory of both ends for each client; of the client alone where servers are processes.
+    pub bytes_per_client: Option<u64>,
+    /// Why there is nothing of all this.
+    pub failure: Option<String>,
+}
+
+impl CompareReport {
+    pub(super) fn new(options: &Options) -> CompareReport {
+        let Options { device, window, .. } = options;
+        CompareReport {
+            bench: "compare",
+            device: device.clone(),
+            window: *window,
+            cells: Vec::new(),
+        }
+    }
+
+    /// The backends that failed somewhere.
+    pub fn failures(&self) -> usize {
+        let runs = self.cells.iter().flat_map(|cell| &cell.runs);
+        runs.filter(|run| run.failure.is_some()).count()
+    }
+}
+
+impl Run {
+    /// What was measured, or why it was not.
+    pub(super) fn of(backend: BackendKind, ended: Result<Run>) -> Run {
+        ended.unwrap_or_else(|why| Run {
+            backend: backend.name(),
+            failure: Some(format!("{why:#}")),
+            ..Run::default()
+        })
+    }
+}
+
+impl Cell {
+    /// With the ratios.
+    pub(super) fn new(clients: usize, size: usize, limit: Limit, mut runs: Vec<Run>) -> Cell {
+        let first = runs.iter().find(|run| run.failure.is_none()).map_or(0.0, |run| run.rate);
+        for run in runs.iter_mut().filter(|run| run.failure.is_none()) {
+            run.ratio = run.p50_ns as f64 / limit.ns.max(1) as f64;
+            run.of_first = run.rate / first.max(f64::MIN_POSITIVE);
+            let lines = limit.line_rate.map(|lines| run.rate / lines.max(f64::MIN_POSITIVE));
+            let bandwidth = run.rate * 2.0 * size as f64;
+            let copies = limit.copy_bandwidth.map(|bare| bandwidth / bare.max(f64::MIN_POSITIVE));
+            run.rate_ratio = lines.or(copies);
+        }
+        Cell { clients, size, limit: Some(limit), runs }
+    }
+
+    /// Nothing was measured, for this reason.
+    pub(super) fn refused(clients: usize, size: usize, all: &[BackendKind], why: &str) -> Cell {
+        let runs =
+            all.iter().map(|backend| Run::of(*backend, Err(anyhow::Error::msg(why.to_owned()))));
+        Cell { clients, size, limit: None, runs: runs.collect() }
+    }
+
+    fn limit(&self) -> String {
+        let Some(Limit { what, ns, line_rate, copy_bandwidth }) = &self.limit else {
+            return String::new();
+        };
+        let mut text = format!("{what}: {:.2} us", *ns as f64 / 1e3);
+        // Writing to a String cannot fail.
+        if let Some(lines) = line_rate {
+            let _ = write!(text, ", bare lines: {:.2} M/s", lines / 1e6);
+        }
+        if let Some(copies) = copy_bandwidth {
+            let _ = write!(text, ", bare copies: {:.2} GB/s", copies / 1e9);
+        }
+        text
+    }
+}
+
+impl CompareReport {
+    /// The table.
+    pub fn table(&self) -> String {
+        let first = self.cells.iter().flat_map(|cell| &cell.runs).next();
+        let first = first.map_or("", |run| run.backend);
+        let CompareReport { device, window, .. } = self;
+        let mut text = format!("calls on {device}, window {window}\n\n");
+        let _ = writeln!(
+            text,
+            "{:>7} {:>7}  {:10} {:>9} {:>11} {:>9} {:>9} {:>8} {:>8} {:>10}",
+            "clients",
+            "bytes",
+            "backend",
+            "M calls/s",
+            format!("x {first}"),
+            "p50 us",
+            "p99 us",
+            "x limit",
+            "x bare",
+            "KiB/client"
+        );
+        for cell in &self.cells {
+            for run in &cell.runs {
+                let _ = write!(text, "{:>7} {:>7}  {:10} ", cell.clients, cell.size, run.backend);
+                if let Some(why) = &run.failure {
+                    let _ = writeln!(text, "failed: {why}");
+                    continue;
+                }
+                let _ = writeln!(
+                    text,
+                    "{:>9.3} {:>11.2} {:>9.2} {:>9.2} {:>8.2} {:>8} {:>10}",
+                    run.rate / 1e6,
+                    run.of_first,
+                    run.p50_ns as f64 / 1e3,
+                    run.p99_ns as f64 / 1e3,
+                    run.ratio,
+                    run.rate_ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")),
+                    run.bytes_per_client.map_or(String::new(), |bytes| (bytes >> 10).to_string()),
+                );
+            }
+            let _ = writeln!(text, "{:17}{}", "", cell.limit());
+        }
+        text
+    }
+}

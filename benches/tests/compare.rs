@@ -1,0 +1,82 @@
+//! `farcall-bench compare`: every backend in every cell, and one that fails does not take the others with it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use farcall_bench::compare::{Options, RackOptions, backends, run, svg};
+use farcall_bench::echo::Mode;
+use farcall_transports::BackendKind;
+
+/// The two cores are one test's at a time.
+static CORES: Mutex<()> = Mutex::new(());
+
+fn options(device: &str) -> Options {
+    Options {
+        device: device.into(),
+        backends: backends("all").unwrap(),
+        clients: vec![1, 3],
+        sizes: vec![32, 20_000],
+        window: 2,
+        mode: Mode::Threads,
+        time: Duration::from_millis(20),
+        cores: [0, 1],
+        rack: RackOptions::default(),
+    }
+}
+
+/// Each backend has answered in each cell, and the ratios are there.
+fn is_whole(options: &Options) {
+    let report = run(options).unwrap();
+    assert_eq!(report.failures(), 0, "{}", report.table());
+    assert_eq!(report.cells.len(), 4);
+    for cell in &report.cells {
+        let names: Vec<_> = cell.runs.iter().map(|run| run.backend).collect();
+        assert_eq!(names, BackendKind::names(), "all of them, in their order");
+        assert_eq!(cell.runs[0].of_first, 1.0);
+        for run in &cell.runs {
+            assert!(run.calls > 0 && run.rate > 0.0 && run.ratio > 0.0, "{run:?}");
+            assert!(run.p50_ns > 0 && run.p50_ns <= run.p99_ns, "{run:?}");
+        }
+    }
+    let picture = svg(&report).unwrap();
+    for name in BackendKind::names() {
+        assert!(picture.contains(name), "{name} is in the picture");
+    }
+}
+
+#[test]
+fn backends_have_the_cores_by_turns() {
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    is_whole(&options("shm"));
+}
+
+#[test]
+#[cfg(feature = "sim")]
+fn backends_have_a_rack_each() {
+    is_whole(&options("sim"));
+    let other = RackOptions { nic: Some("connectx9".into()), server_threads: None };
+    let error = run(&Options { rack: other, ..options("sim") }).unwrap_err().to_string();
+    assert!(error.contains("`connectx9`") && error.contains("connectx5"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_measured_says_why_and_the_rest_goes_on() {
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let report = run(&Options { sizes: vec![32, 512 << 20], clients: vec![1], ..options("shm") });
+    let report = report.unwrap();
+    assert_eq!(report.failures(), BackendKind::ALL.len());
+    let [small, large] = &report.cells[..] else { panic!("{report:?}") };
+    assert!(small.runs.iter().all(|run| run.calls > 0));
+    let why = large.runs[0].failure.as_deref().unwrap();
+    assert!(why.contains("a smaller size"), "{why}");
+    assert!(report.table().contains("failed: "));
+}
+
+#[test]
+fn an_unknown_device_is_named() {
+    let error = run(&options("mlx9_9")).unwrap_err().to_string();
+    assert!(error.contains("`mlx9_9`") && error.contains("shm"), "{error}");
+    let rack = RackOptions { nic: Some("connectx3".into()), server_threads: None };
+    let error = run(&Options { rack, ..options("shm") }).unwrap_err().to_string();
+    assert!(error.contains("`--nic`") && error.contains("--device sim"), "{error}");
+}
