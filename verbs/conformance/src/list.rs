@@ -36,6 +36,7 @@ macro_rules! __every_case {
                 a_datagram_to_nobody_is_dropped,
                 one_queue_pair_reaches_many,
                 datagrams_of_many_senders_meet_in_one_queue_pair,
+                several_senders_use_each_receive_once,
             }
             ordering {
                 a_later_write_is_never_seen_before_an_earlier,

@@ -249,12 +249,19 @@ impl CompletionQueue {
     /// What has arrived at connected queue pairs, and datagrams.
     #[inline]
     fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
-        if let ([receiver], []) = (self.receivers.as_mut_slice(), self.datagrams.as_slice()) {
-            let count = receiver.receive(out);
-            self.scanned = count as u32 + 1;
-            return count;
+        match (self.receivers.as_mut_slice(), self.datagrams.as_mut_slice()) {
+            ([receiver], []) => {
+                let count = receiver.receive(out);
+                self.scanned = count as u32 + 1;
+                count
+            }
+            ([], [datagrams]) => {
+                let count = datagrams.receive(out);
+                self.scanned = (count + datagrams.len()) as u32;
+                count
+            }
+            _ => self.receive_in_turn(out),
         }
-        self.receive_in_turn(out)
     }
 
     fn receive_in_turn(&mut self, out: &mut [WorkCompletion]) -> usize {

@@ -22,6 +22,8 @@ pub(crate) struct CreditLine {
     pub(crate) posted: AtomicU32,
     /// Cells taken since the beginning, wrapping.
     pub(crate) head: AtomicU32,
+    /// Datagrams taken since the beginning, wrapping.
+    pub(crate) taken: AtomicU32,
 }
 
 /// Written by the owner when something changes; read by the peer with every message.

@@ -18,6 +18,17 @@ use super::slow::{Bytes, Outcome, Wait};
 use crate::Status;
 use crate::memory::bytes::copy_forward;
 
+/// How we know which receives the peer has for us.
+#[derive(Debug)]
+pub(super) enum Receives {
+    /// They are ours alone; the inbox says how many were posted.
+    Ours,
+    /// Other senders use them too: each is taken here before it is used.
+    Taken(CreditPage),
+    /// Other senders use them too, and what meets none is dropped: we may send as many as there seem to be.
+    Seen(CreditPage),
+}
+
 /// A peer's inbox, written by us.
 #[derive(Debug)]
 pub(super) struct Outbox {
@@ -38,8 +49,7 @@ pub(super) struct Outbox {
     posted_seen: u32,
     /// Receives used since the beginning, wrapping.
     sent: u32,
-    /// Where receives are counted if other senders use them too.
-    credit: Option<CreditPage>,
+    receives: Receives,
     event: Option<OwnedFd>,
     /// The protection domain of the peer's queue pair.
     pub(super) pd: u32,
@@ -55,7 +65,7 @@ impl Outbox {
     pub(super) fn new(
         inbox: Arc<Inbox>,
         pd: u32,
-        credit: Option<CreditPage>,
+        receives: Receives,
         event: Option<OwnedFd>,
         flow: Arc<CachePadded<Flow>>,
         peers_lines: Option<CellRing>,
@@ -73,7 +83,7 @@ impl Outbox {
             head_seen: 0,
             posted_seen: 0,
             sent: 0,
-            credit,
+            receives,
             event,
             pd,
             inbox,
@@ -187,25 +197,40 @@ impl Outbox {
     /// Whether others take receives from where ours come from.
     #[inline]
     pub(super) fn shares_receives(&self) -> bool {
-        self.credit.is_some()
+        !matches!(self.receives, Receives::Ours)
     }
 
     /// Whether the peer has a receive for the next message.
     #[inline]
     pub(super) fn has_receive(&mut self) -> bool {
-        if let Some(credit) = &self.credit {
+        if let Receives::Taken(credit) = &self.receives {
             return credit.available() > 0;
         }
         if self.sent == self.posted_seen {
-            self.posted_seen = self.lines().credit.posted.load(Ordering::Acquire);
+            self.posted_seen = match &self.receives {
+                Receives::Seen(page) => self.sent.wrapping_add(self.left(page)),
+                _ => self.lines().credit.posted.load(Ordering::Acquire),
+            };
         }
         self.sent != self.posted_seen
+    }
+
+    /// How many receives seem to be left for us, as far as the peer has told.
+    #[cold]
+    fn left(&self, page: &CreditPage) -> u32 {
+        // In the opposite order of the peer's stores, so that nothing counts as used twice.
+        let under_way = self.sent.wrapping_sub(self.lines().credit.taken.load(Ordering::Acquire));
+        let consumed = page.consumed().load(Ordering::Acquire);
+        let posted = page.posted().load(Ordering::Acquire);
+        let left = posted.wrapping_sub(consumed).wrapping_sub(under_way);
+        // Less than none where others have sent, or the peer lies; the ring's room bounds what follows.
+        if left as i32 > 0 { left } else { 0 }
     }
 
     /// Uses up one receive; `false` if another sender was quicker.
     #[inline]
     pub(super) fn take_receive(&mut self) -> bool {
-        if let Some(credit) = &self.credit {
+        if let Receives::Taken(credit) = &self.receives {
             if !credit.take() {
                 return false;
             }
@@ -218,9 +243,11 @@ impl Outbox {
 
     /// The longest message that the next receive takes, where the peer says so beforehand.
     fn receive_length(&self) -> u64 {
-        match self.credit {
-            Some(_) => u64::MAX,
-            None => u64::from(self.inbox.receive_length(self.sent).load(Ordering::Relaxed)),
+        match self.receives {
+            Receives::Taken(_) | Receives::Seen(_) => u64::MAX,
+            Receives::Ours => {
+                u64::from(self.inbox.receive_length(self.sent).load(Ordering::Relaxed))
+            }
         }
     }
 
@@ -322,6 +349,12 @@ impl Outbox {
     #[inline]
     pub(super) fn ring_doorbell(&self) {
         fence(Ordering::SeqCst);
+        self.wake_if_armed();
+    }
+
+    /// The look at `armed`, after that fence.
+    #[inline]
+    pub(super) fn wake_if_armed(&self) {
         if self.lines().state.armed.load(Ordering::Relaxed) != 0 {
             self.wake_peer();
         }
@@ -390,7 +423,7 @@ pub(super) fn send(
         outbox.put(CellKind::More, carried as u8, 0, 0, &words[..carried.div_ceil(8)]);
         done += carried;
     }
-    if outbox.credit.as_ref().is_some_and(|credit| !credit.surely_fits(len)) {
+    if matches!(&outbox.receives, Receives::Taken(credit) if !credit.surely_fits(len)) {
         // Which shared receive it meets, and whether that is long enough, only the receiver knows.
         *sent = Some(len);
         return outbox.verdict(len);

@@ -56,8 +56,9 @@ pub(crate) struct Pair {
     pub(super) arrivals: Arrivals,
     /// The event that the peer rings; there if the receive queue has a channel.
     pub(super) event: Option<OwnedFd>,
-    /// Where receives are counted when several peers share them.
+    /// Where receives are counted when several peers share them, and how (see [`receives`](super::wire::receives)).
     pub(super) credit: Option<Arc<CreditPage>>,
+    pub(super) receives: u32,
     /// Whom it is to be connected with, once known from either side.
     attached_by: Mutex<Option<(Gid, u32)>>,
     pub(super) gate: CachePadded<AtomicU32>,
@@ -99,6 +100,7 @@ pub(super) struct PairParts {
     pub(super) arrivals: Arrivals,
     pub(super) event: Option<OwnedFd>,
     pub(super) credit: Option<Arc<CreditPage>>,
+    pub(super) receives: u32,
 }
 
 impl Pair {
@@ -115,6 +117,7 @@ impl Pair {
             arrivals,
             event,
             credit,
+            receives,
         } = parts;
         Pair {
             number,
@@ -128,6 +131,7 @@ impl Pair {
             arrivals,
             event,
             credit,
+            receives,
             attached_by: Mutex::default(),
             gate: CachePadded::new(AtomicU32::new(gate::CLOSED)),
             state: AtomicU32::new(QpState::Init as u32),
@@ -230,7 +234,7 @@ impl Pair {
             pd: self.pd,
             cells: layout.cells,
             lengths: layout.lengths,
-            shared_credit: u32::from(self.credit.is_some()),
+            receives: self.receives,
             ..Answer::default()
         };
         Ok(Admitted { answer, fds, attached })

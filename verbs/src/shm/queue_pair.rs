@@ -16,15 +16,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::completion_queue::{Change, CqHandle};
-use super::datagram::{DatagramReceiver, Paths};
+use super::datagram::{DatagramReceiver, Paths, Supply};
 use super::domain::Domain;
 use super::inbox::{Inbox, InboxLayout, InboxState};
 use super::pair::{Arrivals, Pair, PairParts};
 use super::peer::lock;
-use super::receive::{Posted, Receiver, Source};
-use super::shared_receive::{ReceivePool, SharedReceiveQueue};
+use super::receive::{Posted, Receive, Receiver, Source};
+use super::shared_receive::{CreditPage, SharedReceiveQueue};
 use super::spsc::{Producer, queue};
-use super::wire::Gid;
+use super::wire::{Gid, receives};
 use crate::event_fd::new_event;
 use crate::{Buffer, QpState, QpType, VerbsError};
 
@@ -59,8 +59,8 @@ pub(crate) struct Config<'a> {
 enum Receives {
     /// To the poller, who alone takes them.
     Own(Producer<Posted>),
-    /// To the datagram queue pair's own pool.
-    Pool(Arc<ReceivePool>),
+    /// The same, for datagrams.
+    Datagrams(Producer<Receive>),
     /// To a shared receive queue, not here.
     Srq,
 }
@@ -104,15 +104,8 @@ impl QueuePair {
             }
             _ => None,
         };
-        let (arrivals, pool) = if ty == QpType::Ud {
-            let pool = match srq {
-                Some(srq) => Arc::clone(&srq.pool),
-                None => Arc::new(
-                    ReceivePool::new(max_recv_wr, pd)
-                        .map_err(system("memory for the receives of a queue pair"))?,
-                ),
-            };
-            (Arrivals::Many(Paths::default()), Some(pool))
+        let arrivals = if ty == QpType::Ud {
+            Arrivals::Many(Paths::default())
         } else {
             getrandom(&mut secret, GetRandomFlags::empty()).map_err(system("random secret"))?;
             let layout = InboxLayout::for_receives(
@@ -120,8 +113,17 @@ impl QueuePair {
             );
             let (inbox, file) =
                 Inbox::create(layout).map_err(system("memory for an inbox of a queue pair"))?;
-            let arrivals = Arrivals::One { inbox, file: Some(file).into() };
-            (arrivals, srq.map(|srq| Arc::clone(&srq.pool)))
+            Arrivals::One { inbox, file: Some(file).into() }
+        };
+        let pool = srq.map(|srq| Arc::clone(&srq.pool));
+        let (credit, receives) = match &pool {
+            Some(pool) => (Some(Arc::clone(&pool.credit)), receives::TAKEN),
+            None if ty == QpType::Ud => {
+                let page = CreditPage::create()
+                    .map_err(system("memory to count the receives of a queue pair"))?;
+                (Some(Arc::new(page)), receives::SEEN)
+            }
+            None => (None, receives::OURS),
         };
         let number = context.new_qp_number();
         let pair = Arc::new(Pair::new(PairParts {
@@ -135,32 +137,36 @@ impl QueuePair {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             arrivals,
             event,
-            credit: pool.as_ref().map(|pool| Arc::clone(&pool.credit)),
+            credit,
+            receives,
         }));
         context.add_pair(number, &pair);
-        let own = srq.is_none();
         let demand = (max_send_wr, srq.map_or(max_recv_wr, |srq| srq.pool.capacity()));
         send_cq.expect(demand.0);
         recv_cq.expect(demand.1);
-        let receives = match pool {
-            Some(pool) if ty == QpType::Ud => {
-                let receiver = DatagramReceiver::new(Arc::clone(&pair), Arc::clone(&pool), own);
-                recv_cq.change(Change::Datagrams(Box::new(receiver)));
-                if own { Receives::Pool(pool) } else { Receives::Srq }
-            }
-            pool => {
-                let (source, receives) = match pool {
-                    Some(pool) => (Source::Shared(pool), Receives::Srq),
-                    None => {
-                        let (producer, consumer) = queue(max_recv_wr);
-                        (Source::Own(consumer), Receives::Own(producer))
-                    }
-                };
-                if let Some(receiver) = Receiver::new(Arc::clone(&pair), source) {
-                    recv_cq.change(Change::Receiver(Box::new(receiver)));
+        let receives = if ty == QpType::Ud {
+            let (supply, receives) = match pool {
+                Some(pool) => (Supply::Shared(pool), Receives::Srq),
+                None => {
+                    let (producer, consumer) = queue(max_recv_wr);
+                    (Supply::Own(consumer), Receives::Datagrams(producer))
                 }
-                receives
+            };
+            let receiver = DatagramReceiver::new(Arc::clone(&pair), supply);
+            recv_cq.change(Change::Datagrams(Box::new(receiver)));
+            receives
+        } else {
+            let (source, receives) = match pool {
+                Some(pool) => (Source::Shared(pool), Receives::Srq),
+                None => {
+                    let (producer, consumer) = queue(max_recv_wr);
+                    (Source::Own(consumer), Receives::Own(producer))
+                }
+            };
+            if let Some(receiver) = Receiver::new(Arc::clone(&pair), source) {
+                recv_cq.change(Change::Receiver(Box::new(receiver)));
             }
+            receives
         };
         if !Arc::ptr_eq(&send_cq, &recv_cq) {
             send_cq.change(Change::Sender(Arc::clone(&pair)));

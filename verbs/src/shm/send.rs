@@ -70,9 +70,10 @@ impl SendSide {
 
     /// Rings the peer, if there is one.
     #[inline]
-    pub(super) fn ring_doorbell(&self) {
-        if let Some(outbox) = &self.outbox {
-            outbox.ring_doorbell();
+    pub(super) fn ring_doorbell(&mut self) {
+        match &self.outbox {
+            Some(outbox) => outbox.ring_doorbell(),
+            None => self.destinations.ring_doorbell(),
         }
     }
 
@@ -84,8 +85,11 @@ impl SendSide {
             self.forget_dead_regions();
         }
         let outcome = match &mut item.task {
-            Task::Datagram { bytes, imm, to } => {
-                return self.destinations.send(pair, bytes, *imm, *to);
+            Task::Datagram { bytes, imm, way, qkey } => {
+                if let Some(way) = *way {
+                    self.destinations.send(way, bytes, *imm, *qkey);
+                }
+                return Outcome::Done(bytes.len() as u32);
             }
             Task::Send { bytes, imm, sent } => {
                 let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };

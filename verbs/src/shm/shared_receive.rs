@@ -4,6 +4,10 @@
 //! page that all of them map. A hostile sender can take or add credits: it can keep the others waiting, as
 //! it could by sending on hardware, and make messages arrive that have no receive, which wait or are
 //! dropped.
+//!
+//! A datagram may be dropped, so nobody need own the receive that it will meet: where a datagram queue pair has
+//! receives of its own, the page says how many were posted and used, and each sender looks there only
+//! when it has sent as many as there were. What several of them sent to one receive is dropped on arrival.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -70,6 +74,20 @@ impl CreditPage {
         }
     }
 
+    /// Receives posted to a datagram queue pair of its own since the beginning, wrapping.
+    #[inline]
+    pub(super) fn posted(&self) -> &AtomicU32 {
+        // SAFETY: a word in the third cache line of a mapped page, which only atomics touch.
+        unsafe { &*self.mapping.start().add(128).cast::<AtomicU32>() }
+    }
+
+    /// Those of them that were used since the beginning, wrapping.
+    #[inline]
+    pub(super) fn consumed(&self) -> &AtomicU32 {
+        // SAFETY: a word in the fourth cache line of a mapped page, which only atomics touch.
+        unsafe { &*self.mapping.start().add(192).cast::<AtomicU32>() }
+    }
+
     #[inline]
     pub(super) fn available(&self) -> u32 {
         self.word().load(Ordering::Acquire)
@@ -129,11 +147,6 @@ impl ReceivePool {
     #[inline]
     pub(super) fn pop(&self) -> Option<Receive> {
         self.receives.pop()
-    }
-
-    /// How many more may be posted.
-    pub(super) fn room(&self) -> usize {
-        self.receives.capacity() - self.receives.len()
     }
 
     pub(super) fn capacity(&self) -> usize {

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::completion_queue::SendDone;
-use super::datagram::To;
 use super::outbox::Outbox;
 use super::pair::{Pair, gate};
 use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
@@ -119,7 +118,9 @@ pub(super) enum Task {
     Datagram {
         bytes: Bytes,
         imm: Option<u32>,
-        to: To,
+        /// Which way, and the key there. `None`: nobody is there.
+        way: Option<usize>,
+        qkey: u32,
     },
     Write {
         bytes: Bytes,

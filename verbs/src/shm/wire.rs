@@ -13,7 +13,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Changes when any record or any shared memory layout does.
-pub(crate) const PROTOCOL_VERSION: u32 = 1;
+pub(crate) const PROTOCOL_VERSION: u32 = 2;
 
 /// The most descriptors beside one record.
 pub(crate) const MAX_FDS: usize = 3;
@@ -59,6 +59,16 @@ pub(crate) mod answer {
     }
 }
 
+/// How the receives are counted that a sender meets.
+pub(crate) mod receives {
+    /// For this sender alone, in the inbox.
+    pub(crate) const OURS: u32 = 0;
+    /// In a credit page, the second descriptor, where each is taken.
+    pub(crate) const TAKEN: u32 = 1;
+    /// In a credit page, the second descriptor, where all are counted and none is taken.
+    pub(crate) const SEEN: u32 = 2;
+}
+
 /// A question.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -90,8 +100,8 @@ pub(crate) struct Answer {
     pub(crate) lengths: u32,
     /// ATTACH, REGION: the protection domain.
     pub(crate) pd: u32,
-    /// ATTACH: 1 if its receives are counted in a shared credit page, which is the second descriptor.
-    pub(crate) shared_credit: u32,
+    /// ATTACH: how its receives are counted (see [`receives`]).
+    pub(crate) receives: u32,
     /// REGION: what peers may do, where its word is, and what it holds while the region lives.
     pub(crate) access: u32,
     pub(crate) slot: u32,

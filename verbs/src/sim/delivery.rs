@@ -7,7 +7,7 @@ use super::node::gid;
 use super::queue::{Completion, Ended};
 use super::receives::Receive;
 use super::world::World;
-use crate::route_header;
+use crate::route_header::RouteHeader;
 use crate::{CompletionOpcode, GRH_BYTES, QpState, QpType, Status};
 
 /// What became of a request.
@@ -224,10 +224,11 @@ impl World {
         let fits = receive.buffer.as_mut().filter(|buffer| buffer.len() >= len);
         let (status, byte_len) = match fits {
             Some(buffer) => {
-                buffer[GRH_BYTES..len].copy_from_slice(payload);
-                let gap = &mut buffer[..GRH_BYTES];
-                route_header::fill(gap, payload.len(), &gid(from.node), &gid(to.node));
                 buffer.set_len(len);
+                if let Some((route, into)) = buffer.split_first_chunk_mut() {
+                    RouteHeader::new(&gid(from.node), &gid(to.node)).fill(route, payload.len());
+                    into.copy_from_slice(payload);
+                }
                 (Status::Success, len as u32)
             }
             None => (Status::LocalLength, 0),

@@ -305,3 +305,66 @@ pub(crate) async fn datagrams_of_many_senders_meet_in_one_queue_pair(end: &mut E
     }
     end.meet().await
 }
+
+/// Receives that several senders count on carry one datagram each, and the senders go on when there are more.
+pub(crate) async fn several_senders_use_each_receive_once(end: &mut End) -> CaseResult {
+    const SENDERS: usize = 3;
+    const FEW: u64 = 4;
+    let mut datagrams = Datagrams::open(end).await?;
+    let mut marker = Rig::unconnected(end.device(), QpType::Ud)?;
+    marker.qp.activate(QKEY)?;
+    let (_, marker_peer) = address(end, &marker).await?;
+    let Datagrams { base, handle, peer } = &mut datagrams;
+    match end.role() {
+        Role::Target => {
+            marker.receive(0, GRH_BYTES + 8)?;
+            for id in 0..FEW {
+                base.receive(id, GRH_BYTES + 8)?;
+            }
+            end.meet().await?;
+            marker.success(end, 0).await?;
+            for id in 0..FEW {
+                ensure_eq!(payload_of(base.success(end, id).await?)?, b"storm", "receive {id}");
+            }
+            // What is still in an inbox may come late.
+            let late = SENDERS as u64 * FEW - FEW;
+            for id in 0..late + FEW {
+                base.receive(id, GRH_BYTES + 8)?;
+            }
+            end.tell(&())?;
+            let mut kept = 0;
+            for id in 0..late + FEW {
+                kept += u64::from(payload_of(base.success(end, id).await?)? == b"kept");
+                if kept == FEW {
+                    break;
+                }
+            }
+            ensure_eq!(kept, FEW, "datagrams that each met a receive");
+        }
+        Role::Initiator => {
+            let mut senders = Vec::new();
+            for _ in 0..SENDERS {
+                let mut rig = Rig::within(end.device(), &base.pd, QpType::Ud, DEPTH, None)?;
+                rig.qp.activate(QKEY)?;
+                senders.push(rig);
+            }
+            end.meet().await?;
+            for id in 0..FEW {
+                for sender in &mut senders {
+                    sender
+                        .post(WorkRequest::send(b"storm").to(handle, *peer, QKEY).signaled(id))?;
+                    sender.success(end, id).await?;
+                }
+            }
+            base.post(WorkRequest::send(b"marker").to(handle, marker_peer, QKEY).signaled(0))?;
+            base.success(end, 0).await?;
+            end.hear::<()>().await?;
+            for id in 0..FEW {
+                let sender = &mut senders[0];
+                sender.post(WorkRequest::send(b"kept").to(handle, *peer, QKEY).signaled(id))?;
+                sender.success(end, id).await?;
+            }
+        }
+    }
+    end.meet().await
+}

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::{QueuePair, ShmEndpoint};
 use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
-use crate::shm::outbox::Outbox;
+use crate::shm::outbox::{Outbox, Receives};
 use crate::shm::pair::{Pair, gate};
 use crate::shm::peer::Peer;
 use crate::shm::shared_receive::CreditPage;
-use crate::shm::wire::{Question, ask};
+use crate::shm::wire::{Question, ask, receives};
 use crate::{ConnectError, ConnectOptions, QpState, QpType};
 
 impl QueuePair {
@@ -108,13 +108,15 @@ pub(in crate::shm) fn attach(
     let mut next = |what| fds.next().ok_or(ConnectError::Malformed(what));
     let file: OwnedFd = next("no inbox")?;
     let inbox = Inbox::map(file.as_fd(), layout).map_err(|_| ConnectError::Malformed("inbox"))?;
-    let credit = match answer.shared_credit {
-        0 => None,
-        _ => {
-            let file = next("no credit page")?;
-            let page = CreditPage::map(file.as_fd());
-            Some(page.map_err(|_| ConnectError::Malformed("credit page"))?)
-        }
+    let mut page = || {
+        let file = next("no credit page")?;
+        CreditPage::map(file.as_fd()).map_err(|_| ConnectError::Malformed("credit page"))
+    };
+    let receives = match answer.receives {
+        receives::OURS => Receives::Ours,
+        receives::TAKEN => Receives::Taken(page()?),
+        receives::SEEN => Receives::Seen(page()?),
+        _ => return Err(ConnectError::Malformed("way of counting receives")),
     };
     let inbox = Arc::new(inbox);
     let (flow, peers_lines) = match pair.inbox() {
@@ -124,5 +126,5 @@ pub(in crate::shm) fn attach(
         }
         None => (Arc::default(), None), // Datagrams go one way.
     };
-    Ok(Outbox::new(inbox, answer.pd, credit, fds.next(), flow, peers_lines))
+    Ok(Outbox::new(inbox, answer.pd, receives, fds.next(), flow, peers_lines))
 }

@@ -16,7 +16,13 @@ impl QueuePair {
         }
         match &mut self.receives {
             Receives::Srq => return Err(PostError::HasSrq),
-            Receives::Pool(pool) => pool.post(id, buffer).map_err(|(error, _)| error)?,
+            Receives::Datagrams(posted) => {
+                if receive_room(&self.pair, self.posted_receives, self.max_recv_wr) == 0 {
+                    return Err(PostError::QueueFull);
+                }
+                posted.push(Receive { id, buffer }).map_err(|_| PostError::QueueFull)?;
+                self.announce_receives(1);
+            }
             Receives::Own(posted) => {
                 if receive_room(&self.pair, self.posted_receives, self.max_recv_wr) == 0 {
                     return Err(PostError::QueueFull);
@@ -68,8 +74,9 @@ impl QueuePair {
 
     #[cold]
     fn post_recvs_one_by_one(&mut self, ids: Range<u64>) -> Result<(), PostError> {
+        let room = receive_room(&self.pair, self.posted_receives, self.max_recv_wr);
         match &self.receives {
-            Receives::Pool(pool) if (pool.room() as u64) < ids.end - ids.start => {
+            Receives::Datagrams(_) if u64::from(room) < ids.end - ids.start => {
                 Err(PostError::QueueFull)
             }
             _ => ids.into_iter().try_for_each(|id| self.post_recv(id, None)),
@@ -80,9 +87,12 @@ impl QueuePair {
     #[inline]
     fn announce_receives(&mut self, count: u32) {
         self.posted_receives = self.posted_receives.wrapping_add(count);
-        if let Some(inbox) = self.pair.inbox() {
-            inbox.lines().credit.posted.store(self.posted_receives, Ordering::Release);
-        }
+        let posted = match (self.pair.inbox(), &self.pair.credit) {
+            (Some(inbox), _) => &inbox.lines().credit.posted,
+            (None, Some(page)) => page.posted(),
+            (None, None) => return,
+        };
+        posted.store(self.posted_receives, Ordering::Release);
     }
 
     /// What is posted in error is flushed by the poller, who has to know.

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 use super::QueuePair;
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::completion_queue::attention;
-use crate::shm::datagram::To;
+use crate::shm::context::MAX_INLINE_BYTES;
 use crate::shm::pair::gate;
 use crate::shm::peer::lock;
 use crate::shm::slow::{Bytes, Change as AtomicChange, Item, Outcome, Room, Task};
-use crate::work_request::Work;
+use crate::work_request::{Destination, Work};
 use crate::{
-    Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, RemoteSlice, Status, WorkRequest,
+    Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, RemoteSlice, Status,
+    WorkRequest,
 };
 
 impl QueuePair {
@@ -24,6 +25,11 @@ impl QueuePair {
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
             && self.write_imm_at_once(bytes, *remote, *imm, request.signaled)
+        {
+            return Ok(());
+        }
+        if let Work::Send { local: Local::Inline(bytes), imm: None, to: Some(to) } = &request.work
+            && self.send_datagram_at_once(bytes, *to, request.signaled)
         {
             return Ok(());
         }
@@ -76,6 +82,35 @@ impl QueuePair {
                 Status::Success,
                 bytes.len() as u32,
             ));
+        }
+        true
+    }
+
+    /// The common case of a datagram: an inline one to somebody known. `false`: nothing was done.
+    #[inline]
+    fn send_datagram_at_once(
+        &mut self,
+        bytes: &[u8],
+        to: Destination<'_>,
+        signaled: Option<u64>,
+    ) -> bool {
+        let Some(handle) = to.handle.shm() else { return false };
+        if bytes.len() > MAX_INLINE_BYTES
+            || self.pair.ty != QpType::Ud
+            || self.posted == self.limit
+            || self.pair.gate.load(Ordering::Acquire) != 0
+        {
+            return false;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        let destinations = &mut unsafe { self.pair.side() }.destinations;
+        let Some(way) = destinations.find(&handle.peer, to.qp.0) else { return false };
+        destinations.send(way, &Bytes::At(bytes.as_ptr(), bytes.len()), None, to.qkey);
+        let number = self.posted;
+        self.posted = number + 1;
+        if let Some(id) = signaled {
+            let (opcode, len) = (CompletionOpcode::Send, bytes.len() as u32);
+            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len));
         }
         true
     }
@@ -214,10 +249,10 @@ impl QueuePair {
                 let task = match to.and_then(|to| Some((to.handle.shm()?, to))) {
                     None => Task::Send { bytes, imm, sent: None },
                     Some((handle, to)) => {
-                        let (peer, qp) = (&handle.peer, to.qp.0);
                         // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
-                        unsafe { self.pair.side() }.destinations.prepare(&self.pair, peer, qp);
-                        Task::Datagram { bytes, imm, to: To { gid: peer.gid, qp, qkey: to.qkey } }
+                        let destinations = &mut unsafe { self.pair.side() }.destinations;
+                        let way = destinations.find_or_make(&self.pair, &handle.peer, to.qp.0);
+                        Task::Datagram { bytes, imm, way, qkey: to.qkey }
                     }
                 };
                 (task, buffer)

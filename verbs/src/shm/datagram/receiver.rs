@@ -1,0 +1,276 @@
+//! The receiving side of a datagram queue pair, in the hands of whoever polls its completion queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zerocopy::FromBytes;
+
+use super::Path;
+use crate::route_header::RouteHeader;
+use crate::shm::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
+use crate::shm::context::MTU_BYTES;
+use crate::shm::pair::Pair;
+use crate::shm::receive::Receive;
+use crate::shm::shared_receive::ReceivePool;
+use crate::shm::spsc::Consumer;
+use crate::{CompletionOpcode, GRH_BYTES, QpNumber, QpState, Status, WorkCompletion};
+
+/// Where receives come from.
+pub(in crate::shm) enum Supply {
+    /// From this queue pair's owner.
+    Own(Consumer<Receive>),
+    /// From a shared receive queue.
+    Shared(Arc<ReceivePool>),
+}
+
+impl Supply {
+    #[inline]
+    fn pop(&mut self) -> Option<Receive> {
+        match self {
+            Supply::Own(posted) => posted.pop(),
+            Supply::Shared(pool) => pool.pop(),
+        }
+    }
+}
+
+/// One sender's inbox, being read.
+struct Reader {
+    path: Arc<Path>,
+    ring: CellRing,
+    position: u32,
+    told_head: u32,
+    /// Datagrams that came, received or dropped, wrapping.
+    arrived: u32,
+    poisoned: bool,
+    header: RouteHeader,
+}
+
+impl Reader {
+    /// Garbage is not an arrival: it would keep a sleeper awake for ever.
+    #[inline]
+    fn has_arrival(&self) -> bool {
+        !self.poisoned
+            && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
+    }
+
+    #[inline]
+    fn tell_head(&mut self) {
+        if self.position != self.told_head {
+            self.told_head = self.position;
+            let credit = &self.path.inbox().lines().credit;
+            credit.taken.store(self.arrived, Ordering::Release);
+            credit.head.store(self.position, Ordering::Release);
+        }
+    }
+}
+
+/// What became of a datagram.
+enum Taken {
+    /// The completion is filled.
+    Completed,
+    Dropped,
+    /// The sender wrote something else.
+    Garbage,
+}
+
+pub(in crate::shm) struct DatagramReceiver {
+    readers: Vec<Reader>,
+    /// Whose turn is first.
+    next: usize,
+    supply: Supply,
+    /// Receives used since the beginning, wrapping.
+    consumed: u32,
+    pub(in crate::shm) pair: Arc<Pair>,
+}
+
+impl DatagramReceiver {
+    pub(in crate::shm) fn new(pair: Arc<Pair>, supply: Supply) -> DatagramReceiver {
+        DatagramReceiver { readers: Vec::new(), next: 0, supply, consumed: 0, pair }
+    }
+
+    pub(in crate::shm) fn add(&mut self, path: Arc<Path>) {
+        let ring = path.inbox().ring();
+        let header = RouteHeader::new(&path.source().gid, &self.pair.context.gid);
+        self.readers.push(Reader {
+            path,
+            ring,
+            position: 0,
+            told_head: 0,
+            arrived: 0,
+            poisoned: false,
+            header,
+        });
+    }
+
+    pub(in crate::shm) fn len(&self) -> usize {
+        self.readers.len()
+    }
+
+    pub(in crate::shm) fn has_arrival(&self) -> bool {
+        self.readers.iter().any(Reader::has_arrival)
+    }
+
+    pub(in crate::shm) fn arm(&self, armed: bool) {
+        for reader in &self.readers {
+            let word = &reader.path.inbox().lines().state.armed;
+            word.store(armed.into(), Ordering::SeqCst);
+        }
+    }
+
+    /// Completes what has arrived, as far as `out` has room; each sender in turn.
+    #[inline]
+    pub(in crate::shm) fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let DatagramReceiver { readers, next, supply, consumed, pair } = self;
+        let first = if *next < readers.len() { *next } else { 0 };
+        let (before, from_next) = readers.split_at_mut(first);
+        let in_turn = from_next.iter_mut().chain(before).enumerate();
+        let (mut count, used) = (0, *consumed);
+        for (step, reader) in in_turn {
+            while reader.has_arrival()
+                && let Some(completion) = out.get_mut(count)
+            {
+                match take(reader, supply, consumed, pair, completion) {
+                    Taken::Completed => count += 1,
+                    Taken::Dropped => {}
+                    Taken::Garbage => break,
+                }
+            }
+            // Also where there is more: what the poller answers makes the sender send on.
+            reader.tell_head();
+            if count == out.len() {
+                *next = (first + step + 1) % readers.len();
+                break;
+            }
+        }
+        if used != *consumed {
+            self.tell_consumed();
+        }
+        count
+    }
+
+    /// Lets the owner of the queue pair know, who may post again, and the senders.
+    #[inline]
+    fn tell_consumed(&self) {
+        self.pair.consumed.store(self.consumed, Ordering::Release);
+        if let (Supply::Own(_), Some(page)) = (&self.supply, &self.pair.credit) {
+            page.consumed().store(self.consumed, Ordering::Release);
+        }
+    }
+
+    /// Lets go of senders that are gone, and flushes in error.
+    pub(in crate::shm) fn tidy(&mut self, out: &mut [WorkCompletion]) -> usize {
+        let supply = &self.supply;
+        self.readers.retain(|reader| {
+            let gone = reader.path.is_closed() && !reader.has_arrival();
+            if let (true, Supply::Shared(pool)) = (gone, supply) {
+                let taken = reader.path.inbox().lines().sender.taken.load(Ordering::Acquire);
+                pool.credit.settle(taken, reader.arrived, reader.ring.count());
+            }
+            !gone
+        });
+        let mut count = 0;
+        if let Supply::Own(posted) = &mut self.supply
+            && self.pair.state() == QpState::Error
+        {
+            while let Some(completion) = out.get_mut(count)
+                && let Some(receive) = posted.pop()
+            {
+                *completion = WorkCompletion {
+                    id: receive.id,
+                    qp: QpNumber(self.pair.number),
+                    status: Status::Flushed,
+                    opcode: CompletionOpcode::Recv,
+                    buffer: receive.buffer,
+                    ..WorkCompletion::default()
+                };
+                self.consumed = self.consumed.wrapping_add(1);
+                count += 1;
+            }
+            self.tell_consumed();
+        }
+        count
+    }
+}
+
+/// Takes one datagram that has arrived.
+#[inline]
+fn take(
+    reader: &mut Reader,
+    supply: &mut Supply,
+    consumed: &mut u32,
+    pair: &Pair,
+    completion: &mut WorkCompletion,
+) -> Taken {
+    let ring = reader.ring;
+    let front = ring.cell(reader.position);
+    let (header, (qkey, imm)) = (front.header(), front.second_word());
+    let len = usize::from(header.extra());
+    let imm = match CellKind::of(header.kind()) {
+        Some(CellKind::Send) if len <= MTU_BYTES => None,
+        Some(CellKind::SendImm) if len <= MTU_BYTES => Some(imm),
+        _ => {
+            tracing::warn!(qp = pair.number, "a sender of datagrams wrote garbage");
+            reader.poisoned = true;
+            return Taken::Garbage;
+        }
+    };
+    let cells = len.div_ceil(CELL_PAYLOAD_BYTES).max(1) as u32;
+    let first = reader.position;
+    reader.position = first.wrapping_add(cells);
+    reader.arrived = reader.arrived.wrapping_add(1);
+    if qkey != pair.qkey.load(Ordering::Acquire) {
+        if let Supply::Shared(pool) = supply {
+            pool.credit.give(1); // The sender took a receive that this datagram does not use.
+        }
+        return Taken::Dropped;
+    }
+    // None left where several senders counted on the same one, or one has counted wrong.
+    let Some(mut receive) = supply.pop() else { return Taken::Dropped };
+    *consumed = consumed.wrapping_add(1);
+    completion.id = receive.id;
+    completion.qp = QpNumber(pair.number);
+    completion.status = Status::Success;
+    completion.opcode = CompletionOpcode::Recv;
+    completion.byte_len = (GRH_BYTES + len) as u32;
+    completion.imm = imm;
+    completion.source = Some(*reader.path.source());
+    completion.payload_len = u8::MAX;
+    let buffer = receive.buffer.as_mut().filter(|buffer| buffer.len() >= GRH_BYTES + len);
+    match buffer.and_then(|buffer| buffer.split_first_chunk_mut()) {
+        Some((route, payload)) => {
+            reader.header.fill(route, len);
+            copy_out(&ring, first, payload, len);
+        }
+        None => completion.status = Status::LocalLength,
+    }
+    if let (Status::Success, Some(buffer)) = (completion.status, &mut receive.buffer) {
+        buffer.set_len(GRH_BYTES + len);
+    }
+    completion.buffer = receive.buffer;
+    Taken::Completed
+}
+
+/// Copies a datagram's bytes out of its cells. What lies behind them in `into` may be overwritten.
+#[inline]
+fn copy_out(ring: &CellRing, first: u32, into: &mut [u8], len: usize) {
+    let mut done = 0;
+    let mut position = first;
+    while done < len {
+        let cell = ring.cell(position);
+        let rest = &mut into[done..];
+        match <[u64; CELL_PAYLOAD_BYTES / 8]>::mut_from_prefix(rest) {
+            Ok((words, _)) => cell.payload(words),
+            // The end of the buffer, or one that is not aligned.
+            Err(_) => {
+                let mut words = [0; CELL_PAYLOAD_BYTES / 8];
+                cell.payload(&mut words);
+                let left = (len - done).min(CELL_PAYLOAD_BYTES);
+                for (into, word) in rest[..left].chunks_mut(8).zip(&words) {
+                    into.copy_from_slice(&word.to_ne_bytes()[..into.len()]);
+                }
+            }
+        }
+        done += CELL_PAYLOAD_BYTES;
+        position = position.wrapping_add(1);
+    }
+}
