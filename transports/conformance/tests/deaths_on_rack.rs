@@ -4,7 +4,10 @@
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
 use farcall_core::{ChannelOptions, DrivenServer, RpcError, Server};
-use farcall_transports::rack::{Host, Rack};
+use farcall_transports::{
+    BackendKind,
+    rack::{Host, Rack},
+};
 use farcall_transports_conformance::{
     cases::swarm::seeds,
     dice::Dice,
@@ -27,7 +30,13 @@ struct Place {
     running: DrivenServer,
 }
 
-fn place(seed: u64, options: &str) -> Place {
+/// Each backend, with each seed.
+fn each() -> impl Iterator<Item = (&'static str, u64)> {
+    let backends = BackendKind::ALL.iter().map(|backend| backend.name());
+    backends.flat_map(|backend| seeds().map(move |seed| (backend, seed)))
+}
+
+fn place((backend, seed): (&str, u64), options: &str) -> Place {
     // Every other rack lands what it is sent in pieces, in any order, and late.
     let config = match seed % 2 {
         0 => SimConfig::default(),
@@ -37,7 +46,7 @@ fn place(seed: u64, options: &str) -> Place {
     };
     let mut rack = Rack::with_config(seed, config);
     let server = rack.add_node();
-    let address = format!("sim://{server}/suite?{options}");
+    let address = format!("sim://{server}/suite?backend={backend}&{options}");
     let handlers = Arc::new(Handlers::default());
     let running = serve(&mut rack, &address, &handlers);
     Place { rack, dice: Dice::new(seed), server, address, handlers, running }
@@ -124,8 +133,8 @@ struct Stream {
 
 #[test]
 fn a_killed_server_ends_its_calls_and_comes_back() {
-    for seed in seeds() {
-        let mut place = place(seed, "window=8");
+    for (backend, seed) in each() {
+        let mut place = place((backend, seed), "window=8");
         for round in 0..3 {
             let (node, streams) = place.streaming(3, 600_000, NO_PAUSE);
             let address = place.address.clone();
@@ -143,7 +152,7 @@ fn a_killed_server_ends_its_calls_and_comes_back() {
                 let gone = matches!(error, RpcError::PeerGone { .. });
                 assert!(
                     gone,
-                    "seed {seed}, round {round}, after {} echoes: {error:?}",
+                    "{backend}, seed {seed}, round {round}, after {} echoes: {error:?}",
                     echoed.get()
                 );
             }
@@ -155,12 +164,56 @@ fn a_killed_server_ends_its_calls_and_comes_back() {
     }
 }
 
+/// Both ends of a connection whose way is cut notice it when the address says so: a client with a call in flight, one
+/// with none, and the server.
+#[test]
+fn the_address_says_how_long_a_peer_may_be_silent() {
+    for (backend, seed) in each() {
+        for silence in [2 * SECOND, 9 * SECOND] {
+            let options = format!("silence={}s", silence.as_secs());
+            let mut place = place((backend, seed), &options);
+            let node = place.rack.add_node();
+            let address = place.address.clone();
+            let waiting = place.rack.spawn_program(node, async move |host| {
+                let suite = connect(&host, &address).await;
+                let error = suite.hold(1, 0).await.expect_err("the way is cut");
+                (error, host.now())
+            });
+            let address = place.address.clone();
+            let idle = place.rack.spawn_program(node, async move |host| {
+                let suite = connect(&host, &address).await;
+                host.sleep(20 * SECOND).await;
+                suite.tally(1).await.expect_err("the way is cut")
+            });
+            place.run_for(MILLISECOND);
+            assert_eq!(place.running.connections(), 2);
+            for (from, to) in [(node, place.server), (place.server, node)] {
+                place.rack.inject(Fault::Cut { from, to });
+            }
+            let cut = Duration::from_nanos(place.rack.now_ns());
+            place.run_for(silence - 10 * MILLISECOND);
+            assert_eq!(place.running.connections(), 2, "{backend}, seed {seed}: too early");
+            place.run_for(silence / 2);
+            assert_eq!(place.running.connections(), 0, "{backend}, seed {seed}: too late");
+            let (error, noticed) = waiting.take().expect("it has noticed");
+            assert_eq!(error, RpcError::PeerGone { may_have_run: true });
+            assert!(
+                noticed - cut < silence + SECOND,
+                "{backend}, {silence:?}: {:?}",
+                noticed - cut
+            );
+            place.run_for(30 * SECOND);
+            assert_eq!(idle.take(), Some(RpcError::PeerGone { may_have_run: false }));
+        }
+    }
+}
+
 #[test]
 fn killed_clients_leave_nothing_and_the_others_see_nothing() {
     const LEN: usize = 1_000_000;
-    for seed in seeds() {
+    for (backend, seed) in each() {
         // Memory for some messages at a time: leases of the dead would use it up.
-        let mut place = place(seed, "window=4&max_message=1m&memory=24m");
+        let mut place = place((backend, seed), "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(2, 100_000, 20 * MILLISECOND);
         for round in 0..5 {
             let (node, _) = place.streaming(3, 50_000 << round, NO_PAUSE);
@@ -170,10 +223,10 @@ fn killed_clients_leave_nothing_and_the_others_see_nothing() {
             let before: Vec<_> = lives.iter().map(|life| life.echoed.get()).collect();
             place.run_for(100 * MILLISECOND);
             for (life, before) in lives.iter().zip(before) {
-                assert!(life.task.is_running(), "seed {seed}: {:?}", life.task.take());
+                assert!(life.task.is_running(), "{backend}, seed {seed}: {:?}", life.task.take());
                 assert!(
                     life.echoed.get() > before + 2,
-                    "seed {seed}, round {round}: it is stalled"
+                    "{backend}, seed {seed}, round {round}: it is stalled"
                 );
             }
         }
@@ -184,14 +237,14 @@ fn killed_clients_leave_nothing_and_the_others_see_nothing() {
             assert!(place.echo(node, LEN) < SECOND);
         }
         place.run_for(MILLISECOND);
-        assert_eq!(place.running.connections(), lives.len(), "seed {seed}");
+        assert_eq!(place.running.connections(), lives.len(), "{backend}, seed {seed}");
     }
 }
 
 #[test]
 fn a_paused_client_stalls_nobody_and_goes_on() {
-    for seed in seeds() {
-        let mut place = place(seed, "window=4&max_message=1m&memory=24m");
+    for (backend, seed) in each() {
+        let mut place = place((backend, seed), "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(1, 100_000, MILLISECOND / 10);
         let (paused, streams) = place.streaming(2, 500_000, NO_PAUSE);
         for round in 0..5 {
@@ -199,19 +252,23 @@ fn a_paused_client_stalls_nobody_and_goes_on() {
             place.rack.node(paused).pause(5_000_000);
             let before = lives[0].echoed.get();
             place.run_for(4 * MILLISECOND);
-            assert!(lives[0].echoed.get() > before + 10, "seed {seed}, round {round}");
+            assert!(lives[0].echoed.get() > before + 10, "{backend}, seed {seed}, round {round}");
             place.run_for(2 * MILLISECOND);
         }
         for Stream { task, echoed } in streams {
-            assert!(task.is_running() && echoed.get() > 10, "seed {seed}: {}", echoed.get());
+            assert!(
+                task.is_running() && echoed.get() > 10,
+                "{backend}, seed {seed}: {}",
+                echoed.get()
+            );
         }
     }
 }
 
 #[test]
 fn a_paused_server_makes_calls_late_only() {
-    for seed in seeds() {
-        let mut place = place(seed, "window=8");
+    for (backend, seed) in each() {
+        let mut place = place((backend, seed), "window=8");
         let (client, streams) = place.streaming(1, 50_000, MILLISECOND);
         for id in 0..10 {
             place.run_some(MILLISECOND);
@@ -227,7 +284,7 @@ fn a_paused_server_makes_calls_late_only() {
                 })
                 .expect("its node runs");
             assert!(matches!(late, Err(RpcError::DeadlineExceeded { .. })), "{late:?}");
-            assert!(executed <= 1, "seed {seed}: a late call ran {executed} times");
+            assert!(executed <= 1, "{backend}, seed {seed}: a late call ran {executed} times");
         }
         assert!(streams[0].task.is_running(), "{:?}", streams[0].task.take());
     }
@@ -235,8 +292,8 @@ fn a_paused_server_makes_calls_late_only() {
 
 #[test]
 fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
-    for seed in seeds() {
-        let mut place = place(seed, "window=8");
+    for (backend, seed) in each() {
+        let mut place = place((backend, seed), "window=8");
         let (client, streams) = place.streaming(3, 30_000, 5 * MILLISECOND);
         for round in 0..4 {
             place.run_some(2 * MILLISECOND);
@@ -250,8 +307,11 @@ fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
             let before: Vec<_> = streams.iter().map(|stream| stream.echoed.get()).collect();
             place.run_for(SECOND);
             for (Stream { task, echoed }, before) in streams.iter().zip(before) {
-                assert!(task.is_running(), "seed {seed}: {:?}", task.take());
-                assert!(echoed.get() > before, "seed {seed}, round {round}: it does not go on");
+                assert!(task.is_running(), "{backend}, seed {seed}: {:?}", task.take());
+                assert!(
+                    echoed.get() > before,
+                    "{backend}, seed {seed}, round {round}: it does not go on"
+                );
             }
         }
     }
@@ -259,8 +319,8 @@ fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
 
 #[test]
 fn programs_of_a_node_share_a_client() {
-    for seed in seeds() {
-        let mut place = place(seed, "window=4");
+    for (backend, seed) in each() {
+        let mut place = place((backend, seed), "window=4");
         let node = place.rack.add_node();
         let address = place.address.clone();
         // The one that has connected carries the calls of all: it stays.
@@ -285,15 +345,15 @@ fn programs_of_a_node_share_a_client() {
             })
             .collect();
         place.run_for(100 * MILLISECOND);
-        assert!(tasks.iter().all(|task| task.take().is_some()), "seed {seed}");
+        assert!(tasks.iter().all(|task| task.take().is_some()), "{backend}, seed {seed}");
         assert!(carrier.is_running());
     }
 }
 
 #[test]
 fn the_same_deaths_give_the_same_run() {
-    let run = |seed| {
-        let mut place = place(seed, "window=4");
+    let run = |backend, seed| {
+        let mut place = place((backend, seed), "window=4");
         let (node, streams) = place.streaming(3, 200_000, NO_PAUSE);
         place.run_for(2 * MILLISECOND);
         place.rack.inject(Fault::KillNode(node));
@@ -305,8 +365,10 @@ fn the_same_deaths_give_the_same_run() {
             streams.iter().chain(&others).map(|stream| stream.echoed.get()).collect();
         (place.rack.trace_hash(), echoed)
     };
-    for seed in [1, 2] {
-        assert_eq!(run(seed), run(seed));
+    for backend in BackendKind::ALL.iter().map(|backend| backend.name()) {
+        for seed in [1, 2] {
+            assert_eq!(run(backend, seed), run(backend, seed));
+        }
+        assert_ne!(run(backend, 1).0, run(backend, 2).0);
     }
-    assert_ne!(run(1).0, run(2).0);
 }

@@ -12,6 +12,8 @@ pub(crate) use parse::Parts;
 pub(crate) use place::is_name;
 pub use place::{DeviceChoice, NetworkPlace, Place};
 
+use std::time::Duration;
+
 use crate::backend::BackendKind;
 use crate::handshake::Terms;
 
@@ -19,7 +21,7 @@ use crate::handshake::Terms;
 pub const SCHEMES: &[&str] = &["shm", "rdma"];
 
 /// The options an address of any scheme may carry after its `?`.
-pub const OPTIONS: &[&str] = &["backend", "window", "slot", "max_message", "memory"];
+pub const OPTIONS: &[&str] = &["backend", "window", "slot", "max_message", "memory", "silence"];
 
 /// The options that only an `rdma://` address may carry, besides.
 pub const RDMA_OPTIONS: &[&str] = &["device", "gid_index", "ib_port"];
@@ -40,6 +42,12 @@ pub const MAX_SLOT_BYTES: u32 = 1 << 20;
 /// Largest `max_message`. No buffer is this large; the bound keeps sums far from overflow.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
+/// Shortest `silence`: a busy machine, or a handful of lost datagrams, must not look like a dead one.
+pub const MIN_SILENCE: Duration = Duration::from_secs(1);
+
+/// Longest `silence`: whoever waits longer does not want to know.
+pub const MAX_SILENCE: Duration = Duration::from_secs(3600);
+
 /// What one end of a connection is ready to give; the smaller of the two ends' limits holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -51,12 +59,15 @@ pub struct Limits {
     pub max_message: u64,
     /// Bytes that messages larger than a slot may hold at a time, per thread.
     pub memory: u64,
+    /// So long the other end's machine may say nothing before this end takes it for gone.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let max_message = 1 << 30;
-        Limits { window: 64, slot: 4096, max_message, memory: usual_memory(max_message) }
+        let (memory, silence) = (usual_memory(max_message), Duration::from_secs(5));
+        Limits { window: 64, slot: 4096, max_message, memory, silence }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::place::{DeviceChoice, NetworkPlace, Place};
 use super::{
     Address, AddressError, LEAST_MEMORY_BYTES, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
-    MAX_SLOT_BYTES, MAX_WINDOW, MIN_SLOT_BYTES, OPTIONS, RDMA_OPTIONS, SCHEMES, usual_memory,
+    MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, OPTIONS, RDMA_OPTIONS,
+    SCHEMES, usual_memory,
 };
 use crate::backend::BackendKind;
 
@@ -22,6 +24,21 @@ fn parse_bytes(text: &str) -> Option<u64> {
         return None;
     }
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A time: a number of `ms`, `s` or `m`.
+fn parse_time(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_millis = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(unit_millis).map(Duration::from_millis)
 }
 
 fn bad_value(key: &str, value: &str, expected: String) -> AddressError {
@@ -104,6 +121,14 @@ impl<'a> Parts<'a> {
                     limits.max_message = parse_in(key, value, 1, MAX_MESSAGE_BYTES)?;
                 }
                 "memory" => memory = Some(value),
+                "silence" => {
+                    let silence = parse_time(value);
+                    limits.silence = silence
+                        .filter(|time| (MIN_SILENCE..=MAX_SILENCE).contains(time))
+                        .ok_or_else(|| {
+                            bad_value(key, value, "a time from 1s to 60m, or in ms".into())
+                        })?;
+                }
                 "device" if in_network => device.name = Some(parse_device(value)?),
                 "gid_index" if in_network => device.gid_index = Some(parse_index(key, value, 0)?),
                 "ib_port" if in_network => device.ib_port = Some(parse_index(key, value, 1)?),
@@ -139,6 +164,9 @@ impl Limits {
             if value != default {
                 write!(f, "&{key}={value}")?;
             }
+        }
+        if self.silence != usual.silence {
+            write!(f, "&silence={}ms", self.silence.as_millis())?;
         }
         Ok(())
     }
@@ -186,13 +214,15 @@ mod tests {
 
     #[test]
     fn options_are_read_and_written_back() {
-        let address =
-            parse("shm://kv-1.a_b?backend=write_imm&memory=9g&window=8&slot=1k&max_message=2g");
+        let address = parse(
+            "shm://kv-1.a_b?backend=write_imm&memory=9g&window=8&slot=1k&max_message=2g&silence=90s",
+        );
         let address = address.unwrap();
         assert_eq!(address.name(), "kv-1.a_b");
         assert_eq!(address.backend(), BackendKind::WriteImm);
         let limits = address.limits();
         assert_eq!((limits.window, limits.slot, limits.max_message), (8, 1024, 2 << 30));
+        assert_eq!(limits.silence, Duration::from_secs(90));
         assert_eq!(parse(&address.to_string()).unwrap(), address);
     }
 
@@ -234,6 +264,11 @@ mod tests {
             ("shm://kv?slot=99999999999999999999g", "slot="),
             ("shm://kv?window=1&window=2", "twice"),
             ("shm://kv?slot=é", "slot=é"),
+            ("shm://kv?silence=5", "from 1s to 60m"),
+            ("shm://kv?silence=999ms", "`silence=999ms`"),
+            ("shm://kv?silence=61m", "from 1s to 60m"),
+            ("shm://kv?silence=+5s", "silence=+5s"),
+            ("shm://kv?silence=99999999999999999999m", "silence="),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

@@ -93,7 +93,7 @@ impl Reservoir {
     /// server thread has dropped it.
     fn tie(&self, socket: Box<dyn Socket>, withdraw: OnBreak, keepsake: &Keepsake) {
         let connected = self.admission.backend().is_connected();
-        let tied = match socket.become_tether() {
+        let tied = match socket.become_tether(self.admission.silence()) {
             Ok(false) if connected => return,
             Ok(_) => Tether::hold(socket, withdraw),
             Err(error) => Err((error, withdraw)),

@@ -24,6 +24,11 @@ impl Admission {
         self.reception.backend()
     }
 
+    /// How long a client's machine may be silent.
+    pub(crate) fn silence(&self) -> Duration {
+        self.reception.limits().silence
+    }
+
     /// Hands a client that fits to a server thread. `time_left`: how long that may take, or why there is no time.
     pub(crate) fn admit(
         &self,

@@ -119,7 +119,7 @@ impl Dial for Address {
             pending.finish(&terms, &setup, remaining).map_err(|error| attempt.setup(error))?;
         stream.send(&Frame::Ready).map_err(|error| dialler.stream(error))?;
         let socket = stream.into_socket();
-        let tied = match socket.become_tether() {
+        let tied = match socket.become_tether(self.limits().silence) {
             Ok(false) if self.backend().is_connected() => Ok(client),
             Ok(_) => tethered::tie(client, socket),
             Err(error) => Err(error),

@@ -32,9 +32,9 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
     fn check_peer(&self) -> Result<(), String>;
 
     /// Prepares it to be the connection's tether: from now on the system notices when the other end's
-    /// process or machine is gone. `false`: the device of these connections notices that itself, where their
+    /// process is gone, or its machine has been silent for so long. `false`: the device of these connections notices that itself, where their
     /// queue pairs are connected.
-    fn become_tether(&self) -> io::Result<bool>;
+    fn become_tether(&self, silence: Duration) -> io::Result<bool>;
 }
 
 /// A listening socket that never blocks.

@@ -1,12 +1,10 @@
 //! When the client sends again, and when it gives the server up.
 
+use std::time::Duration;
+
 use farcall_core::time::Instant;
 
-/// With no word for so long the server is gone, as long as an idle `rdma://` connection's tether takes to tell. Of a
-/// server's process that died the tether tells at once.
-const SILENCE_NANOS: u64 = 5_000_000_000;
-
-/// So often it must have been asked meanwhile. A client that was not polled for long has not asked.
+/// So often a server must have been asked while it was silent. A client that was not polled for long has not asked.
 const SILENT_TRIES: u32 = 16;
 
 /// The next timeout of a session, and how long the server has been silent.
@@ -17,15 +15,21 @@ pub(crate) struct Timers {
     /// Since when, and how often, the server was asked again without an answer.
     silent_since: Option<Instant>,
     tries: u32,
+    /// With no word for so long it is gone. Of a server's process that died the tether tells at once.
+    silence: Duration,
 }
 
 impl Default for Timers {
     fn default() -> Timers {
-        Timers { next: Instant::FAR_FUTURE, silent_since: None, tries: 0 }
+        Timers::new(Duration::from_secs(5))
     }
 }
 
 impl Timers {
+    pub(crate) fn new(silence: Duration) -> Timers {
+        Timers { next: Instant::FAR_FUTURE, silent_since: None, tries: 0, silence }
+    }
+
     /// Something is due at this moment.
     #[inline]
     pub(crate) fn at(&mut self, due: Instant) {
@@ -54,7 +58,7 @@ impl Timers {
     pub(crate) fn asked_again(&mut self, now: Instant) -> bool {
         let since = *self.silent_since.get_or_insert(now);
         self.tries = self.tries.saturating_add(1);
-        self.tries >= SILENT_TRIES && since.saturating_add_nanos(SILENCE_NANOS) <= now
+        self.tries >= SILENT_TRIES && since + self.silence <= now
     }
 }
 

@@ -29,6 +29,11 @@ impl Reception {
         self.backend
     }
 
+    /// The limits of this end.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// The terms of the connection, or why there can be none.
     pub fn check(&self, hello: &Hello) -> Result<Terms, Reject> {
         if hello.backend != self.backend.name() {

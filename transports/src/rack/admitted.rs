@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::ties::{Place, TieEnd, Ties};
 use crate::backend::{Accepted, Keepsake};
@@ -12,12 +13,14 @@ pub(super) struct Admitted {
     withdraw: OnBreak,
     keepsake: Keepsake,
     server: Place,
+    /// How long its client's node may be silent.
+    silence: Duration,
 }
 
 impl Admitted {
-    pub(super) fn new(accepted: Accepted, server: Place) -> Admitted {
+    pub(super) fn new(accepted: Accepted, server: Place, silence: Duration) -> Admitted {
         let Accepted { withdraw, keepsake, .. } = accepted;
-        Admitted { withdraw, keepsake, server }
+        Admitted { withdraw, keepsake, server, silence }
     }
 
     /// Does its server still run?
@@ -25,16 +28,17 @@ impl Admitted {
         self.server.runs()
     }
 
-    /// The handshake has ended well: from now on each end hears when the other is gone. The client's share in that.
+    /// The handshake has ended well: from now on each end hears when the other is gone, or has been silent for too long.
+    /// The client's share in that.
     pub(super) fn tie(
         mut self,
         ties: &Arc<Mutex<Ties>>,
-        client: Place,
+        client: (Place, Duration),
         client_hears: OnBreak,
     ) -> TieEnd {
         let server_hears = mem::replace(&mut self.withdraw, nothing());
-        let places = [client, self.server.clone()];
-        let [ours, theirs] = Ties::tie(ties, places, [client_hears, server_hears]);
+        let ends = [client, (self.server.clone(), self.silence)];
+        let [ours, theirs] = Ties::tie(ties, ends, [client_hears, server_hears]);
         self.keepsake.keep(Box::new(theirs));
         ours
     }

@@ -210,7 +210,8 @@ impl Dialling {
             return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
         };
         tethered::tie_with(client, |client_hears| {
-            Ok(Box::new(admitted.tie(&self.network.ties, self.from.clone(), client_hears)))
+            let end = (self.from.clone(), self.address.limits().silence);
+            Ok(Box::new(admitted.tie(&self.network.ties, end, client_hears)))
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Handshakes whose frames somebody writes by hand: clients that may not keep the rules.
 
+use std::time::Duration;
+
 use farcall_core::error::ConnectError;
 use farcall_verbs::sim::NodeId;
 
@@ -15,7 +17,7 @@ use crate::bootstrap::tether::OnBreak;
 pub struct Knocked {
     /// The answer's bytes.
     pub answer: Vec<u8>,
-    client: Place,
+    client: (Place, Duration),
     admitted: Option<Admitted>,
 }
 
@@ -37,6 +39,7 @@ impl Rack {
         let listening = listening.ok_or_else(|| attempt.no_server("nobody serves there"))?;
         let (answer, admitted) = listening.answer(frame, attempt.timeout);
         self.run_for(LEG_NS);
+        let client = (client, address.limits().silence);
         Ok(Knocked { answer: answer.to_bytes(), client, admitted })
     }
 

@@ -7,7 +7,8 @@
 //! # How connections begin and end
 //! As those of `rdma://` addresses do: the frames of [`handshake`](crate::handshake) travel apart from the simulated NICs,
 //! through a network that takes its time, and that knows of nodes that are dead and of ways that are cut. When a node is
-//! gone, its peers learn it from their queue pairs, or five seconds later.
+//! gone, its peers learn it from their queue pairs, or when they have been silent for as long as
+//! the address allows (`silence`).
 
 mod address;
 mod admitted;

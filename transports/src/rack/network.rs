@@ -111,7 +111,10 @@ impl Listening {
         match self.admission.admit(&hello, || Ok(time_left)) {
             Ok((terms, accepted)) => {
                 let welcome = Welcome { terms, setup: accepted.setup.clone() };
-                (Frame::Welcome(welcome), Some(Admitted::new(accepted, self.place.clone())))
+                (
+                    Frame::Welcome(welcome),
+                    Some(Admitted::new(accepted, self.place.clone(), self.admission.silence())),
+                )
             }
             Err(reject) => (Frame::Reject(reject), None),
         }

@@ -8,17 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use farcall_verbs::sim::{Next, Node, Turn};
 
 use super::network::{LEG_NS, RETRY_NS};
 use crate::bootstrap::tether::OnBreak;
 
-/// An idle end asks the other one so often whether it is still there, as `rdma://` connections do.
-const PROBE_EVERY_NS: u64 = 1_000_000_000;
-
-/// After so long without an answer it is gone: an idle second, and four questions.
-const GONE_AFTER_NS: u64 = 5 * PROBE_EVERY_NS;
+/// An idle end asks the other one whether it is still there so often while its silence lasts, as `rdma://` connections do.
+const PROBES: u64 = 5;
 
 /// A node as it was started once.
 #[derive(Clone, Debug)]
@@ -62,14 +60,26 @@ impl Side {
 
 struct End {
     place: Place,
-    /// What to do when the other end is gone. None: this end is gone itself.
+    /// After so long without an answer the other end is gone.
+    silence_ns: u64,
+    /// The ends do not hear from each other: when that means to this one that the other is gone.
+    gone_at_ns: Option<u64>,
+    /// What to do when the other end is gone. None: this end is gone itself, or knows.
     on_break: Option<OnBreak>,
 }
 
 struct Tie {
     ends: [End; 2],
-    /// The ends do not hear from each other: when that means that the other one is gone.
-    gone_at_ns: Option<u64>,
+}
+
+/// What an end that asks finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// The other end is there.
+    Alive,
+    /// Whoever is there was started anew, knows of no connection, and says so.
+    Unknown,
+    Silence,
 }
 
 impl Tie {
@@ -77,17 +87,37 @@ impl Tie {
         &mut self.ends[side as usize]
     }
 
-    /// How long the ends still take each other for being there; `None`: they hear from each other.
-    fn patience_ns(&self) -> Option<u64> {
+    fn answer(&self) -> Answer {
         let [client, server] = &self.ends;
         let (there, here) = (&client.place, &server.place);
-        let connected = there.node.reaches(&here.node) && here.node.reaches(&there.node);
-        match connected {
-            false => Some(GONE_AFTER_NS),
-            // Whoever was started anew knows of no connection, and says so to the next question.
-            true if there.was_restarted() || here.was_restarted() => Some(PROBE_EVERY_NS),
-            true => None,
+        match there.node.reaches(&here.node) && here.node.reaches(&there.node) {
+            false => Answer::Silence,
+            true if there.was_restarted() || here.was_restarted() => Answer::Unknown,
+            true => Answer::Alive,
         }
+    }
+
+    /// Something may have happened to the ends, or to the way between them.
+    fn look(&mut self, now_ns: u64) {
+        let answer = self.answer();
+        for end in &mut self.ends {
+            let patience_ns = match answer {
+                Answer::Alive => {
+                    end.gone_at_ns = None;
+                    continue;
+                }
+                Answer::Unknown => end.silence_ns / PROBES,
+                Answer::Silence => end.silence_ns,
+            };
+            let at_ns = now_ns.saturating_add(patience_ns);
+            end.gone_at_ns = Some(end.gone_at_ns.map_or(at_ns, |already_ns| already_ns.min(at_ns)));
+        }
+    }
+
+    /// When one of them takes the other for gone.
+    fn next_ns(&self) -> Option<u64> {
+        let waiting = self.ends.iter().filter(|end| end.on_break.is_some());
+        waiting.filter_map(|end| end.gone_at_ns).min()
     }
 }
 
@@ -118,22 +148,23 @@ impl Ties {
     /// Ties two ends together: client's, then server's. Either may have gone while the other got ready.
     pub(super) fn tie(
         ties: &Arc<Mutex<Ties>>,
-        places: [Place; 2],
+        ends: [(Place, Duration); 2],
         on_break: [OnBreak; 2],
     ) -> [TieEnd; 2] {
         let mut all = lock(ties);
         let number = all.made;
         all.made += 1;
-        let [client, server] = places;
-        let [tell_client, tell_server] = on_break;
-        let ends = [
-            End { place: client, on_break: Some(tell_client) },
-            End { place: server, on_break: Some(tell_server) },
-        ];
-        let mut tie = Tie { ends, gone_at_ns: None };
-        if let Some(patience_ns) = tie.patience_ns() {
-            let now_ns = tie.end(Side::Client).place.node.now_ns();
-            tie.gone_at_ns = Some(now_ns.saturating_add(patience_ns));
+        let mut on_break = on_break.into_iter();
+        let ends = ends.map(|(place, silence)| End {
+            place,
+            silence_ns: silence.as_nanos() as u64,
+            gone_at_ns: None,
+            on_break: on_break.next(),
+        });
+        let mut tie = Tie { ends };
+        let now_ns = tie.end(Side::Client).place.node.now_ns();
+        tie.look(now_ns);
+        if tie.next_ns().is_some() {
             all.keeper.iter().for_each(Waker::wake_by_ref);
         }
         all.ties.insert(number, tie);
@@ -147,12 +178,7 @@ impl Ties {
 
     /// Looks at all ties after a fault.
     fn look(&mut self, now_ns: u64) {
-        for tie in self.ties.values_mut() {
-            tie.gone_at_ns = tie.patience_ns().map(|patience_ns| {
-                let at_ns = now_ns.saturating_add(patience_ns);
-                tie.gone_at_ns.map_or(at_ns, |already_ns| already_ns.min(at_ns))
-            });
-        }
+        self.ties.values_mut().for_each(|tie| tie.look(now_ns));
     }
 
     /// What is to be called now, and when the next is.
@@ -162,7 +188,7 @@ impl Ties {
         {
             self.farewells.pop_first();
             let Some(tie) = self.ties.get_mut(&number) else { continue };
-            if tie.patience_ns().is_some() {
+            if tie.answer() != Answer::Alive {
                 // Lost on the way, and sent again.
                 self.farewells.insert((now_ns + RETRY_NS, number, side));
                 continue;
@@ -171,14 +197,15 @@ impl Ties {
             self.ties.remove(&number);
         }
         self.ties.retain(|_, tie| {
-            let gone = tie.gone_at_ns.is_some_and(|at_ns| at_ns <= now_ns);
-            if gone {
-                broken.extend(tie.ends.iter_mut().filter_map(|end| end.on_break.take()));
+            for end in &mut tie.ends {
+                if end.gone_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+                    broken.extend(end.on_break.take());
+                }
             }
-            !gone
+            tie.ends.iter().any(|end| end.on_break.is_some())
         });
         let farewell = self.farewells.first().map(|&(at_ns, _, _)| at_ns);
-        self.ties.values().filter_map(|tie| tie.gone_at_ns).chain(farewell).min()
+        self.ties.values().filter_map(Tie::next_ns).chain(farewell).min()
     }
 }
 

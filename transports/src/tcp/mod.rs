@@ -15,11 +15,19 @@ pub(crate) use resolve::ResolveError;
 use crate::address::NetworkPlace;
 use crate::bootstrap::{Listener, Socket};
 
-/// How often an idle machine is asked whether it is still there: a few bytes a second.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
-
-/// Unanswered questions after which it is gone. A cable may be out for a moment.
+/// Questions after which an idle machine that answers none is gone, after as long a silence. A cable may be out for a
+/// moment.
 const PROBES: u32 = 4;
+
+/// How often it is asked at most: the system counts in seconds, and a few bytes a second are little.
+const LEAST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often an idle machine is asked whether it is still there, and after how many unanswered questions it is gone.
+fn probes(silence: Duration) -> (Duration, u32) {
+    let interval = Duration::from_secs((silence / (PROBES + 1)).as_secs()).max(LEAST_INTERVAL);
+    let intervals = silence.as_millis().div_ceil(interval.as_millis()) as u32;
+    (interval, intervals.saturating_sub(1).max(1))
+}
 
 /// Why there is no socket.
 #[derive(Debug)]
@@ -81,11 +89,12 @@ impl Socket for TcpStream {
         Ok(())
     }
 
-    fn become_tether(&self) -> io::Result<bool> {
+    fn become_tether(&self, silence: Duration) -> io::Result<bool> {
+        let (interval, count) = probes(silence);
         sockopt::set_socket_keepalive(self, true)?;
-        sockopt::set_tcp_keepidle(self, PROBE_EVERY)?;
-        sockopt::set_tcp_keepintvl(self, PROBE_EVERY)?;
-        sockopt::set_tcp_keepcnt(self, PROBES)?;
+        sockopt::set_tcp_keepidle(self, interval)?;
+        sockopt::set_tcp_keepintvl(self, interval)?;
+        sockopt::set_tcp_keepcnt(self, count)?;
         Ok(true)
     }
 }
@@ -94,5 +103,22 @@ impl Listener for TcpListener {
     fn accept(&self) -> io::Result<Box<dyn Socket>> {
         let (stream, _) = TcpListener::accept(self)?;
         Ok(Box::new(prepared(stream)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_machine_is_given_up_after_the_silence() {
+        for seconds in [2, 3, 5, 7, 30, 31, 3600] {
+            let silence = Duration::from_secs(seconds);
+            let (interval, count) = probes(silence);
+            let given_up = interval * (count + 1);
+            assert!(given_up >= silence && given_up < silence + interval, "{silence:?}");
+        }
+        assert_eq!(probes(Duration::from_secs(5)), (Duration::from_secs(1), 4));
+        assert_eq!(probes(Duration::from_secs(1)), (Duration::from_secs(1), 1));
     }
 }

@@ -81,7 +81,7 @@ impl Socket for UnixStream {
         }
     }
 
-    fn become_tether(&self) -> io::Result<bool> {
+    fn become_tether(&self, _silence: Duration) -> io::Result<bool> {
         Ok(false)
     }
 }

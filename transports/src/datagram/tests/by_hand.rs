@@ -79,7 +79,13 @@ impl Host {
     pub(super) fn new() -> Host {
         let device = Device::open("shm").unwrap();
         let max_message = 1 << 20;
-        let limits = Limits { window: WINDOW, slot: 512, max_message, memory: 16 << 20 };
+        let limits = Limits {
+            window: WINDOW,
+            slot: 512,
+            max_message,
+            memory: 16 << 20,
+            ..Limits::default()
+        };
         let half = BackendKind::Datagram.serve(&device, &limits, 8).unwrap();
         let (transport, intake) = (half.transport, half.intake);
         Host { transport, intake, device, limits, desk: Desk::default(), now: 1 }

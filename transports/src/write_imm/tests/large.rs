@@ -106,7 +106,13 @@ fn a_large_call_can_be_abandoned_in_every_phase() {
 
 /// Memory for four messages with their rings, of which a client may hold half.
 fn scarce(max_message: u64) -> Limits {
-    Limits { window: 4, slot: 256, max_message, memory: 4 * max_message + (4 << 20) }
+    Limits {
+        window: 4,
+        slot: 256,
+        max_message,
+        memory: 4 * max_message + (4 << 20),
+        ..Limits::default()
+    }
 }
 
 #[test]
@@ -200,7 +206,8 @@ fn memory_is_used_again() {
 
 #[test]
 fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
-    let tight = Limits { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20 };
+    let tight =
+        Limits { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20, ..Limits::default() };
     let mut host = Host::new(tight);
     let (mut one, mut two) = (host.admit(), host.admit());
     let bytes = pattern(3, 1 << 20);

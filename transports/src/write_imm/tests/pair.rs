@@ -25,7 +25,7 @@ pub(super) const TURN_NANOS: u64 = 1000;
 
 pub(super) fn limits(window: u32, slot: u32, max_message: u64) -> Limits {
     let memory = 3 * max_message + (16 << 20);
-    Limits { window, slot, max_message, memory }
+    Limits { window, slot, max_message, memory, ..Limits::default() }
 }
 
 /// Bytes that differ from their neighbours, and from those of other seeds.
