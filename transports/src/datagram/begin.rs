@@ -65,8 +65,8 @@ impl PendingClient for Pending {
         let credits = theirs.credits.min(super::setup::CREDITS);
         let transfers = Transfers::new(terms.window, &pd, memory, part, credits);
         let longest = (terms.max_message, max_whole(terms, way.mtu));
-        let calls = Calls::new(port, way, SESSION, terms.window, longest, transfers);
-        Ok(Box::new(Client::new(completions, calls)))
+        let calls = Calls::new(way, SESSION, terms.window, longest, transfers);
+        Ok(Box::new(Client::new(completions, port, calls)))
     }
 }
 

@@ -6,20 +6,64 @@ use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
 
-use super::calls::Calls;
+use farcall_verbs::{CompletionOpcode, GRH_BYTES, Status, WorkCompletion};
+
+use super::calls::{Broken, Calls};
+use super::port::Port;
+use super::wire::Header;
 use crate::completions::{Completions, POLL_BATCH, failure};
 
 /// A session with one server thread.
 #[derive(Debug)]
 pub(crate) struct Client {
-    // Dropped in this order: queue pair, completion queue.
     calls: Calls,
+    // Dropped in this order: queue pair, completion queue.
+    port: Port,
     completions: Completions,
 }
 
 impl Client {
-    pub(crate) fn new(completions: Completions, calls: Calls) -> Client {
-        Client { calls, completions }
+    pub(crate) fn new(completions: Completions, port: Port, calls: Calls) -> Client {
+        Client { calls, port, completions }
+    }
+}
+
+/// What a completion of the queue pair says about the calls.
+#[inline]
+fn complete(
+    port: &mut Port,
+    calls: &mut Calls,
+    completion: &mut WorkCompletion,
+    now: Instant,
+    sink: &mut dyn ReplySink,
+) -> Result<(), Broken> {
+    if completion.status != Status::Success {
+        return Err(lost(completion));
+    }
+    if completion.opcode != CompletionOpcode::Recv {
+        port.retire(completion);
+        return Ok(());
+    }
+    let Some(buffer) = completion.buffer.take() else { return Ok(()) };
+    let source = completion.source.map(|source| source.qp);
+    let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
+    let outcome = match datagram.and_then(Header::split) {
+        Some((session, epoch, messages)) if calls.is_ours(session, epoch, source) => {
+            calls.datagram(messages, now, sink)
+        }
+        _ => Ok(()),
+    };
+    port.recycle(buffer);
+    outcome
+}
+
+/// What a completion in error says about the session.
+#[cold]
+fn lost(completion: &WorkCompletion) -> Broken {
+    tracing::debug!(status = ?completion.status, "a work request failed");
+    match completion.status {
+        Status::LocalProtection | Status::LocalLength => FailureKind::Device("local protection"),
+        _ => FailureKind::Device("its queue pair is in error"),
     }
 }
 
@@ -30,7 +74,7 @@ impl ClientTransport for Client {
     }
 
     fn limits(&self) -> Limits {
-        Limits { window: self.calls.window(), max_message: self.calls.max_message }
+        self.calls.limits()
     }
 
     #[inline]
@@ -49,7 +93,7 @@ impl ClientTransport for Client {
 
     #[inline]
     fn flush(&mut self, _now: Instant) {
-        self.calls.flush();
+        self.calls.flush(&mut self.port);
     }
 
     fn abandon(&mut self, id: SlotId) {
@@ -59,28 +103,28 @@ impl ClientTransport for Client {
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         if let Some(why) = self.calls.over {
-            self.calls.close(why.kind, sink);
+            self.calls.close(&mut self.port, why.kind, sink);
             return Progress::IDLE;
         }
         self.calls.stamp(now);
         let completed = match self.completions.poll() {
             Ok(completed) => completed,
             Err(error) => {
-                self.calls.close(failure(error), sink);
+                self.calls.close(&mut self.port, failure(error), sink);
                 return Progress::IDLE;
             }
         };
         let found = completed.len();
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         for completion in completed {
-            if let Err(broken) = self.calls.complete(completion, now, sink) {
-                self.calls.close(broken, sink);
+            if let Err(broken) = complete(&mut self.port, &mut self.calls, completion, now, sink) {
+                self.calls.close(&mut self.port, broken, sink);
                 return progress;
             }
         }
-        if self.calls.needs_attention(now) {
+        if self.calls.needs_attention(now) || self.port.is_broken() {
             let more = found == POLL_BATCH;
-            let (moved, next) = self.calls.drive(now, more, sink);
+            let (moved, next) = self.calls.drive(&mut self.port, now, more, sink);
             progress.worked += moved;
             progress.next = next;
         }
@@ -93,7 +137,7 @@ impl ClientTransport for Client {
     }
 
     fn park(&mut self, until: Option<Instant>) {
-        self.completions.park(until, || self.calls.has_work());
+        self.completions.park(until, || self.calls.has_work(&self.port));
     }
 
     fn unparker(&self) -> Arc<dyn Unpark> {
@@ -101,7 +145,7 @@ impl ClientTransport for Client {
     }
 
     fn close(&mut self) {
-        self.calls.say_goodbye();
+        self.calls.say_goodbye(&mut self.port);
     }
 
     fn peer_gone(&mut self) {

@@ -50,8 +50,10 @@
 mod begin;
 mod calls;
 mod client;
+mod heard;
 mod intake;
 mod landing;
+mod overdue;
 mod parts;
 mod port;
 mod round_trip;
@@ -61,6 +63,7 @@ mod sessions;
 mod setup;
 mod timers;
 mod transfers;
+mod window;
 mod wire;
 
 pub(crate) use begin::{prepare, serve};
