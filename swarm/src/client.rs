@@ -212,6 +212,9 @@ impl Client {
                     self.next_ns = now_ns + self.dice.magnitude(US, most_ns);
                 } else if self.dice.once_in(40) {
                     self.cancel();
+                } else if self.dice.once_in(100) {
+                    self.leave();
+                    return Ok(Over::Closed);
                 }
                 let wake_ns = if asks && has_room { self.next_ns } else { until_ns };
                 progress.next = progress.next.earlier(PollAt::At(Instant::from_nanos(wake_ns)));
@@ -372,6 +375,15 @@ impl Client {
             Waiting::Scan(pending) => kv.cancel(pending),
         }
         self.records.borrow_mut().end(number, End::Unknown);
+    }
+
+    /// Closes the connection, whatever calls are under way.
+    fn leave(&mut self) {
+        self.host.node().note(|| "the client leaves".to_owned());
+        for call in self.calls.drain(..) {
+            self.records.borrow_mut().end(call.number, End::Unknown);
+        }
+        self.kv = None;
     }
 }
 

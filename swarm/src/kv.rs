@@ -7,6 +7,7 @@ use std::rc::Rc;
 use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
+use farcall_transports::BackendKind;
 use farcall_transports::rack::Rack;
 use farcall_verbs::sim::NodeId;
 
@@ -53,24 +54,15 @@ impl Run {
         self.running = Some(running.map_err(|error: BindError| format!("no server: {error}"))?);
         Ok(())
     }
-
-    fn step(&mut self, step: &Step) -> Result<(), String> {
-        match step {
-            Step::Fault(fault) => self.rack.inject(fault.clone()),
-            Step::StartServer => {
-                let node = self.rack.node(self.server);
-                if !node.is_alive() {
-                    node.restart();
-                    self.start()?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// What becomes of a seed, with a bug planted or not.
-pub(crate) fn run(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
+pub(crate) fn run(
+    seed: u64,
+    backend: BackendKind,
+    mutation: Option<Mutation>,
+    trace: &Trace,
+) -> Outcome {
     let mut rack = Rack::with_config(seed, weather(seed));
     trace.begin(&mut rack);
     let mut dice = Dice::new(seed, 3);
@@ -79,10 +71,11 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outco
     let severity = if dice.once_in(5) { Severity::Masked } else { Severity::Any };
     let plan = Plan::draw(seed, severity, server, &clients);
     let window = dice.pick(&[2, 8, 32]);
+    let backend = backend.name();
     let mut run = Run {
         rack,
         server,
-        address: format!("sim://{}/kv?window={window}", server.number()),
+        address: format!("sim://{}/kv?backend={backend}&window={window}", server.number()),
         threads: dice.between(1, 2) as usize,
         acknowledge: match mutation {
             Some(Mutation::EarlyAcknowledgement) => Acknowledge::WhenStored,
@@ -112,7 +105,7 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outco
     let rack = &run.rack;
     Outcome {
         seed,
-        what: "the key-value store".to_owned(),
+        what: format!("the key-value store over {backend}"),
         wrong,
         plan: plan.to_string(),
         hash: rack.trace_hash(),
@@ -131,13 +124,12 @@ fn play(
     dice: &mut Dice,
 ) -> Result<(), String> {
     run.start()?;
-    let mut programs = Vec::new();
-    for client in clients {
-        let terms = Terms { pauses_ns: plan.pauses_ns(*client), ..terms.clone() };
+    let mut live = |rack: &mut Rack, client| {
+        let terms = Terms { pauses_ns: plan.pauses_ns(client), ..terms.clone() };
         let (dice, records) = (Dice::new(dice.word(), 4), Rc::clone(records));
-        let life = |host| Client::new(host, terms, dice, records).live();
-        programs.push(run.rack.spawn_program(*client, life));
-    }
+        rack.spawn_program(client, |host| Client::new(host, terms, dice, records).live())
+    };
+    let mut programs: Vec<_> = clients.iter().map(|it| live(&mut run.rack, *it)).collect();
     let is_wrong = || records.borrow().is_wrong();
     for (at_ns, step) in &plan.steps {
         while run.rack.now_ns() < *at_ns && !is_wrong() {
@@ -147,7 +139,17 @@ fn play(
         if is_wrong() {
             return Ok(());
         }
-        run.step(step)?;
+        match *step {
+            Step::Fault(ref fault) => run.rack.inject(fault.clone()),
+            Step::Start(node) if run.rack.node(node).is_alive() => {}
+            Step::Start(node) => {
+                run.rack.node(node).restart();
+                match node == run.server {
+                    true => run.start()?,
+                    false => programs.push(live(&mut run.rack, node)),
+                }
+            }
+        }
     }
     let limit_ns = plan.calm_ns + LONGEST_NS;
     while programs.iter().any(|program| program.is_running()) && !is_wrong() {

@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use clap::Parser;
 use farcall_swarm::{
-    Counts, Mutation, Outcome, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
+    Counts, Mutation, Outcome, Setting, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
 };
+use farcall_transports::BackendKind;
 
 /// One line and more; that nobody reads them is no error.
 macro_rules! say {
@@ -44,12 +45,33 @@ struct Options {
     /// Only this seed, with what was done to it
     #[arg(long, conflicts_with_all = ["seeds", "first", "threads"])]
     seed: Option<u64>,
+    /// What carries the calls: write_imm, datagram, or all, one for each seed
+    #[arg(long, default_value = "all", value_parser = backend)]
+    backend: Backend,
     /// Writes everything that happens with that seed to a file
     #[arg(long, requires = "seed", value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Plants a bug, to see that it is found: early-acknowledgement, blind-retry, lost-wake-up, early-reuse
     #[arg(long)]
     mutation: Option<Mutation>,
+}
+
+/// One backend, or all.
+type Backend = Option<BackendKind>;
+
+fn backend(name: &str) -> Result<Backend, String> {
+    match BackendKind::from_name(name) {
+        None if name != "all" => {
+            Err(format!("known are {} and all", BackendKind::names().join(", ")))
+        }
+        backend => Ok(backend),
+    }
+}
+
+impl Options {
+    fn setting(&self) -> Setting {
+        Setting { backend: self.backend, mutation: self.mutation }
+    }
 }
 
 fn main() -> ExitCode {
@@ -78,7 +100,7 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
     while all.seeds < options.seeds && all.wrong.is_none() {
         let first = options.first.wrapping_add(all.seeds);
         let seeds = SEEDS_PER_LINE.min(options.seeds - all.seeds);
-        let Sweep { seeds, counts, wrong } = sweep(first, seeds, threads, options.mutation);
+        let Sweep { seeds, counts, wrong } = sweep(first, seeds, threads, options.setting());
         all.seeds += seeds;
         all.counts.add(counts);
         all.wrong = wrong;
@@ -97,25 +119,26 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
         return Ok(true);
     };
     // Once more, for the end of its trace.
-    let again = run_seed(seed, options.mutation, &Trace::Last(LAST_LINES));
+    let again = run_seed(seed, options.setting(), &Trace::Last(LAST_LINES));
     for outcome in again.iter().filter(|outcome| outcome.what == what) {
         say!("{outcome}");
         same(hash, outcome.hash)?;
     }
+    let backend = options.backend.map_or("all", BackendKind::name);
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
-    say!("all of it: cargo xtask sim --seed {seed}{planted} --trace FILE");
+    say!("all of it: cargo xtask sim --seed {seed} --backend {backend}{planted} --trace FILE");
     Ok(false)
 }
 
 /// Whether nothing is wrong with that seed.
 fn replay(seed: u64, options: &Options) -> Result<bool, String> {
-    let first = run_seed(seed, options.mutation, &Trace::Off);
+    let first = run_seed(seed, options.setting(), &Trace::Off);
     if let Some(path) = &options.trace {
         let unwritable = |error: io::Error| {
             format!("cannot write the trace to {}: {error}; name another file", path.display())
         };
         let file = TraceFile::create(path).map_err(unwritable)?;
-        let again = run_seed(seed, options.mutation, &Trace::To(file.clone()));
+        let again = run_seed(seed, options.setting(), &Trace::To(file.clone()));
         file.finish().map_err(unwritable)?;
         for (first, again) in first.iter().zip(&again) {
             same(first.hash, again.hash)?;

@@ -16,6 +16,9 @@ const MAX_INCIDENTS: u64 = 6;
 /// Incidents come within this, counted from the beginning.
 const LONGEST_STORM_NS: u64 = 300 * MS;
 
+/// A datagram comes so late that its connection may be over, and another in its place.
+const LONGEST_STRAGGLE_NS: u64 = 1_000 * MS;
+
 /// How hard a run may be hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
@@ -50,9 +53,15 @@ fn rates(dice: &mut Dice) -> FaultRates {
         false => dice.magnitude(10, most_ppm) as f64 / 1e6,
     };
     let (loss, delay) = (chance(20_000), chance(100_000));
+    let (datagram_loss, datagram_copy) = (chance(200_000), chance(200_000));
+    let (datagram_delay, straggle) = (chance(300_000), chance(50_000));
     FaultRates::default()
         .reliable_loss(loss)
         .connected_delay(delay)
+        .datagram_loss(datagram_loss)
+        .datagram_copy(datagram_copy)
+        .datagram_delay(datagram_delay)
+        .datagram_straggle(straggle, Duration::from_nanos(dice.magnitude(MS, LONGEST_STRAGGLE_NS)))
         .delay(Duration::from_nanos(dice.magnitude(US, 200 * US)))
 }
 
@@ -61,8 +70,8 @@ fn rates(dice: &mut Dice) -> FaultRates {
 pub(crate) enum Step {
     /// A fault.
     Fault(Fault),
-    /// The server's node starts again, and its server on it.
-    StartServer,
+    /// A node that was killed starts again, and its server or client on it.
+    Start(NodeId),
 }
 
 /// What goes wrong in one run.
@@ -116,6 +125,12 @@ impl Draft<'_> {
         self.steps.push((at_ns, Step::Fault(fault)));
     }
 
+    /// Who was killed then starts again.
+    fn start(&mut self, killed_ns: u64, node: NodeId) {
+        let at_ns = killed_ns + self.dice.magnitude(10 * US, 100 * MS);
+        self.steps.push((at_ns, Step::Start(node)));
+    }
+
     fn some_node(&mut self) -> NodeId {
         match self.dice.once_in(2) {
             true => self.server,
@@ -162,6 +177,9 @@ impl Draft<'_> {
             4 => {
                 let client = self.dice.pick(self.clients);
                 self.fault(at_ns, Fault::KillNode(client));
+                if self.dice.once_in(2) {
+                    self.start(at_ns, client);
+                }
             }
             // The server goes most often: what it must not lose is what matters.
             number => {
@@ -171,8 +189,7 @@ impl Draft<'_> {
                     _ => Fault::PowerLoss(server),
                 };
                 self.fault(at_ns, fault);
-                let start_ns = at_ns + self.dice.magnitude(10 * US, 100 * MS);
-                self.steps.push((start_ns, Step::StartServer));
+                self.start(at_ns, server);
             }
         }
     }
@@ -183,7 +200,7 @@ impl fmt::Display for Plan {
         for (at_ns, step) in &self.steps {
             match step {
                 Step::Fault(fault) => writeln!(f, "  {at_ns:>12} ns  {fault:?}")?,
-                Step::StartServer => writeln!(f, "  {at_ns:>12} ns  the server starts again")?,
+                Step::Start(node) => writeln!(f, "  {at_ns:>12} ns  node {node} starts again")?,
             }
         }
         Ok(())
@@ -206,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_is_healed_and_who_is_killed_starts_again_before_the_calm() {
-        let mut starts = 0;
+        let mut starts = [0, 0];
         for (server, Plan { steps, calm_ns }) in plans(Severity::Any) {
             assert!(steps.is_sorted_by_key(|(at_ns, _)| *at_ns));
             assert_eq!(steps.last().map(|(at_ns, _)| *at_ns), Some(calm_ns));
@@ -218,14 +235,15 @@ mod tests {
                         assert!(follows(&Step::Fault(Fault::Heal { from: *from, to: *to })));
                     }
                     Step::Fault(Fault::KillNode(node) | Fault::PowerLoss(node)) => {
-                        assert!(*node != server || follows(&Step::StartServer));
-                        starts += u32::from(*node == server);
+                        let starts_again = follows(&Step::Start(*node));
+                        assert!(*node != server || starts_again);
+                        starts[usize::from(*node == server)] += u32::from(starts_again);
                     }
                     _ => {}
                 }
             }
         }
-        assert!(starts > 200, "{starts}");
+        assert!(starts[0] > 20 && starts[1] > 200, "{starts:?}");
     }
 
     #[test]

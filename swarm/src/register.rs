@@ -10,6 +10,9 @@ use std::fmt;
 /// The most operations on one key: as many as a mask has bits.
 pub(crate) const MAX_OPERATIONS: usize = 128;
 
+/// Stands for all values that nobody has seen. Values are counted from 1.
+const UNSEEN: u64 = 0;
+
 /// What a key holds: the number of a value, or nothing.
 pub(crate) type Held = Option<u64>;
 
@@ -122,13 +125,19 @@ impl<'e> Search<'e> {
         if !self.tried.insert((done, held)) {
             return false;
         }
-        let mut candidates = Vec::new();
+        let (mut candidates, mut unseen) = (Vec::new(), [false; 2]);
         for at in self.order.iter().copied().filter(left) {
             let event = &events[at];
             if event.asked >= first_answer || !self.may_matter(event, held) {
                 continue;
             }
+            if let Some(alike) = self.alike(event)
+                && std::mem::replace(&mut unseen[alike], true)
+            {
+                continue;
+            }
             let Some(after) = event.operation.apply(held) else { continue };
+            let after = after.map(|value| if self.seen.contains(&value) { value } else { UNSEEN });
             if matches!(event.operation, Operation::Get(_)) {
                 // It changes nothing, so now is as good as any other time.
                 return self.from(done | 1 << at, after);
@@ -136,6 +145,17 @@ impl<'e> Search<'e> {
             candidates.push((at, after));
         }
         candidates.into_iter().any(|(at, after)| self.from(done | 1 << at, after))
+    }
+
+    /// What has no answer and brought nothing that anybody has seen does the same whichever it is: the one that was asked
+    /// for first, which may happen whenever another may, stands for all of its kind.
+    fn alike(&self, event: &Event) -> Option<usize> {
+        match event.operation {
+            _ if event.answered.is_some() => None,
+            Operation::Del(_) => Some(0),
+            Operation::Put(value, _) => (!self.seen.contains(&value)).then_some(1),
+            Operation::Get(_) => None,
+        }
     }
 
     /// Whether something without an answer needs to be thought of as having happened now: not if nobody has seen what it
@@ -200,6 +220,23 @@ mod tests {
         let over = event(6, 7, Put(2, Some(true)));
         let twice = [lost, event(2, 3, Get(Some(1))), over, event(8, 9, Get(Some(1)))];
         assert!(!is_register(&twice), "it took effect twice");
+    }
+
+    #[test]
+    fn many_that_nobody_has_waited_for_are_no_puzzle() {
+        let (mut events, mut moment) = (Vec::new(), 0);
+        for number in 0..20 {
+            events.push(unanswered(2 * number + 1, Put(100 + number, None)));
+            events.push(unanswered(2 * number + 2, Del(None)));
+        }
+        for _ in 0..20 {
+            moment += 100;
+            events.push(event(moment, moment + 2, Put(moment, Some(true))));
+            events.push(event(moment + 1, moment + 4, Del(Some(true))));
+        }
+        assert!(is_register(&events));
+        events.push(event(moment + 5, moment + 6, Get(Some(100 + 20))));
+        assert!(!is_register(&events), "nobody has put it");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The run of one seed: a case of the backends' own suite, on a bad day.
 //!
-//! Its cases expect that all goes well in the end, so only what a reliable connection makes up for goes wrong: messages
-//! that are lost and late, pauses, and partitions that heal before a peer counts as gone.
+//! Its cases expect that all goes well in the end, so only what a connection makes up for goes wrong: messages
+//! that are lost, late, or come twice, pauses, and partitions that heal before a peer counts as gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use farcall_transports::BackendKind;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
     CASES, Case, Fixture, Need, Outcome as Ended, run as run_case,
@@ -26,20 +27,22 @@ const LEFT_OUT: [&str; 3] = [
 ];
 
 /// What becomes of a seed.
-pub(crate) fn run(seed: u64, trace: &Trace) -> Outcome {
+pub(crate) fn run(seed: u64, backend: BackendKind, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
     let cases: Vec<&Case> = CASES
         .iter()
         .filter(|case| case.need == Need::Nothing && !LEFT_OUT.contains(&case.name))
         .collect();
-    play(seed, dice.pick(&cases), trace)
+    play(seed, backend, dice.pick(&cases), trace)
 }
 
-fn play(seed: u64, case: &Case, trace: &Trace) -> Outcome {
+fn play(seed: u64, backend: BackendKind, case: &Case, trace: &Trace) -> Outcome {
     // Drawn when the case has its rack, and told of at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell) = (trace.clone(), Arc::clone(&told));
-    let fixture = RackFixture::new("sim://suite", seed).map(|fixture| {
+    let backend = backend.name();
+    let address = format!("sim://suite?backend={backend}");
+    let fixture = RackFixture::new(&address, seed).map(|fixture| {
         fixture.config(weather(seed)).on_begin(move |rack, Nodes { clients, servers }| {
             trace.begin(rack);
             let plan = Plan::draw(seed, Severity::Masked, servers[0], clients);
@@ -62,7 +65,7 @@ fn play(seed: u64, case: &Case, trace: &Trace) -> Outcome {
     let plan = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Outcome {
         seed,
-        what: case.name.to_owned(),
+        what: format!("{} over {backend}", case.name),
         wrong: (ended != Ended::Passed).then(|| ended.to_string()),
         plan,
         hash: last.as_ref().map_or(0, |last| last.trace_hash),

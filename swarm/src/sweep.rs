@@ -4,15 +4,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use farcall_transports::BackendKind;
+
+use crate::dice::Dice;
 use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
 
+/// What seeds are run with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setting {
+    /// The backend; without one, each seed has its own.
+    pub backend: Option<BackendKind>,
+    /// The bug that is planted.
+    pub mutation: Option<Mutation>,
+}
+
+impl Setting {
+    pub(crate) fn backend_of(&self, seed: u64) -> BackendKind {
+        self.backend.unwrap_or_else(|| Dice::new(seed, 6).pick(BackendKind::ALL))
+    }
+}
+
 /// Runs a seed: the key-value store with everything that can go wrong, and a case of the backends' suite with what
-/// connections make up for. With a planted bug, the store alone.
-pub fn run_seed(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Vec<Outcome> {
-    let store = kv::run(seed, mutation, trace);
-    match mutation {
+/// a connection makes up for. With a planted bug, the store alone.
+pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
+    let backend = setting.backend_of(seed);
+    let store = kv::run(seed, backend, setting.mutation, trace);
+    match setting.mutation {
         Some(_) => vec![store],
-        None => vec![store, suite::run(seed, trace)],
+        None => vec![store, suite::run(seed, backend, trace)],
     }
 }
 
@@ -28,7 +47,7 @@ pub struct Sweep {
 }
 
 /// Runs seeds from `first` on, `seeds` of them, or until one is wrong. Each of the `threads` has a seed at a time.
-pub fn sweep(first: u64, seeds: u64, threads: usize, mutation: Option<Mutation>) -> Sweep {
+pub fn sweep(first: u64, seeds: u64, threads: usize, setting: Setting) -> Sweep {
     let (next, found) = (AtomicU64::new(0), AtomicBool::new(false));
     let all = Mutex::new(Sweep::default());
     let work = || {
@@ -37,7 +56,7 @@ pub fn sweep(first: u64, seeds: u64, threads: usize, mutation: Option<Mutation>)
             if number >= seeds {
                 break;
             }
-            let outcomes = run_seed(first.wrapping_add(number), mutation, &Trace::Off);
+            let outcomes = run_seed(first.wrapping_add(number), setting, &Trace::Off);
             let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
             all.seeds += 1;
             for outcome in outcomes {

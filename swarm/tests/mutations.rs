@@ -1,24 +1,26 @@
 //! The swarm finds a planted bug of each kind, and nothing where none is planted.
 
-use farcall_swarm::{Mutation, Outcome, Sweep, Trace, run_seed, sweep};
+use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
 
 /// Within so many seeds every planted bug is found.
 const SEEDS: u64 = 200;
 
 /// What a seed does to the key-value store.
-fn store(seed: u64, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
-    run_seed(seed, mutation, trace).swap_remove(0)
+fn store(seed: u64, setting: Setting, trace: &Trace) -> Outcome {
+    run_seed(seed, setting, trace).swap_remove(0)
 }
 
 #[track_caller]
 fn is_found(mutation: Mutation, by: &[&str]) {
-    let Sweep { wrong, .. } = sweep(1, SEEDS, 2, Some(mutation));
+    let sound = Setting::default();
+    let planted = Setting { mutation: Some(mutation), ..sound };
+    let Sweep { wrong, .. } = sweep(1, SEEDS, 2, planted);
     let Some(wrong) = wrong else { panic!("{mutation} was not found in {SEEDS} seeds") };
     let what = wrong.wrong.clone().unwrap_or_default();
     assert!(by.iter().any(|sign| what.contains(sign)), "{mutation}: another bug? {wrong}");
-    let again = store(wrong.seed, Some(mutation), &Trace::Off);
+    let again = store(wrong.seed, planted, &Trace::Off);
     assert_eq!((again.hash, again.wrong), (wrong.hash, wrong.wrong), "seed {}", wrong.seed);
-    let without = store(wrong.seed, None, &Trace::Off);
+    let without = store(wrong.seed, sound, &Trace::Off);
     assert_eq!(without.wrong, None, "seed {} without the planted bug: {without}", wrong.seed);
 }
 
@@ -45,9 +47,10 @@ fn a_slot_that_is_reused_too_early_is_found() {
 
 #[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
+    let sound = Setting::default();
     for seed in 1..6 {
         let (first, again) =
-            (run_seed(seed, None, &Trace::Off), run_seed(seed, None, &Trace::Last(100)));
+            (run_seed(seed, sound, &Trace::Off), run_seed(seed, sound, &Trace::Last(100)));
         for (first, again) in first.iter().zip(&again) {
             assert_eq!(first.wrong, None, "{first}");
             assert_eq!((first.hash, first.now_ns), (again.hash, again.now_ns), "seed {seed}");
@@ -55,6 +58,6 @@ fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
             assert!(!again.trace.is_empty() && first.trace.is_empty());
         }
     }
-    let hashes = [6, 7].map(|seed| store(seed, None, &Trace::Off).hash);
+    let hashes = [6, 7].map(|seed| store(seed, sound, &Trace::Off).hash);
     assert_ne!(hashes[0], hashes[1]);
 }

@@ -88,8 +88,8 @@ pub(crate) fn loom() -> Result<()> {
     )
 }
 
-/// Seeds of the swarm in a usual check: a minute or less.
-const SEEDS: &str = "300";
+/// Seeds of the swarm in a usual check, each with one of the backends: a minute or less.
+const SEEDS: &str = "600";
 
 /// Not optimized: assertions are on, and a seed takes some 100 ms.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
