@@ -33,9 +33,18 @@ pub(crate) struct Completions {
 impl Completions {
     /// A queue with room for so many.
     pub(crate) fn new(device: &Device, capacity: usize) -> Result<Completions, SetupError> {
+        Self::in_batches(device, capacity, POLL_BATCH)
+    }
+
+    /// The same, where one poll takes at most `batch`.
+    pub(crate) fn in_batches(
+        device: &Device,
+        capacity: usize,
+        batch: usize,
+    ) -> Result<Completions, SetupError> {
         let channel = device.create_completion_channel()?;
         let cq = device.create_cq(capacity, Some(&channel))?;
-        let batch = std::iter::repeat_with(WorkCompletion::default).take(POLL_BATCH).collect();
+        let batch = std::iter::repeat_with(WorkCompletion::default).take(batch).collect();
         Ok(Completions { cq, channel, device: device.clone(), batch, held: 0 })
     }
 
@@ -59,7 +68,7 @@ impl Completions {
         Instant::from_nanos(self.device.now_ns())
     }
 
-    /// What has completed, at most [`POLL_BATCH`] of it: if it is that many, there may be more.
+    /// What has completed, at most a batch.
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<&mut [WorkCompletion], CqError> {
         let found = match std::mem::take(&mut self.held) {
@@ -67,6 +76,12 @@ impl Completions {
             held => held,
         };
         Ok(&mut self.batch[..found])
+    }
+
+    /// Whether a poll that found so many may have left some.
+    #[inline]
+    pub(crate) fn is_batch(&self, found: usize) -> bool {
+        found == self.batch.len()
     }
 
     /// Entries that the last poll looked at, for a simulator that charges for them.

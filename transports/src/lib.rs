@@ -24,8 +24,8 @@ pub mod write_imm;
 
 pub use address::{
     Address, AddressError, DeviceChoice, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_SILENCE,
-    MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, NetworkPlace, OPTIONS, Place,
-    RDMA_OPTIONS, SCHEMES,
+    MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, NetworkPlace, OPTIONS, Optimization,
+    Place, RDMA_OPTIONS, SCHEMES, Without,
 };
 pub use backend::{Accepted, BackendKind, Intake, Keepsake, PendingClient, ServerHalf, SetupError};
 pub use bootstrap::DeviceError;

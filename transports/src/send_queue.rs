@@ -23,6 +23,11 @@ impl SendQueue {
         SendQueue { depth, interval, posted: 0, retired: 0, unsignaled: 0 }
     }
 
+    /// The same, where each work request is signaled.
+    pub(crate) fn signaling_all(depth: u32) -> SendQueue {
+        SendQueue { interval: 1, ..SendQueue::new(depth) }
+    }
+
     /// Work requests there is room for.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
@@ -61,8 +66,10 @@ mod tests {
 
     #[test]
     fn a_full_queue_always_has_a_signal_in_flight() {
-        for depth in 2..200 {
-            let mut queue = SendQueue::new(depth);
+        let queues =
+            (2..200).flat_map(|depth| [SendQueue::new(depth), SendQueue::signaling_all(depth)]);
+        for mut queue in queues {
+            let depth = queue.depth;
             let mut last = None;
             while queue.room() > 0 {
                 last = queue.post(false).or(last);

@@ -6,7 +6,11 @@ use farcall_transports_conformance::{Fixture, rack::RackFixture};
 use farcall_verbs::sim::SimConfig;
 
 fn fixture(seed: u64, config: SimConfig) -> Arc<dyn Fixture> {
-    let fixture = RackFixture::new("sim://suite?backend=datagram", seed).expect("an address");
+    fixture_of("sim://suite?backend=datagram", seed, config)
+}
+
+fn fixture_of(template: &str, seed: u64, config: SimConfig) -> Arc<dyn Fixture> {
+    let fixture = RackFixture::new(template, seed).expect("an address");
     Arc::new(fixture.config(config))
 }
 
@@ -51,5 +55,18 @@ mod on_a_terrible_wire {
                 .datagram_delay(0.2)
                 .delay(Duration::from_millis(1)),
         ),
+    ));
+}
+
+/// Slow, but right.
+mod without_its_optimizations {
+    use farcall_verbs::sim::FaultRates;
+
+    use super::{SimConfig, fixture_of};
+
+    farcall_transports_conformance::conformance_tests!(fixture_of(
+        "sim://suite?backend=datagram&without=doorbells,polls,selective,inline,bulk,coalescing",
+        4,
+        SimConfig::default().faults(FaultRates::default().datagram_loss(0.01)),
     ));
 }

@@ -4,6 +4,7 @@
 mod error;
 mod parse;
 mod place;
+mod without;
 
 pub use error::AddressError;
 #[cfg(feature = "sim")]
@@ -11,6 +12,7 @@ pub(crate) use parse::Parts;
 #[cfg(feature = "sim")]
 pub(crate) use place::is_name;
 pub use place::{DeviceChoice, NetworkPlace, Place};
+pub use without::{Optimization, Without};
 
 use std::time::Duration;
 
@@ -21,7 +23,8 @@ use crate::handshake::Terms;
 pub const SCHEMES: &[&str] = &["shm", "rdma"];
 
 /// The options an address of any scheme may carry after its `?`.
-pub const OPTIONS: &[&str] = &["backend", "window", "slot", "max_message", "memory", "silence"];
+pub const OPTIONS: &[&str] =
+    &["backend", "window", "slot", "max_message", "memory", "silence", "without"];
 
 /// The options that only an `rdma://` address may carry, besides.
 pub const RDMA_OPTIONS: &[&str] = &["device", "gid_index", "ib_port"];
@@ -61,13 +64,16 @@ pub struct Limits {
     pub memory: u64,
     /// So long the other end's machine may say nothing before this end takes it for gone.
     pub silence: Duration,
+    /// What this end of a `datagram` connection does without, to measure what it is worth.
+    pub without: Without,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let max_message = 1 << 30;
         let (memory, silence) = (usual_memory(max_message), Duration::from_secs(5));
-        Limits { window: 64, slot: 4096, max_message, memory, silence }
+        let without = Without::default();
+        Limits { window: 64, slot: 4096, max_message, memory, silence, without }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::place::{DeviceChoice, NetworkPlace, Place};
 use super::{
     Address, AddressError, LEAST_MEMORY_BYTES, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
-    MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, OPTIONS, RDMA_OPTIONS,
-    SCHEMES, usual_memory,
+    MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, OPTIONS, Optimization,
+    RDMA_OPTIONS, SCHEMES, Without, usual_memory,
 };
 use crate::backend::BackendKind;
 
@@ -129,6 +129,12 @@ impl<'a> Parts<'a> {
                             bad_value(key, value, "a time from 1s to 60m, or in ms".into())
                         })?;
                 }
+                "without" => {
+                    limits.without = Without::parse(value).ok_or_else(|| {
+                        let names = Optimization::names();
+                        bad_value(key, value, format!("some of these, with commas: {names}"))
+                    })?;
+                }
                 "device" if in_network => device.name = Some(parse_device(value)?),
                 "gid_index" if in_network => device.gid_index = Some(parse_index(key, value, 0)?),
                 "ib_port" if in_network => device.ib_port = Some(parse_index(key, value, 1)?),
@@ -138,6 +144,11 @@ impl<'a> Parts<'a> {
                     return Err(AddressError::UnknownOption { key: key.to_owned(), known });
                 }
             }
+        }
+        if !limits.without.is_empty() && backend != BackendKind::Datagram {
+            let expected =
+                format!("backend=datagram with it; {} has no such switches", backend.name());
+            return Err(bad_value("without", &limits.without.to_string(), expected));
         }
         limits.memory = match memory {
             None => usual_memory(limits.max_message),
@@ -167,6 +178,9 @@ impl Limits {
         }
         if self.silence != usual.silence {
             write!(f, "&silence={}ms", self.silence.as_millis())?;
+        }
+        if !self.without.is_empty() {
+            write!(f, "&without={}", self.without)?;
         }
         Ok(())
     }
@@ -227,6 +241,15 @@ mod tests {
     }
 
     #[test]
+    fn an_end_can_do_without_some_optimizations() {
+        let address = parse("shm://a?without=bulk,inline&backend=datagram").unwrap();
+        let without = address.limits().without;
+        assert!(without.has(Optimization::Inline) && without.has(Optimization::Bulk));
+        assert!(!without.has(Optimization::Coalescing));
+        assert_eq!(parse(&address.to_string()).unwrap(), address);
+    }
+
+    #[test]
     fn a_slot_is_made_of_whole_cache_lines() {
         assert_eq!(parse("shm://a?slot=65").unwrap().limits().slot, 128);
     }
@@ -269,6 +292,11 @@ mod tests {
             ("shm://kv?silence=61m", "from 1s to 60m"),
             ("shm://kv?silence=+5s", "silence=+5s"),
             ("shm://kv?silence=99999999999999999999m", "silence="),
+            (
+                "shm://kv?backend=datagram&without=inline,spin",
+                "doorbells, polls, selective, inline",
+            ),
+            ("shm://kv?without=inline", "backend=datagram with it; write_imm has no such switches"),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

@@ -24,7 +24,7 @@ struct Pending {
     port: Port,
     completions: Completions,
     pd: ProtectionDomain,
-    memory: u64,
+    limits: Limits,
     mtu: usize,
     setup: Vec<u8>,
 }
@@ -33,8 +33,8 @@ pub(crate) fn prepare(
     device: &Device,
     limits: &Limits,
 ) -> Result<Box<dyn PendingClient>, SetupError> {
-    let sizes = Sizes::of_client(limits.window, device.caps());
-    let completions = Completions::new(device, sizes.completions())?;
+    let sizes = Sizes::of_client(limits.window, device.caps(), limits.without);
+    let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
     let pd = device.alloc_pd()?;
     let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
     let (endpoint, now_ns) = (port.qp().endpoint(), device.now_ns());
@@ -42,8 +42,8 @@ pub(crate) fn prepare(
     port.activate(qkey)?;
     let salt = mix(endpoint.to_bytes(), now_ns.wrapping_add(1));
     let setup = EndSetup::new(&endpoint, qkey, SESSION, salt, sizes.mtu).to_bytes();
-    let (memory, mtu) = (limits.memory, sizes.mtu);
-    Ok(Box::new(Pending { port, completions, pd, memory, mtu, setup }))
+    let (limits, mtu) = (*limits, sizes.mtu);
+    Ok(Box::new(Pending { port, completions, pd, limits, mtu, setup }))
 }
 
 impl PendingClient for Pending {
@@ -57,15 +57,15 @@ impl PendingClient for Pending {
         setup: &[u8],
         _timeout: Duration,
     ) -> Result<Box<dyn ClientTransport>, SetupError> {
-        let Pending { port, completions, pd, memory, mtu, .. } = *self;
+        let Pending { port, completions, pd, limits, mtu, .. } = *self;
         let theirs = EndSetup::from_bytes(setup)?;
         let way = theirs.way(&pd, theirs.epoch, mtu)?;
         let part = part_bytes(way.mtu);
         // No more than we have receives for.
         let credits = theirs.credits.min(super::setup::CREDITS);
-        let transfers = Transfers::new(terms.window, &pd, memory, part, credits);
+        let transfers = Transfers::new(terms.window, &pd, limits.memory, part, credits);
         let longest = (terms.max_message, max_whole(terms, way.mtu));
-        let calls = Calls::new(way, SESSION, terms.window, longest, transfers);
+        let calls = Calls::new(way, SESSION, terms.window, longest, transfers, &limits);
         Ok(Box::new(Client::new(completions, port, calls)))
     }
 }

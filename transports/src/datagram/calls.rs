@@ -13,6 +13,7 @@ use super::timers::Timers;
 use super::transfers::{Step, Transfers};
 use super::window::{Phase, Say, Window};
 use super::wire::{Kind, Range};
+use crate::address::{self, Optimization};
 use crate::memory;
 
 /// Parts that one poll sends: some 20 us of copying, which is what a small call may have to wait for.
@@ -44,6 +45,8 @@ pub(crate) struct Calls {
     pub(crate) transfers: Transfers,
     pub(crate) timers: Timers,
     pub(crate) round_trip: RoundTrip,
+    /// What is lost is sent again.
+    pub(crate) recovers: bool,
     pub(crate) max_message: u64,
     max_whole: usize,
     pub(crate) over: Option<TransportFailure>,
@@ -59,6 +62,7 @@ impl Calls {
         window: u32,
         (max_message, max_whole): (u64, usize),
         transfers: Transfers,
+        limits: &address::Limits,
     ) -> Calls {
         Calls {
             way,
@@ -69,6 +73,7 @@ impl Calls {
             transfers,
             timers: Timers::default(),
             round_trip: RoundTrip::default(),
+            recovers: !limits.without.has(Optimization::Recovery),
             max_message,
             max_whole,
             over: None,

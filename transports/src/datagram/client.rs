@@ -11,7 +11,7 @@ use farcall_verbs::{CompletionOpcode, GRH_BYTES, Status, WorkCompletion};
 use super::calls::{Broken, Calls};
 use super::port::Port;
 use super::wire::Header;
-use crate::completions::{Completions, POLL_BATCH, failure};
+use crate::completions::{Completions, failure};
 
 /// A session with one server thread.
 #[derive(Debug)]
@@ -123,13 +123,13 @@ impl ClientTransport for Client {
             }
         }
         if self.calls.needs_attention(now) || self.port.is_broken() {
-            let more = found == POLL_BATCH;
+            let more = self.completions.is_batch(found);
             let (moved, next) = self.calls.drive(&mut self.port, now, more, sink);
             progress.worked += moved;
             progress.next = next;
         }
         progress.next = progress.next.earlier(self.calls.poll_at());
-        if found == POLL_BATCH {
+        if self.completions.is_batch(found) {
             progress.next = PollAt::Now;
         }
         progress.scanned = self.completions.scanned();

@@ -12,6 +12,9 @@ impl Calls {
         if self.fresh.is_empty() {
             return;
         }
+        if !self.recovers {
+            return self.fresh.clear();
+        }
         let due = now.saturating_add_nanos(self.round_trip.timeout(0));
         for index in self.fresh.drain(..) {
             let slot = &mut self.window.slots[index as usize];

@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::setup::Sizes;
 use super::wire::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, MessageHeader};
+use crate::address::Optimization;
 use crate::backend::SetupError;
 use crate::send_queue::SendQueue;
 
@@ -29,6 +30,10 @@ pub(crate) struct Port {
     qp: QueuePair,
     send_queue: SendQueue,
     max_inline: usize,
+    /// The longest datagram that still takes in another message.
+    max_shared: usize,
+    /// Each datagram has a doorbell of its own.
+    rings_each: bool,
     /// The datagram that is put together, in so many bytes of the buffer; none if 0.
     building: Buffer,
     built: usize,
@@ -65,10 +70,17 @@ impl Port {
             let posted = qp.post_recv(0, Some(buffer));
             posted.map_err(|error| SetupError::Device(error.into()))?;
         }
+        let lacks = |optimization| sizes.without.has(optimization);
         Ok(Port {
             qp,
-            send_queue: SendQueue::new(sizes.send_depth as u32),
-            max_inline: device.caps().max_inline,
+            send_queue: if lacks(Optimization::Selective) {
+                SendQueue::signaling_all(sizes.send_depth as u32)
+            } else {
+                SendQueue::new(sizes.send_depth as u32)
+            },
+            max_inline: if lacks(Optimization::Inline) { 0 } else { device.caps().max_inline },
+            max_shared: if lacks(Optimization::Coalescing) { 0 } else { usize::MAX },
+            rings_each: lacks(Optimization::Doorbells),
             building,
             built: 0,
             spare,
@@ -118,7 +130,7 @@ impl Port {
         let body = front.len() + back.len();
         let len = MESSAGE_BYTES + body;
         debug_assert!(HEADER_BYTES + len <= way.mtu);
-        if self.built > 0 && self.built + len > way.mtu {
+        if self.built > 0 && self.built + len > way.mtu.min(self.max_shared) {
             self.seal(way);
         }
         if self.built == 0 {
@@ -171,6 +183,9 @@ impl Port {
         };
         if let Err(error) = outcome {
             self.failed(error);
+        }
+        if self.rings_each {
+            self.ring();
         }
     }
 

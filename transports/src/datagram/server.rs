@@ -13,7 +13,7 @@ use super::sessions::{End, STEPS_PER_POLL, Sessions};
 use super::setup::{Sizes, qkey};
 use crate::address::Limits;
 use crate::backend::SetupError;
-use crate::completions::{Completions, Nobody, POLL_BATCH};
+use crate::completions::{Completions, Nobody};
 use crate::door::Door;
 use crate::memory::{self, Budget, Exposure, LargeBuffers};
 
@@ -47,8 +47,8 @@ impl Server {
         limits: &Limits,
         max_clients: usize,
     ) -> Result<(Server, DatagramIntake), SetupError> {
-        let sizes = Sizes::of_server(device.caps());
-        let completions = Completions::new(device, sizes.completions())?;
+        let sizes = Sizes::of_server(device.caps(), limits.without);
+        let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
         let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
         let endpoint = port.qp().endpoint();
@@ -141,7 +141,7 @@ impl ServerTransport for Server {
             progress.worked += parts as u32;
             progress.next = next;
         }
-        if found == POLL_BATCH {
+        if self.completions.is_batch(found) {
             progress.next = PollAt::Now;
         }
         progress.scanned = self.completions.scanned();

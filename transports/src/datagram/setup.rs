@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::port::Way;
 use super::wire::{HEADER_BYTES, MAX_MTU, MESSAGE_BYTES, PART_BYTES};
+use crate::address::{Optimization, Without};
 use crate::backend::SetupError;
+use crate::completions::POLL_BATCH;
 use crate::handshake::Terms;
 
 /// A datagram has room for the smallest slot and both headers.
@@ -45,6 +47,9 @@ pub(crate) struct Sizes {
     pub(crate) recv_depth: usize,
     /// Receives that are posted again at a time.
     pub(crate) replenish_at: usize,
+    /// Completions that are polled at a time.
+    pub(crate) batch: usize,
+    pub(crate) without: Without,
 }
 
 /// Receives of a server thread, as in FaSST (section 5). When they run dry, that is loss.
@@ -54,21 +59,28 @@ const SERVER_RECEIVES: usize = 2048;
 const SERVER_SENDS: usize = 512;
 
 impl Sizes {
-    pub(crate) fn of_server(caps: &Capabilities) -> Sizes {
-        Sizes::new(SERVER_SENDS, SERVER_RECEIVES, caps)
+    pub(crate) fn of_server(caps: &Capabilities, without: Without) -> Sizes {
+        Sizes::new(SERVER_SENDS, SERVER_RECEIVES, caps, without)
     }
 
     /// Each call may be answered in a datagram of its own, twice over; parts come besides.
-    pub(crate) fn of_client(window: u32, caps: &Capabilities) -> Sizes {
+    pub(crate) fn of_client(window: u32, caps: &Capabilities, without: Without) -> Sizes {
         let window = window as usize;
-        Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps)
+        Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps, without)
     }
 
-    fn new(sends: usize, receives: usize, caps: &Capabilities) -> Sizes {
+    fn new(sends: usize, receives: usize, caps: &Capabilities, without: Without) -> Sizes {
         let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
         let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe - recv_depth);
-        let replenish_at = (recv_depth / 4).clamp(1, 32);
-        Sizes { mtu: caps.mtu.min(MAX_MTU), send_depth, recv_depth, replenish_at }
+        let one_or = |optimization, usual| if without.has(optimization) { 1 } else { usual };
+        Sizes {
+            mtu: caps.mtu.min(MAX_MTU),
+            send_depth,
+            recv_depth,
+            replenish_at: one_or(Optimization::Bulk, (recv_depth / 4).clamp(1, 32)),
+            batch: one_or(Optimization::Polls, POLL_BATCH),
+            without,
+        }
     }
 
     pub(crate) fn completions(&self) -> usize {
@@ -184,7 +196,8 @@ mod tests {
         let mut caps = caps();
         for limit in [4, 5, 40, 1000, 32_767] {
             caps.max_cqe = limit;
-            for sizes in [Sizes::of_server(&caps), Sizes::of_client(64, &caps)] {
+            let none = Without::default();
+            for sizes in [Sizes::of_server(&caps, none), Sizes::of_client(64, &caps, none)] {
                 assert!(sizes.completions() <= limit, "{limit}: {sizes:?}");
                 assert!(sizes.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}");
             }

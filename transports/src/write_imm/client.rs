@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::layout::{Announce, Grant, HEADER_BYTES, Immediate, Kind, Lent, Op, OverLimit, split};
 use super::link::{Fetched, Link, owned};
 use super::transfer::{Transfer, Transfers};
-use crate::completions::{Completions, POLL_BATCH, failure};
+use crate::completions::{Completions, failure};
 use crate::handshake::Terms;
 use crate::memory;
 
@@ -211,7 +211,7 @@ impl ClientTransport for Client {
             progress.worked += moved;
             progress.next = next;
         }
-        if found == POLL_BATCH {
+        if self.completions.is_batch(found) {
             progress.next = PollAt::Now;
         }
         progress.scanned = self.completions.scanned();

@@ -12,7 +12,7 @@ use super::layout::MAX_CLIENTS;
 use super::setup::Sizes;
 use crate::address::Limits;
 use crate::backend::SetupError;
-use crate::completions::{Completions, Nobody, POLL_BATCH};
+use crate::completions::{Completions, Nobody};
 use crate::door::Door;
 use crate::memory::{self, Budget, Exposure, LargeBuffers};
 
@@ -109,7 +109,7 @@ impl ServerTransport for Server {
         if self.clients.need_attention() {
             next = self.attend(now, sink);
         }
-        if found == POLL_BATCH {
+        if self.completions.is_batch(found) {
             next = PollAt::Now;
         }
         Progress { worked: found as u32, next, scanned: self.completions.scanned() }

@@ -92,7 +92,7 @@ impl Host {
     }
 
     pub(super) fn admit(&mut self) -> Hand {
-        let sizes = Sizes::of_client(WINDOW, self.device.caps());
+        let sizes = Sizes::of_client(WINDOW, self.device.caps(), self.limits.without);
         let cq = self.device.create_cq(sizes.completions(), None).unwrap();
         let pd = self.device.alloc_pd().unwrap();
         let mut port = Port::open(&self.device, &pd, &cq.handle(), &sizes).unwrap();
