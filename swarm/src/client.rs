@@ -110,8 +110,8 @@ impl Client {
     ) -> Client {
         Client {
             host,
-            // Bugs are planted around the other client's transport.
-            shares: dice.once_in(2) && terms.mutation.is_none(),
+            // Bugs around a transport are planted in the other client.
+            shares: dice.once_in(2) && terms.mutation.is_none_or(|it| it.of_backend().is_some()),
             terms,
             dice,
             records,

@@ -8,6 +8,7 @@ use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
 use farcall_transports::BackendKind;
+use farcall_transports::planted::plant;
 use farcall_transports::rack::Rack;
 use farcall_verbs::sim::NodeId;
 
@@ -85,6 +86,8 @@ pub(crate) fn run(
         running: None,
     };
     let records = Rc::new(RefCell::new(Records::default()));
+    // Of this thread, in which all of the rack runs.
+    plant(mutation.and_then(Mutation::of_backend).map(|(_, bug)| bug));
     let played = catch_unwind(AssertUnwindSafe(|| {
         let terms = Terms {
             address: run.address.clone(),
@@ -96,6 +99,7 @@ pub(crate) fn run(
         };
         play(&mut run, &plan, &clients, &terms, &records, &mut dice)
     }));
+    plant(None);
     let wrong = match played {
         Ok(Ok(())) => records.borrow().check(&run.executions),
         Ok(Err(wrong)) => Some(records.borrow().check(&run.executions).unwrap_or(wrong)),

@@ -51,8 +51,7 @@ struct Options {
     /// Writes everything that happens with that seed to a file
     #[arg(long, requires = "seed", value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Plants a bug, to see that it is found: early-acknowledgement, blind-retry, lost-wake-up, early-reuse
-    #[arg(long)]
+    #[arg(long, help = format!("Plants a bug, to see that it is found: {}", Mutation::ALL.map(Mutation::name).join(", ")))]
     mutation: Option<Mutation>,
 }
 

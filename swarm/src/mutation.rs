@@ -1,8 +1,11 @@
 //! Bugs that are planted, one at a time, to see that the swarm finds them. None of them is in what users run: each
-//! misbehaves in the suite's own service, client or around its transport.
+//! misbehaves in the suite's own service, client or around its transport, or in a backend built for that.
 
 use std::fmt;
 use std::str::FromStr;
+
+use farcall_transports::BackendKind;
+use farcall_transports::planted::Bug;
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +19,21 @@ pub enum Mutation {
     /// The client's transport gives the place of a call that was given up to the next, though its answer is still to
     /// come.
     EarlyReuse,
+    /// A bug of the backend `datagram`.
+    Datagram(Bug),
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 4] = [
+    pub const ALL: [Mutation; 8] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
         Mutation::EarlyReuse,
+        Mutation::Datagram(Bug::LostDuplicateCheck),
+        Mutation::Datagram(Bug::DoubleCredit),
+        Mutation::Datagram(Bug::ForgottenResponse),
+        Mutation::Datagram(Bug::FormerLife),
     ];
 
     /// Its name on a command line.
@@ -34,6 +43,18 @@ impl Mutation {
             Mutation::BlindRetry => "blind-retry",
             Mutation::LostWakeUp => "lost-wake-up",
             Mutation::EarlyReuse => "early-reuse",
+            Mutation::Datagram(Bug::LostDuplicateCheck) => "lost-duplicate-check",
+            Mutation::Datagram(Bug::DoubleCredit) => "double-credit",
+            Mutation::Datagram(Bug::ForgottenResponse) => "forgotten-response",
+            Mutation::Datagram(Bug::FormerLife) => "former-life",
+        }
+    }
+
+    /// The bug of a backend that it is.
+    pub(crate) fn of_backend(self) -> Option<(BackendKind, Bug)> {
+        match self {
+            Mutation::Datagram(bug) => Some((BackendKind::Datagram, bug)),
+            _ => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
 /// What seeds are run with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setting {
-    /// The backend; without one, each seed has its own.
+    /// The backend; without one, each seed has its own, or that in which a bug is planted.
     pub backend: Option<BackendKind>,
     /// The bug that is planted.
     pub mutation: Option<Mutation>,
@@ -20,7 +20,8 @@ pub struct Setting {
 
 impl Setting {
     pub(crate) fn backend_of(&self, seed: u64) -> BackendKind {
-        self.backend.unwrap_or_else(|| Dice::new(seed, 6).pick(BackendKind::ALL))
+        let mutated = self.mutation.and_then(Mutation::of_backend).map(|(backend, _)| backend);
+        self.backend.or(mutated).unwrap_or_else(|| Dice::new(seed, 6).pick(BackendKind::ALL))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The swarm finds a planted bug of each kind, and nothing where none is planted.
 
 use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
+use farcall_transports::BackendKind;
+use farcall_transports::planted::Bug;
 
 /// Within so many seeds every planted bug is found.
 const SEEDS: u64 = 200;
@@ -12,7 +14,12 @@ fn store(seed: u64, setting: Setting, trace: &Trace) -> Outcome {
 
 #[track_caller]
 fn is_found(mutation: Mutation, by: &[&str]) {
-    let sound = Setting::default();
+    is_found_in(None, mutation, by);
+}
+
+#[track_caller]
+fn is_found_in(backend: Option<BackendKind>, mutation: Mutation, by: &[&str]) {
+    let sound = Setting { backend, mutation: None };
     let planted = Setting { mutation: Some(mutation), ..sound };
     let Sweep { wrong, .. } = sweep(1, SEEDS, 2, planted);
     let Some(wrong) = wrong else { panic!("{mutation} was not found in {SEEDS} seeds") };
@@ -43,6 +50,33 @@ fn a_lost_wake_up_is_found() {
 fn a_slot_that_is_reused_too_early_is_found() {
     let signs = ["malformed message", "is no register", "that nobody has put", "deadline passed"];
     is_found(Mutation::EarlyReuse, &signs);
+}
+
+#[track_caller]
+fn is_found_in_datagram(bug: Bug, by: &[&str]) {
+    is_found_in(Some(BackendKind::Datagram), Mutation::Datagram(bug), by);
+}
+
+#[test]
+fn a_lost_duplicate_check_is_found() {
+    is_found_in_datagram(Bug::LostDuplicateCheck, &["times"]);
+}
+
+#[test]
+fn a_credit_that_is_returned_twice_is_found() {
+    let signs = ["deadline passed", "has not ended in time", "was not reserved"];
+    is_found_in_datagram(Bug::DoubleCredit, &signs);
+}
+
+#[test]
+fn a_response_that_is_forgotten_before_it_is_acknowledged_is_found() {
+    is_found_in_datagram(Bug::ForgottenResponse, &["a response shorter than its header"]);
+}
+
+#[test]
+fn packets_of_a_former_life_are_found() {
+    let signs = ["times", "malformed message", "is no register", "deadline passed"];
+    is_found_in_datagram(Bug::FormerLife, &signs);
 }
 
 #[test]

@@ -15,6 +15,11 @@ mod door;
 mod fair_queue;
 pub mod handshake;
 mod memory;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+#[expect(unreachable_pub, reason = "it is public where bugs can be planted")]
+mod planted;
 #[cfg(feature = "sim")]
 pub mod rack;
 mod send_queue;

@@ -3,7 +3,7 @@
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{Limits, ReplySink, SlotId};
-use farcall_verbs::QpNumber;
+use farcall_verbs::DatagramSource;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -88,10 +88,8 @@ impl Calls {
 
     /// Whether a datagram with this header came from this session's server.
     #[inline]
-    pub(crate) fn is_ours(&self, session: u32, epoch: u64, source: Option<QpNumber>) -> bool {
-        session == self.session
-            && epoch == self.way.epoch
-            && source.is_none_or(|source| source == self.way.qp)
+    pub(crate) fn is_ours(&self, session: u32, epoch: u64, source: Option<DatagramSource>) -> bool {
+        session == self.session && self.way.leads_to(epoch, source)
     }
 
     #[inline]

@@ -45,10 +45,9 @@ fn complete(
         return Ok(());
     }
     let Some(buffer) = completion.buffer.take() else { return Ok(()) };
-    let source = completion.source.map(|source| source.qp);
     let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
     let outcome = match datagram.and_then(Header::split) {
-        Some((session, epoch, messages)) if calls.is_ours(session, epoch, source) => {
+        Some((session, epoch, messages)) if calls.is_ours(session, epoch, completion.source) => {
             calls.datagram(messages, now, sink)
         }
         _ => Ok(()),

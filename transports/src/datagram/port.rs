@@ -1,8 +1,8 @@
 //! A UD queue pair: datagrams put together and posted, receives replenished. The same for client and server.
 
 use farcall_verbs::{
-    AddressHandle, Buffer, CompletionQueueHandle, Device, GRH_BYTES, PostError, ProtectionDomain,
-    QpNumber, QpType, QueuePair, QueuePairConfig, WorkCompletion, WorkRequest,
+    AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, GRH_BYTES, PostError,
+    ProtectionDomain, QpNumber, QpType, QueuePair, QueuePairConfig, WorkCompletion, WorkRequest,
 };
 use zerocopy::IntoBytes;
 
@@ -10,6 +10,7 @@ use super::setup::Sizes;
 use super::wire::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, MessageHeader};
 use crate::address::Optimization;
 use crate::backend::SetupError;
+use crate::planted::{Bug, is_planted};
 use crate::send_queue::SendQueue;
 
 /// The way to the other end of a session.
@@ -23,6 +24,15 @@ pub(crate) struct Way {
     pub(crate) epoch: u64,
     /// The longest datagram between the two.
     pub(crate) mtu: usize,
+}
+
+impl Way {
+    /// Whether the other end has sent this, in this life: what a former one or somebody else has sent is not for us.
+    #[inline]
+    pub(crate) fn leads_to(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
+        let is_theirs = source.is_none_or(|source| source.qp == self.qp);
+        (is_theirs && epoch == self.epoch) || is_planted(Bug::FormerLife)
+    }
 }
 
 #[derive(Debug)]

@@ -17,6 +17,7 @@ use super::wire::{self, Header, Kind, OverLimit, Range};
 use crate::door::{Arrival, Arrivals};
 use crate::fair_queue::FairQueue;
 use crate::memory::{Budget, LargeBuffers};
+use crate::planted::{Bug, is_planted};
 
 /// Parts that one turn sends: some 20 us of copying, which is what a small call may have to wait for.
 pub(crate) const STEPS_PER_POLL: usize = 16;
@@ -151,8 +152,7 @@ impl Sessions {
         let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
         if let Some((number, epoch, messages)) = datagram.and_then(Header::split)
             && let Some(session) = self.get(number)
-            && session.way.epoch == epoch
-            && completion.source.is_none_or(|source| source.qp == session.way.qp)
+            && session.way.leads_to(epoch, completion.source)
         {
             for message in messages {
                 self.message(number, &message, now, sink);
@@ -186,7 +186,7 @@ impl Sessions {
         let wire::Message { kind, slot: index, generation, body } = *message;
         let Some(slot) = session.slot(index) else { return };
         let age = slot.age(generation);
-        if kind == Kind::Request && age == Age::New {
+        if kind == Kind::Request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
             session.begin(index, generation, State::Running);
             let token = session.token(index);
             return sink.request(token, Message::Borrowed(body), self);
@@ -427,6 +427,9 @@ fn put(port: &mut Port, session: &mut Session, index: u32) -> bool {
     };
     if room && let Some(slot) = session.slot(index) {
         slot.say = Say::Nothing;
+        if is_planted(Bug::ForgottenResponse) {
+            slot.reply.clear();
+        }
     }
     room
 }

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use farcall_core::time::Instant;
 use farcall_core::transport::SlotId;
 
+use crate::planted::{Bug, is_planted};
+
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -171,6 +173,9 @@ impl Window {
         if slot.say != Say::Nothing {
             self.outbox.retain(|waiting| *waiting != index);
             slot.say = Say::Nothing;
+        }
+        if slot.abandoned && is_planted(Bug::DoubleCredit) {
+            self.free.push(index);
         }
         slot.phase = Phase::Free;
         (slot.abandoned, slot.sent, slot.repeated, slot.tries) = (false, false, false, 0);

@@ -1,0 +1,39 @@
+//! Bugs of the protocols that are planted to see that tests find them. Only with the feature `planted-bugs`: what users
+//! run has nothing of this, as [`is_planted`] is `false` to the compiler.
+
+/// A bug of the backend `datagram`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The server runs a request again that comes again.
+    LostDuplicateCheck,
+    /// The client gets the place of a call that was given up back twice.
+    DoubleCredit,
+    /// The server forgets a response once it was sent, before the client has acknowledged it.
+    ForgottenResponse,
+    /// Both ends take what was sent to a former session of the same number.
+    FormerLife,
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug in all that runs in this thread from now on, or takes it out again.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether this thread has the bug.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// None is.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) const fn is_planted(_: Bug) -> bool {
+    false
+}
