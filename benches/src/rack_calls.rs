@@ -30,6 +30,8 @@ pub struct Point {
     pub size: usize,
     /// Calls that a client sends together.
     pub batch: usize,
+    /// Each call is followed by another as soon as it is answered, and the others of its batch are not waited for.
+    pub streams: bool,
     /// Options of the address, such as `backend=write_imm&slot=4096`.
     pub options: String,
     /// What the rack is made of.
@@ -53,6 +55,7 @@ impl Default for Point {
             server_threads: 10,
             size: 32,
             batch: 1,
+            streams: false,
             options: "backend=write_imm".into(),
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
@@ -105,10 +108,11 @@ struct Tally {
 struct Client {
     dialling: Option<Dialling>,
     echo: Option<EchoPollClient>,
-    pending: Vec<PendingCall<Result<Vec<u8>, RpcError>>>,
-    sent_ns: u64,
+    /// With the moments when they were sent.
+    pending: Vec<(PendingCall<Result<Vec<u8>, RpcError>>, u64)>,
     message: Rc<[u8]>,
     batch: usize,
+    streams: bool,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -128,7 +132,7 @@ impl Client {
         let Some(echo) = &mut self.echo else { bail!("not connected") };
         let mut progress = echo.connection().turn(now);
         let mut ended = Ok(());
-        self.pending.retain_mut(|pending| match echo.take(pending) {
+        self.pending.retain_mut(|(pending, sent_ns)| match echo.take(pending) {
             None => true,
             Some(answer) => {
                 match answer {
@@ -139,17 +143,16 @@ impl Client {
                 let mut tally = self.tally.borrow_mut();
                 if now.as_nanos() >= tally.counted_from_ns {
                     tally.calls += 1;
-                    tally.latency.saturating_record(now.as_nanos() - self.sent_ns);
+                    tally.latency.saturating_record(now.as_nanos() - *sent_ns);
                 }
                 false
             }
         });
         ended.map_err(anyhow::Error::msg)?;
-        if self.pending.is_empty() {
-            for _ in 0..self.batch {
-                self.pending.push(echo.start_echo(&self.message)?);
+        if self.pending.is_empty() || self.streams && self.pending.len() < self.batch {
+            for _ in self.pending.len()..self.batch {
+                self.pending.push((echo.start_echo(&self.message)?, now.as_nanos()));
             }
-            self.sent_ns = now.as_nanos();
             progress = echo.connection().turn(now);
         }
         Ok(turn_after(progress))
@@ -200,9 +203,9 @@ pub fn measure(point: &Point) -> Result<Measured> {
             dialling: Some(dialling),
             echo: None,
             pending: Vec::with_capacity(point.batch),
-            sent_ns: 0,
             message: Rc::clone(&message),
             batch: point.batch,
+            streams: point.streams,
             tally: Rc::clone(&tally),
         };
         rack.spawn(node, client);

@@ -1,6 +1,7 @@
 //! Which device an address means, and the one that all dialled connections share.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use farcall_verbs::{Device, OpenError, OpenOptions};
@@ -34,6 +35,18 @@ impl Address {
     /// Opens the device that this address means, anew.
     pub fn open_device(&self) -> Result<Device, DeviceError> {
         open_choice(&choice(self)?)
+    }
+
+    /// Opens it for each of so many threads. An opened device has one page of doorbells, and threads that share it wait
+    /// for one another (RFP, EuroSys 2017, Fig. 3); shared memory has none.
+    pub(crate) fn open_devices(&self, threads: usize) -> Result<Vec<Device>, DeviceError> {
+        let choice = choice(self)?;
+        let first = open_choice(&choice)?;
+        if choice.name.as_deref() == Some(SHARED_MEMORY) {
+            return Ok(vec![first; threads]);
+        }
+        let others = (1..threads).map(|_| open_choice(&choice));
+        iter::once(Ok(first)).chain(others).collect()
     }
 }
 

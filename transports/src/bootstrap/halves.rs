@@ -18,12 +18,11 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    /// One for each of `threads`, together for at most `max_clients`.
+    /// One thread's for each of `devices`, together for at most `max_clients`.
     pub(crate) fn make(
         address: &str,
         (backend, limits): (BackendKind, &Limits),
-        device: &Device,
-        threads: usize,
+        devices: &[Device],
         max_clients: usize,
     ) -> Result<Halves, BindError> {
         let failed = |error: SetupError| match error {
@@ -33,7 +32,8 @@ impl Halves {
             other => BindError::Device { address: address.to_owned(), cause: other.into() },
         };
         let mut halves = Halves { transports: Vec::new(), intakes: Vec::new() };
-        for thread in 0..threads {
+        let threads = devices.len();
+        for (thread, device) in devices.iter().enumerate() {
             // Together exactly as many as asked for.
             let share = max_clients / threads + usize::from(thread < max_clients % threads);
             let ServerHalf { transport, intake } =

@@ -27,12 +27,12 @@ impl Binding for Address {
         // The place first: whoever is second should not have made anything.
         let (listener, address) = listen(self, options)?;
         let address = address.to_string();
-        let device = self
-            .open_device()
+        let devices = self
+            .open_devices(threads)
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
         let of = (self.backend(), &self.limits());
         let Halves { transports, intakes } =
-            Halves::make(&address, of, &device, threads, options.max_clients)?;
+            Halves::make(&address, of, &devices, options.max_clients)?;
         let reception = Reception::new(self.backend(), services, self.limits());
         let admission = Admission::new(reception, intakes);
         let acceptor = Accepting::start(listener, admission, options.handshake_timeout, &address)?;

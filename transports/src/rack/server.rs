@@ -65,9 +65,10 @@ impl Binding for RackBinding<'_> {
             return Err(in_use());
         }
         let of = (address.backend(), &limits);
-        let device = place.node.device();
+        // Opened for each thread, as `rdma://` addresses do.
+        let devices: Vec<_> = (0..threads).map(|_| place.node.device()).collect();
         let Halves { transports, intakes } =
-            Halves::make(&text, of, &device, threads, options.max_clients)?;
+            Halves::make(&text, of, &devices, options.max_clients)?;
         let costs = network.costs();
         let transports = transports.into_iter().map(|it| charge::server(it, &place.node, costs));
         let reception = Reception::new(address.backend(), services, limits);
