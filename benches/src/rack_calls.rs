@@ -95,6 +95,8 @@ impl Echo for Same {
     }
 }
 
+type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
+
 /// What all clients have in common.
 struct Tally {
     connected: usize,
@@ -109,7 +111,7 @@ struct Client {
     dialling: Option<Dialling>,
     echo: Option<EchoPollClient>,
     /// With the moments when they were sent.
-    pending: Vec<(PendingCall<Result<Vec<u8>, RpcError>>, u64)>,
+    pending: Vec<(Pending, u64)>,
     message: Rc<[u8]>,
     batch: usize,
     streams: bool,
