@@ -4,6 +4,7 @@ pub(crate) mod bytes;
 mod drafts;
 pub(crate) mod mapping;
 mod persistent;
+pub(crate) mod prefetch;
 mod private;
 pub(crate) mod region;
 mod remote;

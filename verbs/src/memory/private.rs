@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::memory::prefetch;
 use crate::memory::region::Region;
 use crate::{Access, RemoteRegion};
 
@@ -201,6 +202,14 @@ impl Buffer {
     #[inline]
     pub(crate) fn lkey(&self) -> u32 {
         self.pool.memory.lkey()
+    }
+
+    /// Takes the lines over that most datagrams are in.
+    #[inline]
+    pub(crate) fn prefetch_front(&self) {
+        for offset in [0, 64, 128] {
+            prefetch::to_write(self.start().wrapping_add(offset));
+        }
     }
 
     /// Where it starts; stable while it is moved.

@@ -188,16 +188,6 @@ impl Cell {
         }
     }
 
-    /// Takes the line over: it will be written soon.
-    #[inline]
-    pub(crate) fn prefetch_to_write(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a hint, which does nothing but move the line.
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags, readonly));
-        }
-    }
-
     /// No message: whatever it held is read.
     #[inline]
     pub(crate) fn clear(&self) {

@@ -10,6 +10,7 @@ use super::inbox::InboxLines;
 use super::pair::Pair;
 use super::shared_receive::ReceivePool;
 use super::spsc::Consumer;
+use crate::memory::prefetch;
 use crate::{Buffer, CompletionOpcode, QpNumber, QpState, QpType, Status, WorkCompletion};
 
 /// The longest message.
@@ -192,7 +193,7 @@ impl Receiver {
                 break;
             };
             if place != Place::Ring {
-                cell.prefetch_to_write();
+                prefetch::to_write(cell);
             }
             self.place = place;
             self.following = match place {

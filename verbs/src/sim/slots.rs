@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::memory::prefetch;
+
 /// The low bits of a number say where, the others how often that place was used.
 const INDEX_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << (32 - INDEX_BITS);
@@ -83,16 +85,10 @@ impl<T> Slots<T> {
 /// Asks for all lines of a thing.
 #[inline]
 pub(super) fn prefetch<T>(thing: &T) {
-    #[cfg(target_arch = "x86_64")]
+    let start = std::ptr::from_ref(thing).cast::<u8>();
     for offset in (0..size_of::<T>()).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads and writes nothing, whoever else has the memory.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(thing).cast::<i8>().wrapping_add(offset))
-        };
+        prefetch::to_read(start.wrapping_add(offset));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = thing;
 }
 
 fn index_of(number: u32) -> usize {

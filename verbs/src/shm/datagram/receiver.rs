@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use zerocopy::FromBytes;
 
 use super::Path;
+use crate::memory::prefetch;
 use crate::route_header::RouteHeader;
 use crate::shm::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
 use crate::shm::context::MTU_BYTES;
@@ -17,8 +18,8 @@ use crate::{CompletionOpcode, GRH_BYTES, QpNumber, QpState, Status, WorkCompleti
 
 /// Where receives come from.
 pub(in crate::shm) enum Supply {
-    /// From this queue pair's owner.
-    Own(Consumer<Receive>),
+    /// From this queue pair's owner. The next one is looked up ahead of time: its buffer may be far away.
+    Own { posted: Consumer<Receive>, next: Option<Receive> },
     /// From a shared receive queue.
     Shared(Arc<ReceivePool>),
 }
@@ -27,7 +28,14 @@ impl Supply {
     #[inline]
     fn pop(&mut self) -> Option<Receive> {
         match self {
-            Supply::Own(posted) => posted.pop(),
+            Supply::Own { posted, next } => {
+                let receive = next.take().or_else(|| posted.pop());
+                *next = posted.pop();
+                if let Some(Receive { buffer: Some(buffer), .. }) = next {
+                    buffer.prefetch_front();
+                }
+                receive
+            }
             Supply::Shared(pool) => pool.pop(),
         }
     }
@@ -51,6 +59,13 @@ impl Reader {
     fn has_arrival(&self) -> bool {
         !self.poisoned
             && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
+    }
+
+    /// The smallest requests take two cells, and are written from the back: the second is on its way here
+    /// together with the first.
+    #[inline]
+    fn prefetch_second(&self) {
+        prefetch::to_read(self.ring.cell(self.position.wrapping_add(1)));
     }
 
     #[inline]
@@ -126,6 +141,7 @@ impl DatagramReceiver {
         let in_turn = from_next.iter_mut().chain(before).enumerate();
         let (mut count, used) = (0, *consumed);
         for (step, reader) in in_turn {
+            reader.prefetch_second();
             while reader.has_arrival()
                 && let Some(completion) = out.get_mut(count)
             {
@@ -152,7 +168,7 @@ impl DatagramReceiver {
     #[inline]
     fn tell_consumed(&self) {
         self.pair.consumed.store(self.consumed, Ordering::Release);
-        if let (Supply::Own(_), Some(page)) = (&self.supply, &self.pair.credit) {
+        if let (Supply::Own { .. }, Some(page)) = (&self.supply, &self.pair.credit) {
             page.consumed().store(self.consumed, Ordering::Release);
         }
     }
@@ -169,11 +185,11 @@ impl DatagramReceiver {
             !gone
         });
         let mut count = 0;
-        if let Supply::Own(posted) = &mut self.supply
+        if let supply @ Supply::Own { .. } = &mut self.supply
             && self.pair.state() == QpState::Error
         {
             while let Some(completion) = out.get_mut(count)
-                && let Some(receive) = posted.pop()
+                && let Some(receive) = supply.pop()
             {
                 *completion = WorkCompletion {
                     id: receive.id,
