@@ -63,6 +63,8 @@ use syn::ItemTrait;
 /// one call of it may run again, also beside calls that came later, and even after its caller has had the answer. Mark what
 /// only reads, or what a later call cannot be undone by: "raise the version to 7", not "set the value to 7", which would be set
 /// again over an 8 that came in between.
+/// Over `backend=datagram` the server then remembers neither the call nor its answer: where that is lost, the call runs again.
+/// Only while it waits in an `async fn` its place in the client's window is taken, so that no repetition starts it once more.
 /// Backends that lose nothing run it once all the same.
 ///
 /// What an error says about such a call counts for its last run only: `may_have_run() == false` is no promise here, and whoever

@@ -71,7 +71,7 @@ impl Calls {
             fresh: Vec::with_capacity(window as usize),
             releases: Vec::new(),
             transfers,
-            timers: Timers::default(),
+            timers: Timers::new(limits.silence),
             round_trip: RoundTrip::default(),
             recovers: !limits.without.has(Optimization::Recovery),
             max_message,
@@ -123,9 +123,10 @@ impl Calls {
     }
 
     #[inline]
-    pub(crate) fn post(&mut self, id: SlotId) {
+    pub(crate) fn post(&mut self, id: SlotId, idempotent: bool) {
         assert!(self.window.is(id, Phase::Reserved), "posted slot {id:?} was not reserved");
         let slot = &mut self.window.slots[id.index as usize];
+        slot.idempotent = idempotent;
         slot.phase = if slot.is_long() { Phase::Announced } else { Phase::Posted };
         if !self.releases.is_empty() {
             // The next generation says it too.
@@ -179,7 +180,8 @@ impl Calls {
         let id = (index, slot.generation);
         let room = match (slot.say, slot.phase) {
             (Say::Request, Phase::Posted) => {
-                port.put(way, Kind::Request, id, (slot.request(), &[]))
+                let kind = if slot.idempotent { Kind::Idempotent } else { Kind::Request };
+                port.put(way, kind, id, (slot.request(), &[]))
             }
             (Say::Request, Phase::Announced) => {
                 let len = U64::from(transfers.request_len(index));

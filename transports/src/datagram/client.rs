@@ -87,7 +87,12 @@ impl ClientTransport for Client {
 
     #[inline]
     fn post(&mut self, id: SlotId, _now: Instant) {
-        self.calls.post(id);
+        self.calls.post(id, false);
+    }
+
+    #[inline]
+    fn post_idempotent(&mut self, id: SlotId, _now: Instant) {
+        self.calls.post(id, true);
     }
 
     #[inline]

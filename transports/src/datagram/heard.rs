@@ -6,7 +6,7 @@ use farcall_core::transport::{Message, ReplySink, SlotId};
 
 use super::calls::{Broken, Calls};
 use super::transfers::Taken;
-use super::window::Phase;
+use super::window::{Phase, Say};
 use super::wire::{self, Kind, Messages};
 
 const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
@@ -125,6 +125,20 @@ impl Calls {
                 }
             }
             Kind::Dropped if slot.abandoned => self.end(index),
+            // The answer has left, and was lost.
+            Kind::Dropped if phase == Phase::Known && slot.idempotent && !slot.is_long() => {
+                slot.phase = Phase::Posted;
+                self.window.say(index, Say::Request);
+                self.moved_on(index, now);
+            }
+            Kind::Forgotten if slot.waits() => {
+                let abandoned = slot.abandoned;
+                self.end(index);
+                if !abandoned {
+                    let why = TransportFailure::new(FailureKind::PeerGone, true);
+                    sink.failed(SlotId { index, generation }, why);
+                }
+            }
             Kind::OverLimit if slot.waits() => {
                 let limit = message.over_limit().ok_or(NONSENSE)?;
                 let abandoned = slot.abandoned;

@@ -4,7 +4,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
 
 use super::parts::{Cut, Incoming};
-use super::session::{Large, Say, State};
+use super::session::{Large, State};
 use super::sessions::Sessions;
 use super::wire;
 use crate::fair_queue::{FairQueue, Verdict};
@@ -34,14 +34,12 @@ impl Sessions {
             false => (State::Answered, Large::OverLimit { len }),
         };
         session.begin(index, generation, state);
-        if let Some(slot) = session.slot(index) {
-            slot.large = Some(Box::new(large));
-        }
+        session.body(index).large = Some(Box::new(large));
         if possible {
             self.waiting.push(number, index, len);
             self.serve_waiting(now);
         }
-        self.say(number, index, Say::State);
+        self.say(number, index);
     }
 
     /// Gives memory to those that wait for it, in turn.
@@ -83,10 +81,9 @@ impl Sessions {
         let cut = Cut::new(len, session.bounds.part_bytes)?;
         session.held += len;
         session.moved = now;
-        if let Some(slot) = session.slot(index) {
-            slot.large = Some(Box::new(Large::Landing { incoming: Incoming::new(cut), whole }));
-        }
-        self.say(number, index, Say::State);
+        let landing = Large::Landing { incoming: Incoming::new(cut), whole };
+        session.body(index).large = Some(Box::new(landing));
+        self.say(number, index);
         Some(Verdict::Done)
     }
 
@@ -102,9 +99,8 @@ impl Sessions {
         let index = message.slot;
         let Some(session) = self.get(number) else { return };
         session.moved = now;
-        let Some(slot) = session.slot(index) else { return };
         let mut is_whole = false;
-        if let Some(Large::Landing { incoming, whole }) = slot.large.as_deref_mut()
+        if let Some(Large::Landing { incoming, whole }) = session.large(index)
             && let Some((part, bytes)) = message.part()
             && let Some(range) = incoming.take(part, bytes.len())
         {
@@ -116,14 +112,15 @@ impl Sessions {
             self.serve_waiting(now);
         }
         // Also of one that came twice: what the client was told of it before may be lost.
-        self.say(number, index, Say::State);
+        self.say(number, index);
     }
 
     /// A request is whole: its handler gets it.
     fn hand_over(&mut self, number: u32, index: u32, sink: &mut dyn RequestSink) {
         let Some(session) = self.get(number) else { return };
+        let large = session.body(index).large.take();
         let Some(slot) = session.slot(index) else { return };
-        if let Some(Large::Landing { whole, .. }) = slot.large.take().map(|large| *large) {
+        if let Some(Large::Landing { whole, .. }) = large.map(|large| *large) {
             slot.state = State::Running;
             session.held -= whole.len() as u64;
             let token = session.token(index);
@@ -139,7 +136,7 @@ impl Sessions {
         if let Some(slot) = session.slot(index) {
             slot.state = State::Over;
         }
-        self.say(number, index, Say::State);
+        self.say(number, index);
         self.serve_waiting(now);
     }
 
@@ -151,7 +148,7 @@ impl Sessions {
         let Some(slot) = session.slot(index) else { return };
         slot.state = State::Over;
         let generation = slot.generation;
-        self.say(number, index, Say::Released(generation));
+        self.say_released(number, index, generation);
         if !self.waiting.is_empty() {
             self.serve_waiting(now);
         }

@@ -17,10 +17,16 @@
 //! 4. Responses of one turn to one client are coalesced in the same way.
 //! 5. The next generation in a slot acknowledges the response before, which frees it.
 //!
+//! Of a call whose method is marked idempotent nothing of this is kept: a handler that answers in place writes its answer into
+//! the datagram that leaves, and when that is lost, the call runs again. While a handler takes longer, its slot says so.
+//!
+//! A client that has been silent for twice as long as it may be has all of its answers, or does not look for them: what is
+//! kept for it then is eight bytes for each slot, which say what must not run again.
+//!
 //! A request that gets no word within a retransmission timeout is sent again; the timeout follows the
 //! measured round trips (Jacobson and Karn, RFC 6298), doubles each time, and has a floor and a cap. Of a
 //! request that the server is known to have only a short question is repeated. Many timeouts without any
-//! word from the server, over some seconds, end the connection.
+//! word from the server, over as long as `silence` allows, end the connection.
 //!
 //! # Messages longer than a slot
 //!
@@ -40,7 +46,7 @@
 //! # Knobs
 //!
 //! `window` (calls outstanding), `slot` (the longest message that goes whole, at most what a datagram holds),
-//! `max_message`, `memory` (bytes of longer messages per thread).
+//! `max_message`, `memory` (bytes of longer messages per thread), `silence` (how long a peer may say nothing).
 //!
 //! # When to use it
 //!
@@ -55,11 +61,13 @@ mod intake;
 mod landing;
 mod overdue;
 mod parts;
+mod passing;
 mod port;
 mod round_trip;
 mod server;
 mod session;
 mod sessions;
+mod settling;
 mod setup;
 mod timers;
 mod transfers;

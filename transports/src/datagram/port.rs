@@ -139,6 +139,53 @@ impl Port {
     ) -> bool {
         let body = front.len() + back.len();
         let len = MESSAGE_BYTES + body;
+        if !self.make_room(way, len) {
+            return false;
+        }
+        let header = MessageHeader::new(kind, slot, generation, body);
+        let place = &mut self.building[self.built..self.built + len];
+        place[..MESSAGE_BYTES].copy_from_slice(header.as_bytes());
+        place[MESSAGE_BYTES..MESSAGE_BYTES + front.len()].copy_from_slice(front);
+        place[MESSAGE_BYTES + front.len()..].copy_from_slice(back);
+        self.built += len;
+        true
+    }
+
+    /// Begins a message to this peer whose body, of that length, is to be filled through [`body`](Port::body) and
+    /// [kept](Port::keep). Beginning another one instead forgets it. `false` if the send queue is full.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        way: &Way,
+        kind: Kind,
+        (slot, generation): (u32, u32),
+        len: usize,
+    ) -> bool {
+        if !self.make_room(way, MESSAGE_BYTES + len) {
+            return false;
+        }
+        let header = MessageHeader::new(kind, slot, generation, len);
+        let place = &mut self.building[self.built..self.built + MESSAGE_BYTES];
+        place.copy_from_slice(header.as_bytes());
+        true
+    }
+
+    /// The body of the message that was begun, as long as it was said to be.
+    #[inline]
+    pub(crate) fn body(&mut self, len: usize) -> &mut [u8] {
+        &mut self.building[self.built + MESSAGE_BYTES..][..len]
+    }
+
+    /// The message that was begun is part of the datagram, with so many bytes of its body.
+    #[inline]
+    pub(crate) fn keep(&mut self, len: usize) {
+        MessageHeader::set_len(&mut self.building[self.built..], len);
+        self.built += MESSAGE_BYTES + len;
+    }
+
+    /// Room for a message of `len` bytes in a datagram to this peer; `false` if the send queue is full.
+    #[inline]
+    fn make_room(&mut self, way: &Way, len: usize) -> bool {
         debug_assert!(HEADER_BYTES + len <= way.mtu);
         if self.built > 0 && self.built + len > way.mtu.min(self.max_shared) {
             self.seal(way);
@@ -151,12 +198,6 @@ impl Port {
             self.building[..HEADER_BYTES].copy_from_slice(header.as_bytes());
             self.built = HEADER_BYTES;
         }
-        let header = MessageHeader::new(kind, slot, generation, body);
-        let place = &mut self.building[self.built..self.built + len];
-        place[..MESSAGE_BYTES].copy_from_slice(header.as_bytes());
-        place[MESSAGE_BYTES..MESSAGE_BYTES + front.len()].copy_from_slice(front);
-        place[MESSAGE_BYTES + front.len()..].copy_from_slice(back);
-        self.built += len;
         true
     }
 
@@ -174,7 +215,7 @@ impl Port {
     #[inline]
     fn seal_as(&mut self, way: &Way, must_signal: bool) {
         let len = std::mem::take(&mut self.built);
-        if len == 0 || self.broken {
+        if len <= HEADER_BYTES || self.broken {
             return;
         }
         let signal = self.send_queue.post(must_signal).map(u64::from);

@@ -59,7 +59,7 @@ impl Server {
         let us = Us { device: device.clone(), pd, endpoint, qkey, mtu: sizes.mtu };
         let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_SESSIONS));
         let server = Server {
-            sessions: Sessions::new(device, port, arrivals, buffers, budget),
+            sessions: Sessions::new(device, port, arrivals, buffers, budget, limits.silence),
             completions,
             answered: Instant::ZERO,
             closed: false,
@@ -141,6 +141,11 @@ impl ServerTransport for Server {
             progress.worked += parts as u32;
             progress.next = next;
         }
+        let Sessions { settling, entries, .. } = &mut self.sessions;
+        if settling.is_due(now) {
+            settling.step(entries, now);
+        }
+        progress.next = progress.next.earlier(settling.poll_at());
         if self.completions.is_batch(found) {
             progress.next = PollAt::Now;
         }

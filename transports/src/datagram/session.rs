@@ -20,6 +20,8 @@ pub(crate) enum State {
     Running,
     /// It was answered; the answer is kept.
     Answered,
+    /// It was answered, so long ago that the answer is not kept any more.
+    Forgotten,
     /// It ended before a handler saw it, or its long answer has been taken.
     Over,
 }
@@ -39,34 +41,32 @@ pub(crate) enum Large {
     OverLimit { len: u64 },
 }
 
-/// What the client is to be told of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Say {
-    Nothing,
-    /// How it stands: the answer if there is one.
-    State,
-    /// That a long answer of this generation is gone.
-    Released(u32),
-}
-
-#[derive(Debug)]
+/// Which generation of a slot was seen last, and what became of it. Of a session that is idle for long no more is kept.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
     pub(crate) state: State,
-    pub(crate) say: Say,
+    /// The client is to be told how it stands: the answer if there is one.
+    pub(crate) unsaid: bool,
     /// In the line of those whose parts are wanted.
     pub(crate) sending: bool,
-    /// An answer that goes whole.
-    pub(crate) reply: Vec<u8>,
-    pub(crate) large: Option<Box<Large>>,
+    /// It may run again: its answer is not kept once it has left.
+    pub(crate) idempotent: bool,
 }
 
 impl Default for Slot {
     fn default() -> Slot {
-        let (reply, large) = (Vec::new(), None);
-        let (state, say) = (State::Unused, Say::Nothing);
-        Slot { generation: 0, state, say, sending: false, reply, large }
+        let state = State::Unused;
+        Slot { generation: 0, state, unsaid: false, sending: false, idempotent: false }
     }
+}
+
+/// The messages of a slot.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    /// An answer that goes whole.
+    pub(crate) reply: Vec<u8>,
+    pub(crate) large: Option<Box<Large>>,
 }
 
 /// What the generation of a message says.
@@ -87,7 +87,7 @@ impl Slot {
         match self.state {
             State::Unused => Age::New,
             _ if ahead == 0 => Age::Same,
-            State::Answered | State::Over if ahead > 0 => Age::New,
+            State::Answered | State::Forgotten | State::Over if ahead > 0 => Age::New,
             _ => Age::Stale,
         }
     }
@@ -110,16 +110,22 @@ pub(crate) struct Session {
     pub(crate) number: u32,
     pub(crate) generation: u32,
     pub(crate) bounds: Bounds,
-    /// As many as were used: an idle session has few.
+    /// As many as were used.
     slots: Vec<Slot>,
+    /// Of those that were used since the session was [idle for long](Session::settle).
+    bodies: Vec<Body>,
     /// Slots that have something to say, in order.
     pub(crate) outbox: Vec<u16>,
+    /// Long answers of these slots and generations are gone, as the client wished and is to be told.
+    pub(crate) released: Vec<(u16, u32)>,
     /// It is in the line of those that have.
     pub(crate) dirty: bool,
     /// Bytes of its long messages here.
     pub(crate) held: u64,
     /// When one of them last moved on.
     pub(crate) moved: Instant,
+    /// When the client last said something.
+    pub(crate) heard: Instant,
     // Last: what the client sees of its end comes after the goodbye.
     _custody: Custody,
 }
@@ -132,10 +138,13 @@ impl Session {
             generation: seat.generation,
             bounds,
             slots: Vec::new(),
+            bodies: Vec::new(),
             outbox: Vec::new(),
+            released: Vec::new(),
             dirty: false,
             held: 0,
             moved: Instant::ZERO,
+            heard: Instant::ZERO,
             _custody: custody,
         }
     }
@@ -156,13 +165,32 @@ impl Session {
         &self.slots
     }
 
+    pub(crate) fn bodies(&self) -> &[Body] {
+        &self.bodies
+    }
+
+    /// The messages of a slot that was used.
+    #[inline]
+    pub(crate) fn body(&mut self, index: u32) -> &mut Body {
+        let index = index as usize;
+        if index >= self.bodies.len() {
+            self.bodies.resize_with(index + 1, Body::default);
+        }
+        &mut self.bodies[index]
+    }
+
+    /// The slot's long message.
+    #[inline]
+    pub(crate) fn large(&mut self, index: u32) -> Option<&mut Large> {
+        self.bodies.get_mut(index as usize)?.large.as_deref_mut()
+    }
+
     /// A request of this generation has come: what the slot had before is acknowledged by it.
     #[inline]
     pub(crate) fn begin(&mut self, index: u32, generation: u32, state: State) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        slot.generation = generation;
-        slot.state = state;
-        if slot.large.is_some() {
+        (slot.generation, slot.state, slot.idempotent) = (generation, state, false);
+        if self.body(index).large.is_some() {
             self.free_large(index);
         }
     }
@@ -170,13 +198,34 @@ impl Session {
     /// Frees the slot's long message.
     #[cold]
     pub(crate) fn free_large(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        match slot.large.take().map(|large| *large) {
+        let Some(body) = self.bodies.get_mut(index as usize) else { return };
+        match body.large.take().map(|large| *large) {
             Some(Large::Landing { whole, .. } | Large::Offer { whole, .. }) => {
                 self.held -= whole.len() as u64;
             }
             Some(Large::Waiting | Large::Draft(_) | Large::OverLimit { .. }) | None => {}
         }
+    }
+
+    /// It keeps answers.
+    pub(crate) fn keeps(&self) -> bool {
+        !self.bodies.is_empty()
+    }
+
+    /// The client has been silent for so long that it has all answers, or does not look for them: what is kept is which
+    /// generation was seen. Not while there is something under way.
+    pub(crate) fn settle(&mut self) {
+        let rests = |slot: &Slot| !matches!(slot.state, State::Coming | State::Running);
+        if self.dirty || self.held > 0 || !self.slots.iter().all(rests) {
+            return;
+        }
+        for slot in &mut self.slots {
+            if slot.state == State::Answered {
+                slot.state = State::Forgotten;
+            }
+        }
+        self.slots.shrink_to_fit();
+        (self.bodies, self.outbox, self.released) = Default::default();
     }
 
     /// The right to answer what is in this slot now.
@@ -188,15 +237,20 @@ impl Session {
 
     /// The slot has something to tell. Answers whether the session has to get in line.
     #[inline]
-    pub(crate) fn say(&mut self, index: u32, what: Say) -> bool {
+    pub(crate) fn say(&mut self, index: u32) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize) else { return false };
-        if slot.say == Say::Nothing {
+        if !std::mem::replace(&mut slot.unsaid, true) {
             self.outbox.push(index as u16);
         }
-        // An answer says more than that an earlier one is gone.
-        if slot.say != Say::State {
-            slot.say = what;
+        !std::mem::replace(&mut self.dirty, true)
+    }
+
+    /// The client is to hear that a long answer is gone. Answers whether the session has to get in line.
+    pub(crate) fn say_released(&mut self, index: u32, generation: u32) -> bool {
+        if self.released.len() >= self.slots.len() {
+            return false; // It asks again.
         }
+        self.released.push((index as u16, generation));
         !std::mem::replace(&mut self.dirty, true)
     }
 }
@@ -212,7 +266,8 @@ mod tests {
     #[test]
     fn a_generation_runs_once() {
         assert_eq!(Slot::default().age(1), Age::New);
-        for state in [State::Coming, State::Running, State::Answered, State::Over] {
+        for state in [State::Coming, State::Running, State::Answered, State::Forgotten, State::Over]
+        {
             assert_eq!(slot(7, state).age(7), Age::Same);
             assert_eq!(slot(7, state).age(6), Age::Stale);
         }
@@ -223,7 +278,7 @@ mod tests {
         for state in [State::Coming, State::Running] {
             assert_eq!(slot(7, state).age(8), Age::Stale);
         }
-        for state in [State::Answered, State::Over] {
+        for state in [State::Answered, State::Forgotten, State::Over] {
             assert_eq!(slot(7, state).age(8), Age::New);
         }
     }
@@ -236,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_small() {
-        assert!(size_of::<Slot>() <= 56, "{}", size_of::<Slot>());
+        assert_eq!(size_of::<Slot>(), 8);
         assert!(size_of::<Session>() <= 256, "{}", size_of::<Session>());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::time::Instant;
@@ -11,8 +12,10 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::parts::Cut;
+use super::passing::Passing;
 use super::port::Port;
-use super::session::{Age, Large, Say, Session, State};
+use super::session::{Age, Large, Session, State};
+use super::settling::Settling;
 use super::wire::{self, Header, Kind, OverLimit, Range};
 use crate::door::{Arrival, Arrivals};
 use crate::fair_queue::FairQueue;
@@ -45,6 +48,8 @@ pub(crate) struct Sessions {
     pub(crate) stall_check: Instant,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: LargeBuffers,
+    pub(crate) passing: Passing,
+    pub(crate) settling: Settling,
     /// The queue pair is in error.
     pub(crate) failed: bool,
 }
@@ -64,6 +69,7 @@ impl Sessions {
         arrivals: Arrivals<Session>,
         buffers: LargeBuffers,
         budget: Arc<Budget>,
+        silence: Duration,
     ) -> Sessions {
         Sessions {
             port,
@@ -80,6 +86,8 @@ impl Sessions {
             stall_check: Instant::ZERO,
             budget,
             buffers,
+            passing: Passing::default(),
+            settling: Settling::new(silence),
             failed: false,
         }
     }
@@ -118,6 +126,7 @@ impl Sessions {
     /// Ends one session, and drops all that it had.
     #[cold]
     pub(crate) fn remove(&mut self, number: u32, why: End, sink: &mut dyn RequestSink) {
+        self.seal_passing();
         let Some(session) = self.entries.get_mut(number as usize).and_then(Option::take) else {
             return;
         };
@@ -154,6 +163,8 @@ impl Sessions {
             && let Some(session) = self.get(number)
             && session.way.leads_to(epoch, completion.source)
         {
+            session.heard = now;
+            self.settling.heard(now);
             for message in messages {
                 self.message(number, &message, now, sink);
             }
@@ -184,6 +195,9 @@ impl Sessions {
         // Gone, if the message before was its goodbye.
         let Some(session) = self.get(number) else { return };
         let wire::Message { kind, slot: index, generation, body } = *message;
+        if kind == Kind::Idempotent {
+            return self.idempotent(number, message, sink);
+        }
         let Some(slot) = session.slot(index) else { return };
         let age = slot.age(generation);
         if kind == Kind::Request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
@@ -217,7 +231,7 @@ impl Sessions {
             // It has overtaken its request, which will be too late.
             (Kind::Cancel, Age::New, _) => {
                 session.begin(index, generation, State::Over);
-                self.say(number, index, Say::State);
+                self.say(number, index);
             }
             (_, Age::New, _) => {}
             (Kind::Part, Age::Same, State::Coming) => {
@@ -230,13 +244,15 @@ impl Sessions {
             (Kind::Cancel, Age::Same, State::Coming) => self.give_up(number, index, now),
             (Kind::Cancel, Age::Same, State::Running) => {
                 sink.cancelled(number, client_generation, index, generation);
-                self.say(number, index, Say::State);
+                self.say(number, index);
             }
-            (Kind::Release, Age::Same, State::Answered | State::Over) => {
+            (Kind::Release, Age::Same, State::Answered | State::Forgotten | State::Over) => {
                 self.released(number, index, now);
             }
-            (Kind::Release, Age::Stale, _) => self.say(number, index, Say::Released(generation)),
-            (_, Age::Same, _) => self.say(number, index, Say::State),
+            (Kind::Release, Age::Stale, _) => {
+                self.say_released(number, index, generation);
+            }
+            (_, Age::Same, _) => self.say(number, index),
             (_, Age::Stale, _) => {}
         }
     }
@@ -245,24 +261,33 @@ impl Sessions {
     fn wanted(&mut self, number: u32, index: u32, range: Range, now: Instant) {
         let Some(session) = self.get(number) else { return };
         session.moved = now;
-        let Some(slot) = session.slot(index) else { return };
-        let Some(Large::Offer { base, wanted, .. }) = slot.large.as_deref_mut() else {
-            return self.say(number, index, Say::State);
+        let Some(Large::Offer { base, wanted, .. }) = session.large(index) else {
+            return self.say(number, index);
         };
         let (asked, mask) = (range.base.get(), range.mask.get());
         // One that was overtaken will be repeated if it still matters.
         let Some(moved) = asked.checked_sub(*base) else { return };
         *wanted = wanted.checked_shr(moved).unwrap_or(0) | mask;
         *base = asked;
+        let Some(slot) = session.slot(index) else { return };
         if !std::mem::replace(&mut slot.sending, true) {
             self.sending.push_back((number, index));
         }
     }
 
     #[inline]
-    pub(crate) fn say(&mut self, number: u32, index: u32, what: Say) {
+    pub(crate) fn say(&mut self, number: u32, index: u32) {
         let Some(session) = self.get(number) else { return };
-        if session.say(index, what) {
+        if session.say(index) {
+            self.dirty.push(number);
+        }
+    }
+
+    /// Tells the client that a long answer is gone.
+    #[cold]
+    pub(crate) fn say_released(&mut self, number: u32, index: u32, generation: u32) {
+        let Some(session) = self.get(number) else { return };
+        if session.say_released(index, generation) {
             self.dirty.push(number);
         }
     }
@@ -276,19 +301,22 @@ impl Sessions {
     /// Something waits to be sent.
     #[inline]
     pub(crate) fn has_posts(&self) -> bool {
-        !self.dirty.is_empty() || !self.sending.is_empty() || !self.leaving.is_empty()
+        !self.dirty.is_empty()
+            || self.has_passing()
+            || !self.sending.is_empty()
+            || !self.leaving.is_empty()
     }
 
     /// Answers wait to be sent.
     #[inline]
     pub(crate) fn has_answers(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.has_passing()
     }
 
     /// Long answers that clients have not taken.
     pub(crate) fn has_offers(&self) -> bool {
-        let mut slots = self.entries.iter().flatten().flat_map(|session| session.slots());
-        slots.any(|slot| matches!(slot.large.as_deref(), Some(Large::Offer { .. })))
+        let mut bodies = self.entries.iter().flatten().flat_map(|session| session.bodies());
+        bodies.any(|body| matches!(body.large.as_deref(), Some(Large::Offer { .. })))
     }
 
     /// Tells all goodbye, after what they are told now.
@@ -301,6 +329,7 @@ impl Sessions {
     /// Answers how many parts left.
     #[inline]
     pub(crate) fn ring(&mut self) -> usize {
+        self.seal_passing();
         let mut told = 0;
         while told < self.dirty.len() && self.tell(self.dirty[told]) {
             told += 1;
@@ -328,6 +357,7 @@ impl Sessions {
         }
         let all = told == session.outbox.len();
         session.outbox.drain(..told);
+        let all = all && tell_released(port, session);
         session.dirty = !all;
         port.seal(&session.way);
         all
@@ -342,9 +372,8 @@ impl Sessions {
             let Some(Some(session)) = entries.get_mut(number as usize) else { continue };
             let Some(step) = next_part(session, index) else { continue };
             let Some(slot) = session.slots().get(index as usize) else { continue };
-            let Some(Large::Offer { whole, cut, wanted, .. }) = slot.large.as_deref() else {
-                continue;
-            };
+            let large = session.bodies().get(index as usize).and_then(|body| body.large.as_deref());
+            let Some(Large::Offer { whole, cut, wanted, .. }) = large else { continue };
             if let Some(range) = cut.range(step) {
                 let id = (index, slot.generation);
                 let part = U32::from(step);
@@ -376,23 +405,34 @@ impl Sessions {
     }
 }
 
+/// Says which long answers are gone, as far as there is room.
+#[inline]
+fn tell_released(port: &mut Port, session: &mut Session) -> bool {
+    while let Some(&(index, generation)) = session.released.last() {
+        let id = (index.into(), generation);
+        if !port.put(&session.way, Kind::Released, id, (&[], &[])) {
+            return false;
+        }
+        session.released.pop();
+    }
+    true
+}
+
 /// The next part that is wanted of the slot's answer.
 fn next_part(session: &mut Session, index: u32) -> Option<u32> {
     let slot = session.slot(index)?;
     if !slot.sending {
         return None; // Another session's, under the same number.
     }
-    let Some(Large::Offer { base, wanted, .. }) = slot.large.as_deref_mut() else {
-        slot.sending = false;
-        return None;
-    };
-    if *wanted == 0 {
-        slot.sending = false;
-        return None;
+    if let Some(Large::Offer { base, wanted, .. }) = session.large(index)
+        && *wanted != 0
+    {
+        let ahead = wanted.trailing_zeros();
+        *wanted &= *wanted - 1;
+        return Some(base.saturating_add(ahead));
     }
-    let ahead = wanted.trailing_zeros();
-    *wanted &= *wanted - 1;
-    Some(base.saturating_add(ahead))
+    session.slot(index)?.sending = false;
+    None
 }
 
 /// Puts what the slot has to say into a datagram, if there is room.
@@ -400,35 +440,45 @@ fn next_part(session: &mut Session, index: u32) -> Option<u32> {
 fn put(port: &mut Port, session: &mut Session, index: u32) -> bool {
     let (way, max) = (&session.way, session.bounds.max_message);
     let Some(slot) = session.slots().get(index as usize) else { return true };
+    if !slot.unsaid {
+        return true;
+    }
     let id = (index, slot.generation);
-    let room = match (slot.say, slot.state, slot.large.as_deref()) {
-        (Say::Nothing, ..) | (_, State::Unused, _) => true,
-        (Say::Released(generation), ..) => {
-            port.put(way, Kind::Released, (index, generation), (&[], &[]))
+    let body = session.bodies().get(index as usize);
+    let large = body.and_then(|body| body.large.as_deref());
+    // Whoever misses this answer lets its call run again.
+    let last = slot.idempotent && slot.state == State::Answered && large.is_none();
+    let room = match (slot.state, large) {
+        (State::Answered, None) => {
+            let reply = body.map_or(&[][..], |body| &body.reply);
+            port.put(way, Kind::Response, id, (reply, &[]))
         }
-        (_, State::Answered, None) => port.put(way, Kind::Response, id, (&slot.reply, &[])),
-        (_, State::Answered, Some(Large::Offer { whole, .. })) => {
+        (State::Answered, Some(Large::Offer { whole, .. })) => {
             let len = U64::from(whole.len() as u64);
             port.put(way, Kind::Offer, id, (len.as_bytes(), &[]))
         }
-        (_, State::Answered, Some(Large::OverLimit { len })) => {
+        (State::Answered, Some(Large::OverLimit { len })) => {
             let limit = OverLimit { len: (*len).into(), max: max.into() };
             port.put(way, Kind::OverLimit, id, (limit.as_bytes(), &[]))
         }
-        (_, State::Coming, Some(Large::Landing { incoming, .. })) => {
+        (State::Coming, Some(Large::Landing { incoming, .. })) => {
             let (base, come) = incoming.come();
             let range = Range::new(base, come);
             port.put(way, Kind::Progress, id, (range.as_bytes(), &[]))
         }
-        (_, State::Coming, _) => port.put(way, Kind::Wait, id, (&[], &[])),
-        (_, State::Running, _) => port.put(way, Kind::Running, id, (&[], &[])),
-        (_, State::Over, _) => port.put(way, Kind::Dropped, id, (&[], &[])),
-        (_, State::Answered, Some(_)) => true,
+        (State::Coming, _) => port.put(way, Kind::Wait, id, (&[], &[])),
+        (State::Running, _) => port.put(way, Kind::Running, id, (&[], &[])),
+        (State::Over, _) => port.put(way, Kind::Dropped, id, (&[], &[])),
+        (State::Forgotten, _) => port.put(way, Kind::Forgotten, id, (&[], &[])),
+        (State::Unused, _) | (State::Answered, Some(_)) => true,
     };
     if room && let Some(slot) = session.slot(index) {
-        slot.say = Say::Nothing;
+        slot.unsaid = false;
+        if last {
+            slot.state = State::Over;
+        }
         if is_planted(Bug::ForgottenResponse) {
-            slot.reply.clear();
+            session.body(index).reply.clear();
         }
     }
     room
@@ -448,14 +498,17 @@ fn find<'e>(entries: &'e mut [Option<Box<Session>>], call: &CallToken) -> Option
 impl Replies for Sessions {
     #[inline]
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
+        if self.reserve_passing(call, len).is_some() {
+            return Ok(self.port.body(len));
+        }
         let Sessions { entries, budget, buffers, shortage, .. } = self;
         let Some(session) = find(entries, call) else { return Err(ReserveError::Closed) };
         let (bounds, held) = (session.bounds, session.held);
-        let Some(slot) = session.slot(call.slot()) else { return Err(ReserveError::Closed) };
+        let body = session.body(call.slot());
         if len <= bounds.max_whole && len as u64 <= bounds.max_message {
-            slot.large = None;
-            slot.reply.resize(len, 0);
-            return Ok(&mut slot.reply);
+            body.large = None;
+            body.reply.resize(len, 0);
+            return Ok(&mut body.reply);
         }
         if len as u64 > bounds.max_message {
             return Err(ReserveError::TooLarge { len: len as u64, max: bounds.max_message });
@@ -472,7 +525,7 @@ impl Replies for Sessions {
             *shortage |= within;
             return Err(Backpressure::Memory.into());
         };
-        match &mut **slot.large.insert(Box::new(Large::Draft(buffer))) {
+        match &mut **body.large.insert(Box::new(Large::Draft(buffer))) {
             Large::Draft(buffer) => Ok(buffer),
             _ => Err(ReserveError::Closed),
         }
@@ -480,30 +533,34 @@ impl Replies for Sessions {
 
     #[inline]
     fn post(&mut self, call: CallToken, len: usize) {
+        if self.post_passing(&call, len) {
+            return;
+        }
         let Some(session) = find(&mut self.entries, &call) else { return };
         let bounds = session.bounds;
         let Some(slot) = session.slot(call.slot()) else { return };
         slot.state = State::Answered;
-        if slot.large.is_none() {
-            slot.reply.truncate(len);
-        } else if let Some(Large::Draft(mut whole)) = slot.large.take().map(|large| *large) {
+        let body = session.body(call.slot());
+        if body.large.is_none() {
+            body.reply.truncate(len);
+        } else if let Some(Large::Draft(mut whole)) = body.large.take().map(|large| *large) {
             whole.set_len(len);
             match Cut::new(len as u64, bounds.part_bytes) {
                 Some(cut) if len > bounds.max_whole => {
                     let offer = Large::Offer { whole, cut, base: 0, wanted: 0 };
-                    slot.large = Some(Box::new(offer));
+                    body.large = Some(Box::new(offer));
                     session.held += len as u64;
                     // When is not known here; the next look at stalled sessions dates it.
                     session.moved = Instant::ZERO;
                 }
                 // It came out shorter than was reserved.
                 _ => {
-                    slot.reply.clear();
-                    slot.reply.extend_from_slice(&whole);
+                    body.reply.clear();
+                    body.reply.extend_from_slice(&whole);
                 }
             }
         }
-        if session.say(call.slot(), Say::State) {
+        if session.say(call.slot()) {
             self.dirty.push(call.client());
         }
     }

@@ -19,12 +19,6 @@ pub(crate) struct Timers {
     silence: Duration,
 }
 
-impl Default for Timers {
-    fn default() -> Timers {
-        Timers::new(Duration::from_secs(5))
-    }
-}
-
 impl Timers {
     pub(crate) fn new(silence: Duration) -> Timers {
         Timers { next: Instant::FAR_FUTURE, silent_since: None, tries: 0, silence }
@@ -72,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_silent_server_is_given_up_after_many_questions_and_seconds() {
-        let mut timers = Timers::default();
+        let mut timers = Timers::new(Duration::from_secs(5));
         assert!((0..100).all(|_| !timers.asked_again(at(1))));
         assert!(!timers.asked_again(at(5)));
         assert!(timers.asked_again(at(6)));
@@ -83,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_earliest_timeout_counts_until_it_fires() {
-        let mut timers = Timers::default();
+        let mut timers = Timers::new(Duration::from_secs(5));
         timers.at(at(3));
         timers.at(at(2));
         timers.at(at(4));

@@ -48,6 +48,8 @@ pub(crate) struct Slot {
     pub(crate) say: Say,
     /// Nobody waits for the reply; the slot is kept until it has come.
     pub(crate) abandoned: bool,
+    /// It may run more than once.
+    pub(crate) idempotent: bool,
     /// Some of it has left.
     pub(crate) sent: bool,
     /// How often it was sent again since the last progress, and whether ever.
@@ -68,6 +70,7 @@ impl Slot {
             phase: Phase::Free,
             say: Say::Nothing,
             abandoned: false,
+            idempotent: false,
             sent: false,
             tries: 0,
             repeated: false,

@@ -71,10 +71,14 @@ pub(crate) enum Kind {
     Released = 14,
     /// Server: the announced request is over the limit ([`OverLimit`]).
     OverLimit = 15,
+    /// Client: a whole request that may run again, so that nothing need be kept of it.
+    Idempotent = 16,
+    /// Server: the request was answered, so long ago that the answer is not kept any more.
+    Forgotten = 17,
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 17] = [
         Kind::Request,
         Kind::Announce,
         Kind::Part,
@@ -90,6 +94,8 @@ impl Kind {
         Kind::Dropped,
         Kind::Released,
         Kind::OverLimit,
+        Kind::Idempotent,
+        Kind::Forgotten,
     ];
 
     #[inline]
@@ -129,6 +135,15 @@ impl MessageHeader {
             slot: (slot as u16).into(),
             generation: generation.into(),
             len: (len as u16).into(),
+        }
+    }
+
+    /// Changes the length in a header that was written there.
+    #[inline]
+    pub(crate) fn set_len(bytes: &mut [u8], len: usize) {
+        debug_assert!(len < 1 << 16);
+        if let Ok((header, _)) = MessageHeader::mut_from_prefix(bytes) {
+            header.len = (len as u16).into();
         }
     }
 }

@@ -111,6 +111,12 @@ impl Host {
         self.transport.flush(now);
     }
 
+    /// A turn after a while in which nothing else happens.
+    pub(super) fn rest(&mut self, time: Duration) {
+        self.now += time.as_nanos() as u64;
+        self.turn();
+    }
+
     /// Answers what was held first.
     pub(super) fn answer(&mut self, bytes: &[u8]) {
         let (call, _) = self.desk.held.remove(0);

@@ -2,4 +2,5 @@
 
 mod by_hand;
 mod hostile;
+mod idempotent;
 mod requests;

@@ -1,0 +1,126 @@
+//! Calls that may run again, and answers that are not kept for ever.
+
+use std::time::Duration;
+
+use super::by_hand::{Host, heard};
+use crate::address::Limits;
+use crate::datagram::wire::Kind;
+
+#[test]
+fn an_idempotent_call_runs_again_and_a_plain_one_does_not() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    for _ in 0..3 {
+        let answer = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"again");
+        assert_eq!(answer, heard(Kind::Response, 0, 1, b"again"));
+    }
+    assert_eq!(host.desk.requests, 3);
+    for _ in 0..3 {
+        let answer = hand.ask(&mut host, Kind::Request, 0, 2, b"once");
+        assert_eq!(answer, heard(Kind::Response, 0, 2, b"once"));
+    }
+    assert_eq!(host.desk.requests, 4);
+}
+
+#[test]
+fn an_idempotent_call_that_runs_is_not_started_again() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    host.desk.hold = true;
+    hand.send(Kind::Idempotent, 0, 1, b"slow");
+    host.turn();
+    for _ in 0..3 {
+        let state = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"slow");
+        assert_eq!(state, heard(Kind::Running, 0, 1, b""));
+    }
+    assert_eq!(host.desk.requests, 1);
+    host.answer(b"answer");
+    assert_eq!(hand.hear(&mut host), heard(Kind::Response, 0, 1, b"answer"));
+    // Had the answer been lost: it is not kept, and the call runs again.
+    assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), heard(Kind::Dropped, 0, 1, b""));
+    host.desk.hold = false;
+    let answer = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"slow");
+    assert_eq!(answer, heard(Kind::Response, 0, 1, b"slow"));
+    assert_eq!(host.desk.requests, 2);
+}
+
+#[test]
+fn a_late_copy_of_a_plain_call_does_not_run_after_an_idempotent_one() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    hand.ask(&mut host, Kind::Request, 0, 1, b"plain");
+    hand.ask(&mut host, Kind::Idempotent, 0, 2, b"idempotent");
+    hand.ask(&mut host, Kind::Request, 0, 1, b"plain");
+    assert_eq!(host.desk.requests, 2);
+    hand.ask(&mut host, Kind::Request, 0, 3, b"plain");
+    hand.send(Kind::Request, 0, 1, b"plain");
+    hand.send(Kind::Idempotent, 0, 2, b"idempotent");
+    hand.ask(&mut host, Kind::Request, 1, 1, b"last");
+    assert_eq!(host.desk.requests, 4, "the third and the last");
+}
+
+#[test]
+fn answers_that_are_not_kept_go_to_whom_they_belong() {
+    let mut host = Host::new();
+    let (mut one, mut other) = (host.admit(), host.admit());
+    for round in 1..50 {
+        for slot in 0..2 {
+            one.send(Kind::Idempotent, slot, round, b"one");
+            other.send(Kind::Idempotent, slot, round, b"other");
+            one.send(Kind::Request, slot + 2, round, b"plain");
+        }
+        let mut ones = Vec::new();
+        while ones.len() < 4 {
+            ones.extend(one.hear(&mut host));
+        }
+        ones.sort_by_key(|heard| heard.slot);
+        let mut others = other.poll();
+        while others.len() < 2 {
+            others.extend(other.hear(&mut host));
+        }
+        for (heard, body) in ones.iter().zip([&b"one"[..], b"one", b"plain", b"plain"]) {
+            assert_eq!((heard.kind, heard.generation), (Kind::Response, round));
+            assert_eq!(heard.body, body);
+        }
+        assert!(others.iter().all(|heard| heard.body == b"other"), "{others:?}");
+    }
+}
+
+#[test]
+fn a_long_answer_of_an_idempotent_call_is_kept_until_it_is_taken() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    host.desk.hold = true;
+    hand.send(Kind::Idempotent, 0, 1, b"long");
+    host.turn();
+    host.answer(&[7; 10_000]);
+    let offered = hand.hear(&mut host);
+    assert_eq!(offered[0].kind, Kind::Offer);
+    assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), offered);
+}
+
+#[test]
+fn answers_are_forgotten_when_their_client_has_long_been_silent() {
+    let mut host = Host::new();
+    let (mut hand, mut talks) = (host.admit(), host.admit());
+    let kept = hand.ask(&mut host, Kind::Request, 0, 1, b"kept");
+    assert_eq!(kept, heard(Kind::Response, 0, 1, b"kept"));
+    let silence = Limits::default().silence;
+    for generation in 1..20 {
+        talks.ask(&mut host, Kind::Request, 0, generation, b"talk");
+        host.rest(silence / 10);
+    }
+    // Nearly twice the silence: it is there yet, and the client has said something.
+    assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), kept);
+    host.rest(2 * silence - Duration::from_millis(1));
+    assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), kept);
+    host.rest(2 * silence);
+    host.rest(silence / 10);
+    for kind in [Kind::Ask, Kind::Request] {
+        let gone = hand.ask(&mut host, kind, 0, 1, b"");
+        assert_eq!(gone, heard(Kind::Forgotten, 0, 1, b""));
+    }
+    let next = hand.ask(&mut host, Kind::Request, 0, 2, b"next");
+    assert_eq!(next, heard(Kind::Response, 0, 2, b"next"));
+    assert_eq!(host.desk.requests, 21);
+}
