@@ -22,6 +22,7 @@ macro_rules! for_each_case {
                 Nothing a_large_request_with_a_small_reply_passes
                 Nothing a_small_request_with_a_large_reply_passes
                 Nothing large_and_small_messages_share_a_window
+                Nothing small_calls_pass_a_large_one
                 Nothing a_structured_value_passes
             }
             windows {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use farcall_core::PollClient;
+
 use crate::{patient, pattern, setup::Setup, world::World};
 
 const KIB: usize = 1 << 10;
@@ -109,6 +111,25 @@ pub fn large_and_small_messages_share_a_window(world: &World) {
             pattern::assert_is(seed, len, &made);
         }
     }
+}
+
+/// Small calls do not wait behind a large one, on its way there or back.
+pub fn small_calls_pass_a_large_one(world: &World) {
+    let server = world.serve(Setup::default());
+    let mut client = world.client(&server);
+    let message = pattern::make(16, 16 * MIB);
+    let mut large = world.start(&mut client, |c| c.start_echo(&message));
+    let mut passed = 0;
+    let echoed = loop {
+        if let Some(echoed) = client.connection().take(&mut large) {
+            break echoed;
+        }
+        let small = world.call(&mut client, |c| c.start_echo(b"small"));
+        assert_eq!(small.expect("echo"), b"small");
+        passed += 1;
+    };
+    pattern::assert_is(16, 16 * MIB, &echoed.expect("echo"));
+    assert!(passed >= 8, "only {passed} small calls ended before the large one did");
 }
 
 /// Values with structure go through the codec and come back the same.
