@@ -102,3 +102,47 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
     }
     Ok(())
 }
+
+/// A bar with its name.
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    /// Those of one group have one colour, and some room before the next.
+    pub(crate) group: usize,
+}
+
+/// Bars below each other, from the left.
+pub(crate) fn bars(title: &str, all: &[Bar]) -> Result<String> {
+    const ROW: i32 = 18;
+    const GAP: i32 = 8;
+    const LEFT: i32 = 170;
+    let groups = all.windows(2).filter(|pair| pair[0].group != pair[1].group).count() as i32;
+    let width = SIZE.0;
+    let height = 40 + all.len() as i32 * ROW + groups * GAP + 8;
+    let highest = all.iter().map(|bar| bar.value).fold(f64::MIN_POSITIVE, f64::max);
+    let per_unit = f64::from(width as i32 - LEFT - 70) / highest;
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, (width, height as u32)).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        let draw = |what: &str, size, at| {
+            area.draw(&Text::new(what.to_owned(), at, ("sans-serif", size))).map_err(wrong)
+        };
+        draw(title, 14, (8, 10))?;
+        let (mut y, mut group) = (40, all.first().map(|bar| bar.group));
+        for bar in all {
+            if group.replace(bar.group) != Some(bar.group) {
+                y += GAP;
+            }
+            let right = LEFT + (bar.value * per_unit) as i32;
+            let colour = COLOURS[bar.group % COLOURS.len()].filled();
+            let corners = [(LEFT, y), (right, y + ROW - 4)];
+            area.draw(&Rectangle::new(corners, colour)).map_err(wrong)?;
+            draw(&bar.name, 12, (8, y + 1))?;
+            draw(&format!("{:.2}", bar.value), 12, (right + 6, y + 1))?;
+            y += ROW;
+        }
+        area.present().map_err(wrong)?;
+    }
+    Ok(text)
+}

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+pub mod ablate;
 mod chart;
 pub mod clock;
 pub mod compare;
@@ -14,6 +15,8 @@ pub mod memory;
 mod progress;
 #[cfg(feature = "sim")]
 pub mod rack_calls;
+#[cfg(feature = "sim")]
+pub mod rack_peers;
 pub mod report;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
-use farcall_bench::{compare, limit};
-use farcall_transports::BackendKind;
+use farcall_bench::{ablate, compare, limit};
 
 #[derive(Parser)]
 #[command(version, about = "How near to the machine's limit a farcall call comes")]
@@ -27,6 +27,8 @@ enum Bench {
     Limit(LimitOptions),
     /// Backends side by side: the same calls, by turns with each other and with the limit
     Compare(CompareOptions),
+    /// What each optimization of `backend=datagram` is worth, one off at a time and one after the other
+    Ablate(AblateOptions),
     /// Published figures, on the simulated rack
     #[cfg(feature = "sim")]
     Sim(SimOptions),
@@ -84,10 +86,34 @@ struct CompareOptions {
     /// Calls that each client keeps outstanding
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
+    #[command(flatten)]
+    side: SideOptions,
+}
+
+#[derive(Args)]
+struct AblateOptions {
+    /// The device under the backend: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
+    #[arg(long, default_value = "shm")]
+    device: String,
+    /// Connections: on a rack threads of their own, elsewhere all driven by one
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients: u16,
+    /// Bytes of the argument, and of the result
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
+    size: u32,
+    /// Calls that each client keeps outstanding
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    #[command(flatten)]
+    side: SideOptions,
+}
+
+#[derive(Args)]
+struct SideOptions {
     /// The servers are processes of their own, instead of threads
     #[arg(long)]
     processes: bool,
-    /// Seconds that each backend has in each cell
+    /// Seconds that each has in each cell
     #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
     seconds: Duration,
     /// The server's core and the client's
@@ -109,7 +135,7 @@ struct CompareOptions {
 
 /// Backends that were named.
 #[derive(Clone)]
-struct Backends(Vec<BackendKind>);
+struct Backends(Vec<Contender>);
 
 fn parse_backends(list: &str) -> Result<Backends, String> {
     compare::backends(list).map(Backends)
@@ -159,6 +185,7 @@ fn main() -> ExitCode {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
+        Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => run_sim(&options),
         Bench::Serve { address, core } => echo::serve(&address, core),
@@ -192,34 +219,78 @@ fn run_limit(options: &LimitOptions) -> Result<()> {
 }
 
 fn run_compare(options: CompareOptions) -> Result<()> {
-    // Before the measurement, which takes its time.
-    for file in [&options.json, &options.svg].into_iter().flatten() {
-        write(file, "")?;
-    }
+    let CompareOptions { device, backends, clients, sizes, window, side } = options;
+    side.try_files()?;
     let report = compare::run(&compare::Options {
-        device: options.device,
-        backends: options.backends.0,
-        clients: options.clients.into_iter().map(usize::from).collect(),
-        sizes: options.sizes.into_iter().map(|size| size as usize).collect(),
-        window: options.window.into(),
-        mode: if options.processes { Mode::Processes } else { Mode::Threads },
-        time: options.seconds,
-        cores: options.cores,
-        rack: compare::RackOptions {
-            nic: options.nic,
-            server_threads: options.server_threads.map(usize::from),
-        },
+        device,
+        contenders: backends.0,
+        clients: clients.into_iter().map(usize::from).collect(),
+        sizes: sizes.into_iter().map(|size| size as usize).collect(),
+        window: window.into(),
+        ..side.options()
     })?;
-    print!("{}", report.table());
-    if let Some(file) = &options.json {
-        write(file, &serde_json::to_string_pretty(&report)?)?;
-    }
-    if let Some(file) = &options.svg {
-        write(file, &compare::svg(&report)?)?;
-    }
-    match report.failures() {
+    side.write(&report, &report.table(), || compare::svg(&report))?;
+    ends_well(report.failures())
+}
+
+fn run_ablate(options: AblateOptions) -> Result<()> {
+    let AblateOptions { device, clients, size, window, side } = options;
+    side.try_files()?;
+    let report = ablate::run(compare::Options {
+        device,
+        clients: vec![clients.into()],
+        sizes: vec![size as usize],
+        window: window.into(),
+        ..side.options()
+    })?;
+    side.write(&report, &report.table(), || report.svg())?;
+    ends_well(report.failures())
+}
+
+fn ends_well(failures: usize) -> Result<()> {
+    match failures {
         0 => Ok(()),
         failures => bail!("{failures} of the runs failed; the table says why"),
+    }
+}
+
+impl SideOptions {
+    /// Before the measurement, which takes its time.
+    fn try_files(&self) -> Result<()> {
+        [&self.json, &self.svg].into_iter().flatten().try_for_each(|file| write(file, ""))
+    }
+
+    fn options(&self) -> compare::Options {
+        compare::Options {
+            device: String::new(),
+            contenders: Vec::new(),
+            clients: Vec::new(),
+            sizes: Vec::new(),
+            window: 1,
+            mode: if self.processes { Mode::Processes } else { Mode::Threads },
+            time: self.seconds,
+            cores: self.cores,
+            rack: compare::RackOptions {
+                nic: self.nic.clone(),
+                server_threads: self.server_threads.map(usize::from),
+            },
+        }
+    }
+
+    fn write(
+        &self,
+        report: &impl serde::Serialize,
+        table: &str,
+        svg: impl FnOnce() -> Result<String>,
+    ) -> Result<()> {
+        print!("{table}");
+        if let Some(file) = &self.json {
+            write(file, &serde_json::to_string_pretty(report)?)?;
+        }
+        if let Some(file) = &self.svg {
+            write(file, &svg()?)?;
+        }
+        Ok(())
     }
 }
 

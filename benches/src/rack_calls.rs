@@ -82,12 +82,12 @@ pub struct Measured {
 }
 
 #[farcall::service]
-trait Echo {
+pub(crate) trait Echo {
     /// Gives back the bytes.
     fn echo(&self, bytes: &[u8]) -> Vec<u8>;
 }
 
-struct Same;
+pub(crate) struct Same;
 
 impl Echo for Same {
     fn echo(&self, bytes: &[u8]) -> Vec<u8> {
@@ -95,7 +95,7 @@ impl Echo for Same {
     }
 }
 
-type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
+pub(crate) type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
 
 /// What all clients have in common.
 struct Tally {

@@ -13,7 +13,7 @@ static CORES: Mutex<()> = Mutex::new(());
 fn options(device: &str) -> Options {
     Options {
         device: device.into(),
-        backends: backends("all").unwrap(),
+        contenders: backends("all").unwrap(),
         clients: vec![1, 3],
         sizes: vec![32, 20_000],
         window: 2,
@@ -30,7 +30,7 @@ fn is_whole(options: &Options) {
     assert_eq!(report.failures(), 0, "{}", report.table());
     assert_eq!(report.cells.len(), 4);
     for cell in &report.cells {
-        let names: Vec<_> = cell.runs.iter().map(|run| run.backend).collect();
+        let names: Vec<_> = cell.runs.iter().map(|run| run.backend.as_str()).collect();
         assert_eq!(names, BackendKind::names(), "all of them, in their order");
         assert_eq!(cell.runs[0].of_first, 1.0);
         for run in &cell.runs {

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use farcall::{ConnectPoll, PollClient};
-use farcall_transports::BackendKind;
 
 use super::report::{Cell, Limit, Run};
-use super::{Mode, Options, address_options, slots};
+use super::{Contender, Mode, Options, slots};
 use crate::clock::Clock;
 use crate::echo::calling;
 use crate::echo::host::Host;
@@ -42,9 +41,9 @@ struct Rival {
 pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<Cell> {
     let Options { window, time, cores: [server_core, client_core], .. } = *options;
     let clock = Clock::new();
-    let mut rivals: Vec<(BackendKind, Result<Rival>)> = Vec::new();
-    for backend in &options.backends {
-        rivals.push((*backend, Rival::new(options, *backend, clients, size, &clock)));
+    let mut rivals: Vec<(&Contender, Result<Rival>)> = Vec::new();
+    for contender in &options.contenders {
+        rivals.push((contender, Rival::new(options, contender, clients, size, &clock)));
     }
     cores::pin(client_core)?;
     let outstanding = clients * window;
@@ -80,10 +79,9 @@ pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<
         line_rate: bare.line_rate(),
         copy_bandwidth: bare.copy_bandwidth(),
     };
-    let runs = rivals.into_iter().map(|(backend, rival)| {
-        let ended = rival.and_then(|rival| rival.stop(backend));
-        Run::of(backend, ended)
-    });
+    let runs = rivals
+        .into_iter()
+        .map(|(contender, rival)| Run::of(contender, rival.and_then(|rival| rival.stop())));
     let runs = runs.collect();
     Ok(Cell::new(clients, size, limit, runs))
 }
@@ -91,13 +89,13 @@ pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<
 impl Rival {
     fn new(
         options: &Options,
-        backend: BackendKind,
+        contender: &Contender,
         clients: usize,
         size: usize,
         clock: &Clock,
     ) -> Result<Rival> {
         let Options { window, cores: [server_core, _], .. } = *options;
-        let listened = address(options, backend, clients, size);
+        let listened = address(options, contender, clients, size);
         let before = resident_bytes()?;
         let host = match options.mode {
             Mode::Threads => Host::thread(&listened, server_core)?,
@@ -135,14 +133,13 @@ impl Rival {
         }
     }
 
-    fn stop(mut self, backend: BackendKind) -> Result<Run> {
+    fn stop(mut self) -> Result<Run> {
         self.wake()?;
         let Rival { host, control, calling, totals, bytes_per_client, .. } = self;
         drop((calling, control));
         host.stop()?;
         let latency = &totals.latency;
         Ok(Run {
-            backend: backend.name(),
             calls: totals.calls,
             rate: totals.rate(),
             p50_ns: latency.quantile(0.5),
@@ -159,9 +156,9 @@ fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {
     Ok(resting)
 }
 
-fn address(options: &Options, backend: BackendKind, clients: usize, size: usize) -> String {
+fn address(options: &Options, contender: &Contender, clients: usize, size: usize) -> String {
     let device = &options.device;
-    let how = address_options(backend, size);
+    let how = contender.address_options(size);
     let how = format!("{how}&window={}", slots(options.window, clients));
     if device == "shm" {
         static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -9,7 +9,7 @@ pub mod report;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farcall_transports::BackendKind;
+use farcall_transports::{BackendKind, Optimization};
 use farcall_verbs::Device;
 
 use self::report::{Cell, CompareReport};
@@ -33,8 +33,8 @@ const SLOTS: usize = 1024;
 pub struct Options {
     /// `shm`, an RDMA device, or [`SIMULATED`].
     pub device: String,
-    /// The backends; ratios are to the first.
-    pub backends: Vec<BackendKind>,
+    /// What is compared; ratios are to the first.
+    pub contenders: Vec<Contender>,
     /// Connections.
     pub clients: Vec<usize>,
     /// Bytes of the argument, and of the result.
@@ -51,6 +51,36 @@ pub struct Options {
     pub rack: RackOptions,
 }
 
+/// A backend, or one without some of what it does to be fast.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contender {
+    /// What tables call it.
+    pub name: String,
+    /// The backend.
+    pub backend: BackendKind,
+    /// What it is to leave.
+    pub without: Vec<Optimization>,
+}
+
+impl From<BackendKind> for Contender {
+    fn from(backend: BackendKind) -> Contender {
+        Contender { name: backend.name().to_owned(), backend, without: Vec::new() }
+    }
+}
+
+impl Contender {
+    /// The options of an address for messages of that size, beside the window.
+    fn address_options(&self, size: usize) -> String {
+        let max_message = (2 * size).max(64 << 10);
+        let options = format!("backend={}&max_message={max_message}", self.backend.name());
+        if self.without.is_empty() {
+            return options;
+        }
+        let without: Vec<_> = self.without.iter().map(|one| one.name()).collect();
+        format!("{options}&without={}", without.join(","))
+    }
+}
+
 /// What the simulated rack is like.
 #[derive(Debug, Clone, Default)]
 pub struct RackOptions {
@@ -61,12 +91,12 @@ pub struct RackOptions {
 }
 
 /// The backends of such a list, or all of them: `all`, or `write_imm,datagram`.
-pub fn backends(list: &str) -> Result<Vec<BackendKind>, String> {
+pub fn backends(list: &str) -> Result<Vec<Contender>, String> {
     if list == "all" {
-        return Ok(BackendKind::ALL.to_vec());
+        return Ok(BackendKind::ALL.iter().copied().map(Contender::from).collect());
     }
     let of_name = |name: &str| {
-        BackendKind::from_name(name.trim()).ok_or_else(|| {
+        BackendKind::from_name(name.trim()).map(Contender::from).ok_or_else(|| {
             let known = BackendKind::names().join(", ");
             format!("no backend is called `{name}`; known are: {known}, and `all` for each of them")
         })
@@ -76,10 +106,7 @@ pub fn backends(list: &str) -> Result<Vec<BackendKind>, String> {
 
 /// Compares. The caller's thread becomes the clients', on their core.
 pub fn run(options: &Options) -> Result<CompareReport> {
-    ensure!(
-        !options.backends.is_empty(),
-        "no backend to compare; `--backends all` is each of them"
-    );
+    ensure!(!options.contenders.is_empty(), "nothing to compare; `--backends all` is each of them");
     let mut cells = Cells::of(options)?;
     let mut report = CompareReport::new(options);
     let steps = options.sizes.len() * options.clients.len();
@@ -87,7 +114,7 @@ pub fn run(options: &Options) -> Result<CompareReport> {
     for (size, clients) in points(options) {
         progress.set(report.cells.len() as u64, || format!("{clients} clients, {size} B"));
         let cell = match too_much(clients, size, options.window) {
-            Some(why) => Cell::refused(clients, size, &options.backends, &why),
+            Some(why) => Cell::refused(clients, size, &options.contenders, &why),
             None => cells.measure(options, clients, size)?,
         };
         report.cells.push(cell);
@@ -117,12 +144,6 @@ fn too_much(clients: usize, size: usize, window: usize) -> Option<String> {
 /// Slots of each connection: for the window, and as many more as so many clients can afford.
 fn slots(window: usize, clients: usize) -> usize {
     window.max((SLOTS / clients).min(64))
-}
-
-/// The options of an address for messages of that size, beside the window.
-fn address_options(backend: BackendKind, size: usize) -> String {
-    let max_message = (2 * size).max(64 << 10);
-    format!("backend={}&max_message={max_message}", backend.name())
 }
 
 /// What measures cells.
@@ -175,8 +196,9 @@ mod tests {
 
     #[test]
     fn all_backends_are_compared_and_unknown_ones_named() {
-        assert_eq!(backends("all").unwrap(), BackendKind::ALL);
-        assert_eq!(backends("datagram, write_imm").unwrap()[1].name(), "write_imm");
+        let all = backends("all").unwrap();
+        assert!(all.iter().map(|one| one.backend).eq(BackendKind::ALL.iter().copied()));
+        assert_eq!(backends("datagram, write_imm").unwrap()[1].name, "write_imm");
         let error = backends("datagram,pigeon").unwrap_err();
         assert!(error.contains("`pigeon`") && error.contains("write_imm, datagram"), "{error}");
     }

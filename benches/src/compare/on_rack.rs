@@ -7,7 +7,7 @@ use farcall::rack::sim::SimConfig;
 use farcall_verbs::sim::Costs;
 
 use super::report::{Cell, Limit, Run};
-use super::{Options, RackOptions, address_options};
+use super::{Contender, Options, RackOptions};
 use crate::rack_calls::{self, Point};
 use crate::sim::read_ns;
 
@@ -58,26 +58,25 @@ impl OnRack {
         let ns = match read_ns {
             Ok(ns) => ns,
             Err(why) => {
-                return Cell::refused(clients, size, &options.backends, &format!("{why:#}"));
+                return Cell::refused(clients, size, &options.contenders, &format!("{why:#}"));
             }
         };
         self.reads_ns.insert(size, ns);
         let limit = Limit { what: "a READ alone", ns, line_rate: None, copy_bandwidth: None };
-        let run = |backend: &_| {
+        let run = |contender: &Contender| {
             let point = self.point(options.window, clients, size);
-            let how = address_options(*backend, size);
+            let how = contender.address_options(size);
             let measured = rack_calls::measure(&Point { options: how, ..point });
             let run = measured.map(|measured| Run {
-                backend: backend.name(),
                 calls: measured.calls,
                 rate: measured.calls_per_second,
                 p50_ns: measured.latency.value_at_quantile(0.5),
                 p99_ns: measured.latency.value_at_quantile(0.99),
                 ..Run::default()
             });
-            Run::of(*backend, run)
+            Run::of(contender, run)
         };
-        Cell::new(clients, size, limit, options.backends.iter().map(run).collect())
+        Cell::new(clients, size, limit, options.contenders.iter().map(run).collect())
     }
 
     fn point(&self, window: usize, clients: usize, size: usize) -> Point {

@@ -34,7 +34,7 @@ fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series
             let at = (cell.clients as f64, y(run));
             match series.iter_mut().find(|(name, _)| *name == run.backend) {
                 Some((_, points)) => points.push(at),
-                None => series.push((run.backend, vec![at])),
+                None => series.push((&run.backend, vec![at])),
             }
         }
     }

@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use farcall_transports::BackendKind;
 use serde::Serialize;
 
-use super::Options;
+use super::{Contender, Options};
 
 /// All of a comparison. Scripts read the fields by their names: only add.
 #[derive(Debug, Clone, Serialize)]
@@ -51,7 +50,7 @@ pub struct Limit {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Run {
     /// Its name.
-    pub backend: &'static str,
+    pub backend: String,
     /// Calls that were answered.
     pub calls: u64,
     /// Calls per second.
@@ -92,12 +91,9 @@ impl CompareReport {
 
 impl Run {
     /// What was measured, or why it was not.
-    pub(super) fn of(backend: BackendKind, ended: Result<Run>) -> Run {
-        ended.unwrap_or_else(|why| Run {
-            backend: backend.name(),
-            failure: Some(format!("{why:#}")),
-            ..Run::default()
-        })
+    pub(super) fn of(contender: &Contender, ended: Result<Run>) -> Run {
+        let failed = |why| Run { failure: Some(format!("{why:#}")), ..Run::default() };
+        Run { backend: contender.name.clone(), ..ended.unwrap_or_else(failed) }
     }
 }
 
@@ -117,9 +113,9 @@ impl Cell {
     }
 
     /// Nothing was measured, for this reason.
-    pub(super) fn refused(clients: usize, size: usize, all: &[BackendKind], why: &str) -> Cell {
+    pub(super) fn refused(clients: usize, size: usize, all: &[Contender], why: &str) -> Cell {
         let runs =
-            all.iter().map(|backend| Run::of(*backend, Err(anyhow::Error::msg(why.to_owned()))));
+            all.iter().map(|contender| Run::of(contender, Err(anyhow::Error::msg(why.to_owned()))));
         Cell { clients, size, limit: None, runs: runs.collect() }
     }
 
@@ -143,7 +139,7 @@ impl CompareReport {
     /// The table.
     pub fn table(&self) -> String {
         let first = self.cells.iter().flat_map(|cell| &cell.runs).next();
-        let first = first.map_or("", |run| run.backend);
+        let first = first.map_or("", |run| &run.backend);
         let CompareReport { device, window, .. } = self;
         let mut text = format!("calls on {device}, window {window}\n\n");
         let _ = writeln!(

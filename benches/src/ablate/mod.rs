@@ -1,0 +1,90 @@
+//! What each optimization of `datagram` is worth: left one at a time, and added one after the other as in FaSST's table
+//! (OSDI 2016, section 4.3). What only costs where nothing is lost is measured in the same way.
+
+mod report;
+
+use anyhow::{Result, ensure};
+use farcall_transports::{BackendKind, Optimization};
+
+use crate::compare::{self, Contender};
+
+pub use self::report::{AblateReport, Part};
+
+/// What is there for the days when something is lost: it makes nothing faster.
+const SAFETY: [&str; 2] = ["recovery", "congestion"];
+
+fn is_safety(optimization: &Optimization) -> bool {
+    SAFETY.contains(&optimization.name())
+}
+
+/// What makes calls faster, in the order in which it is added: batched polls first, for what is polled one by one is never
+/// a batch for one doorbell.
+fn quickening() -> Vec<Optimization> {
+    let mut all: Vec<_> = Optimization::ALL.iter().copied().filter(|one| !is_safety(one)).collect();
+    all.sort_by_key(|one| *one != Optimization::Polls);
+    all
+}
+
+fn contender(name: String, without: Vec<Optimization>) -> Contender {
+    Contender { name, backend: BackendKind::Datagram, without }
+}
+
+/// All that is compared: with everything; without one of each; from nothing to everything; without what only costs.
+fn contenders() -> Vec<(Part, Contender)> {
+    let quickening = quickening();
+    let mut all = vec![(Part::Whole, contender("all".into(), Vec::new()))];
+    for one in &quickening {
+        all.push((Part::Without, contender(format!("without {}", one.name()), vec![*one])));
+    }
+    for added in 0..=quickening.len() {
+        let name = match added.checked_sub(1) {
+            None => "none".to_owned(),
+            Some(last) => format!("+ {}", quickening[last].name()),
+        };
+        all.push((Part::Added, contender(name, quickening[added..].to_vec())));
+    }
+    let safety: Vec<_> = Optimization::ALL.iter().copied().filter(is_safety).collect();
+    for one in &safety {
+        all.push((Part::Safety, contender(format!("without {}", one.name()), vec![*one])));
+    }
+    if safety.len() > 1 {
+        all.push((Part::Safety, contender("without both".into(), safety)));
+    }
+    all
+}
+
+/// Measures them. What `options` say of contenders, and all numbers of clients and sizes but the first, is not asked.
+pub fn run(options: compare::Options) -> Result<AblateReport> {
+    ensure!(
+        options.clients.len() == 1 && options.sizes.len() == 1,
+        "one number of clients and one size at a time"
+    );
+    let (parts, contenders): (Vec<_>, _) = contenders().into_iter().unzip();
+    let options = compare::Options { contenders, ..options };
+    let report = compare::run(&options)?;
+    Ok(AblateReport::new(&parts, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_that_is_added_makes_the_whole() {
+        let all = contenders();
+        assert!(all[0].1.without.is_empty());
+        let added: Vec<_> = all.iter().filter(|(part, _)| *part == Part::Added).collect();
+        assert_eq!(added.len(), quickening().len() + 1);
+        assert!(added.last().is_some_and(|(_, last)| last.without.is_empty()));
+        let steps = added.windows(2).map(|pair| (&pair[0].1.without, &pair[1].1.without));
+        for (more, fewer) in steps {
+            assert_eq!(&more[1..], &fewer[..], "one at a time");
+        }
+    }
+
+    #[test]
+    fn what_only_costs_is_never_counted_as_an_optimization() {
+        assert!(quickening().iter().all(|one| !SAFETY.contains(&one.name())));
+        assert!(contenders().iter().any(|(part, _)| *part == Part::Safety));
+    }
+}

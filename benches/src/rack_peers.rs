@@ -1,0 +1,230 @@
+//! Machines of a simulated rack that all call each other, as in FaSST (OSDI 2016): each of a machine's threads serves, and
+//! calls the others' threads, on one core.
+//!
+//! A thread has some workers (FaSST's coroutines). Each sends a batch of calls, to as many machines, and the next when all of it
+//! has been answered.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Result, bail, ensure};
+use farcall::rack::sim::{Actor, Next, NodeId, SimConfig, Turn};
+use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
+use farcall::time::Instant;
+use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, Server};
+
+use crate::rack_calls::{EchoPollClient, EchoServer, Pending, Same};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Mesh {
+    /// Machines.
+    pub machines: usize,
+    /// Threads of each, on as many cores.
+    pub threads: usize,
+    /// Bytes of each request, and of its answer.
+    pub size: usize,
+    /// Workers of each thread.
+    pub workers: usize,
+    /// Calls that a worker sends together; at most one to each other machine.
+    pub batch: usize,
+    /// Options of the addresses.
+    pub options: String,
+    /// What the rack is made of; its cores are as many as threads.
+    pub config: SimConfig,
+    /// What calls cost beside posting and polling.
+    pub cpu: CpuCosts,
+    /// How long the calls run before they are counted.
+    pub warm_up_ns: u64,
+    /// How long they are counted.
+    pub measured_ns: u64,
+}
+
+impl Default for Mesh {
+    fn default() -> Mesh {
+        Mesh {
+            machines: 6,
+            threads: 1,
+            size: 32,
+            // "Up to 20" (section 4.1).
+            workers: 20,
+            batch: 1,
+            options: "backend=datagram".into(),
+            config: SimConfig::default(),
+            cpu: CpuCosts::default(),
+            warm_up_ns: 100_000,
+            measured_ns: 400_000,
+        }
+    }
+}
+
+/// What all threads have in common.
+#[derive(Default)]
+struct Tally {
+    connected: usize,
+    counted_from_ns: Option<u64>,
+    calls: u64,
+    failure: Option<String>,
+}
+
+/// The calling half of a thread.
+struct Caller {
+    dialling: Vec<Dialling>,
+    peers: Vec<EchoPollClient>,
+    /// The calls of each, and whom they went to.
+    workers: Vec<Vec<(usize, Pending)>>,
+    batch: usize,
+    message: Rc<[u8]>,
+    random: u64,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Caller {
+    fn advance(&mut self, now: Instant) -> Result<Turn> {
+        while let Some(dialling) = self.dialling.last_mut() {
+            let transport = match dialling.turn(now) {
+                Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
+                Dialled::Done(transport) => transport?,
+            };
+            let connection = Connection::new(transport, &ConnectionOptions::default());
+            self.peers.push(EchoPollClient::from_connection(connection));
+            self.dialling.pop();
+            if self.dialling.is_empty() {
+                self.tally.borrow_mut().connected += 1;
+            }
+        }
+        let mut progress = self.turn_all(now);
+        let mut called = false;
+        for worker in 0..self.workers.len() {
+            if self.answers(worker, now)? {
+                self.call(worker)?;
+                called = true;
+            }
+        }
+        if called {
+            progress = self.turn_all(now);
+        }
+        Ok(turn_after(progress))
+    }
+
+    /// Takes what has come on each connection, and sends what was started.
+    fn turn_all(&mut self, now: Instant) -> Progress {
+        let mut all = Progress::IDLE;
+        for peer in &mut self.peers {
+            let progress = peer.connection().turn(now);
+            all.worked += progress.worked;
+            all.scanned += progress.scanned;
+            all.next = all.next.earlier(progress.next);
+        }
+        all
+    }
+
+    /// Whether all calls of this worker have been answered.
+    fn answers(&mut self, worker: usize, now: Instant) -> Result<bool> {
+        let Caller { peers, workers, message, tally, .. } = self;
+        let mut failed = None;
+        workers[worker].retain_mut(|(peer, pending)| match peers[*peer].take(pending) {
+            None => true,
+            Some(answer) => {
+                match answer {
+                    Ok(bytes) if bytes.len() == message.len() => {}
+                    Ok(_) => failed = Some("an answer of another length".to_owned()),
+                    Err(error) => failed = Some(error.to_string()),
+                }
+                let mut tally = tally.borrow_mut();
+                if tally.counted_from_ns.is_some_and(|from_ns| now.as_nanos() >= from_ns) {
+                    tally.calls += 1;
+                }
+                false
+            }
+        });
+        match failed {
+            Some(why) => bail!(why),
+            None => Ok(workers[worker].is_empty()),
+        }
+    }
+
+    /// Calls as many others as a batch has, from one picked at random on.
+    fn call(&mut self, worker: usize) -> Result<()> {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let first = (self.random >> 33) as usize;
+        for step in 0..self.batch {
+            let peer = (first + step) % self.peers.len();
+            let pending = self.peers[peer].start_echo(&self.message)?;
+            self.workers[worker].push((peer, pending));
+        }
+        Ok(())
+    }
+}
+
+impl Actor for Caller {
+    fn turn(&mut self, now_ns: u64) -> Turn {
+        match self.advance(Instant::from_nanos(now_ns)) {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.tally.borrow_mut().failure.get_or_insert(format!("{error:#}"));
+                Turn::then(Next::Never)
+            }
+        }
+    }
+}
+
+/// The longest that connecting may take, by the rack's clock.
+const CONNECT_BOUND_NS: u64 = 5_000_000_000;
+
+/// Calls per second of each machine.
+pub fn measure(mesh: &Mesh) -> Result<f64> {
+    let Mesh { machines, threads, batch, workers, .. } = *mesh;
+    ensure!(machines > 1 && threads > 0, "machines with others to call");
+    ensure!((1..machines).contains(&batch), "a batch is of one call at least, one to each other");
+    let mut rack = Rack::with_config(1, mesh.config.clone().cores(threads));
+    rack.set_cpu_costs(mesh.cpu);
+    let nodes: Vec<NodeId> = (0..machines).map(|_| rack.add_node()).collect();
+    let address = |node: NodeId| format!("sim://{node}/echo?window={workers}&{}", mesh.options);
+    let mut serving = Vec::new();
+    for node in &nodes {
+        let builder = Server::builder()
+            .service(EchoServer::new(Same))
+            .threads(threads)
+            .max_clients(threads * machines);
+        serving.push(rack.serve(&address(*node), builder)?);
+    }
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let message: Rc<[u8]> = vec![0x5a; mesh.size].into();
+    for node in &nodes {
+        for thread in 0..threads {
+            let description = <EchoPollClient as PollClient>::DESCRIPTION;
+            let dial = |to| rack.dial(*node, &address(to), description, &DialOptions::default());
+            let others = nodes.iter().copied().filter(|other| other != node);
+            let caller = Caller {
+                dialling: others.map(dial).collect::<Result<_, _>>()?,
+                peers: Vec::new(),
+                workers: (0..workers).map(|_| Vec::with_capacity(batch)).collect(),
+                batch,
+                message: Rc::clone(&message),
+                random: 0x9e37_79b9_7f4a_7c15
+                    + (usize::from(node.number()) * threads + thread) as u64,
+                tally: Rc::clone(&tally),
+            };
+            rack.spawn_pinned(*node, thread, caller);
+        }
+    }
+    let check = || match &tally.borrow().failure {
+        Some(failure) => bail!("a thread failed: {failure}"),
+        None => Ok(()),
+    };
+    while tally.borrow().connected < machines * threads && rack.now_ns() < CONNECT_BOUND_NS {
+        rack.run_for(100_000);
+        check()?;
+    }
+    ensure!(tally.borrow().connected == machines * threads, "not all are connected");
+    rack.run_for(mesh.warm_up_ns);
+    tally.borrow_mut().counted_from_ns = Some(rack.now_ns());
+    rack.run_for(mesh.measured_ns);
+    check()?;
+    drop(serving);
+    let calls = tally.borrow().calls;
+    Ok(calls as f64 * 1e9 / mesh.measured_ns as f64 / machines as f64)
+}
