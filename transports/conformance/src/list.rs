@@ -140,6 +140,27 @@ macro_rules! for_each_case {
                 FalseServer a_silent_server_that_goes
                 FalseServer broken_handshakes
             }
+            hostile_datagrams {
+                Datagram an_intruder_that_keeps_the_rules_is_served
+                Datagram replayed_requests_run_once
+                Datagram a_former_sessions_datagrams_are_dropped
+                Datagram strangers_are_not_heard
+                Datagram truncated_datagrams_end_where_they_end
+                Datagram mutated_datagrams_harm_nobody
+                Datagram floods_take_nothing_from_others
+                Datagram forged_announcements
+                Datagram a_servers_words_from_a_client
+                Datagram responses_that_nobody_fetches
+                Datagram handshakes_that_stop_in_the_middle
+                Datagram broken_setups
+            }
+            false_datagram_servers {
+                FalseDatagramServer words_that_are_not_for_a_call_are_ignored
+                FalseDatagramServer nonsense_ends_the_session
+                FalseDatagramServer an_answer_without_a_status
+                FalseDatagramServer a_refusal_of_an_announcement_arrives
+                FalseDatagramServer broken_setups
+            }
             counting {
                 Nothing calls_are_counted_by_method_and_outcome
             }

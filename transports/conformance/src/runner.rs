@@ -32,6 +32,10 @@ pub enum Need {
     WriteImm,
     /// The backend `write_imm`, at a place where the suite can be a false server.
     FalseServer,
+    /// The backend `datagram`, at a place where the suite knows a way past its clients.
+    Datagram,
+    /// The backend `datagram`, at a place where the suite can be a false server.
+    FalseDatagramServer,
 }
 
 impl Need {
@@ -45,6 +49,8 @@ impl Need {
             Need::Gigabytes => "it takes gigabytes; FARCALL_CONFORMANCE_GIGABYTES=1 lets it run",
             Need::WriteImm => "it knows its way only past clients of write_imm",
             Need::FalseServer => "it needs false servers of write_imm on this machine",
+            Need::Datagram => "it knows its way only past clients of datagram",
+            Need::FalseDatagramServer => "it needs false servers of datagram on this machine",
         }
     }
 }
@@ -95,14 +101,17 @@ fn text(panic: &(dyn Any + Send)) -> String {
 /// Runs one case.
 pub fn run(fixture: &Arc<dyn Fixture>, case: &Case) -> Outcome {
     let can = fixture.capabilities();
+    let intrudes = |backend: &str| can.intruders && fixture.backend() == backend;
     let has = match case.need {
         Need::Nothing => true,
         Need::Threads => can.threads,
         Need::Processes => can.processes,
         Need::OneMachine => can.threads && can.processes && can.one_machine,
         Need::Gigabytes => can.gigabytes,
-        Need::WriteImm => can.intruders && fixture.backend() == "write_imm",
-        Need::FalseServer => can.intruders && can.one_machine && fixture.backend() == "write_imm",
+        Need::WriteImm => intrudes("write_imm"),
+        Need::FalseServer => can.one_machine && intrudes("write_imm"),
+        Need::Datagram => intrudes("datagram"),
+        Need::FalseDatagramServer => can.one_machine && intrudes("datagram"),
     };
     if !has {
         return Outcome::Skipped(case.need);

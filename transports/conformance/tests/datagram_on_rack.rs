@@ -39,7 +39,7 @@ mod on_a_bad_wire {
     ));
 }
 
-/// One datagram in five is lost, and one in five waits long enough for hundreds to pass it.
+/// One datagram in five is lost, one in five comes twice, and one in five waits long enough for hundreds to pass it.
 mod on_a_terrible_wire {
     use std::time::Duration;
 
@@ -52,8 +52,27 @@ mod on_a_terrible_wire {
         SimConfig::default().faults(
             FaultRates::default()
                 .datagram_loss(0.2)
+                .datagram_copy(0.2)
                 .datagram_delay(0.2)
                 .delay(Duration::from_millis(1)),
+        ),
+    ));
+}
+
+/// None is lost, but one in twenty comes after thousands of later ones, or its copy does.
+mod on_a_wire_that_forgets_the_order {
+    use std::time::Duration;
+
+    use farcall_verbs::sim::FaultRates;
+
+    use super::{SimConfig, fixture};
+
+    farcall_transports_conformance::conformance_tests!(fixture(
+        5,
+        SimConfig::default().faults(
+            FaultRates::default()
+                .datagram_copy(0.1)
+                .datagram_straggle(0.05, Duration::from_millis(20)),
         ),
     ));
 }

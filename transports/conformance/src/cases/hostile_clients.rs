@@ -8,8 +8,8 @@ use farcall_transports::handshake::{Frame, Hello, Reject, Terms};
 use crate::{
     dice::Dice,
     hostile::{
-        BreakIn, receive,
-        write_imm::{End, Port, break_in, kind, message, op, request, terms, wire_region},
+        BreakIn, receive, terms,
+        write_imm::{End, Port, break_in, kind, message, op, request, wire_region},
     },
     pattern,
     service::{ECHO, SuitePollClient},

@@ -7,8 +7,8 @@ use farcall_transports::handshake::{Frame, Reject, Terms, Welcome};
 
 use crate::{
     hostile::{
-        receive,
-        write_imm::{End, Port, ambush, kind, message, op, terms, wire_region},
+        receive, terms,
+        write_imm::{End, Port, ambush, kind, message, op, wire_region},
     },
     pattern,
     service::SuitePollClient,

@@ -1,5 +1,6 @@
 //! Peers that keep no rule: they speak the handshake and the device by hand, and write what they like.
 
+pub mod datagram;
 pub mod write_imm;
 
 use std::io::{self, Read, Write};
@@ -8,9 +9,12 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use farcall_transports::handshake::{Frame, FrameError, PREFIX_BYTES};
+use farcall_core::codec::{As, Reader, Serde, decode, encode, encoded_len};
+use farcall_transports::handshake::{Frame, FrameError, PREFIX_BYTES, Terms};
 use farcall_verbs::Device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The stream of a handshake.
 pub trait Stream: Read + Write + Send {
@@ -86,4 +90,21 @@ pub fn receive(stream: &mut dyn Stream) -> io::Result<Frame> {
     let mut body = vec![0; Frame::body_len(&prefix).map_err(invalid)?];
     stream.read_exact(&mut body)?;
     Frame::from_body(&body).map_err(invalid)
+}
+
+/// The terms that a hostile client asks for.
+pub fn terms(window: u32, slot: u32, max_message: u64) -> Terms {
+    Terms { window, slot, max_message }
+}
+
+/// The handshake's encoding of an end's setup.
+pub fn encoded<T: Serialize>(setup: &T) -> Vec<u8> {
+    let payload = As::<Serde, T>::new(setup);
+    let mut bytes = vec![0; encoded_len(&payload).expect("a length")];
+    encode(&payload, &mut bytes).expect("its own length");
+    bytes
+}
+
+fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    decode::<Serde, T>(Reader::borrowed(bytes)).expect("a setup")
 }

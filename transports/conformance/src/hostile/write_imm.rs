@@ -15,7 +15,7 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Ambush, BreakIn, Pace, RealTime, Stream, receive};
+use super::{Ambush, BreakIn, Pace, RealTime, Stream, decoded, encoded, receive};
 use crate::patience::patient;
 
 /// Kinds of messages.
@@ -148,7 +148,7 @@ impl Port {
     pub fn setup(&self, client: u32) -> Vec<u8> {
         let endpoint = self.qp.endpoint().to_bytes().to_vec();
         let setup = EndSetup { endpoint, slots: self.slots.remote(), client };
-        bytes_of(&setup)
+        encoded(&setup)
     }
 
     fn connect(
@@ -159,7 +159,7 @@ impl Port {
         (stream, is_tether): (Box<dyn Stream>, bool),
         pace: Box<dyn Pace>,
     ) -> End {
-        let setup: EndSetup = of_bytes(setup);
+        let setup: EndSetup = decoded(setup);
         let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
         let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
         self.qp.connect(&endpoint, &options).expect("connect");
@@ -181,27 +181,6 @@ impl Port {
             _device: device,
         }
     }
-}
-
-/// The handshake's encoding of a value.
-fn bytes_of(setup: &EndSetup) -> Vec<u8> {
-    let mut bytes = vec![0; farcall_core::codec::encoded_len(&payload(setup)).expect("a length")];
-    farcall_core::codec::encode(&payload(setup), &mut bytes).expect("its own length");
-    bytes
-}
-
-fn payload(setup: &EndSetup) -> impl farcall_core::codec::Payload + '_ {
-    farcall_core::codec::As::<farcall_core::codec::Serde, EndSetup>::new(setup)
-}
-
-fn of_bytes(bytes: &[u8]) -> EndSetup {
-    use farcall_core::codec::{Reader, Serde, decode};
-    decode::<Serde, EndSetup>(Reader::borrowed(bytes)).expect("a setup")
-}
-
-/// The terms that a hostile client asks for.
-pub fn terms(window: u32, slot: u32, max_message: u64) -> Terms {
-    Terms { window, slot, max_message }
 }
 
 /// Shakes hands as a client that keeps the rules so far.
