@@ -1,76 +1,79 @@
-//! What the software of both ends costs per call: client and server in one thread, in CPU time, so
-//! that neither the other core nor other programs take part.
-//!
-//! ```text
-//! cargo run --release -p farcall-transports --example cost -- [SIZE [WINDOW [CALLS]]]
-//! ```
-
-mod support;
-
-use std::time::Duration;
-
 use farcall_core::error::TransportFailure;
 use farcall_core::time::Instant;
-use farcall_core::transport::{Message, ReplySink, SlotId};
-use farcall_transports::{Accepted, BackendKind, Limits};
+use farcall_core::transport::*;
+use farcall_transports::*;
 use farcall_verbs::Device;
-use rustix::time::{ClockId, clock_gettime};
-use support::Echo;
+use std::time::Duration;
 
-#[derive(Default)]
-struct Count(u64);
-
-impl ReplySink for Count {
-    #[inline]
+struct Echo;
+impl RequestSink for Echo {
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        let bytes: &[u8] = match &message {
+            Message::Borrowed(b) => b,
+            _ => panic!(),
+        };
+        let len = bytes.len();
+        replies.reserve(&call, len).unwrap().copy_from_slice(bytes);
+        replies.post(call, len);
+    }
+    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn disconnected(&mut self, _: u32, _: u32) {}
+}
+struct Got(usize);
+impl ReplySink for Got {
     fn reply(&mut self, _: SlotId, _: Message<'_>) {
         self.0 += 1;
     }
-    fn failed(&mut self, _: SlotId, why: TransportFailure) {
-        eprintln!("failed: {why}");
+    fn failed(&mut self, _: SlotId, _: TransportFailure) {
+        panic!()
     }
     fn closed(&mut self, why: TransportFailure) {
-        eprintln!("closed: {why}");
+        panic!("{why:?}")
     }
 }
-
-fn cpu_nanos() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-}
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
-    let size = arguments.next().transpose()?.unwrap_or(40) as usize;
-    let window = arguments.next().transpose()?.unwrap_or(1);
-    let calls = arguments.next().transpose()?.unwrap_or(2_000_000);
-    let device = Device::open("shm")?;
-    let limits = Limits::default();
-    let mut half = BackendKind::WriteImm.serve(&device, &limits, 1)?;
-    let pending = BackendKind::WriteImm.prepare(&device, &limits)?;
-    let bound = Duration::from_secs(5);
+fn main() {
+    let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().unwrap()).collect();
+    let (len, window, calls) = (args[0], args[1], args[2]);
+    let device = Device::open(&std::env::var("DEV").unwrap_or("shm".into())).unwrap();
+    let limits = "shm://x".parse::<Address>().unwrap().limits();
+    let backend = if std::env::var("BK").as_deref() == Ok("write_imm") {
+        BackendKind::WriteImm
+    } else {
+        BackendKind::Datagram
+    };
+    let ServerHalf { mut transport, intake } = backend.serve(&device, &limits, 16).unwrap();
+    let pending = backend.prepare(&device, &limits).unwrap();
     let terms = limits.terms();
-    let Accepted { setup, .. } = half.intake.accept(&terms, &pending.setup(), bound)?;
-    let mut client = pending.finish(&terms, &setup, bound)?;
-    let payload = vec![7; size];
-    let now = Instant::ZERO;
-    for _ in 0..5 {
-        let mut count = Count::default();
-        let begun = cpu_nanos();
-        let mut sent = 0;
-        while count.0 < calls {
-            while sent < calls && sent - count.0 < window {
-                let Ok((slot, room)) = client.reserve(size) else { break };
-                room.copy_from_slice(&payload);
-                client.post(slot, now);
-                sent += 1;
-            }
-            client.flush(now);
-            half.transport.poll(now, &mut Echo);
-            half.transport.flush(now);
-            client.poll(now, &mut count);
+    let accepted = intake.accept(&terms, &pending.setup(), Duration::from_secs(5)).unwrap();
+    let mut client = pending.finish(&terms, &accepted.setup, Duration::from_secs(5)).unwrap();
+    let mut done = Got(0);
+    let mut server_ns = 0;
+    let mut client_ns = 0;
+    let start = std::time::Instant::now();
+    let mut sent = 0;
+    while done.0 < calls {
+        let t = std::time::Instant::now();
+        let now = client.now();
+        client.poll(now, &mut done);
+        while sent - done.0 < window {
+            let (slot, bytes) = client.reserve(len).unwrap();
+            bytes.fill(7);
+            client.post(slot, now);
+            sent += 1;
         }
-        let time = (cpu_nanos() - begun) / calls as f64;
-        println!("{size} bytes, window {window}: {time:.1} ns of CPU per call, both ends");
+        client.flush(now);
+        let u = std::time::Instant::now();
+        let now = transport.now();
+        transport.poll(now, &mut Echo);
+        transport.flush(now);
+        client_ns += (u - t).as_nanos();
+        server_ns += u.elapsed().as_nanos();
     }
-    Ok(())
+    println!(
+        "{:.1} ns per call, client {:.1}, server {:.1}",
+        start.elapsed().as_nanos() as f64 / calls as f64,
+        client_ns as f64 / calls as f64,
+        server_ns as f64 / calls as f64
+    );
+    let _ = Instant::ZERO;
 }

@@ -9,6 +9,7 @@ use crossbeam_utils::CachePadded;
 
 use super::cell::{
     CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, Next, SMALL_LAP, second_word,
+    words_of,
 };
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
@@ -252,10 +253,15 @@ impl Outbox {
     }
 
     /// Writes a datagram from back to front: when the peer sees the front, all of it is there.
-    pub(super) fn put_datagram(&mut self, bytes: &Bytes, imm: Option<u32>, qkey: u32, cells: u32) {
+    #[inline]
+    pub(super) fn put_datagram(&mut self, bytes: &[u8], imm: Option<u32>, qkey: u32, cells: u32) {
         let last = self.ring.count() - 1;
         for ahead in (0..cells).rev() {
-            let (words, carried) = piece(bytes, ahead as usize * CELL_PAYLOAD_BYTES);
+            let rest = &bytes[ahead as usize * CELL_PAYLOAD_BYTES..];
+            let (words, carried) = match rest.first_chunk::<CELL_PAYLOAD_BYTES>() {
+                Some(full) => (zerocopy::transmute!(*full), CELL_PAYLOAD_BYTES),
+                None => (words_of(rest), rest.len()),
+            };
             let cell = self.ring.cell((self.index + ahead) & last);
             let kind = match (ahead, imm) {
                 (0, Some(_)) => CellKind::SendImm,

@@ -149,7 +149,7 @@ impl QueuePair {
                 Some(pool) => (Supply::Shared(pool), Receives::Srq),
                 None => {
                     let (producer, consumer) = queue(max_recv_wr);
-                    (Supply::Own { posted: consumer, next: None }, Receives::Datagrams(producer))
+                    (Supply::Own(consumer), Receives::Datagrams(producer))
                 }
             };
             let receiver = DatagramReceiver::new(Arc::clone(&pair), supply);

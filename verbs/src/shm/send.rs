@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
-use super::context::Context;
+use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
 use super::outbox::{Outbox, send};
 use super::pair::Pair;
@@ -86,8 +86,17 @@ impl SendSide {
         }
         let outcome = match &mut item.task {
             Task::Datagram { bytes, imm, way, qkey } => {
-                if let Some(way) = *way {
-                    self.destinations.send(way, bytes, *imm, *qkey);
+                match (*way, bytes.private()) {
+                    (Some(way), Some(bytes)) => self.destinations.send(way, bytes, *imm, *qkey),
+                    (Some(way), None) => {
+                        let mut copy = [0; MTU_BYTES];
+                        let copy = &mut copy[..bytes.len()];
+                        // SAFETY: `copy` has room for a datagram, which posting checked; peers may race with
+                        // the region that it is in, which the copy tolerates.
+                        unsafe { copy_forward(copy.as_mut_ptr(), bytes.start(), bytes.len()) };
+                        self.destinations.send(way, copy, *imm, *qkey);
+                    }
+                    (None, _) => {}
                 }
                 return Outcome::Done(bytes.len() as u32);
             }

@@ -49,6 +49,18 @@ pub(super) enum Bytes {
 }
 
 impl Bytes {
+    /// They themselves, unless a peer may write them meanwhile.
+    #[inline]
+    pub(super) fn private(&self) -> Option<&[u8]> {
+        match self {
+            // SAFETY: the queue pair holds the buffer, or the caller of the post its slice; nobody writes
+            // either before the work request has been carried out.
+            Bytes::At(start, len) => Some(unsafe { std::slice::from_raw_parts(*start, *len) }),
+            Bytes::Copied(bytes) => Some(bytes),
+            Bytes::Shared(_) => None,
+        }
+    }
+
     #[inline]
     pub(super) fn start(&self) -> *const u8 {
         match self {

@@ -128,6 +128,15 @@ impl<T> Consumer<T> {
         self.shared.head.store(self.head, Ordering::Release);
         Some(entry)
     }
+
+    /// Looks at the oldest entry, as far as is known without asking the producer.
+    #[inline]
+    pub(crate) fn peek(&mut self, look: impl FnOnce(&T)) {
+        if self.head != self.tail {
+            // SAFETY: as in `pop`; the entry stays where it is.
+            self.shared.slot(self.head).with_mut(|slot| look(unsafe { (*slot).assume_init_ref() }));
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -148,6 +157,7 @@ mod tests {
                         model.push_back(i);
                     }
                 } else {
+                    consumer.peek(|oldest| assert_eq!(Some(oldest), model.front()));
                     prop_assert_eq!(consumer.pop(), model.pop_front());
                 }
             }

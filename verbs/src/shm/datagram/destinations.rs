@@ -10,7 +10,6 @@ use crate::shm::outbox::Outbox;
 use crate::shm::pair::Pair;
 use crate::shm::peer::Peer;
 use crate::shm::queue_pair::attach;
-use crate::shm::slow::Bytes;
 use crate::shm::wire::Gid;
 
 /// How long the first datagram to somebody may take to find out where he is. Whoever does not answer in
@@ -87,7 +86,7 @@ impl Destinations {
 
     /// Puts a datagram into the inbox there, if it takes one. The peer is not told yet.
     #[inline]
-    pub(in crate::shm) fn send(&mut self, way: usize, bytes: &Bytes, imm: Option<u32>, qkey: u32) {
+    pub(in crate::shm) fn send(&mut self, way: usize, bytes: &[u8], imm: Option<u32>, qkey: u32) {
         let Some(Way { outbox, unrung, .. }) = self.ways.get_mut(way) else { return };
         let cells = bytes.len().div_ceil(CELL_PAYLOAD_BYTES).max(1) as u32;
         if outbox.is_ready()

@@ -18,8 +18,8 @@ use crate::{CompletionOpcode, GRH_BYTES, QpNumber, QpState, Status, WorkCompleti
 
 /// Where receives come from.
 pub(in crate::shm) enum Supply {
-    /// From this queue pair's owner. The next one is looked up ahead of time: its buffer may be far away.
-    Own { posted: Consumer<Receive>, next: Option<Receive> },
+    /// From this queue pair's owner.
+    Own(Consumer<Receive>),
     /// From a shared receive queue.
     Shared(Arc<ReceivePool>),
 }
@@ -28,12 +28,14 @@ impl Supply {
     #[inline]
     fn pop(&mut self) -> Option<Receive> {
         match self {
-            Supply::Own { posted, next } => {
-                let receive = next.take().or_else(|| posted.pop());
-                *next = posted.pop();
-                if let Some(Receive { buffer: Some(buffer), .. }) = next {
-                    buffer.prefetch_front();
-                }
+            Supply::Own(posted) => {
+                let receive = posted.pop();
+                // The buffer after it may be far away.
+                posted.peek(|next| {
+                    if let Some(buffer) = &next.buffer {
+                        buffer.prefetch_front();
+                    }
+                });
                 receive
             }
             Supply::Shared(pool) => pool.pop(),
@@ -168,7 +170,7 @@ impl DatagramReceiver {
     #[inline]
     fn tell_consumed(&self) {
         self.pair.consumed.store(self.consumed, Ordering::Release);
-        if let (Supply::Own { .. }, Some(page)) = (&self.supply, &self.pair.credit) {
+        if let (Supply::Own(_), Some(page)) = (&self.supply, &self.pair.credit) {
             page.consumed().store(self.consumed, Ordering::Release);
         }
     }
@@ -185,11 +187,11 @@ impl DatagramReceiver {
             !gone
         });
         let mut count = 0;
-        if let supply @ Supply::Own { .. } = &mut self.supply
+        if let Supply::Own(posted) = &mut self.supply
             && self.pair.state() == QpState::Error
         {
             while let Some(completion) = out.get_mut(count)
-                && let Some(receive) = supply.pop()
+                && let Some(receive) = posted.pop()
             {
                 *completion = WorkCompletion {
                     id: receive.id,

@@ -105,7 +105,7 @@ impl QueuePair {
         // SAFETY: we are the owner and the SLOW bit is clear.
         let destinations = &mut unsafe { self.pair.side() }.destinations;
         let Some(way) = destinations.find(&handle.peer, to.qp.0) else { return false };
-        destinations.send(way, &Bytes::At(bytes.as_ptr(), bytes.len()), None, to.qkey);
+        destinations.send(way, bytes, None, to.qkey);
         let number = self.posted;
         self.posted = number + 1;
         if let Some(id) = signaled {
