@@ -7,11 +7,13 @@ mod client;
 mod message;
 mod server;
 mod setup;
+mod thread;
 
 pub use client::{ClientTransport, Limits, ReplySink, SlotId};
 pub use message::Message;
 pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport};
 pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions};
+pub use thread::ClientThread;
 
 /// Wakes a parked driver, from any thread.
 pub trait Unpark: Send + Sync {

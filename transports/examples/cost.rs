@@ -42,7 +42,7 @@ fn main() {
         BackendKind::Datagram
     };
     let ServerHalf { mut transport, intake } = backend.serve(&device, &limits, 16).unwrap();
-    let pending = backend.prepare(&device, &limits).unwrap();
+    let pending = backend.prepare(&device, &limits, None).unwrap();
     let terms = limits.terms();
     let accepted = intake.accept(&terms, &pending.setup(), Duration::from_secs(5)).unwrap();
     let mut client = pending.finish(&terms, &accepted.setup, Duration::from_secs(5)).unwrap();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use farcall_core::transport::{ClientTransport, ServerTransport};
+use farcall_core::transport::{ClientThread, ClientTransport, ServerTransport};
 use farcall_verbs::{ConnectError, Device, VerbsError};
 
 use crate::address::Limits;
@@ -213,16 +213,17 @@ impl BackendKind {
         }
     }
 
-    /// Begins a connection at the client.
+    /// Begins a connection at the client: one of that thread, if it shares with others.
     pub fn prepare(
         self,
         device: &Device,
         limits: &Limits,
+        thread: Option<&ClientThread>,
     ) -> Result<Box<dyn PendingClient>, SetupError> {
         self.check(device)?;
         match self {
             BackendKind::WriteImm => write_imm::prepare(device, limits),
-            BackendKind::Datagram => datagram::prepare(device, limits),
+            BackendKind::Datagram => datagram::prepare(device, limits, thread),
         }
     }
 

@@ -92,18 +92,31 @@ impl Completions {
 
     /// Sleeps until something completes, somebody wakes it, or `until`; not at all while there is work.
     pub(crate) fn park(&mut self, until: Option<Instant>, has_work: impl Fn() -> bool) {
+        if self.arm(has_work) {
+            // A failure to sleep is a spurious wake-up: the driver polls and comes back.
+            let _ = self.channel.wait(self.sleep_time(until));
+        }
+    }
+
+    /// Gets ready to sleep: what completes from now on makes an event. `false`: there is work.
+    pub(crate) fn arm(&mut self, has_work: impl Fn() -> bool) -> bool {
         if self.held > 0 || has_work() {
-            return;
+            return false;
         }
         self.cq.arm();
         // What came before the queue was armed makes no event.
         self.held = self.cq.poll(&mut self.batch).unwrap_or(0);
-        if self.held > 0 || has_work() {
-            return;
-        }
-        let sleep = until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - self.now()));
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = self.channel.wait(sleep);
+        self.held == 0 && !has_work()
+    }
+
+    /// How long to sleep, at most until then.
+    pub(crate) fn sleep_time(&self, until: Option<Instant>) -> Duration {
+        until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - self.now()))
+    }
+
+    /// Where to sleep.
+    pub(crate) fn channel(&self) -> &CompletionChannel {
+        &self.channel
     }
 }
 

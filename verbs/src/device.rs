@@ -63,6 +63,11 @@ impl Device {
         dispatch::rdma_support()
     }
 
+    /// Whether the other is a clone of this one; of a simulated node also, whether both were opened in the same life of it.
+    pub fn is_same(&self, other: &Device) -> bool {
+        self.context.is_same(&other.context)
+    }
+
     /// What the device can do.
     #[inline]
     pub fn caps(&self) -> &Capabilities {

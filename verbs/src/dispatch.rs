@@ -133,6 +133,18 @@ impl Context {
         on_device!(Context, self, context => context.caps())
     }
 
+    pub(crate) fn is_same(&self, other: &Context) -> bool {
+        match (self, other) {
+            (Context::Shm(one), Context::Shm(other)) => Arc::ptr_eq(one, other),
+            #[cfg(feature = "ibverbs")]
+            (Context::Ibv(one), Context::Ibv(other)) => Arc::ptr_eq(one, other),
+            #[cfg(feature = "sim")]
+            (Context::Sim(one), Context::Sim(other)) => one.is_same(other),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => false,
+        }
+    }
+
     /// Its ports, and which of them and of its GIDs are in use.
     pub(crate) fn ports(&self) -> (Vec<PortInfo>, Option<(u8, u8)>) {
         match self {

@@ -1,6 +1,6 @@
 //! How connections come to be: dialling, and listening.
 
-use super::{ClientTransport, ServerTransport};
+use super::{ClientThread, ClientTransport, ServerTransport};
 use crate::error::{BindError, ConnectError};
 use crate::service::ServiceDescription;
 use core::time::Duration;
@@ -21,11 +21,13 @@ pub trait Dial: Send + Sync {
 pub struct DialOptions {
     /// The bound on the whole handshake. Default 5 s.
     pub timeout: Duration,
+    /// Shares with the other connections of that thread what its backend can share. Default: nothing is shared.
+    pub thread: Option<ClientThread>,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
-        DialOptions { timeout: Duration::from_secs(5) }
+        DialOptions { timeout: Duration::from_secs(5), thread: None }
     }
 }
 
@@ -33,6 +35,12 @@ impl DialOptions {
     /// Sets the bound on the whole handshake.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Shares with the other connections of that thread what the backend can share.
+    pub fn thread(mut self, thread: &ClientThread) -> Self {
+        self.thread = Some(thread.clone());
         self
     }
 }

@@ -31,6 +31,7 @@ pub mod rack;
 mod runner;
 pub mod service;
 pub mod setup;
+pub mod sharing;
 pub mod world;
 
 pub use fixture::{Capabilities, Fixture, Served};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farcall_transports_conformance::{Fixture, rack::RackFixture};
+use farcall_transports_conformance::{Fixture, rack::RackFixture, sharing::Sharing};
 use farcall_verbs::sim::SimConfig;
 
 fn fixture(seed: u64, config: SimConfig) -> Arc<dyn Fixture> {
@@ -14,21 +14,26 @@ fn fixture_of(template: &str, seed: u64, config: SimConfig) -> Arc<dyn Fixture> 
     Arc::new(fixture.config(config))
 }
 
+/// Clients of one node share a queue pair.
+fn sharing(seed: u64, config: SimConfig) -> Arc<dyn Fixture> {
+    Arc::new(Sharing::of(fixture(seed, config)))
+}
+
 mod at_once {
     use super::{SimConfig, fixture};
 
     farcall_transports_conformance::conformance_tests!(fixture(1, SimConfig::default()));
 }
 
-/// One datagram in a hundred is lost, and some wait, so that later ones pass them.
+/// One datagram in a hundred is lost, and some wait, so that later ones pass them; all clients share a queue pair.
 mod on_a_bad_wire {
     use std::time::Duration;
 
     use farcall_verbs::sim::FaultRates;
 
-    use super::{SimConfig, fixture};
+    use super::{SimConfig, sharing};
 
-    farcall_transports_conformance::conformance_tests!(fixture(
+    farcall_transports_conformance::conformance_tests!(sharing(
         2,
         SimConfig::default().faults(
             FaultRates::default()

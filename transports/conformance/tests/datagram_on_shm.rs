@@ -5,6 +5,7 @@ use std::sync::Arc;
 use farcall_transports_conformance::{
     Fixture,
     addresses::{AddressFixture, Placement},
+    sharing::Sharing,
 };
 
 fn fixture(placement: Placement) -> Arc<dyn Fixture> {
@@ -15,6 +16,11 @@ fn fixture(placement: Placement) -> Arc<dyn Fixture> {
     Arc::new(fixture)
 }
 
+/// Clients of one process share a queue pair.
+fn sharing(placement: Placement) -> Arc<dyn Fixture> {
+    Arc::new(Sharing::of(fixture(placement)))
+}
+
 mod threads {
     use super::{Placement, fixture};
 
@@ -22,7 +28,7 @@ mod threads {
 }
 
 mod processes {
-    use super::{Placement, fixture};
+    use super::{Placement, sharing};
 
-    farcall_transports_conformance::conformance_tests!(fixture(Placement::OtherProcess));
+    farcall_transports_conformance::conformance_tests!(sharing(Placement::OtherProcess));
 }

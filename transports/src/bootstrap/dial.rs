@@ -97,7 +97,7 @@ impl Dial for Address {
         // Before the server hears of us: whoever has connected there and says nothing is suspicious.
         let pending = self
             .backend()
-            .prepare(&device, &self.limits())
+            .prepare(&device, &self.limits(), options.thread.as_ref())
             .inspect_err(|error| {
                 if matches!(error, SetupError::Device(_)) {
                     device::forget(self);

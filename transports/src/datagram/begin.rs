@@ -2,48 +2,56 @@
 
 use std::time::Duration;
 
-use farcall_core::transport::ClientTransport;
-use farcall_verbs::{Device, ProtectionDomain};
+use farcall_core::transport::{ClientThread, ClientTransport};
+use farcall_verbs::Device;
 
 use super::calls::Calls;
-use super::client::Client;
-use super::port::Port;
+use super::client::{Client, Line};
 use super::server::Server;
-use super::setup::{EndSetup, Sizes, max_whole, mix, part_bytes, qkey};
+use super::setup::{CREDITS, EndSetup, Sizes, max_whole, part_bytes};
+use super::shared::{Seat, Shared, SharingClient};
 use super::transfers::Transfers;
 use crate::address::Limits;
 use crate::backend::{PendingClient, ServerHalf, SetupError};
-use crate::completions::Completions;
 use crate::handshake::Terms;
 
 /// A client's number of the only session of its queue pair.
-const SESSION: u32 = 0;
+const ONLY_SESSION: u32 = 0;
+
+/// A client's queue pair, before its session begins.
+enum Place {
+    Own(Box<Line>),
+    /// One that sessions share.
+    Shared(Seat),
+}
 
 struct Pending {
-    // Dropped in this order: queue pair, completion queue.
-    port: Port,
-    completions: Completions,
-    pd: ProtectionDomain,
+    place: Place,
     limits: Limits,
-    mtu: usize,
     setup: Vec<u8>,
 }
 
 pub(crate) fn prepare(
     device: &Device,
     limits: &Limits,
+    thread: Option<&ClientThread>,
 ) -> Result<Box<dyn PendingClient>, SetupError> {
-    let sizes = Sizes::of_client(limits.window, device.caps(), limits.without);
-    let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
-    let pd = device.alloc_pd()?;
-    let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
-    let (endpoint, now_ns) = (port.qp().endpoint(), device.now_ns());
-    let qkey = qkey(&endpoint, now_ns);
-    port.activate(qkey)?;
-    let salt = mix(endpoint.to_bytes(), now_ns.wrapping_add(1));
-    let setup = EndSetup::new(&endpoint, qkey, SESSION, salt, sizes.mtu).to_bytes();
-    let (limits, mtu) = (*limits, sizes.mtu);
-    Ok(Box::new(Pending { port, completions, pd, limits, mtu, setup }))
+    let without = limits.without;
+    let (place, setup) = match thread {
+        None => {
+            let sizes = Sizes::of_client(limits.window, device.caps(), without);
+            let line = Line::open(device, &sizes)?;
+            let setup = line.setup(ONLY_SESSION, device.now_ns());
+            (Place::Own(Box::new(line)), setup)
+        }
+        Some(thread) => {
+            let fits = |shared: &Shared| shared.fits(device, without);
+            let seat = Seat::take(thread.share(fits, || Shared::open(device, without))?);
+            let setup = seat.shared.lock().line.setup(seat.number, device.now_ns());
+            (Place::Shared(seat), setup)
+        }
+    };
+    Ok(Box::new(Pending { place, limits: *limits, setup }))
 }
 
 impl PendingClient for Pending {
@@ -57,17 +65,36 @@ impl PendingClient for Pending {
         setup: &[u8],
         _timeout: Duration,
     ) -> Result<Box<dyn ClientTransport>, SetupError> {
-        let Pending { port, completions, pd, limits, mtu, .. } = *self;
-        let theirs = EndSetup::from_bytes(setup)?;
-        let way = theirs.way(&pd, theirs.epoch, mtu)?;
-        let part = part_bytes(way.mtu);
-        // No more than we have receives for.
-        let credits = theirs.credits.min(super::setup::CREDITS);
-        let transfers = Transfers::new(terms.window, &pd, limits.memory, part, credits);
-        let longest = (terms.max_message, max_whole(terms, way.mtu));
-        let calls = Calls::new(way, SESSION, terms.window, longest, transfers, &limits);
-        Ok(Box::new(Client::new(completions, port, calls)))
+        let Pending { place, limits, .. } = *self;
+        Ok(match place {
+            Place::Own(line) => {
+                let calls = calls(&line, ONLY_SESSION, terms, setup, &limits)?;
+                Box::new(Client::new(*line, calls))
+            }
+            Place::Shared(seat) => {
+                let calls = calls(&seat.shared.lock().line, seat.number, terms, setup, &limits)?;
+                Box::new(SharingClient::new(seat, calls))
+            }
+        })
     }
+}
+
+/// The calls of a session of that number, with a server that has said this.
+fn calls(
+    line: &Line,
+    session: u32,
+    terms: &Terms,
+    setup: &[u8],
+    limits: &Limits,
+) -> Result<Calls, SetupError> {
+    let theirs = EndSetup::from_bytes(setup)?;
+    let way = theirs.way(&line.pd, theirs.epoch, line.mtu)?;
+    let part = part_bytes(way.mtu);
+    // No more than we have receives for.
+    let credits = theirs.credits.min(CREDITS);
+    let transfers = Transfers::new(terms.window, &line.pd, limits.memory, part, credits);
+    let longest = (terms.max_message, max_whole(terms, way.mtu));
+    Ok(Calls::new(way, session, terms.window, longest, transfers, limits))
 }
 
 pub(crate) fn serve(

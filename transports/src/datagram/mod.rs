@@ -39,9 +39,9 @@
 //! # Set-up
 //!
 //! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the
-//! credits. The client has a queue pair for each connection. To share one among the connections of a
-//! thread, a thread's half of the client would have to own the queue pair and deal datagrams out by session
-//! number, which the client already says in its set-up.
+//! credits. A client has a queue pair for each connection, or one for all that a thread dials, if the thread says so
+//! ([`ClientThread`](farcall_core::transport::ClientThread)): then datagrams find their session by its number, and the connection that is
+//! polled puts by what has come for others.
 //!
 //! # Knobs
 //!
@@ -69,6 +69,7 @@ mod session;
 mod sessions;
 mod settling;
 mod setup;
+mod shared;
 mod timers;
 mod transfers;
 mod window;

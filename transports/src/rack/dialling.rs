@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientTransport, DialOptions};
+use farcall_core::transport::{ClientThread, ClientTransport, DialOptions};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
@@ -30,6 +30,7 @@ pub struct Dialling {
     address: RackAddress,
     service: &'static ServiceDescription,
     timeout: Duration,
+    thread: Option<ClientThread>,
     deadline: Instant,
     step: Step,
 }
@@ -98,6 +99,7 @@ impl Dialling {
             address,
             service,
             timeout: options.timeout,
+            thread: options.thread.clone(),
             deadline: Instant::FAR_FUTURE,
             step: Step::New,
         })
@@ -171,8 +173,9 @@ impl Dialling {
     fn prepare(&self) -> Result<Client, ConnectError> {
         let (backend, limits) = (self.address.backend(), self.address.limits());
         let device = self.from.node.device();
-        let pending =
-            backend.prepare(&device, &limits).map_err(|error| self.attempt().setup(error))?;
+        let pending = backend
+            .prepare(&device, &limits, self.thread.as_ref())
+            .map_err(|error| self.attempt().setup(error))?;
         let hello = attempt::hello(backend, &limits, self.service, &*pending);
         Ok(Client { pending, hello })
     }

@@ -22,6 +22,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// The same life of the same node.
+    pub(crate) fn is_same(&self, other: &Context) -> bool {
+        let whose = |context: &Context| (context.node, context.incarnation);
+        Arc::ptr_eq(&self.world, &other.world) && whose(self) == whose(other)
+    }
+
     pub(super) fn open(world: &Arc<Mutex<World>>, node: u16) -> Arc<Context> {
         let mut guard = lock(world);
         let incarnation = guard.nodes[usize::from(node)].incarnation;

@@ -183,7 +183,7 @@ fn a_malformed_announcement() {
 fn a_server_that_answers_what_nobody_asked_is_left() {
     let host = Host::new(limits(4, 256, 10_000));
     let limits = limits(4, 256, 10_000);
-    let pending = BackendKind::WriteImm.prepare(&host.device, &limits).unwrap();
+    let pending = BackendKind::WriteImm.prepare(&host.device, &limits, None).unwrap();
     let theirs: Setup = postcard::from_bytes(&pending.setup()).unwrap();
     let (mut qp, _cq, _pd, ours) = Rogue::end(&host);
     let endpoint = Endpoint::from_bytes(&theirs.endpoint).unwrap();

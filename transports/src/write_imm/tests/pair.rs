@@ -175,7 +175,7 @@ impl Host {
 
     /// A client that has said hello with these limits, and the terms it gets.
     fn hello(&self, limits: &Limits) -> (Box<dyn PendingClient>, Terms) {
-        let pending = BackendKind::WriteImm.prepare(&self.device, limits).unwrap();
+        let pending = BackendKind::WriteImm.prepare(&self.device, limits, None).unwrap();
         let hello = Hello {
             backend: "write_imm".into(),
             service: SERVICE.name.into(),

@@ -16,7 +16,7 @@ use crate::shm::wire::Gid;
 /// time counts as dead, so that this is ample for one that is busy, or stopped for a moment.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So few destinations are not worth looking for those that are gone.
+/// Among so few destinations those that are gone are looked for with each new one.
 const FEW_DESTINATIONS: usize = 8;
 
 /// The inboxes at receivers that we send to.
@@ -72,7 +72,7 @@ impl Destinations {
         if peer.is_dead() {
             return None;
         }
-        if self.ways.len() >= self.enough {
+        if self.ways.len() <= FEW_DESTINATIONS || self.ways.len() >= self.enough {
             self.forget_the_gone();
         }
         // The secret of an endpoint protects connections; a datagram is protected by its queue key.

@@ -1,0 +1,98 @@
+//! Any fixture, with clients that share what their backend lets the connections of one thread share.
+//!
+//! Cases with several threads use their connections from all of them: then they are in each other's way, and the suite passes
+//! all the same.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use farcall_core::{
+    BindError, ConnectError, ServiceDescription,
+    transport::{ClientThread, ClientTransport, Dial, DialOptions},
+};
+
+use crate::{
+    fixture::{Capabilities, Fixture, Served},
+    hostile::{Ambush, BreakIn},
+    runner::Case,
+    setup::Setup,
+};
+
+/// The fixture whose clients share.
+pub struct Sharing {
+    inner: Arc<dyn Fixture>,
+    thread: ClientThread,
+}
+
+impl Sharing {
+    /// Clients of that fixture share from now on.
+    pub fn of(inner: Arc<dyn Fixture>) -> Sharing {
+        Sharing { inner, thread: ClientThread::new() }
+    }
+}
+
+/// An address whose connections share.
+struct SharingDial {
+    inner: Box<dyn Dial>,
+    thread: ClientThread,
+}
+
+impl Dial for SharingDial {
+    fn dial(
+        &self,
+        service: &'static ServiceDescription,
+        options: &DialOptions,
+    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+        self.inner.dial(service, &options.clone().thread(&self.thread))
+    }
+}
+
+impl Fixture for Sharing {
+    fn begin(&self, case: &Case) {
+        self.inner.begin(case);
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn fresh_address(&self, setup: &Setup) -> String {
+        self.inner.fresh_address(setup)
+    }
+
+    fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
+        let inner = self.inner.parse(address)?;
+        Ok(Box::new(SharingDial { inner, thread: self.thread.clone() }))
+    }
+
+    fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
+        self.inner.serve(address, setup)
+    }
+
+    fn serve_in_process(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
+        self.inner.serve_in_process(address, setup)
+    }
+
+    fn peer(&self) -> Command {
+        self.inner.peer()
+    }
+
+    fn backend(&self) -> &str {
+        self.inner.backend()
+    }
+
+    fn break_in(&self, address: &str) -> Option<BreakIn> {
+        self.inner.break_in(address)
+    }
+
+    fn ambush(&self, address: &str) -> Option<Ambush> {
+        self.inner.ambush(address)
+    }
+
+    fn turn(&self) {
+        self.inner.turn();
+    }
+
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+}
