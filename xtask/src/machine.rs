@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
     ("busybox", "busybox-static"),
     ("ip", "iproute2"),
+    ("tc", "iproute2"),
     ("rdma", "iproute2"),
     ("ibv_devinfo", "ibverbs-utils"),
     ("ib_write_lat", "perftest"),

@@ -13,6 +13,13 @@ check "farcall ping" 30 "
     status=\$?
     kill \$!
     exit \$status"
+check "farcall ping by datagrams" 30 "
+    farcall-kv serve --listen 'rdma://10.0.0.1:7472?device=rxe0&backend=datagram' &
+    listening 7472
+    farcall ping 'rdma://10.0.0.1:7472?device=rxe0&backend=datagram' --count 1000 --interval 0
+    status=\$?
+    kill \$!
+    exit \$status"
 check "the verbs example" 30 "write_latency rxe0 500"
 
 check "device faults" 60 "device-conformance faults rxe0 dummy0"
@@ -22,6 +29,12 @@ check "the backend suite, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0' processes \\
         sizes::messages refusals failures deadlines::a_ endings::a_ deaths::a_killed windows::a_window \\
         hostile_clients::writes_outside hostile_clients::lengths a_client_dials_again a_sleeping 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+
+check "the backend suite by datagrams, servers in processes" 400 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=datagram' processes \\
+        sizes::messages sizes::large_and failures deadlines::a_deadline_ends endings::a_ deaths::a_killed deaths::a_stopped \\
+        windows::a_window a_whole_window a_client_dials_again a_sleeping 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 # All of it.

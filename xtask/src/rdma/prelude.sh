@@ -47,3 +47,11 @@ both_ends() {
     listening 18515
     quietly "$@" -d rxe0 -x 1 10.0.0.1 && wait $!
 }
+
+# wire NETEM: so RDMA's packets leave this node from now on. Others, such as what a suite tells its processes
+# over there, are spared. The shell has a `tc` of its own, which knows less.
+wire() {
+    /bin/tc qdisc replace dev eth0 root handle 1: prio priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 &&
+        /bin/tc qdisc replace dev eth0 parent 1:1 handle 10: netem "$@" &&
+        /bin/tc filter replace dev eth0 parent 1: prio 1 protocol ip u32 match ip dport 4791 0xffff flowid 1:1
+}

@@ -1,6 +1,9 @@
 # One machine serves, the other asks.
 kv="rdma://10.0.0.1:7471?device=rxe0"
 
+# Where a tenth is lost, some is doubled, and much overtakes.
+bad_wire="loss 10% duplicate 5% delay 500us 500us"
+
 if [ "$FARCALL_NODE" = 1 ]; then
     ib_write_lat -d rxe0 -x 1 -s 32 -n 500 >/dev/null 2>&1 &
     first=$!
@@ -10,6 +13,12 @@ if [ "$FARCALL_NODE" = 1 ]; then
     for port in 18515 7001 7004 7471; do listening $port; done
     meet 7000
     wait $first || failures=1
+    # Node 2 comes here when the wire is to be a bad one, and when no longer.
+    meet 7005
+    check "this end of the wire is a bad one" 10 "wire $bad_wire"
+    meet 7006
+    meet 7007
+    /bin/tc qdisc del dev eth0 root
     # Node 2 comes here when its clients are at work.
     meet 7002
     sleep 1
@@ -33,6 +42,22 @@ check "the backend suite over the wire" 200 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0' 10.0.0.1:7004 \\
         refusals failures endings::a_ deaths::a_killed cancellation::thousands 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
+
+check "the backend suite over the wire by datagrams" 200 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=datagram' \\
+        10.0.0.1:7004 sizes::messages windows::a_window endings::a_ deaths::a_killed 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+meet 7005
+check "this end of the wire is a bad one" 10 "wire $bad_wire"
+meet 7006
+check "the backend suite over the bad wire by datagrams" 200 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=datagram' \\
+        10.0.0.1:7004 sizes::messages_at large_and_small windows::a_window answers_in_any_order deaths::a_killed \\
+        cancellation::a_whole_window deadlines::a_deadline_ends 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+/bin/tc -s qdisc show dev eth0 | grep netem -A1
+/bin/tc qdisc del dev eth0 root
+meet 7007
 
 (
     farcall-kv ycsb --workload a --records 100 --timeout 5 --ride-out 30 --seconds 8 --connect "$kv" >/tmp/link 2>&1

@@ -21,6 +21,7 @@ const INIT: &str = include_str!("init.sh");
 /// Programs of this machine that the virtual machine has too, as well as the whole of busybox.
 const TOOLS: &[&str] = &[
     "ip",
+    "tc",
     "rdma",
     "ibv_devinfo",
     "ibv_rc_pingpong",

@@ -13,8 +13,19 @@ use crate::run::{self, command};
 const PACKAGES: &[&str] = &["linux-image-6.12-amd64", "linux-image-amd64"];
 
 /// Without `crc32_generic`, `rdma link add` fails with "No such file or directory" and says no more.
-const MODULES: &[&str] =
-    &["crc32_generic", "virtio_net", "dummy", "veth", "ib_umad", "rdma_ucm", "rdma_rxe"];
+const MODULES: &[&str] = &[
+    "crc32_generic",
+    "virtio_net",
+    "dummy",
+    "veth",
+    "ib_umad",
+    "rdma_ucm",
+    "rdma_rxe",
+    // Loss, delay, copies and disorder on a wire, for some of its packets.
+    "sch_netem",
+    "sch_prio",
+    "cls_u32",
+];
 
 /// A kernel, unpacked.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
-use farcall_core::{BindError, PollClient};
+use farcall_core::{BindError, PollClient, RpcError};
 
 use crate::{
     Fixture, Setup, World, fixture::Served, inspect::Holdings, pattern, service::SuitePollClient,
@@ -115,7 +115,11 @@ impl Driven<'_> {
             // The token goes; its call stays until the connection ends.
             let _ = world.start(client, |c| c.start_hold(gate, value));
         }
-        client.connection().poll();
+        // Of a datagram that is lost on the way only a client that is polled finds out.
+        world.until("the server has them", || {
+            let held: Result<u64, RpcError> = world.call(client, |c| c.start_held(gate));
+            held.is_ok_and(|held| held >= count).then_some(())
+        });
         "holding".to_owned()
     }
 
