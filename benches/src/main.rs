@@ -302,23 +302,35 @@ fn write(file: &Path, text: &str) -> Result<()> {
 fn run_sim(options: &SimOptions) -> Result<()> {
     use farcall_bench::sim::{book, picture};
 
-    let all = farcall_bench::sim::figures();
+    let (figures, studies) = (farcall_bench::sim::figures(), farcall_bench::sim::studies());
     if options.list {
-        all.iter()
-            .for_each(|figure| println!("{:16} {}; {}", figure.name, figure.title, figure.source));
+        for figure in &figures {
+            println!("{:18} {}; {}", figure.name, figure.title, figure.source);
+        }
+        studies.iter().for_each(|study| println!("{:18} {}", study.name, study.title));
         return Ok(());
     }
+    let names = || {
+        let names = figures.iter().map(|figure| figure.name);
+        names.chain(studies.iter().map(|study| study.name)).chain(["all"])
+    };
     for wanted in &options.figures {
-        if wanted != "all" && all.iter().all(|figure| figure.name != wanted) {
+        if names().all(|name| name != wanted) {
             bail!("no figure is called {wanted}; `farcall-bench sim --list` tells which there are");
         }
     }
     let is_wanted = |name| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);
     let mut drawn = Vec::new();
-    for figure in all.iter().filter(|figure| is_wanted(figure.name)) {
+    for figure in figures.iter().filter(|figure| is_wanted(figure.name)) {
         let figure = figure.draw()?;
         println!("{}", figure.table());
         drawn.push(figure);
+    }
+    let mut told = Vec::new();
+    for study in studies.iter().filter(|study| is_wanted(study.name)) {
+        let study = study.tell()?;
+        println!("{}: {}\n{}{}", study.study.name, study.study.title, study.table(), study.goals());
+        told.push(study);
     }
     if let Some(directory) = &options.svg {
         fs::create_dir_all(directory)?;
@@ -326,9 +338,13 @@ fn run_sim(options: &SimOptions) -> Result<()> {
             let file = directory.join(figure.figure.name).with_extension("svg");
             fs::write(file, picture::svg(figure)?)?;
         }
+        for told in &told {
+            let file = directory.join(told.study.name).with_extension("svg");
+            fs::write(file, told.svg()?)?;
+        }
     }
     if let Some(directory) = &options.book {
-        for (file, text) in book::files(&drawn)? {
+        for (file, text) in book::files(&drawn, &told)? {
             let file = directory.join(file);
             fs::create_dir_all(file.parent().unwrap_or(directory))?;
             fs::write(file, text)?;

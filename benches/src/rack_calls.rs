@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::task::Waker;
 
 use anyhow::{Result, bail, ensure};
 use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
@@ -32,6 +33,9 @@ pub struct Point {
     pub batch: usize,
     /// Each call is followed by another as soon as it is answered, and the others of its batch are not waited for.
     pub streams: bool,
+    /// Batches that are under way at once, each of any client: whoever has been answered hands on to another. `None`: one of
+    /// each client.
+    pub outstanding: Option<usize>,
     /// Options of the address, such as `backend=write_imm&slot=4096`.
     pub options: String,
     /// What the rack is made of.
@@ -56,6 +60,7 @@ impl Default for Point {
             size: 32,
             batch: 1,
             streams: false,
+            outstanding: None,
             options: "backend=write_imm".into(),
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
@@ -99,6 +104,11 @@ pub(crate) type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
 
 /// What all clients have in common.
 struct Tally {
+    /// Who may send a batch, by number; empty where everybody may.
+    turns: Vec<u32>,
+    /// Wakes each client.
+    wakers: Vec<Waker>,
+    random: u64,
     connected: usize,
     counted_from_ns: u64,
     calls: u64,
@@ -106,8 +116,30 @@ struct Tally {
     failure: Option<String>,
 }
 
+impl Tally {
+    /// Everybody may send, or this one has its turn.
+    fn may_send(&mut self, number: usize) -> bool {
+        self.turns.is_empty() || self.turns[number] > 0
+    }
+
+    /// One has been answered: another has its turn.
+    fn hand_on(&mut self, number: usize) {
+        if self.turns.is_empty() {
+            return;
+        }
+        self.turns[number] -= 1;
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let next = (self.random >> 33) as usize % self.turns.len();
+        self.turns[next] += 1;
+        self.wakers[next].wake_by_ref();
+    }
+}
+
 /// One client.
 struct Client {
+    number: usize,
     dialling: Option<Dialling>,
     echo: Option<EchoPollClient>,
     /// With the moments when they were sent.
@@ -134,6 +166,7 @@ impl Client {
         let Some(echo) = &mut self.echo else { bail!("not connected") };
         let mut progress = echo.connection().turn(now);
         let mut ended = Ok(());
+        let had_sent = !self.pending.is_empty();
         self.pending.retain_mut(|(pending, sent_ns)| match echo.take(pending) {
             None => true,
             Some(answer) => {
@@ -151,7 +184,13 @@ impl Client {
             }
         });
         ended.map_err(anyhow::Error::msg)?;
-        if self.pending.is_empty() || self.streams && self.pending.len() < self.batch {
+        let mut tally = self.tally.borrow_mut();
+        if had_sent && self.pending.is_empty() {
+            tally.hand_on(self.number);
+        }
+        let is_next = self.pending.is_empty() && tally.may_send(self.number);
+        drop(tally);
+        if is_next || self.streams && self.pending.len() < self.batch {
             for _ in self.pending.len()..self.batch {
                 self.pending.push((echo.start_echo(&self.message)?, now.as_nanos()));
             }
@@ -189,7 +228,14 @@ pub fn measure(point: &Point) -> Result<Measured> {
         .max_clients(point.clients);
     let serving = rack.serve(&address, builder)?;
     let nodes: Vec<_> = (0..point.client_nodes).map(|_| rack.add_node()).collect();
+    let turns = match point.outstanding {
+        Some(_) => vec![0; point.clients],
+        None => Vec::new(),
+    };
     let tally = Rc::new(RefCell::new(Tally {
+        turns,
+        wakers: Vec::new(),
+        random: 0x9e37_79b9_7f4a_7c15 ^ point.seed,
         connected: 0,
         counted_from_ns: u64::MAX,
         calls: 0,
@@ -202,6 +248,7 @@ pub fn measure(point: &Point) -> Result<Measured> {
         let description = <EchoPollClient as PollClient>::DESCRIPTION;
         let dialling = rack.dial(node, &address, description, &DialOptions::default())?;
         let client = Client {
+            number,
             dialling: Some(dialling),
             echo: None,
             pending: Vec::with_capacity(point.batch),
@@ -210,7 +257,8 @@ pub fn measure(point: &Point) -> Result<Measured> {
             streams: point.streams,
             tally: Rc::clone(&tally),
         };
-        rack.spawn(node, client);
+        let actor = rack.spawn(node, client);
+        tally.borrow_mut().wakers.push(rack.waker(actor));
     }
     while tally.borrow().connected < point.clients && rack.now_ns() < CONNECT_BOUND_NS {
         rack.run_for(100_000);
@@ -218,6 +266,12 @@ pub fn measure(point: &Point) -> Result<Measured> {
     }
     let connected = tally.borrow().connected;
     ensure!(connected == point.clients, "only {connected} of {} are connected", point.clients);
+    for first in 0..point.outstanding.unwrap_or(0) {
+        let mut tally = tally.borrow_mut();
+        let number = first % point.clients;
+        tally.turns[number] += 1;
+        tally.wakers[number].wake_by_ref();
+    }
     rack.run_for(point.warm_up_ns);
     tally.borrow_mut().counted_from_ns = rack.now_ns();
     rack.run_for(point.measured_ns);

@@ -28,8 +28,10 @@ pub struct Mesh {
     pub workers: usize,
     /// Calls that a worker sends together; at most one to each other machine.
     pub batch: usize,
-    /// Options of the addresses.
+    /// Options of the addresses at which machines listen.
     pub options: String,
+    /// Options of the addresses that they dial; the same, if there are none.
+    pub dialled: Option<String>,
     /// What the rack is made of; its cores are as many as threads.
     pub config: SimConfig,
     /// What calls cost beside posting and polling.
@@ -50,6 +52,7 @@ impl Default for Mesh {
             workers: 20,
             batch: 1,
             options: "backend=datagram".into(),
+            dialled: None,
             config: SimConfig::default(),
             cpu: CpuCosts::default(),
             warm_up_ns: 100_000,
@@ -182,21 +185,23 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
     let mut rack = Rack::with_config(1, mesh.config.clone().cores(threads));
     rack.set_cpu_costs(mesh.cpu);
     let nodes: Vec<NodeId> = (0..machines).map(|_| rack.add_node()).collect();
-    let address = |node: NodeId| format!("sim://{node}/echo?window={workers}&{}", mesh.options);
+    let address = |node: NodeId, how: &str| format!("sim://{node}/echo?window={workers}&{how}");
+    let dialled = mesh.dialled.as_deref().unwrap_or(&mesh.options);
     let mut serving = Vec::new();
     for node in &nodes {
         let builder = Server::builder()
             .service(EchoServer::new(Same))
             .threads(threads)
             .max_clients(threads * machines);
-        serving.push(rack.serve(&address(*node), builder)?);
+        serving.push(rack.serve(&address(*node, &mesh.options), builder)?);
     }
     let tally = Rc::new(RefCell::new(Tally::default()));
     let message: Rc<[u8]> = vec![0x5a; mesh.size].into();
     for node in &nodes {
         for thread in 0..threads {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
-            let dial = |to| rack.dial(*node, &address(to), description, &DialOptions::default());
+            let dial =
+                |to| rack.dial(*node, &address(to, dialled), description, &DialOptions::default());
             let others = nodes.iter().copied().filter(|other| other != node);
             let caller = Caller {
                 dialling: others.map(dial).collect::<Result<_, _>>()?,

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use farcall_bench::sim::figure::{Axis, Drawn, Outcome, Use};
-use farcall_bench::sim::{book, figures};
+use farcall_bench::sim::study::Told;
+use farcall_bench::sim::{book, figures, studies};
 
 /// A simulated value is that near to the published one.
 const ERROR: f64 = 0.2;
@@ -36,11 +37,14 @@ fn figures_are_met_and_the_book_shows_them() {
     for (figure, series) in KNEES {
         knees(&drawn, figure, series, &mut wrong);
     }
+    let studies = studies();
+    let told: Vec<_> = studies.iter().map(|study| study.tell().unwrap()).collect();
+    told.iter().for_each(|told| goals(told, &mut wrong));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
     assert_eq!(book::forgotten(&figures), [""; 0], "figures that the book does not show");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
-    for (file, wanted) in book::files(&drawn).unwrap() {
+    for (file, wanted) in book::files(&drawn, &told).unwrap() {
         let there = fs::read_to_string(source.join(&file)).unwrap_or_default();
         assert!(
             there == wanted,
@@ -65,6 +69,14 @@ fn errors(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+fn goals(told: &Told<'_>, wrong: &mut Vec<String>) {
+    for goal in &told.studied.goals {
+        if goal.is_met() == goal.is_missed {
+            wrong.push(format!("{}: {}", told.study.name, goal.says()));
         }
     }
 }

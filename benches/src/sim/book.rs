@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::figure::{Drawn, Figure, Use, median_and_worst};
 use super::picture::svg;
+use super::study::{Study, Told};
 
 /// A page: its file, its title, what it is about, and the figures on it.
 struct Page {
@@ -65,7 +66,7 @@ const PAGES: [Page; 4] = [
 ];
 
 /// All files of the book that figures are in, by their names under its source.
-pub fn files(drawn: &[Drawn<'_>]) -> Result<BTreeMap<String, String>> {
+pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for page in &PAGES {
         let mut text = format!("# {}\n\n{}\n\n{WARNING}\n", page.title, page.about);
@@ -78,6 +79,10 @@ pub fn files(drawn: &[Drawn<'_>]) -> Result<BTreeMap<String, String>> {
         files.insert(page.file.to_owned(), text);
     }
     files.insert("figures-errors.md".to_owned(), errors(drawn));
+    files.insert("figures-datagram.md".to_owned(), studies(told));
+    for told in told {
+        files.insert(format!("figures/{}.svg", told.study.name), told.svg()?);
+    }
     Ok(files)
 }
 
@@ -115,6 +120,24 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
             );
         }
     }
+}
+
+/// What is asked of our own backends.
+fn studies(told: &[Told<'_>]) -> String {
+    let mut text = String::from(
+        "# Figures: losses and crowds\n\nWhat `datagram` itself does on the simulated rack, where nothing is published that it could be compared \
+         with. Written by `farcall-bench sim all --book book/src`.\n",
+    );
+    for told in told {
+        let Study { name, title, notes, .. } = told.study;
+        let _ = write!(
+            text,
+            "\n## {title}\n\n`farcall-bench sim {name}`\n\n![{title}](figures/{name}.svg)\n\n{notes}\n\n{}\n{}",
+            told.table(),
+            told.goals()
+        );
+    }
+    text
 }
 
 /// The table of all figures' errors.

@@ -3,6 +3,7 @@
 pub mod book;
 mod calls;
 mod connectx5;
+mod datagram;
 mod echo;
 mod fasst;
 pub mod figure;
@@ -15,9 +16,11 @@ mod rfp;
 mod rig;
 mod scalerpc;
 mod shared;
+pub mod study;
 
 use figure::Figure;
 pub(crate) use latency::read_ns;
+use study::Study;
 
 /// All figures, in the order of the book.
 pub fn figures() -> Vec<Figure> {
@@ -32,4 +35,9 @@ pub fn figures() -> Vec<Figure> {
         calls::figures(),
     ];
     groups.into_iter().flatten().collect()
+}
+
+/// What is asked of our own backends, in the order of the book.
+pub fn studies() -> Vec<Study> {
+    datagram::studies()
 }

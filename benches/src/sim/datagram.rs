@@ -1,0 +1,183 @@
+//! What losses and many sessions do to `datagram`.
+
+use anyhow::Result;
+use farcall::rack::sim::{FaultRates, SimConfig};
+use farcall_verbs::sim::Costs;
+
+use super::study::{Goal, Studied, Study};
+use crate::chart::Lines;
+use crate::rack_calls::{Measured, Point, measure};
+
+pub(super) fn studies() -> Vec<Study> {
+    vec![
+        Study {
+            name: "datagram-loss",
+            title: "Datagrams that are lost",
+            notes: "One server thread and 8 clients on machines with ConnectX-5, each with 16 calls of 32 B or 4 of 16 KiB outstanding, each followed by another as soon as it is answered. A request or response that is lost costs its call a retransmission timeout, of 1 ms at least; the other calls go on.",
+            run: losses,
+        },
+        Study {
+            name: "datagram-sessions",
+            title: "Sessions of one server thread",
+            notes: "Calls of 32 B, 100 outstanding, each on any session; ConnectX-3, clients on 40 machines. `datagram` has one queue pair at the server, `write_imm` one for each client, more than the NIC's cache holds. The model knows what the NIC's caches hold, and not those of the CPU, in which the state of 10,000 sessions has no place either.",
+            run: sessions,
+        },
+    ]
+}
+
+const LOSSES: [f64; 5] = [0.0, 0.001, 0.01, 0.05, 0.2];
+
+/// Smallest retransmission timeout of the backend.
+const TIMEOUT_NS: f64 = 1e6;
+
+/// Calls of `size` bytes where so much is lost.
+fn lossy(loss: f64, size: usize, window: usize) -> Result<Measured> {
+    let faults = FaultRates::default().datagram_loss(loss);
+    measure(&Point {
+        clients: 8,
+        server_threads: 1,
+        size,
+        batch: window,
+        streams: true,
+        options: "backend=datagram&max_message=65536".into(),
+        config: SimConfig::default().costs(Costs::connectx5()).faults(faults),
+        warm_up_ns: 5_000_000,
+        measured_ns: 20_000_000,
+        ..Point::default()
+    })
+}
+
+fn losses() -> Result<Studied> {
+    let mut rows = Vec::new();
+    let (mut goodputs, mut tails) = (Vec::new(), Vec::new());
+    let mut goals = Vec::new();
+    for (name, size, window) in [("32 B", 32, 16), ("16 KiB", 16 << 10, 4)] {
+        let (mut goodput, mut tail) = (Vec::new(), Vec::new());
+        let mut lossless = None;
+        for loss in LOSSES {
+            let measured = lossy(loss, size, window)?;
+            let rate = measured.calls_per_second;
+            let part = rate / *lossless.get_or_insert(rate);
+            let us = |share| measured.latency.value_at_quantile(share) as f64 / 1e3;
+            rows.push(vec![
+                name.to_owned(),
+                format!("{} %", 100.0 * loss),
+                format!("{:.3}", rate / 1e6),
+                format!("{part:.2}"),
+                format!("{:.1}", us(0.5)),
+                format!("{:.0}", us(0.99)),
+                format!("{:.0}", us(0.999)),
+            ]);
+            if loss > 0.0 {
+                goodput.push((100.0 * loss, part));
+                tail.push((100.0 * loss, us(0.999) / 1e3));
+            }
+            if loss == 0.01 {
+                let timeouts = us(0.999) * 1e3 / TIMEOUT_NS;
+                goals.push(match size {
+                    32 => {
+                        Goal::at_least("1 % lost, 32 B: goodput as a part of lossless", part, 0.8)
+                    }
+                    _ => {
+                        Goal::at_least("1 % lost, 16 KiB: goodput as a part of lossless", part, 0.8)
+                    }
+                });
+                goals.push(match size {
+                    32 => Goal::at_most(
+                        "1 % lost, 32 B: p99.9 in retransmission timeouts",
+                        timeouts,
+                        3.0,
+                    ),
+                    _ => Goal::at_most(
+                        "1 % lost, 16 KiB: p99.9 in retransmission timeouts",
+                        timeouts,
+                        3.0,
+                    ),
+                });
+            }
+        }
+        goodputs.push((name, goodput));
+        tails.push((name, tail));
+    }
+    let chart = |title: &str, y_label, series, is_logarithmic| Lines {
+        title: title.to_owned(),
+        x_label: "lost, %",
+        y_label,
+        series,
+        is_logarithmic,
+    };
+    Ok(Studied {
+        header: &[
+            "calls of",
+            "lost",
+            "M calls/s",
+            "of lossless",
+            "p50, us",
+            "p99, us",
+            "p99.9, us",
+        ],
+        rows,
+        charts: vec![
+            chart("goodput", "part of lossless", goodputs, false),
+            chart("p99.9", "ms", tails, true),
+        ],
+        goals,
+    })
+}
+
+/// Of the server thread. At 20,000 it is eRPC's number for one machine.
+const SESSIONS: [usize; 4] = [100, 1000, 10_000, 20_000];
+
+fn crowd(backend: &str, clients: usize) -> Result<Measured> {
+    measure(&Point {
+        clients,
+        client_nodes: 40,
+        server_threads: 1,
+        outstanding: Some(100),
+        options: format!("backend={backend}&slot=128&max_message=4096"),
+        config: SimConfig::default().costs(Costs::connectx3()),
+        ..Point::default()
+    })
+}
+
+fn sessions() -> Result<Studied> {
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
+    let mut goals = Vec::new();
+    for backend in ["datagram", "write_imm"] {
+        let mut rates = Vec::new();
+        for sessions in SESSIONS {
+            let measured = crowd(backend, sessions)?;
+            let rate = measured.calls_per_second / 1e6;
+            rates.push((sessions as f64, rate));
+            let part = rate / rates[0].1;
+            let us = |share| measured.latency.value_at_quantile(share) as f64 / 1e3;
+            rows.push(vec![
+                backend.to_owned(),
+                sessions.to_string(),
+                format!("{rate:.2}"),
+                format!("{part:.2}"),
+                format!("{:.1}", us(0.5)),
+                format!("{:.1}", us(0.999)),
+            ]);
+            if (backend, sessions) == ("datagram", 10_000) {
+                let what = "10,000 sessions: the rate as a part of that with 100";
+                goals.push(Goal::at_least(what, part, 0.95));
+            }
+        }
+        series.push((backend, rates));
+    }
+    let chart = Lines {
+        title: "calls of one server thread".to_owned(),
+        x_label: "sessions",
+        y_label: "M calls/s",
+        series,
+        is_logarithmic: false,
+    };
+    Ok(Studied {
+        header: &["backend", "sessions", "M calls/s", "of 100", "p50, us", "p99.9, us"],
+        rows,
+        charts: vec![chart],
+        goals,
+    })
+}
