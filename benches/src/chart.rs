@@ -24,26 +24,26 @@ pub(crate) struct Lines<'a> {
     pub(crate) title: String,
     pub(crate) x_label: &'a str,
     pub(crate) y_label: &'a str,
-    pub(crate) series: Vec<Series<'a>>,
+    pub(crate) series: Vec<Series>,
     /// The vertical axis goes in the same way.
     pub(crate) is_logarithmic: bool,
 }
 
 /// A line's name and points.
-pub(crate) type Series<'a> = (&'a str, Vec<(f64, f64)>);
+pub(crate) type Series = (String, Vec<(f64, f64)>);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Charts in rows of so many.
-pub(crate) fn rows(charts: &[Lines<'_>], columns: usize) -> Result<String> {
-    let columns = columns.clamp(1, charts.len().max(1));
-    let rows = charts.len().div_ceil(columns).max(1);
+pub(crate) fn charts(all: &[Lines<'_>], columns: usize) -> Result<String> {
+    let columns = columns.clamp(1, all.len().max(1));
+    let rows = all.len().div_ceil(columns).max(1);
     let size = (SIZE.0 * 3 / 5 * columns as u32, SIZE.1 * 3 / 4 * rows as u32);
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         area.fill(&WHITE).map_err(wrong)?;
-        for (chart, area) in charts.iter().zip(area.split_evenly((rows, columns))) {
+        for (chart, area) in all.iter().zip(area.split_evenly((rows, columns))) {
             lines(&area, chart)?;
         }
         area.present().map_err(wrong)?;
@@ -84,7 +84,7 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
                 context
                     .draw_series(dots)
                     .map_err(wrong)?
-                    .label(*name)
+                    .label(name)
                     .legend(|(x, y)| Circle::new((x + 10, y), 3, colour.filled()));
             }
             context

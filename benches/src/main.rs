@@ -340,7 +340,7 @@ fn run_sim(options: &SimOptions) -> Result<()> {
         }
         for told in &told {
             let file = directory.join(told.study.name).with_extension("svg");
-            fs::write(file, told.svg()?)?;
+            fs::write(file, &told.studied.picture)?;
         }
     }
     if let Some(directory) = &options.book {

@@ -8,7 +8,7 @@ use farcall_transports::{BackendKind, Optimization};
 
 use crate::compare::{self, Contender};
 
-pub use self::report::{AblateReport, Part};
+pub use self::report::{AblateReport, Measured, Part};
 
 /// What is there for the days when something is lost: it makes nothing faster.
 const SAFETY: [&str; 2] = ["recovery", "congestion"];

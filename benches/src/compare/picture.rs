@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::report::{CompareReport, Run};
-use crate::chart::{Lines, Series, rows};
+use crate::chart::{Lines, Series, charts};
 
 /// Draws it.
 pub fn svg(report: &CompareReport) -> Result<String> {
@@ -22,19 +22,19 @@ pub fn svg(report: &CompareReport) -> Result<String> {
         sizes.iter().map(|size| chart(size, "rate", "M calls/s", false, |run| run.rate / 1e6));
     let medians =
         sizes.iter().map(|size| chart(size, "median", "us", true, |run| run.p50_ns as f64 / 1e3));
-    let charts: Vec<_> = rates.chain(medians).collect();
-    rows(&charts, sizes.len())
+    let all: Vec<_> = rates.chain(medians).collect();
+    charts(&all, sizes.len())
 }
 
 /// A line for each backend; what failed is missing.
-fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series<'_>> {
-    let mut series: Vec<Series<'_>> = Vec::new();
+fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series> {
+    let mut series: Vec<Series> = Vec::new();
     for cell in report.cells.iter().filter(|cell| cell.size == size) {
         for run in cell.runs.iter().filter(|run| run.failure.is_none()) {
             let at = (cell.clients as f64, y(run));
             match series.iter_mut().find(|(name, _)| *name == run.backend) {
                 Some((_, points)) => points.push(at),
-                None => series.push((&run.backend, vec![at])),
+                None => series.push((run.backend.clone(), vec![at])),
             }
         }
     }

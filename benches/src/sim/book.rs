@@ -23,7 +23,15 @@ const PAGES: [Page; 4] = [
         title: "Figures: throughput by verb and payload",
         about: "What a NIC does per second, into a server and out of it, by the verb, the transport and the bytes of a \
                 message.",
-        figures: &["herd-3b", "herd-4b", "rfp-5", "kalia-1", "fasst-reads", "kalia-atomics"],
+        figures: &[
+            "herd-3b",
+            "herd-4b",
+            "rfp-5",
+            "kalia-1",
+            "fasst-reads",
+            "fasst-calls",
+            "kalia-atomics",
+        ],
     },
     Page {
         file: "figures-queue-pairs.md",
@@ -79,9 +87,9 @@ pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, 
         files.insert(page.file.to_owned(), text);
     }
     files.insert("figures-errors.md".to_owned(), errors(drawn));
-    files.insert("figures-datagram.md".to_owned(), studies(told));
+    files.insert("figures-backends.md".to_owned(), studies(told));
     for told in told {
-        files.insert(format!("figures/{}.svg", told.study.name), told.svg()?);
+        files.insert(format!("figures/{}.svg", told.study.name), told.studied.picture.clone());
     }
     Ok(files)
 }
@@ -125,7 +133,7 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
 /// What is asked of our own backends.
 fn studies(told: &[Told<'_>]) -> String {
     let mut text = String::from(
-        "# Figures: losses and crowds\n\nWhat `datagram` itself does on the simulated rack, where nothing is published that it could be compared \
+        "# Figures: backends, losses, crowds\n\nWhat the backends do on the simulated rack, where nothing is published that they could be compared \
          with. Written by `farcall-bench sim all --book book/src`.\n",
     );
     for told in told {

@@ -1,5 +1,6 @@
 //! `farcall-bench sim`: published figures, on the simulated rack.
 
+mod backends;
 pub mod book;
 mod calls;
 mod connectx5;
@@ -39,5 +40,6 @@ pub fn figures() -> Vec<Figure> {
 
 /// What is asked of our own backends, in the order of the book.
 pub fn studies() -> Vec<Study> {
-    datagram::studies()
+    let groups = [backends::studies(), datagram::studies()];
+    groups.into_iter().flatten().collect()
 }

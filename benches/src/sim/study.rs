@@ -2,8 +2,6 @@
 
 use anyhow::Result;
 
-use crate::chart::{Lines, rows};
-
 /// A question.
 pub struct Study {
     /// What `farcall-bench sim` calls it.
@@ -20,7 +18,8 @@ pub struct Study {
 pub struct Studied {
     pub(crate) header: &'static [&'static str],
     pub(crate) rows: Vec<Vec<String>>,
-    pub(crate) charts: Vec<Lines<'static>>,
+    /// As SVG.
+    pub picture: String,
     /// What was to be reached.
     pub goals: Vec<Goal>,
 }
@@ -54,6 +53,11 @@ impl Goal {
 
     pub(crate) fn at_most(what: &'static str, value: f64, bound: f64) -> Goal {
         Goal { what, value, bound: Bound::AtMost(bound), is_missed: false }
+    }
+
+    /// Says that it is known not to be reached.
+    pub(crate) fn missed(self) -> Goal {
+        Goal { is_missed: true, ..self }
     }
 
     /// Whether it was reached.
@@ -115,10 +119,5 @@ impl Told<'_> {
     /// The goals, a line each.
     pub fn goals(&self) -> String {
         self.studied.goals.iter().map(|goal| format!("- {}\n", goal.says())).collect()
-    }
-
-    /// The picture.
-    pub fn svg(&self) -> Result<String> {
-        rows(&self.studied.charts, 2)
     }
 }

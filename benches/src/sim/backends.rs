@@ -1,0 +1,121 @@
+//! All backends beside each other.
+
+use std::time::Duration;
+
+use anyhow::{Error, Result, bail};
+
+use super::study::{Goal, Studied, Study};
+use crate::ablate::{self, Measured, Part};
+use crate::chart::{Lines, charts};
+use crate::compare::{Options, RackOptions, SIMULATED, backends, run};
+use crate::echo::Mode;
+
+pub(super) fn studies() -> Vec<Study> {
+    let backends = Study {
+        name: "backends",
+        title: "Backends by the number of clients",
+        notes: "`farcall-bench compare --device sim --nic connectx3 --server-threads 10 --clients 10,100,400`: clients on 11 machines, each with one call outstanding.",
+        run: side_by_side,
+    };
+    let ablation = Study {
+        name: "ablation",
+        title: "What the optimizations of datagram are worth",
+        notes: "`farcall-bench ablate --device sim --nic connectx3 --clients 20 --window 11`: one server thread with ConnectX-3, 20 clients that send 11 calls of 32 B at a time. What is left is measured against all; what is added against what was there before. FaSST's own table, per core of a machine that calls and serves at once, goes from 2.0 M (nothing) over 2.8 (three requests under one doorbell), 2.9 (cheap receives) and 3.9 (responses under one doorbell) to 4.4 and 4.8 M (batches of 5 and 11); it has one message in a datagram, so that coalescing is not in it. The model charges each receive the same, in bulk or not, and no instructions of timers: what repair costs a CPU, `ablate --device shm` tells.",
+        run: ablation,
+    };
+    vec![backends, ablation]
+}
+
+/// On a rack with ConnectX-3.
+fn options(clients: Vec<usize>, sizes: Vec<usize>, window: usize, threads: usize) -> Options {
+    Options {
+        device: SIMULATED.into(),
+        contenders: Vec::new(),
+        clients,
+        sizes,
+        window,
+        mode: Mode::Threads,
+        time: Duration::ZERO,
+        cores: [0, 1],
+        rack: RackOptions { nic: Some("connectx3".into()), server_threads: Some(threads) },
+    }
+}
+
+fn ablation() -> Result<Studied> {
+    let report = ablate::run(options(vec![20], vec![32], 11, 1))?;
+    let mut rows = Vec::new();
+    let mut rates = Vec::new();
+    for Measured { part, worth, run } in &report.measured {
+        if let Some(why) = &run.failure {
+            bail!("{}: {why}", run.backend);
+        }
+        if *part == Part::Added {
+            rates.push((rates.len() as f64 + 1.0, run.rate / 1e6));
+        }
+        rows.push(vec![
+            run.backend.clone(),
+            format!("{:.2}", run.rate / 1e6),
+            format!("{worth:.2}"),
+            format!("{:.1}", run.p50_ns as f64 / 1e3),
+        ]);
+    }
+    let safety = report.measured.iter().filter(|measured| measured.part == Part::Safety);
+    let cost = safety.map(|without| without.worth - 1.0).fold(0.0, f64::max);
+    Ok(Studied {
+        header: &["", "M calls/s", "times", "p50, us"],
+        rows,
+        picture: report.svg()?,
+        goals: vec![Goal::at_most("what repair costs where nothing is lost", cost, 0.05)],
+    })
+}
+
+fn side_by_side() -> Result<Studied> {
+    let options = options(vec![10, 100, 400], vec![32, 1024, 65_536], 1, 10);
+    let report = run(&Options { contenders: backends("all").map_err(Error::msg)?, ..options })?;
+    let mut rows = Vec::new();
+    let mut small: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut large = Vec::new();
+    for cell in &report.cells {
+        for run in &cell.runs {
+            rows.push(match &run.failure {
+                Some(why) => {
+                    let mut row = vec![cell.size.to_string(), cell.clients.to_string()];
+                    row.extend([run.backend.clone(), why.clone()]);
+                    row.resize(6, String::new());
+                    row
+                }
+                None => vec![
+                    cell.size.to_string(),
+                    cell.clients.to_string(),
+                    run.backend.clone(),
+                    format!("{:.3}", run.rate / 1e6),
+                    format!("{:.1}", run.p50_ns as f64 / 1e3),
+                    format!("{:.1}", run.p99_ns as f64 / 1e3),
+                ],
+            });
+            let series = match cell.size {
+                32 => &mut small,
+                65_536 => &mut large,
+                _ => continue,
+            };
+            let at = (cell.clients as f64, run.rate / 1e6);
+            match series.iter_mut().find(|(name, _)| *name == run.backend) {
+                Some((_, points)) => points.push(at),
+                None => series.push((run.backend.clone(), vec![at])),
+            }
+        }
+    }
+    let chart = |title: &str, series| Lines {
+        title: title.to_owned(),
+        x_label: "clients",
+        y_label: "M calls/s",
+        series,
+        is_logarithmic: false,
+    };
+    Ok(Studied {
+        header: &["bytes", "clients", "backend", "M calls/s", "p50, us", "p99, us"],
+        rows,
+        picture: charts(&[chart("calls of 32 B", small), chart("calls of 64 KiB", large)], 2)?,
+        goals: Vec::new(),
+    })
+}
