@@ -312,21 +312,14 @@ pub fn forged_announcements(world: &World) {
         let answer = intruder.ask(&part(0, front));
         (answer.kind == kind::OFFER && answer.body == (5_008_u64).to_le_bytes()).then_some(())
     });
-    // Announced in every slot, and left alone by clients that go, or stay.
-    let mut staying = Vec::new();
-    for round in 0..12 {
+    // Announced in every slot, and left alone by clients that go without a word.
+    for _ in 0..12 {
         let mut intruder = intrude(world, &server);
         for slot in 0..WINDOW {
             intruder.send(&announce(slot, 1, LIMIT));
         }
-        if round % 4 == 0 {
-            staying.push(intruder);
-        }
     }
-    let start = world.now();
     assert_untouched(world, &server, &mut honest);
-    let took = world.now() - start;
-    assert!(took.as_secs() < 25, "others waited {took:?} for memory that nobody uses");
 }
 
 /// What only a server says, said by a client, and what nobody says.
