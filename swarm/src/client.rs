@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::DialOptions;
+use farcall_core::transport::{ClientThread, DialOptions};
 use farcall_core::{
     CallError, ChannelOptions, Connection, ConnectionOptions, PollClient, RpcError,
 };
@@ -93,6 +93,10 @@ pub(crate) struct Client {
     kv: Option<Caller>,
     /// It uses the client whose calls are futures.
     shares: bool,
+    /// What its connections have in common, if they do.
+    thread: Option<ClientThread>,
+    /// A connection that it uses later: meanwhile it looks at this one only as far as the other does for it.
+    aside: Option<Caller>,
     calls: Vec<Call>,
     left: u32,
     next_ns: u64,
@@ -112,6 +116,8 @@ impl Client {
             host,
             // Bugs around a transport are planted in the other client.
             shares: dice.once_in(2) && terms.mutation.is_none_or(|it| it.of_backend().is_some()),
+            thread: dice.once_in(2).then(ClientThread::new),
+            aside: None,
             terms,
             dice,
             records,
@@ -134,6 +140,7 @@ impl Client {
                 self.host.sleep(Duration::from_nanos(pause_ns)).await;
             }
         }
+        self.aside = None;
         if self.shares {
             // It hears of its connection's end by its calls.
             self.kv = None;
@@ -164,7 +171,8 @@ impl Client {
         if self.kv.is_some() {
             return true;
         }
-        let dial = DialOptions::default().timeout(Duration::from_nanos(within_ns));
+        let mut dial = DialOptions::default().timeout(Duration::from_nanos(within_ns));
+        dial.thread = self.thread.clone();
         if self.shares {
             let options = ChannelOptions::default().dial(dial);
             let connected = self.host.connect_with(&self.terms.address, &options).await;
@@ -214,6 +222,9 @@ impl Client {
                     self.cancel();
                 } else if self.dice.once_in(100) {
                     self.leave();
+                    return Ok(Over::Closed);
+                } else if asks && self.calls.is_empty() && self.dice.once_in(10) {
+                    std::mem::swap(&mut self.kv, &mut self.aside);
                     return Ok(Over::Closed);
                 }
                 let wake_ns = if asks && has_room { self.next_ns } else { until_ns };

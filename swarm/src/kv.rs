@@ -7,9 +7,9 @@ use std::rc::Rc;
 use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
-use farcall_transports::BackendKind;
 use farcall_transports::planted::plant;
 use farcall_transports::rack::Rack;
+use farcall_transports::{BackendKind, MIN_SLOT_BYTES, Optimization, Without};
 use farcall_verbs::sim::NodeId;
 
 use crate::client::{Client, SETTLING_NS, Terms};
@@ -57,6 +57,25 @@ impl Run {
     }
 }
 
+/// Options of an address that change what is sent, and not what it means.
+fn options(backend: BackendKind, dice: &mut Dice) -> String {
+    // With the smallest, nearly all requests and answers go in parts.
+    let slot = dice.pick(&[MIN_SLOT_BYTES, 256, 4096]);
+    let mut without = Without::default();
+    if backend == BackendKind::Datagram && dice.once_in(2) {
+        for left in Optimization::ALL {
+            // Without recovery nothing would be repaired.
+            if *left != Optimization::Recovery && dice.once_in(3) {
+                without = without.and(*left);
+            }
+        }
+    }
+    match without.is_empty() {
+        true => format!("&slot={slot}"),
+        false => format!("&slot={slot}&without={without}"),
+    }
+}
+
 /// What becomes of a seed, with a bug planted or not.
 pub(crate) fn run(
     seed: u64,
@@ -72,12 +91,14 @@ pub(crate) fn run(
     let severity = if dice.once_in(5) { Severity::Masked } else { Severity::Any };
     let plan = Plan::draw(seed, severity, server, &clients);
     let window = dice.pick(&[2, 8, 32]);
+    let threads = dice.between(1, 2) as usize;
+    let options = options(backend, &mut dice);
     let backend = backend.name();
     let mut run = Run {
         rack,
         server,
-        address: format!("sim://{}/kv?backend={backend}&window={window}", server.number()),
-        threads: dice.between(1, 2) as usize,
+        address: format!("sim://{server}/kv?backend={backend}&window={window}{options}"),
+        threads,
         acknowledge: match mutation {
             Some(Mutation::EarlyAcknowledgement) => Acknowledge::WhenStored,
             _ => Acknowledge::WhenDurable,
