@@ -61,7 +61,7 @@ fn a_slot_outside_the_window_is_no_slot() {
     still_serves(&mut host, &mut hand, 1, 0);
 }
 
-fn any_kind() -> impl Strategy<Value = Kind> {
+pub(super) fn any_kind() -> impl Strategy<Value = Kind> {
     prop::sample::select(vec![
         Kind::Request,
         Kind::Announce,
@@ -81,7 +81,7 @@ fn any_kind() -> impl Strategy<Value = Kind> {
 }
 
 /// Lengths, numbers and masks that mean something, and those that do not.
-fn any_body() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn any_body() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),
         (0u64..1 << 21).prop_map(|len| len.to_le_bytes().to_vec()),

@@ -1,0 +1,213 @@
+//! A client whose server says anything: each call ends once at most, and nothing else happens.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use farcall_core::error::TransportFailure;
+use farcall_core::time::Instant;
+use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId};
+use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, WorkCompletion};
+use proptest::prelude::*;
+
+use super::by_hand::WINDOW;
+use super::hostile::{any_body, any_kind};
+use crate::address::Limits;
+use crate::backend::BackendKind;
+use crate::datagram::port::{Port, Way};
+use crate::datagram::setup::{EndSetup, Sizes};
+use crate::datagram::wire::Kind;
+
+const MAX_MESSAGE: u64 = 1 << 20;
+const QKEY: u32 = 7;
+const EPOCH: u64 = 0x1234_5678_9abc_def0;
+
+/// The calls that wait, by slot and generation.
+#[derive(Debug, Default)]
+struct Caller {
+    waits: BTreeMap<(u32, u32), SlotId>,
+    ended: usize,
+    closed: bool,
+}
+
+impl Caller {
+    fn end(&mut self, slot: SlotId) {
+        assert!(!self.closed, "{slot:?} ends after the session");
+        let waited = self.waits.remove(&(slot.index, slot.generation));
+        assert!(waited.is_some(), "{slot:?} ends and does not wait");
+        self.ended += 1;
+    }
+}
+
+impl ReplySink for Caller {
+    fn reply(&mut self, slot: SlotId, message: Message<'_>) {
+        assert!(message.len() as u64 <= MAX_MESSAGE);
+        self.end(slot);
+    }
+
+    fn failed(&mut self, slot: SlotId, _: TransportFailure) {
+        self.end(slot);
+    }
+
+    fn closed(&mut self, _: TransportFailure) {
+        assert!(!std::mem::replace(&mut self.closed, true), "closed twice");
+        self.waits.clear();
+    }
+}
+
+/// A client, and the queue pair that it takes for a server's.
+struct Pair {
+    client: Box<dyn ClientTransport>,
+    caller: Caller,
+    port: Port,
+    cq: CompletionQueue,
+    way: Way,
+    now: u64,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let device = Device::open("shm").unwrap();
+        let (memory, slot) = (16 << 20, 512);
+        let limits =
+            Limits { window: WINDOW, slot, max_message: MAX_MESSAGE, memory, ..Limits::default() };
+        let pending = BackendKind::Datagram.prepare(&device, &limits, None).unwrap();
+        let theirs = EndSetup::from_bytes(&pending.setup()).unwrap();
+        let sizes = Sizes::of_client(64, device.caps(), limits.without);
+        let cq = device.create_cq(sizes.completions(), None).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let mut port = Port::open(&device, &pd, &cq.handle(), &sizes).unwrap();
+        port.activate(QKEY).unwrap();
+        let ours = EndSetup::new(&port.qp().endpoint(), QKEY, 3, EPOCH, sizes.mtu);
+        let way = theirs.way(&pd, EPOCH, sizes.mtu).unwrap();
+        let bound = Duration::from_secs(20);
+        let client = pending.finish(&limits.terms(), &ours.to_bytes(), bound).unwrap();
+        Pair { client, caller: Caller::default(), port, cq, way, now: 1 }
+    }
+
+    fn call(&mut self, len: usize) {
+        if let Ok((slot, bytes)) = self.client.reserve(len) {
+            bytes.fill(7);
+            self.client.post(slot, Instant::from_nanos(self.now));
+            self.caller.waits.insert((slot.index, slot.generation), slot);
+        }
+    }
+
+    fn give_up(&mut self, which: usize) {
+        let chosen = self.caller.waits.iter().nth(which).map(|(key, slot)| (*key, *slot));
+        if let Some((key, slot)) = chosen {
+            self.client.abandon(slot);
+            self.caller.waits.remove(&key);
+        }
+    }
+
+    /// Some time passes; the client has its turn, and the server hears what it says.
+    fn turn(&mut self, ns: u64) {
+        self.now += ns;
+        let now = Instant::from_nanos(self.now);
+        self.client.poll(now, &mut self.caller);
+        self.client.flush(now);
+        let mut completion = [WorkCompletion::default()];
+        while self.cq.poll(&mut completion).unwrap() > 0 {
+            match completion[0].opcode {
+                CompletionOpcode::Recv => self.port.recycle(completion[0].buffer.take().unwrap()),
+                _ => self.port.retire(&completion[0]),
+            }
+        }
+    }
+
+    fn say(&mut self, kind: Kind, id: (u32, u32), body: &[u8]) {
+        // A full send queue is loss.
+        if self.port.put(&self.way, kind, id, (body, &[])) {
+            self.port.seal(&self.way);
+            self.port.ring();
+        }
+    }
+
+    /// Whether the client is still there and gets its answers.
+    fn is_served(&mut self) -> bool {
+        while !self.caller.waits.is_empty() {
+            self.give_up(0);
+        }
+        for _ in 0..WINDOW {
+            self.call(8);
+        }
+        self.turn(1);
+        let (before, asked) = (self.caller.ended, self.caller.waits.len());
+        for id in self.caller.waits.keys().copied().collect::<Vec<_>>() {
+            self.say(Kind::Response, id, b"answered");
+        }
+        self.turn(1);
+        self.caller.closed || self.caller.ended == before + asked
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Call(usize),
+    GiveUp(usize),
+    /// Of the call that waits in this place, or was there so many generations before or after.
+    Say(Kind, usize, i8, Vec<u8>),
+    /// The same again, as often.
+    Repeat(u8),
+    /// The same in another epoch.
+    Stranger(u64),
+    Turn(u64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let near = prop_oneof![6 => Just(0), 1 => -2_i8..3];
+    prop_oneof![
+        3 => prop_oneof![0_usize..400, 5_000..20_000_usize].prop_map(Step::Call),
+        1 => (0..4_usize).prop_map(Step::GiveUp),
+        8 => (any_kind(), 0..5_usize, near, any_body())
+            .prop_map(|(kind, which, near, body)| Step::Say(kind, which, near, body)),
+        1 => (1..4_u8).prop_map(Step::Repeat),
+        1 => any::<u64>().prop_map(Step::Stranger),
+        4 => prop_oneof![0..2_000_u64, 0..200_000_000_u64].prop_map(Step::Turn),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_server_ends_each_call_once_at_most(
+        steps in prop::collection::vec(any_step(), 1..80),
+    ) {
+        let mut pair = Pair::new();
+        let mut last = None;
+        for step in steps {
+            match step {
+                Step::Call(len) => pair.call(len),
+                Step::GiveUp(which) => pair.give_up(which),
+                Step::Say(kind, which, near, body) => {
+                    // Some of a slot that nobody has.
+                    let waiting = pair.caller.waits.keys().nth(which).copied();
+                    let (slot, generation) = waiting.unwrap_or((which as u32, 1));
+                    let id = (slot, generation.wrapping_add_signed(near.into()));
+                    pair.say(kind, id, &body);
+                    last = Some((kind, id, body));
+                }
+                Step::Repeat(times) => {
+                    for _ in 0..times {
+                        last.iter().for_each(|(kind, id, body)| pair.say(*kind, *id, body));
+                    }
+                }
+                Step::Stranger(epoch) => {
+                    let ours = std::mem::replace(&mut pair.way.epoch, epoch);
+                    last.iter().for_each(|(kind, id, body)| pair.say(*kind, *id, body));
+                    pair.say(Kind::Goodbye, (0, 0), &[]);
+                    pair.way.epoch = ours;
+                }
+                Step::Turn(ns) => pair.turn(ns),
+            }
+        }
+        pair.turn(1);
+        let has_free = pair.caller.closed || pair.is_served();
+        prop_assert!(has_free);
+        pair.client.peer_gone();
+        pair.turn(1);
+        prop_assert!(pair.caller.closed);
+        prop_assert!(pair.client.reserve(1).is_err());
+    }
+}
