@@ -25,6 +25,7 @@ pub(crate) struct Completions {
     cq: CompletionQueue,
     channel: CompletionChannel,
     device: Device,
+    capacity: usize,
     batch: Box<[WorkCompletion]>,
     /// Found while going to sleep, for the next poll.
     held: usize,
@@ -45,7 +46,16 @@ impl Completions {
         let channel = device.create_completion_channel()?;
         let cq = device.create_cq(capacity, Some(&channel))?;
         let batch = std::iter::repeat_with(WorkCompletion::default).take(batch).collect();
-        Ok(Completions { cq, channel, device: device.clone(), batch, held: 0 })
+        Ok(Completions { cq, channel, device: device.clone(), capacity, batch, held: 0 })
+    }
+
+    /// A queue as large as the one before, in its place, which may be beyond use. Whoever sleeps for it or wakes it
+    /// does so as before; its queue pairs are not this one's.
+    #[cold]
+    pub(crate) fn renew(&mut self) -> Result<(), SetupError> {
+        self.cq = self.device.create_cq(self.capacity, Some(&self.channel))?;
+        self.held = 0;
+        Ok(())
     }
 
     /// For the queue pairs that complete here.

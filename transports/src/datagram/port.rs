@@ -105,6 +105,11 @@ impl Port {
         &self.qp
     }
 
+    #[cfg(test)]
+    pub(crate) fn qp_mut(&mut self) -> &mut QueuePair {
+        &mut self.qp
+    }
+
     /// Lets datagrams with this key in, and others out.
     pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), SetupError> {
         Ok(self.qp.activate(qkey)?)

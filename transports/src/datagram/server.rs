@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
-use farcall_verbs::Device;
+use farcall_verbs::{CqError, Device, ProtectionDomain};
 
-use super::intake::{DatagramIntake, MAX_SESSIONS, Us};
+use super::intake::{Contact, DatagramIntake, MAX_SESSIONS, Us};
 use super::port::Port;
 use super::round_trip::CAP_NANOS;
 use super::sessions::{End, STEPS_PER_POLL, Sessions};
@@ -27,17 +27,23 @@ const PARTING_NANOS: u64 = 50_000_000;
 /// How often it is said meanwhile.
 const GOODBYE_EVERY_NANOS: u64 = 5_000_000;
 
+/// How often a server thread whose queues are in error makes new ones.
+const ANEW_EVERY_NANOS: u64 = 100_000_000;
+
 /// All sessions of one server thread.
 #[derive(Debug)]
 pub(crate) struct Server {
     // Dropped in this order: queue pair, completion queue.
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
     completions: Completions,
     /// When answers left last.
     answered: Instant,
     closed: bool,
     /// Until when clients may answer the goodbye, and when they are told it again.
     parting: Option<(Instant, Instant)>,
+    us: Arc<Us>,
+    /// Broken queues are not made anew before this.
+    anew_at: Instant,
 }
 
 impl Server {
@@ -50,13 +56,10 @@ impl Server {
         let sizes = Sizes::of_server(device.caps(), limits.without);
         let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
-        let mut port = Port::open(device, &pd, &completions.queue(), &sizes)?;
-        let endpoint = port.qp().endpoint();
-        let qkey = qkey(&endpoint, device.now_ns());
-        port.activate(qkey)?;
+        let (port, contact) = open(device, &pd, &completions, &sizes)?;
         let budget = Budget::new(limits.memory);
         let buffers = LargeBuffers::new(&pd, Exposure::Private, &budget);
-        let us = Us { device: device.clone(), pd, endpoint, qkey, mtu: sizes.mtu };
+        let us = Arc::new(Us::new(device, pd, contact, sizes));
         let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_SESSIONS));
         let server = Server {
             sessions: Sessions::new(device, port, arrivals, buffers, budget, limits.silence),
@@ -64,20 +67,51 @@ impl Server {
             answered: Instant::ZERO,
             closed: false,
             parting: None,
+            us: Arc::clone(&us),
+            anew_at: Instant::ZERO,
         };
         Ok((server, DatagramIntake { door, us }))
     }
 
-    /// The queues are in error, or their device is gone: no session of this thread can go on.
+    /// The queues are in error: no session of this thread can go on, and no other can begin until there are new ones.
     #[cold]
-    fn end_all(&mut self, error: &dyn std::fmt::Display, sink: &mut dyn RequestSink) -> Progress {
+    fn begin_anew(
+        &mut self,
+        error: &dyn std::fmt::Display,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Progress {
+        let us = Arc::clone(&self.us);
+        let mut contact = us.contact();
+        // Also those who were told of the old queue pair, and do not know yet.
+        self.sessions.take_arrivals(sink);
+        self.end_all(error, sink);
+        if self.closed {
+            return Progress::IDLE;
+        }
+        if now >= self.anew_at {
+            self.anew_at = now.saturating_add_nanos(ANEW_EVERY_NANOS);
+            let Us { device, pd, sizes, .. } = &*us;
+            let renewed = self.completions.renew();
+            match renewed.and_then(|()| open(device, pd, &self.completions, sizes)) {
+                Ok((port, told)) => {
+                    (self.sessions.port, *contact) = (port, told);
+                    self.sessions.failed = false;
+                    return Progress::IDLE;
+                }
+                Err(error) => tracing::error!(%error, "a server thread has no queue pair"),
+            }
+        }
+        Progress { next: PollAt::At(self.anew_at), ..Progress::IDLE }
+    }
+
+    fn end_all(&mut self, error: &dyn std::fmt::Display, sink: &mut dyn RequestSink) {
         if self.sessions.count > 0 {
             tracing::error!(%error, "dropping all clients of this thread");
         }
         for number in 0..self.sessions.entries.len() as u32 {
             self.sessions.remove(number, End::Lost, sink);
         }
-        Progress::IDLE
     }
 
     /// The rare work: parts of long answers, requests that wait for memory.
@@ -111,6 +145,20 @@ impl Server {
     }
 }
 
+/// A queue pair for these completions, and what clients are told of it.
+fn open(
+    device: &Device,
+    pd: &ProtectionDomain,
+    completions: &Completions,
+    sizes: &Sizes,
+) -> Result<(Port, Contact), SetupError> {
+    let mut port = Port::open(device, pd, &completions.queue(), sizes)?;
+    let endpoint = port.qp().endpoint();
+    let qkey = qkey(&endpoint, device.now_ns());
+    port.activate(qkey)?;
+    Ok((port, Contact { endpoint, qkey }))
+}
+
 impl ServerTransport for Server {
     #[inline]
     fn now(&self) -> Instant {
@@ -121,7 +169,11 @@ impl ServerTransport for Server {
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let completed = match self.completions.poll() {
             Ok(completed) => completed,
-            Err(error) => return self.end_all(&error, sink),
+            Err(error @ CqError::DeviceLost) => {
+                self.end_all(&error, sink);
+                return Progress::IDLE;
+            }
+            Err(error) => return self.begin_anew(&error, now, sink),
         };
         let found = completed.len();
         // After the poll: whoever has sent a request has been announced before.
@@ -132,7 +184,7 @@ impl ServerTransport for Server {
             self.sessions.complete(completion, now, sink);
         }
         if self.sessions.failed || self.sessions.port.is_broken() {
-            return self.end_all(&"its queue pair is in error", sink);
+            return self.begin_anew(&"its queue pair is in error", now, sink);
         }
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         // Where requests came, what there is to say leaves with their answers, in the turn's flush.

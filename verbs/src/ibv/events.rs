@@ -18,8 +18,8 @@ use super::sys::{
     Handle, Library, Zeroed, ibv_async_event, ibv_context, ibv_event_type as kind, ibv_qp,
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };
-use crate::QpState;
 use crate::event_fd::{new_event, ring};
+use crate::{QpState, QpType};
 
 /// What events may concern: each queue pair and completion queue of a context, by the address of its
 /// handle, while it lives. Everything that an event does is done under this lock, so that no handle is
@@ -121,7 +121,10 @@ impl Registry {
                 }
             }
             Event::PortDown(number) if number == port => {
-                let connected = |pair: &RegisteredPair| pair.shared.state() != QpState::Init;
+                // To datagrams it is loss: they have no connection that could end.
+                let connected = |pair: &RegisteredPair| {
+                    pair.shared.ty != QpType::Ud && pair.shared.state() != QpState::Init
+                };
                 self.break_all(&tables, connected, "its port is down");
             }
             Event::DeviceLost => {

@@ -1,5 +1,6 @@
 # One machine serves, the other asks.
 kv="rdma://10.0.0.1:7471?device=rxe0"
+datagrams="rdma://10.0.0.1:7472?device=rxe0&backend=datagram"
 
 # Where a tenth is lost, some is doubled, and much overtakes.
 bad_wire="loss 10% duplicate 5% delay 500us 500us"
@@ -10,7 +11,8 @@ if [ "$FARCALL_NODE" = 1 ]; then
     device-conformance serve rxe0 10.0.0.1:7001 &
     backend-conformance serve 10.0.0.1:7004 2>/dev/null &
     farcall-kv serve --listen "$kv" &
-    for port in 18515 7001 7004 7471; do listening $port; done
+    farcall-kv serve --listen "$datagrams" &
+    for port in 18515 7001 7004 7471 7472; do listening $port; done
     meet 7000
     wait $first || failures=1
     # Node 2 comes here when the wire is to be a bad one, and when no longer.
@@ -59,14 +61,22 @@ check "the backend suite over the bad wire by datagrams" 200 "
 /bin/tc qdisc del dev eth0 root
 meet 7007
 
-(
-    farcall-kv ycsb --workload a --records 100 --timeout 5 --ride-out 30 --seconds 8 --connect "$kv" >/tmp/link 2>&1
-    echo "status $?" >>/tmp/link
-) &
-until grep -q ' load .* wrong\|^status' /tmp/link; do usleep 20000; done
+work() {
+    farcall-kv ycsb --workload a --records 100 --timeout 5 --ride-out 30 --seconds 8 --connect "$1"
+    echo "status $?"
+}
+work "$kv" >/tmp/link-write_imm 2>&1 &
+work "$datagrams" >/tmp/link-datagram 2>&1 &
+for backend in write_imm datagram; do
+    until grep -q ' load .* wrong\|^status' /tmp/link-$backend 2>/dev/null; do usleep 20000; done
+done
 meet 7002
-check "no acknowledged write is lost while the netdev of the store goes down and comes up again" 90 "
-    until grep -q '^status' /tmp/link; do usleep 50000; done
-    cat /tmp/link
-    grep -q '^status 0' /tmp/link && grep -q 'The server was gone .*, 0 times with its store' /tmp/link"
+for backend in write_imm datagram; do
+    check "no acknowledged write is lost while the netdev goes down and comes up again, by $backend" 90 "
+        until grep -q '^status' /tmp/link-$backend; do usleep 50000; done
+        cat /tmp/link-$backend
+        grep -q '^status 0' /tmp/link-$backend && ! grep -q ', [1-9][0-9]* times with its store' /tmp/link-$backend"
+done
+# Connections end at once; of datagrams some may be lost only.
+check "the store of write_imm was gone meanwhile" 5 "grep -q 'The server was gone' /tmp/link-write_imm"
 meet 7003

@@ -7,8 +7,10 @@ use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTr
 use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, GRH_BYTES, WorkCompletion};
 
 use crate::address::Limits;
-use crate::backend::{BackendKind, Intake};
+use crate::backend::Intake;
+use crate::datagram::intake::DatagramIntake;
 use crate::datagram::port::{Port, Way};
+use crate::datagram::server::Server;
 use crate::datagram::setup::{EndSetup, Sizes};
 use crate::datagram::wire::{Header, Kind};
 
@@ -60,8 +62,8 @@ fn answer(call: CallToken, bytes: &[u8], replies: &mut dyn Replies) {
 }
 
 pub(super) struct Host {
-    transport: Box<dyn ServerTransport>,
-    intake: Box<dyn Intake>,
+    transport: Server,
+    intake: DatagramIntake,
     device: Device,
     limits: Limits,
     pub(super) desk: Desk,
@@ -86,8 +88,7 @@ impl Host {
             memory: 16 << 20,
             ..Limits::default()
         };
-        let half = BackendKind::Datagram.serve(&device, &limits, 8).unwrap();
-        let (transport, intake) = (half.transport, half.intake);
+        let (transport, intake) = Server::new(&device, &limits, 8).unwrap();
         Host { transport, intake, device, limits, desk: Desk::default(), now: 1 }
     }
 
@@ -122,6 +123,11 @@ impl Host {
         let (call, _) = self.desk.held.remove(0);
         answer(call, bytes, self.transport.replies());
         self.transport.flush(Instant::from_nanos(self.now));
+    }
+
+    /// What a device does when a work request fails.
+    pub(super) fn break_queue_pair(&mut self) {
+        self.transport.sessions.port.qp_mut().to_error();
     }
 
     pub(super) fn connections(&self) -> usize {

@@ -4,4 +4,5 @@ mod by_hand;
 mod false_server;
 mod hostile;
 mod idempotent;
+mod lives;
 mod requests;
