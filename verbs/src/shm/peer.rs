@@ -13,6 +13,7 @@ use rustix::net::{
     connect, shutdown, socket_with,
 };
 
+use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
 use super::region::{MappedRegion, REGION_SLOTS, RegionWords};
@@ -35,6 +36,7 @@ pub(crate) struct Peer {
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
     /// Who wants to know when it dies.
     pairs: Mutex<Vec<Weak<Pair>>>,
+    questions: Questions,
 }
 
 /// Locks; a thread that panicked while holding it has left the data in a usable state, here as in all of
@@ -86,6 +88,7 @@ impl Peer {
             dead: AtomicBool::new(false),
             regions: Mutex::default(),
             pairs: Mutex::default(),
+            questions: Questions::default(),
         })
     }
 
@@ -182,6 +185,11 @@ impl Peer {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Where our datagrams' receivers are, as far as that is to be asked.
+    pub(super) fn questions(&self) -> &Questions {
+        &self.questions
     }
 
     /// Its socket, to be watched for its end.

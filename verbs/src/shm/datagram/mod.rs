@@ -1,6 +1,9 @@
 //! Datagrams: each sender has an inbox of its own at each receiver, made when it first sends there. What
 //! does not fit, or meets no receive, is dropped without a word.
 
+mod attachment;
+#[cfg(all(test, not(loom)))]
+mod deaf;
 mod destinations;
 mod paths;
 mod receiver;
@@ -9,6 +12,7 @@ use std::sync::Arc;
 
 use super::peer::Peer;
 
+pub(super) use attachment::Questions;
 pub(super) use destinations::Destinations;
 pub(super) use paths::{Path, Paths};
 pub(super) use receiver::{DatagramReceiver, Supply};

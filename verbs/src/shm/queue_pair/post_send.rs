@@ -104,7 +104,7 @@ impl QueuePair {
         }
         // SAFETY: we are the owner and the SLOW bit is clear.
         let destinations = &mut unsafe { self.pair.side() }.destinations;
-        let Some(way) = destinations.find(&handle.peer, to.qp.0) else { return false };
+        let Some(way) = destinations.find_known(&handle.peer, to.qp.0) else { return false };
         destinations.send(way, bytes, None, to.qkey);
         let number = self.posted;
         self.posted = number + 1;
@@ -251,7 +251,7 @@ impl QueuePair {
                     Some((handle, to)) => {
                         // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
                         let destinations = &mut unsafe { self.pair.side() }.destinations;
-                        let way = destinations.find_or_make(&self.pair, &handle.peer, to.qp.0);
+                        let way = destinations.find_or_ask(&self.pair, &handle.peer, to.qp.0);
                         Task::Datagram { bytes, imm, way, qkey: to.qkey }
                     }
                 };
