@@ -17,6 +17,8 @@ const WORDS: usize = SPAN_NS as usize / 64;
 
 const NONE: u32 = u32::MAX;
 
+const NEVER: u64 = u64::MAX;
+
 /// Events that have not happened yet. Timers lie apart: most are never needed, and a world that only waits
 /// for those is idle. At one moment, they come last.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct Agenda {
     /// Which lists are not empty, and which words of this are not zero.
     used: [u64; WORDS],
     used_words: [u64; WORDS / 64],
+    /// When the first event of the wheel is due; [`NEVER`] if there is none.
+    near_ns: u64,
     /// The events of all lists, and those places that are free.
     places: Vec<Place>,
     free: u32,
@@ -77,6 +81,7 @@ impl Default for Agenda {
             lists: vec![(NONE, NONE); SPAN_NS as usize].into(),
             used: [0; WORDS],
             used_words: [0; WORDS / 64],
+            near_ns: NEVER,
             places: Vec::new(),
             free: NONE,
             far: BinaryHeap::new(),
@@ -128,26 +133,25 @@ impl Agenda {
             self.places[*last as usize].next = index;
         }
         *last = index;
+        self.near_ns = self.near_ns.min(at_ns);
     }
 
-    /// When the next event of the wheel is due.
+    /// Looks for the first list that is not empty.
     #[inline]
-    fn near(&self) -> Option<u64> {
+    fn find_near(&mut self) {
         let start = self.base_ns % SPAN_NS;
-        Some(self.base_ns + (self.nearest()? as u64).wrapping_sub(start) % SPAN_NS)
-    }
-
-    /// The first list that is not empty.
-    #[inline]
-    fn nearest(&self) -> Option<usize> {
-        let start = (self.base_ns % SPAN_NS) as usize;
-        self.used_from(start).or_else(|| self.used_from(0))
+        let found = self.used_from(start as usize).or_else(|| self.used_from(0));
+        self.near_ns =
+            found.map_or(NEVER, |slot| self.base_ns + (slot as u64).wrapping_sub(start) % SPAN_NS);
     }
 
     /// What happens next, if the wheel has it.
     #[inline]
     pub(super) fn upcoming(&self) -> Option<Event> {
-        let (first, _) = self.lists[self.nearest()?];
+        if self.near_ns == NEVER {
+            return None;
+        }
+        let (first, _) = self.lists[(self.near_ns % SPAN_NS) as usize];
         Some(self.places[first as usize].event)
     }
 
@@ -174,7 +178,10 @@ impl Agenda {
     /// When the next event is due, and which timer it is, if it is one.
     #[inline]
     pub(super) fn peek(&self) -> Option<(u64, Option<Event>)> {
-        let event = self.near().or_else(|| self.far.peek().map(|far| far.at_ns));
+        let event = match self.near_ns {
+            NEVER => self.far.peek().map(|far| far.at_ns),
+            near_ns => Some(near_ns),
+        };
         match (event, self.timers.peek()) {
             (Some(at_ns), Some(timer)) if timer.at_ns < at_ns => {
                 Some((timer.at_ns, Some(timer.event)))
@@ -186,7 +193,7 @@ impl Agenda {
 
     /// Nothing but timers is left.
     pub(super) fn only_timers(&self) -> bool {
-        self.far.is_empty() && self.used_words == [0; WORDS / 64]
+        self.near_ns == NEVER && self.far.is_empty()
     }
 
     /// The next event, if it is due until then.
@@ -207,6 +214,7 @@ impl Agenda {
             if self.used[slot / 64] == 0 {
                 self.used_words[slot / 4096] &= !(1 << (slot / 64 % 64));
             }
+            self.find_near();
         }
         self.places[index as usize].next = self.free;
         self.free = index;
