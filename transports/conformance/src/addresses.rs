@@ -266,6 +266,9 @@ pub(crate) fn with_options(mut address: String, setup: &Setup) -> String {
             address.push_str(&format!("&{key}={value}"));
         }
     }
+    if let Some(seconds) = setup.silence {
+        address.push_str(&format!("&silence={seconds}s"));
+    }
     address
 }
 

@@ -13,6 +13,8 @@ pub struct Setup {
     pub max_message: Option<u64>,
     /// Bytes that long messages may hold at a time.
     pub memory: Option<u64>,
+    /// How long a peer may be silent, in seconds.
+    pub silence: Option<u64>,
     /// Most clients at once.
     pub max_clients: Option<usize>,
     /// Offer the second service too.
@@ -51,6 +53,12 @@ impl Setup {
     pub fn tight_memory(mut self, max_message: u64) -> Setup {
         self.max_message = Some(max_message);
         self.memory = Some(4 * max_message + (20 << 20));
+        self
+    }
+
+    /// Sets how long a peer may be silent.
+    pub fn silence(mut self, seconds: u64) -> Setup {
+        self.silence = Some(seconds);
         self
     }
 

@@ -99,7 +99,8 @@ pub fn more_clients_than_the_server_takes_are_refused(world: &World) {
 /// A server that runs out of file descriptors, at whichever step of a handshake, refuses new clients in time, and
 /// serves those that it has.
 pub fn a_server_out_of_descriptors_goes_on(world: &World) {
-    let server = world.serve_in_process(Setup::default());
+    // Over datagrams a server that has no way to answer is a silent one.
+    let server = world.serve_in_process(Setup::default().silence(1));
     let mut first = world.client(&server);
     let (process, _) = world.call(&mut first, |c| c.start_whereabouts()).expect("whereabouts");
     let pid = Pid::from_raw(process as i32);

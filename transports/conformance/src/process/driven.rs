@@ -1,14 +1,17 @@
 //! The driven side: a process that reads orders line by line and answers each with a line.
 //!
 //! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `holdings`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
-//! `visit ADDRESS TIMES`, `mourn`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`. Both: `quit`.
+//! `visit ADDRESS TIMES`, `mourn`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`, `sessions ADDRESS COUNT`, `burst CALLS`, `leave`. Both: `quit`.
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
-use farcall_core::{BindError, PollClient, RpcError};
+use farcall_core::{
+    BindError, Connection, ConnectionOptions, PollClient, RpcError, transport::ClientThread,
+};
 
 use crate::{
-    Fixture, Setup, World, fixture::Served, inspect::Holdings, pattern, service::SuitePollClient,
+    Fixture, Setup, World, fixture::Served, inspect::Holdings, patient, pattern,
+    service::SuitePollClient, world::BOUND,
 };
 
 /// What the process has made by order.
@@ -16,11 +19,13 @@ struct Driven<'f> {
     fixture: &'f dyn Fixture,
     served: Option<Box<dyn Served>>,
     client: Option<SuitePollClient>,
+    /// Those that share what connections of one thread can share.
+    sessions: Vec<SuitePollClient>,
 }
 
 /// Obeys the orders on standard input until it ends. A wrong order is an error of the suite: it panics.
 pub fn main(fixture: &dyn Fixture) {
-    let mut driven = Driven { fixture, served: None, client: None };
+    let mut driven = Driven { fixture, served: None, client: None, sessions: Vec::new() };
     let mut line = String::new();
     // Standard input is locked for each line only: a stream listens too.
     while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
@@ -83,6 +88,12 @@ impl Driven<'_> {
             "crowd" => {
                 let address = word(&mut words);
                 self.crowd(address, number(&mut words), number(&mut words))
+            }
+            "sessions" => self.open_sessions(word(&mut words), number(&mut words)),
+            "burst" => self.burst(number(&mut words)),
+            "leave" => {
+                self.sessions.clear();
+                "left".to_owned()
             }
             _ => panic!("unknown order {order:?}"),
         }
@@ -200,5 +211,37 @@ impl Driven<'_> {
             }
         }
         "served".to_owned()
+    }
+
+    /// Opens so many connections, as one thread's.
+    fn open_sessions(&mut self, address: &str, count: u64) -> String {
+        let endpoint = self.fixture.parse(address).expect("an address");
+        let options = ConnectionOptions::default();
+        let dial = options.dial.clone().thread(&ClientThread::new());
+        let options = options.deadline(patient(BOUND)).dial(dial);
+        for _ in 0..count {
+            let connection =
+                Connection::connect(&*endpoint, SuitePollClient::DESCRIPTION, &options);
+            match connection {
+                Ok(connection) => self.sessions.push(SuitePollClient::from_connection(connection)),
+                Err(error) => return format!("failed: {error}"),
+            }
+        }
+        "opened".to_owned()
+    }
+
+    /// Each of them makes so many calls at once; every answer is checked.
+    fn burst(&mut self, calls: u64) -> String {
+        let world = World::new(self.fixture);
+        for client in &mut self.sessions {
+            let message = pattern::make(calls, 32);
+            let pending: Vec<_> =
+                (0..calls).map(|_| world.start(client, |c| c.start_echo(&message))).collect();
+            for pending in pending {
+                let echoed = world.finish(client, pending).expect("echo");
+                pattern::assert_is(calls, 32, &echoed);
+            }
+        }
+        "answered".to_owned()
     }
 }

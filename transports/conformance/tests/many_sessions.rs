@@ -1,0 +1,122 @@
+//! Ten thousand sessions of one client thread at one server thread: all are served, and what an idle one costs is bounded.
+//!
+//! The clients are a process of their own, so that this one's allocator counts the server alone; whatever of a session is
+//! in this process's heap is counted, the handshake's socket in the kernel is not.
+
+use std::{
+    alloc::System,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use farcall_core::{RunningServer, Server};
+use farcall_transports::Address;
+use farcall_transports_conformance::{
+    patient,
+    process::Peer,
+    service::{Handlers, SuiteServer},
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Calls that each session makes at once: a whole window.
+const WINDOW: u32 = 64;
+
+/// The shortest: a session that is silent for twice as long is given back what it does not need.
+const SILENCE: Duration = Duration::from_secs(1);
+
+const BOUND: Duration = Duration::from_secs(60);
+
+fn serve(sessions: usize) -> (Address, RunningServer) {
+    let process = std::process::id();
+    let options = format!("backend=datagram&window={WINDOW}&silence={}s", SILENCE.as_secs());
+    let address: Address =
+        format!("shm://sessions-{process}-{sessions}?{options}").parse().expect("an address");
+    let service = SuiteServer::from(Arc::new(Handlers::default()));
+    let server = Server::builder().service(service).threads(1).max_clients(sessions);
+    let running = server.serve(&address).expect("listen");
+    (address, running)
+}
+
+fn clients() -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_backend-conformance"));
+    command.args(["peer", "shm://sessions?backend=datagram"]);
+    Peer::start(command)
+}
+
+/// Bytes in use now beyond those at the region's begin.
+fn held(region: &Region<'_, System>) -> isize {
+    let change = region.change();
+    change.bytes_allocated as isize - change.bytes_deallocated as isize
+}
+
+/// Memory of a process that is in use, in bytes.
+fn resident(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of it");
+    1024 * line.trim_end_matches("kB").trim().parse::<usize>().expect("a number of kibibytes")
+}
+
+/// Waits until `done`, looking now and then.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(
+            begin.elapsed() < patient(BOUND),
+            "within {BOUND:?} it has not come about that {what}"
+        );
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+// One test: another one's memory would be counted too.
+#[test]
+fn ten_thousand_sessions_are_served_and_an_idle_one_costs_less_than_two_kibibytes() {
+    const SESSIONS: usize = 10_000;
+    let (address, running) = serve(SESSIONS);
+    let mut peer = clients();
+    // What the first client makes is not its session's alone.
+    peer.ask(&format!("sessions {address} 1"), "opened");
+    peer.ask(&format!("burst {WINDOW}"), "answered");
+    let alone = resident(peer.pid());
+    let region = Region::new(ALLOCATOR);
+    let begin = Instant::now();
+    peer.ask(&format!("sessions {address} {}", SESSIONS - 1), "opened");
+    let opened = begin.elapsed();
+    assert_eq!(running.connections(), SESSIONS);
+    peer.ask(&format!("burst {WINDOW}"), "answered");
+    let used = held(&region) / SESSIONS as isize;
+    let answered = begin.elapsed() - opened;
+    // It goes over all sessions, some at a time.
+    let (mut last, mut since) = (held(&region), Instant::now());
+    until("the server has given back what idle sessions do not need", || {
+        let now = held(&region);
+        if now != std::mem::replace(&mut last, now) {
+            since = Instant::now();
+        }
+        since.elapsed() > patient(3 * SILENCE)
+    });
+    let idle = held(&region) / SESSIONS as isize;
+    println!(
+        "{SESSIONS} sessions: opened in {opened:.1?}, {} calls in {answered:.1?}; bytes per session: {used} just used, {idle} idle",
+        SESSIONS * WINDOW as usize,
+    );
+    assert!(idle < 2048, "an idle session keeps {idle} bytes");
+    let at_client = (resident(peer.pid()) - alone) / SESSIONS;
+    println!("bytes per session at the client, calls and all: {at_client}");
+    // A queue pair of its own would be a megabyte of buffers.
+    assert!(at_client < 64 << 10, "a session costs its client {at_client} bytes");
+    // All go on.
+    peer.ask("burst 1", "answered");
+    let begin = Instant::now();
+    peer.ask("leave", "left");
+    until("the server knows of no session", || running.connections() == 0);
+    let left = held(&region) / SESSIONS as isize;
+    println!("left in {:.1?}; bytes per session that was: {left}", begin.elapsed());
+    assert!(left < 128, "a session that is over leaves {left} bytes");
+    peer.finish();
+    running.shutdown();
+}
