@@ -13,7 +13,7 @@ pub use client::{ClientTransport, Limits, ReplySink, SlotId};
 pub use message::Message;
 pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport};
 pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions};
-pub use thread::ClientThread;
+pub use thread::{ClientThread, ThreadShare};
 
 /// Wakes a parked driver, from any thread.
 pub trait Unpark: Send + Sync {

@@ -16,7 +16,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Clone, Default)]
 pub struct ClientThread {
     /// What is shared goes with the last connection that uses it.
-    shared: Arc<Mutex<Vec<Weak<dyn Any + Send + Sync>>>>,
+    shared: Arc<Mutex<Vec<Weak<dyn ThreadShare>>>>,
+}
+
+/// What a thread's connections share.
+pub trait ThreadShare: Any + Send + Sync {
+    /// The connections have their turns now, one after the other: what they send may wait for one doorbell.
+    fn begin_turn(&self) {}
+
+    /// The turns are over, and everything leaves.
+    fn end_turn(&self) {}
 }
 
 impl ClientThread {
@@ -25,12 +34,29 @@ impl ClientThread {
         ClientThread::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Any + Send + Sync>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn ThreadShare>>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Gives several of the thread's connections their turns, as one turn of the thread: what all of them send leaves
+    /// under one doorbell when `turns` has ended, and what has come for any of them is looked for once.
+    ///
+    /// `turns` polls each connection that is to have a turn, and never blocks: what it started has not left yet.
+    pub fn together<R>(&self, turns: impl FnOnce() -> R) -> R {
+        /// Ends them also if one panics.
+        struct Turns<'t>(&'t ClientThread);
+        impl Drop for Turns<'_> {
+            fn drop(&mut self) {
+                self.0.lock().iter().filter_map(Weak::upgrade).for_each(|it| it.end_turn());
+            }
+        }
+        self.lock().iter().filter_map(Weak::upgrade).for_each(|it| it.begin_turn());
+        let _turns = Turns(self);
+        turns()
+    }
+
     /// For transports: what the thread's connections share of this type and `fits`; if there is none, it is made.
-    pub fn share<T: Any + Send + Sync, E>(
+    pub fn share<T: ThreadShare, E>(
         &self,
         fits: impl Fn(&T) -> bool,
         make: impl FnOnce() -> Result<T, E>,
@@ -38,12 +64,15 @@ impl ClientThread {
         let mut shared = self.lock();
         shared.retain(|thing| thing.strong_count() > 0);
         let things = shared.iter().filter_map(Weak::upgrade);
-        let mut things = things.filter_map(|thing| thing.downcast::<T>().ok());
+        let mut things = things.filter_map(|thing| {
+            let thing: Arc<dyn Any + Send + Sync> = thing;
+            thing.downcast::<T>().ok()
+        });
         if let Some(thing) = things.find(|thing| fits(thing)) {
             return Ok(thing);
         }
         let thing = Arc::new(make()?);
-        let known: Arc<dyn Any + Send + Sync> = thing.clone();
+        let known: Arc<dyn ThreadShare> = thing.clone();
         shared.push(Arc::downgrade(&known));
         Ok(thing)
     }
@@ -58,9 +87,28 @@ impl fmt::Debug for ClientThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
 
-    fn number(thread: &ClientThread, wanted: u32) -> Arc<u32> {
-        thread.share(|number| *number == wanted, || Ok::<_, ()>(wanted)).expect("made")
+    #[derive(Debug, PartialEq)]
+    struct Number(u32);
+
+    impl ThreadShare for Number {}
+
+    #[derive(Default)]
+    struct Turns(AtomicU32);
+
+    impl ThreadShare for Turns {
+        fn begin_turn(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn end_turn(&self) {
+            self.0.fetch_add(10, Ordering::Relaxed);
+        }
+    }
+
+    fn number(thread: &ClientThread, wanted: u32) -> Arc<Number> {
+        thread.share(|it| *it == Number(wanted), || Ok::<_, ()>(Number(wanted))).expect("made")
     }
 
     #[test]
@@ -70,11 +118,12 @@ mod tests {
         assert!(Arc::ptr_eq(&seven, &number(&thread.clone(), 7)));
         let eight = number(&thread, 8);
         assert!(!Arc::ptr_eq(&seven, &eight));
-        let words = thread.share(|_: &&str| true, || Ok::<_, ()>("a word")).expect("made");
-        assert_eq!((*words, thread.lock().len()), ("a word", 3));
-        drop((seven, eight, words));
+        let turns = thread.share(|_: &Turns| true, || Ok::<_, ()>(Turns::default()));
+        assert_eq!(thread.lock().len(), 3);
+        drop((seven, eight, turns));
         let made = core::cell::Cell::new(false);
-        let again = thread.share(|_: &u32| true, || Ok::<_, ()>(made.replace(true) as u32));
+        let again =
+            thread.share(|_: &Number| true, || Ok::<_, ()>(Number(made.replace(true) as u32)));
         assert!(made.get() && again.is_ok());
         assert_eq!(thread.lock().len(), 1);
     }
@@ -82,7 +131,16 @@ mod tests {
     #[test]
     fn what_cannot_be_made_is_not_kept() {
         let thread = ClientThread::new();
-        assert_eq!(thread.share(|_: &u32| true, || Err("no")), Err("no"));
-        assert_eq!(*number(&thread, 1), 1);
+        assert_eq!(thread.share(|_: &Number| true, || Err("no")).err(), Some("no"));
+        assert_eq!(*number(&thread, 1), Number(1));
+    }
+
+    #[test]
+    fn turns_begin_and_end_together() {
+        let thread = ClientThread::new();
+        let shared = thread.share(|_: &Turns| true, || Ok::<_, ()>(Turns::default()));
+        let turns = shared.expect("made");
+        let during = thread.together(|| turns.0.load(Ordering::Relaxed));
+        assert_eq!((during, turns.0.load(Ordering::Relaxed)), (1, 11));
     }
 }

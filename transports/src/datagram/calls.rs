@@ -254,6 +254,11 @@ impl Calls {
         (news && !self.told) || (!news && !self.window.outbox.is_empty() && port.has_room())
     }
 
+    /// Something could not be sent, for want of room in the send queue.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        !self.window.outbox.is_empty()
+    }
+
     /// When a poll has something to do that no event announces.
     #[inline]
     pub(crate) fn poll_at(&self) -> PollAt {

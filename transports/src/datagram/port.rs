@@ -54,6 +54,8 @@ pub(crate) struct Port {
     replenish_at: usize,
     /// Something was posted since the last doorbell.
     unrung: bool,
+    /// The doorbell waits for more.
+    held: bool,
     broken: bool,
 }
 
@@ -97,6 +99,7 @@ impl Port {
             consumed: Vec::with_capacity(sizes.recv_depth),
             replenish_at: sizes.replenish_at,
             unrung: false,
+            held: false,
             broken: false,
         })
     }
@@ -241,7 +244,7 @@ impl Port {
             self.failed(error);
         }
         if self.rings_each {
-            self.ring();
+            self.ring_at_once();
         }
     }
 
@@ -254,9 +257,22 @@ impl Port {
     /// One doorbell for all datagrams that were posted, to whomever.
     #[inline]
     pub(crate) fn ring(&mut self) {
+        if !self.held {
+            self.ring_at_once();
+        }
+    }
+
+    #[inline]
+    fn ring_at_once(&mut self) {
         if std::mem::take(&mut self.unrung) {
             self.qp.ring();
         }
+    }
+
+    /// From now on the doorbell waits; or does not any more, and what has waited leaves.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+        self.ring();
     }
 
     /// A work request has completed, and so have all before it.

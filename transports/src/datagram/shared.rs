@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
+use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, ThreadShare, Unpark};
 use farcall_verbs::{
     CompletionChannel, CompletionOpcode, DatagramSource, Device, GRH_BYTES, Status,
 };
@@ -26,6 +26,9 @@ use crate::completions::failure;
 
 /// Datagrams that are put by for one session: more than its window has outstanding, usually.
 const INBOX_BYTES: usize = 64 << 10;
+
+/// When to look again for room in the send queue, where others may have made it.
+const ROOM_RETRY_NANOS: u64 = 100_000;
 
 /// A queue pair that sessions share.
 #[derive(Debug)]
@@ -43,6 +46,10 @@ pub(crate) struct Shared {
 pub(crate) struct Exchange {
     pub(crate) line: Line,
     inboxes: Inboxes,
+    /// Several sessions have their turns together.
+    together: bool,
+    /// One of them has looked for what has come, and has taken all.
+    looked: bool,
     /// The queue pair is in error.
     broken: bool,
 }
@@ -84,7 +91,13 @@ impl Shared {
     pub(crate) fn open(device: &Device, without: Without) -> Result<Shared, SetupError> {
         let line = Line::open(device, &Sizes::of_server(device.caps(), without))?;
         let channel = line.completions.channel().clone();
-        let exchange = Exchange { line, inboxes: Inboxes::default(), broken: false };
+        let exchange = Exchange {
+            line,
+            inboxes: Inboxes::default(),
+            together: false,
+            looked: false,
+            broken: false,
+        };
         Ok(Shared {
             device: device.clone(),
             without,
@@ -112,6 +125,20 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+}
+
+impl ThreadShare for Shared {
+    fn begin_turn(&self) {
+        let mut exchange = self.lock();
+        exchange.together = true;
+        exchange.line.port.hold(true);
+    }
+
+    fn end_turn(&self) {
+        let mut exchange = self.lock();
+        (exchange.together, exchange.looked) = (false, false);
+        exchange.line.port.hold(false);
     }
 }
 
@@ -249,7 +276,7 @@ impl TurnOf<'_> {
 
     /// What has come to the queue pair, for whomever. Answers how much that was.
     fn completions(&mut self, exchange: &mut Exchange) -> usize {
-        let Exchange { line: Line { port, completions, .. }, inboxes, broken } = exchange;
+        let Exchange { line: Line { port, completions, .. }, inboxes, broken, .. } = exchange;
         let completed = match completions.poll() {
             Ok(completed) => completed,
             Err(error) => {
@@ -328,7 +355,8 @@ impl ClientTransport for SharingClient {
         calls.stamp(now);
         let mut turn = TurnOf { number: *number, calls, now, sink, broken: None, others: false };
         let put_by = turn.mail(&mut exchange.inboxes);
-        let found = turn.completions(exchange);
+        let looks = !exchange.looked;
+        let found = if looks { turn.completions(exchange) } else { 0 };
         let TurnOf { calls, sink, mut broken, others, .. } = turn;
         if exchange.broken || exchange.line.port.is_broken() {
             exchange.broken = true;
@@ -343,16 +371,26 @@ impl ClientTransport for SharingClient {
             return progress;
         }
         let more = exchange.line.completions.is_batch(found);
+        exchange.looked = exchange.together && !more;
         if calls.needs_attention(now) {
             let (moved, next) = calls.drive(&mut exchange.line.port, now, more, sink);
+            // What has waited for room may have left without an event of this session.
+            calls.stamp(now);
             progress.worked += moved;
             progress.next = next;
         }
         progress.next = progress.next.earlier(calls.poll_at());
+        if calls.waits_for_room() {
+            // Which may come with a completion that another thread finds.
+            let again = now.saturating_add_nanos(ROOM_RETRY_NANOS);
+            progress.next = progress.next.earlier(PollAt::At(again));
+        }
         if more {
             progress.next = PollAt::Now;
         }
-        progress.scanned = exchange.line.completions.scanned();
+        if looks {
+            progress.scanned = exchange.line.completions.scanned();
+        }
         progress
     }
 

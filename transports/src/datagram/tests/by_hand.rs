@@ -118,6 +118,15 @@ impl Host {
         self.turn();
     }
 
+    /// Turns until the desk holds a request.
+    pub(super) fn take_in(&mut self) {
+        let begin = WallClock::now();
+        while self.desk.held.is_empty() {
+            self.turn();
+            assert!(begin.elapsed() < BOUND, "no request comes; the desk: {:?}", self.desk);
+        }
+    }
+
     /// Answers what was held first.
     pub(super) fn answer(&mut self, bytes: &[u8]) {
         let (call, _) = self.desk.held.remove(0);

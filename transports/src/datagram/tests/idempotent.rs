@@ -28,7 +28,7 @@ fn an_idempotent_call_that_runs_is_not_started_again() {
     let mut hand = host.admit();
     host.desk.hold = true;
     hand.send(Kind::Idempotent, 0, 1, b"slow");
-    host.turn();
+    host.take_in();
     for _ in 0..3 {
         let state = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"slow");
         assert_eq!(state, heard(Kind::Running, 0, 1, b""));
@@ -92,7 +92,7 @@ fn a_long_answer_of_an_idempotent_call_is_kept_until_it_is_taken() {
     let mut hand = host.admit();
     host.desk.hold = true;
     hand.send(Kind::Idempotent, 0, 1, b"long");
-    host.turn();
+    host.take_in();
     host.answer(&[7; 10_000]);
     let offered = hand.hear(&mut host);
     assert_eq!(offered[0].kind, Kind::Offer);
