@@ -133,10 +133,18 @@ impl Pair {
         }
         self.turn(1);
         let (before, asked) = (self.caller.ended, self.caller.waits.len());
-        for id in self.caller.waits.keys().copied().collect::<Vec<_>>() {
-            self.say(Kind::Response, id, b"answered");
+        let begin = std::time::Instant::now();
+        // The first to somebody are on their way for longer, or lost.
+        while !self.caller.closed
+            && self.caller.ended < before + asked
+            && begin.elapsed() < Duration::from_secs(20)
+        {
+            for id in self.caller.waits.keys().copied().collect::<Vec<_>>() {
+                self.say(Kind::Response, id, b"answered");
+            }
+            self.turn(1);
+            std::thread::yield_now();
         }
-        self.turn(1);
         self.caller.closed || self.caller.ended == before + asked
     }
 }
