@@ -12,6 +12,7 @@ use farcall::rack::sim::{Actor, Next, NodeId, SimConfig, Turn};
 use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
 use farcall::time::Instant;
 use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, Server};
+use farcall_core::transport::ClientThread;
 
 use crate::rack_calls::{EchoPollClient, EchoServer, Pending, Same};
 
@@ -24,6 +25,8 @@ pub struct Mesh {
     pub threads: usize,
     /// Bytes of each request, and of its answer.
     pub size: usize,
+    /// Connections of each thread to each other machine.
+    pub connections: usize,
     /// Workers of each thread.
     pub workers: usize,
     /// Calls that a worker sends together; at most one to each other machine.
@@ -48,6 +51,7 @@ impl Default for Mesh {
             machines: 6,
             threads: 1,
             size: 32,
+            connections: 1,
             // "Up to 20" (section 4.1).
             workers: 20,
             batch: 1,
@@ -76,6 +80,8 @@ struct Caller {
     peers: Vec<EchoPollClient>,
     /// The calls of each, and whom they went to.
     workers: Vec<Vec<(usize, Pending)>>,
+    /// Whom calls have gone to that are not answered.
+    busy: Vec<usize>,
     batch: usize,
     message: Rc<[u8]>,
     random: u64,
@@ -96,7 +102,7 @@ impl Caller {
                 self.tally.borrow_mut().connected += 1;
             }
         }
-        let mut progress = self.turn_all(now);
+        let mut progress = self.turn_busy(now);
         let mut called = false;
         for worker in 0..self.workers.len() {
             if self.answers(worker, now)? {
@@ -105,16 +111,21 @@ impl Caller {
             }
         }
         if called {
-            progress = self.turn_all(now);
+            progress = self.turn_busy(now);
         }
         Ok(turn_after(progress))
     }
 
-    /// Takes what has come on each connection, and sends what was started.
-    fn turn_all(&mut self, now: Instant) -> Progress {
+    /// Takes what has come on each connection that waits for something, and sends what was started.
+    fn turn_busy(&mut self, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
-        for peer in &mut self.peers {
-            let progress = peer.connection().turn(now);
+        let called = self.workers.iter().flatten().map(|(peer, _)| *peer);
+        self.busy.clear();
+        self.busy.extend(called);
+        self.busy.sort_unstable();
+        self.busy.dedup();
+        for peer in &self.busy {
+            let progress = self.peers[*peer].connection().turn(now);
             all.worked += progress.worked;
             all.scanned += progress.scanned;
             all.next = all.next.earlier(progress.next);
@@ -192,7 +203,7 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
         let builder = Server::builder()
             .service(EchoServer::new(Same))
             .threads(threads)
-            .max_clients(threads * machines);
+            .max_clients(threads * machines * mesh.connections);
         serving.push(rack.serve(&address(*node, &mesh.options), builder)?);
     }
     let tally = Rc::new(RefCell::new(Tally::default()));
@@ -200,12 +211,16 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
     for node in &nodes {
         for thread in 0..threads {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
-            let dial =
-                |to| rack.dial(*node, &address(to, dialled), description, &DialOptions::default());
+            // One queue pair for all that the thread calls, where the backend can.
+            let options = DialOptions::default().thread(&ClientThread::new());
+            let dial = |to| rack.dial(*node, &address(to, dialled), description, &options);
+            // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);
+            let others = others.collect::<Vec<_>>().repeat(mesh.connections);
             let caller = Caller {
-                dialling: others.map(dial).collect::<Result<_, _>>()?,
+                dialling: others.into_iter().map(dial).collect::<Result<_, _>>()?,
                 peers: Vec::new(),
+                busy: Vec::with_capacity(workers * batch),
                 workers: (0..workers).map(|_| Vec::with_capacity(batch)).collect(),
                 batch,
                 message: Rc::clone(&message),

@@ -45,6 +45,7 @@ const PAGES: [Page; 4] = [
             "herd-clients",
             "fasst-2",
             "erpc-1",
+            "erpc-sessions",
             "scalerpc-3b",
             "write_imm",
         ],
@@ -63,6 +64,7 @@ const PAGES: [Page; 4] = [
             "rfp-3",
             "rfp-4",
             "fasst-shared",
+            "fasst-core",
         ],
     },
     Page {

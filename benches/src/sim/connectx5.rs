@@ -1,15 +1,17 @@
 //! What is published of ConnectX-5 beside latencies.
 
 use anyhow::Result;
+use farcall::rack::sim::SimConfig;
 use farcall_verbs::QpType;
 use farcall_verbs::sim::Costs;
 
 use super::figure::{Axis, Figure, Series};
 use super::flows::Outbound;
 use super::rig::{Verb, Work};
+use crate::rack_peers::{Mesh, measure};
 
 pub(super) fn figures() -> Vec<Figure> {
-    vec![pairs()]
+    vec![pairs(), sessions()]
 }
 
 /// The rate of READs with so many queue pairs, each picked at random, as a part of that with 10.
@@ -34,5 +36,43 @@ fn pairs() -> Figure {
         axis: Axis::Logarithmic,
         notes: "10 threads to 10 machines; each keeps 16 READs outstanding, each on any of its queue pairs. The constants of this NIC rest on few points.",
         series: vec![Series::new("READ, RC", &[(5000.0, 0.5)], left)],
+    }
+}
+
+/// What Ethernet of 25 Gbit/s makes of the link: 320 ps for each byte, and beside each message preamble and gap (20 bytes), Ethernet
+/// (18), IPv4 (20), UDP (8), BTH (12), DETH (8) and ICRC (4).
+fn ethernet_25() -> Costs {
+    let mut costs = Costs::connectx5();
+    (costs.link_byte_ps, costs.header_bytes) = (320, 90);
+    costs
+}
+
+/// Millions of calls per second of each of 3 machines with 10 threads, between which there are so many sessions for each.
+fn calls(sessions: f64) -> Result<f64> {
+    let (machines, threads) = (3, 10);
+    let mesh = Mesh {
+        machines,
+        threads,
+        // Half of a machine's sessions are those that it serves.
+        connections: sessions as usize / 2 / threads / (machines - 1),
+        workers: 30,
+        batch: 2,
+        options: "backend=datagram&slot=128&max_message=4096&without=coalescing".into(),
+        config: SimConfig::default().costs(ethernet_25()),
+        ..Mesh::default()
+    };
+    Ok(measure(&mesh)? / 1e6)
+}
+
+fn sessions() -> Figure {
+    Figure {
+        name: "erpc-sessions",
+        title: "Calls of 32 B of each machine with 20,000 sessions, 25 Gbit/s Ethernet",
+        source: "eRPC (NSDI 2019), section 6.3",
+        x_label: "sessions",
+        y_label: "M/s",
+        axis: Axis::Linear,
+        notes: "By the backend `datagram`, with one call in each datagram. eRPC ran 10 threads on each of 100 machines with ConnectX-4 Lx; here are 3 machines, with 500 sessions between any two of their threads in each direction, 60 calls outstanding of each thread, and the constants of ConnectX-5 (there are none of ConnectX-4) on a link of 25 Gbit/s, which is what limits both: RoCE's headers make a datagram longer than eRPC's. With 40 sessions it is the same rate.",
+        series: vec![Series::new("calls, UD", &[(20_000.0, 12.3)], calls).held_out()],
     }
 }
