@@ -214,6 +214,15 @@ pub(crate) struct DemoArgs {
     /// Everything in about two seconds, for a quick check.
     #[arg(long)]
     pub(crate) small: bool,
+    /// How messages travel: `write_imm` or another backend.
+    #[arg(long, default_value = "write_imm", value_parser = parse_backend)]
+    pub(crate) backend: String,
+}
+
+/// The name, if an address takes it.
+fn parse_backend(name: &str) -> Result<String, String> {
+    let address = format!("{DEFAULT_ADDRESS}?backend={name}").parse::<farcall::Address>();
+    address.map(|_| name.to_owned()).map_err(|why| why.to_string())
 }
 
 /// The longest time that can be asked for: a day.

@@ -80,7 +80,7 @@ fn no_connection(address: &str, why: ConnectError) -> Error {
     let nobody_there = matches!(why, ConnectError::NoServer { .. });
     let why = Error::new(why);
     if nobody_there {
-        return why.context(format!("start one with: farcall-kv serve --listen {address}"));
+        return why.context(format!("start one with: farcall-kv serve --listen '{address}'"));
     }
     why
 }

@@ -52,7 +52,8 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let duration = args.seconds.unwrap_or(if args.small { SECONDS_SMALL } else { SECONDS });
     let source = text::read(args.file.as_deref(), args.small)?;
     let run: u64 = rand::random();
-    let address = format!("shm://farcall-kv-demo-{}-{run:016x}", std::process::id());
+    let (process, backend) = (std::process::id(), &args.backend);
+    let address = format!("shm://farcall-kv-demo-{process}-{run:016x}?backend={backend}");
     let spins_before_yield = idle::spins_before_yield(args.clients + args.threads);
 
     let cut = if source.cut { " (its beginning)" } else { "" };
