@@ -29,6 +29,8 @@ pub struct Point {
     pub server_threads: usize,
     /// Bytes of each request, and of its answer.
     pub size: usize,
+    /// Answers have no bytes.
+    pub one_way: bool,
     /// Calls that a client sends together.
     pub batch: usize,
     /// Each call is followed by another as soon as it is answered, and the others of its batch are not waited for.
@@ -58,6 +60,7 @@ impl Default for Point {
             client_nodes: 11,
             server_threads: 10,
             size: 32,
+            one_way: false,
             batch: 1,
             streams: false,
             outstanding: None,
@@ -90,6 +93,8 @@ pub struct Measured {
 pub(crate) trait Echo {
     /// Gives back the bytes.
     fn echo(&self, bytes: &[u8]) -> Vec<u8>;
+    /// Takes the bytes, and gives none.
+    fn take_in(&self, bytes: &[u8]) -> Vec<u8>;
 }
 
 pub(crate) struct Same;
@@ -97,6 +102,10 @@ pub(crate) struct Same;
 impl Echo for Same {
     fn echo(&self, bytes: &[u8]) -> Vec<u8> {
         bytes.to_vec()
+    }
+
+    fn take_in(&self, _bytes: &[u8]) -> Vec<u8> {
+        Vec::new()
     }
 }
 
@@ -147,6 +156,7 @@ struct Client {
     message: Rc<[u8]>,
     batch: usize,
     streams: bool,
+    one_way: bool,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -166,12 +176,13 @@ impl Client {
         let Some(echo) = &mut self.echo else { bail!("not connected") };
         let mut progress = echo.connection().turn(now);
         let mut ended = Ok(());
+        let expected = if self.one_way { 0 } else { self.message.len() };
         let had_sent = !self.pending.is_empty();
         self.pending.retain_mut(|(pending, sent_ns)| match echo.take(pending) {
             None => true,
             Some(answer) => {
                 match answer {
-                    Ok(bytes) if bytes.len() == self.message.len() => {}
+                    Ok(bytes) if bytes.len() == expected => {}
                     Ok(_) => ended = Err("an answer of another length".to_owned()),
                     Err(error) => ended = Err(error.to_string()),
                 }
@@ -192,7 +203,11 @@ impl Client {
         drop(tally);
         if is_next || self.streams && self.pending.len() < self.batch {
             for _ in self.pending.len()..self.batch {
-                self.pending.push((echo.start_echo(&self.message)?, now.as_nanos()));
+                let pending = match self.one_way {
+                    true => echo.start_take_in(&self.message)?,
+                    false => echo.start_echo(&self.message)?,
+                };
+                self.pending.push((pending, now.as_nanos()));
             }
             progress = echo.connection().turn(now);
         }
@@ -255,6 +270,7 @@ pub fn measure(point: &Point) -> Result<Measured> {
             message: Rc::clone(&message),
             batch: point.batch,
             streams: point.streams,
+            one_way: point.one_way,
             tally: Rc::clone(&tally),
         };
         let actor = rack.spawn(node, client);

@@ -173,7 +173,7 @@ impl Cells {
             let known = known.join(", ");
             let why = match Device::rdma_support() {
                 Ok(()) => String::new(),
-                Err(why) => format!("; {why}"),
+                Err(why) => format!("; for RDMA devices: {why}"),
             };
             bail!("no device is called `{device}`; there are: {known}, {SIMULATED}{why}");
         }

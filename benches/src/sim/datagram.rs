@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use farcall::rack::sim::{FaultRates, SimConfig};
+use farcall_transports::Optimization;
 use farcall_verbs::sim::Costs;
 
 use super::study::{Goal, Studied, Study};
@@ -21,6 +22,12 @@ pub(super) fn studies() -> Vec<Study> {
             title: "Sessions of one server thread",
             notes: "Calls of 32 B, 100 outstanding, each on any session; ConnectX-3, clients on 40 machines. `datagram` has one queue pair at the server, `write_imm` one for each client, more than the NIC's cache holds. The model knows what the NIC's caches hold, and not those of the CPU, in which the state of 10,000 sessions has no place either.",
             run: sessions,
+        },
+        Study {
+            name: "datagram-incast",
+            title: "Many that send to one at once",
+            notes: "So many machines with ConnectX-5, each with a client that keeps 8 requests of 3,000 B outstanding, to a server of 4 threads on one: its link is full, and what waits for it is what all have outstanding. The model's switch drops nothing, whatever waits. 24 KB for each client is what may wait where nothing holds it back.",
+            run: incast,
         },
     ]
 }
@@ -174,5 +181,62 @@ fn sessions() -> Result<Studied> {
         rows,
         picture: charts(&[chart], 1)?,
         goals,
+    })
+}
+
+const INCAST: [usize; 4] = [1, 10, 50, 100];
+
+fn flood(clients: usize, without: &str) -> Result<Measured> {
+    measure(&Point {
+        clients,
+        client_nodes: clients,
+        server_threads: 4,
+        size: 3000,
+        one_way: true,
+        batch: 8,
+        streams: true,
+        options: format!("backend=datagram&max_message=65536{without}"),
+        config: SimConfig::default().costs(Costs::connectx5()),
+        warm_up_ns: 3_000_000,
+        measured_ns: 3_000_000,
+        ..Point::default()
+    })
+}
+
+fn incast() -> Result<Studied> {
+    let is_control = |one: &&Optimization| one.name() == "congestion";
+    let without = Optimization::ALL.iter().find(is_control);
+    let without = without.map(|one| ("without control", format!("&without={}", one.name())));
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
+    for (name, options) in [("all", String::new())].into_iter().chain(without) {
+        let mut tails = Vec::new();
+        for clients in INCAST {
+            let measured = flood(clients, &options)?;
+            let us = |share| measured.latency.value_at_quantile(share) as f64 / 1e3;
+            tails.push((clients as f64, us(0.99)));
+            rows.push(vec![
+                name.to_owned(),
+                clients.to_string(),
+                format!("{:.2}", measured.calls_per_second * 3000.0 / 1e9),
+                format!("{:.1}", us(0.5)),
+                format!("{:.1}", us(0.99)),
+                format!("{:.1}", us(0.999)),
+            ]);
+        }
+        series.push((name.to_owned(), tails));
+    }
+    let chart = Lines {
+        title: "p99 of calls of 3,000 B".to_owned(),
+        x_label: "clients",
+        y_label: "us",
+        series,
+        is_logarithmic: true,
+    };
+    Ok(Studied {
+        header: &["", "clients", "GB/s", "p50, us", "p99, us", "p99.9, us"],
+        rows,
+        picture: charts(&[chart], 1)?,
+        goals: Vec::new(),
     })
 }
