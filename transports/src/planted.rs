@@ -1,5 +1,5 @@
 //! Bugs of the protocols that are planted to see that tests find them. Only with the feature `planted-bugs`: what users
-//! run has nothing of this, as [`is_planted`] is `false` to the compiler.
+//! run has nothing of this, as `is_planted` is `false` to the compiler.
 
 /// A bug of the backend `datagram`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
