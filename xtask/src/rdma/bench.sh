@@ -5,14 +5,26 @@ figure() {
     echo "figure $1 $2"
 }
 
+# perftest TOOL OPTIONS: its one-way time, both ends on this node.
+perftest() {
+    "$@" -d rxe0 -x 1 -s 32 -n 2000 >/dev/null 2>&1 &
+    listening 18515
+    figure "$1" "$("$@" -d rxe0 -x 1 -s 32 -n 2000 10.0.0.1 | awk '$1 == 32 { print $5 }')"
+    wait $!
+}
+
+# echo_by BACKEND: the median round trip, in microseconds.
+echo_by() {
+    farcall-bench echo --device rxe0 --backend "$1" --size 32 --window 1 --threads --seconds 0.5 --json |
+        sed 's/.*"p50_ns":\([0-9]*\).*/\1/' | awk '{ print $1 / 1000 }'
+}
+
 round=0
 while [ $round -lt "$rounds" ]; do
-    ib_write_lat -d rxe0 -x 1 -s 32 -n 2000 >/dev/null 2>&1 &
-    listening 18515
-    figure ib_write_lat "$(ib_write_lat -d rxe0 -x 1 -s 32 -n 2000 10.0.0.1 | awk '$1 == 32 { print $5 }')"
-    wait $!
+    perftest ib_write_lat
     figure write_latency "$(write_latency rxe0 2000 | sed 's/.*typical \([0-9.]*\) us.*/\1/')"
-    figure echo "$(farcall-bench echo --device rxe0 --size 32 --window 1 --threads --seconds 0.5 --json |
-        sed 's/.*"p50_ns":\([0-9]*\).*/\1/' | awk '{ print $1 / 1000 }')"
+    figure echo "$(echo_by write_imm)"
+    perftest ib_send_lat -c UD
+    figure datagrams "$(echo_by datagram)"
     round=$((round + 1))
 done
