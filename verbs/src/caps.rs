@@ -91,6 +91,9 @@ pub struct Capabilities {
     pub persistent_memory: bool,
     /// Completion channels are there: a poller may sleep.
     pub wait: bool,
+    /// There is a network between its peers, with queues that many senders may fill. Without one, what a message waits
+    /// for is a busy peer.
+    pub network: bool,
     /// In which order a WRITE's bytes land.
     pub write_order: WriteOrder,
     /// What a completion says about the target's memory.

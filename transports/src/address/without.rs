@@ -21,6 +21,8 @@ pub enum Optimization {
     /// The client times its requests, and sends again what was lost. Without it a lost datagram's calls end by their
     /// deadlines and their slots stay taken: only for measuring, where nothing is lost.
     Recovery,
+    /// The client sends less while round trips are long. Without it, as much as its window and its credits allow.
+    Congestion,
 }
 
 impl Optimization {
@@ -33,6 +35,7 @@ impl Optimization {
         Optimization::Bulk,
         Optimization::Coalescing,
         Optimization::Recovery,
+        Optimization::Congestion,
     ];
 
     /// Its name in an address.
@@ -45,6 +48,7 @@ impl Optimization {
             Optimization::Bulk => "bulk",
             Optimization::Coalescing => "coalescing",
             Optimization::Recovery => "recovery",
+            Optimization::Congestion => "congestion",
         }
     }
 

@@ -94,7 +94,7 @@ fn calls(
     let credits = theirs.credits.min(CREDITS);
     let transfers = Transfers::new(terms.window, &line.pd, limits.memory, part, credits);
     let longest = (terms.max_message, max_whole(terms, way.mtu));
-    Ok(Calls::new(way, session, terms.window, longest, transfers, limits))
+    Ok(Calls::new(way, session, terms.window, longest, transfers, limits, line.has_network))
 }
 
 pub(crate) fn serve(

@@ -7,8 +7,11 @@ use farcall_verbs::DatagramSource;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use super::congestion::Congestion;
+use super::flight::Flight;
 use super::port::{Port, Way};
 use super::round_trip::RoundTrip;
+use super::setup::CREDITS;
 use super::timers::Timers;
 use super::transfers::{Step, Transfers};
 use super::window::{Phase, Say, Window};
@@ -42,6 +45,8 @@ pub(crate) struct Calls {
     /// Slots that were sent since the last poll: their time counts from the next.
     pub(crate) fresh: Vec<u32>,
     pub(crate) releases: Vec<Release>,
+    pub(crate) flight: Flight,
+    pub(crate) congestion: Congestion,
     pub(crate) transfers: Transfers,
     pub(crate) timers: Timers,
     pub(crate) round_trip: RoundTrip,
@@ -63,6 +68,7 @@ impl Calls {
         (max_message, max_whole): (u64, usize),
         transfers: Transfers,
         limits: &address::Limits,
+        has_network: bool,
     ) -> Calls {
         Calls {
             way,
@@ -70,6 +76,14 @@ impl Calls {
             window: Window::new(window),
             fresh: Vec::with_capacity(window as usize),
             releases: Vec::new(),
+            flight: Flight::new(window),
+            congestion: Congestion::new(
+                if has_network && !limits.without.has(Optimization::Congestion) {
+                    window.max(CREDITS)
+                } else {
+                    0
+                },
+            ),
             transfers,
             timers: Timers::new(limits.silence),
             round_trip: RoundTrip::default(),
@@ -175,47 +189,72 @@ impl Calls {
     /// Puts what the slot has to say into a datagram, if there is room.
     #[inline]
     fn put(&mut self, port: &mut Port, index: u32) -> bool {
-        let Calls { way, window, transfers, fresh, .. } = self;
-        let slot = &mut window.slots[index as usize];
-        let id = (index, slot.generation);
+        let slot = &self.window.slots[index as usize];
+        if slot.say != Say::Request || !slot.is_unheard() {
+            return self.put_other(port, index);
+        }
+        let announced;
+        let (kind, body): (Kind, &[u8]) = if slot.phase == Phase::Posted {
+            let kind = if slot.idempotent { Kind::Idempotent } else { Kind::Request };
+            (kind, slot.request())
+        } else {
+            announced = U64::from(self.transfers.request_len(index));
+            (Kind::Announce, announced.as_bytes())
+        };
+        if self.is_held() && !port.takes(&self.way, body.len()) {
+            return false;
+        }
+        let room =
+            port.put(&self.way, kind, (index, slot.generation, slot.next_copy()), (body, &[]));
+        if room {
+            let datagram = self.flight.enter(port.sealed());
+            self.window.slots[index as usize].datagram = Some(datagram);
+            self.has_said(index);
+        }
+        room
+    }
+
+    /// The same of anything but a request.
+    #[cold]
+    fn put_other(&mut self, port: &mut Port, index: u32) -> bool {
+        let slot = &self.window.slots[index as usize];
+        let id = (index, slot.generation, slot.next_copy());
         let room = match (slot.say, slot.phase) {
-            (Say::Request, Phase::Posted) => {
-                let kind = if slot.idempotent { Kind::Idempotent } else { Kind::Request };
-                port.put(way, kind, id, (slot.request(), &[]))
-            }
-            (Say::Request, Phase::Announced) => {
-                let len = U64::from(transfers.request_len(index));
-                port.put(way, Kind::Announce, id, (len.as_bytes(), &[]))
-            }
-            (Say::Ask, Phase::Known) => port.put(way, Kind::Ask, id, (&[], &[])),
-            (Say::Cancel, _) => port.put(way, Kind::Cancel, id, (&[], &[])),
-            (Say::Missing, Phase::Fetching) => match transfers.ask_again(index) {
+            (Say::Ask, Phase::Known) => port.put(&self.way, Kind::Ask, id, (&[], &[])),
+            (Say::Cancel, _) => port.put(&self.way, Kind::Cancel, id, (&[], &[])),
+            (Say::Missing, Phase::Fetching) => match self.transfers.ask_again(index) {
                 Some((base, mask)) => {
                     let range = Range::new(base, mask);
-                    port.put(way, Kind::Ask, id, (range.as_bytes(), &[]))
+                    let id = (index, slot.generation, self.transfers.round(index));
+                    port.put(&self.way, Kind::Ask, id, (range.as_bytes(), &[]))
                 }
                 None => true,
             },
             // Answered meanwhile.
             _ => {
-                slot.say = Say::Nothing;
+                self.window.slots[index as usize].say = Say::Nothing;
                 return true;
             }
         };
         if room {
-            slot.say = Say::Nothing;
-            slot.sent = true;
-            if slot.due == Instant::FAR_FUTURE {
-                fresh.push(index);
-            }
+            self.has_said(index);
         }
         room
+    }
+
+    #[inline]
+    fn has_said(&mut self, index: u32) {
+        let slot = &mut self.window.slots[index as usize];
+        slot.say = Say::Nothing;
+        slot.copy = slot.next_copy();
+        slot.sent = true;
+        self.fresh.push(index);
     }
 
     #[cold]
     fn put_releases(&mut self, port: &mut Port) {
         for release in &mut self.releases {
-            let id = (release.slot, release.generation);
+            let id = (release.slot, release.generation, 0);
             if release.unsaid && port.put(&self.way, Kind::Release, id, (&[], &[])) {
                 release.unsaid = false;
             }
@@ -225,6 +264,7 @@ impl Calls {
     /// The slot is free again.
     #[inline]
     pub(crate) fn end(&mut self, index: u32) {
+        self.heard_of(index);
         let slot = &self.window.slots[index as usize];
         if slot.is_long() || slot.phase == Phase::Fetching {
             self.transfers.forget(index);
@@ -251,7 +291,14 @@ impl Calls {
     /// Whether a poll would have something to do at once.
     pub(crate) fn has_work(&self, port: &Port) -> bool {
         let news = self.over.is_some() || port.is_broken();
-        (news && !self.told) || (!news && !self.window.outbox.is_empty() && port.has_room())
+        (news && !self.told)
+            || (!news && !self.window.outbox.is_empty() && port.has_room() && !self.is_held())
+    }
+
+    /// No more requests may be under way.
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.flight.under_way() >= self.congestion.window() || !self.flight.has_room()
     }
 
     /// Something could not be sent, for want of room in the send queue.
@@ -293,18 +340,20 @@ impl Calls {
         self.flush(port);
         let mut moved = 0;
         while moved < STEPS_PER_POLL && port.has_room() {
-            let Some(step) = self.transfers.step() else { break };
+            let Some(step) = self.transfers.step(now, self.congestion.window()) else { break };
             moved += 1;
             let slot = match step {
                 Step::Part { slot, number, range } => {
                     let number = U32::from(number);
                     let bytes = self.transfers.bytes(slot, range);
-                    let id = (slot, self.window.slots[slot as usize].generation);
+                    let generation = self.window.slots[slot as usize].generation;
+                    let id = (slot, generation, self.transfers.round(slot));
                     port.put(&self.way, Kind::Part, id, (number.as_bytes(), bytes));
                     slot
                 }
                 Step::Ask { slot, base, mask } => {
-                    let id = (slot, self.window.slots[slot as usize].generation);
+                    let generation = self.window.slots[slot as usize].generation;
+                    let id = (slot, generation, self.transfers.round(slot));
                     let range = Range::new(base, mask);
                     port.put(&self.way, Kind::Ask, id, (range.as_bytes(), &[]));
                     slot
@@ -332,7 +381,7 @@ impl Calls {
             return;
         }
         self.over.get_or_insert(TransportFailure::new(FailureKind::Closed, true));
-        port.put(&self.way, Kind::Goodbye, (0, 0), (&[], &[]));
+        port.put(&self.way, Kind::Goodbye, (0, 0, 0), (&[], &[]));
         port.seal_last(&self.way);
         port.ring();
     }

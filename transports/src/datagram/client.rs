@@ -26,6 +26,7 @@ pub(crate) struct Line {
     pub(crate) pd: ProtectionDomain,
     pub(crate) qkey: u32,
     pub(crate) mtu: usize,
+    pub(crate) has_network: bool,
 }
 
 impl Line {
@@ -35,7 +36,8 @@ impl Line {
         let mut port = Port::open(device, &pd, &completions.queue(), sizes)?;
         let qkey = qkey(&port.qp().endpoint(), device.now_ns());
         port.activate(qkey)?;
-        Ok(Line { port, completions, pd, qkey, mtu: sizes.mtu })
+        let has_network = device.caps().network;
+        Ok(Line { port, completions, pd, qkey, mtu: sizes.mtu, has_network })
     }
 
     /// What a client says of a session of that number.

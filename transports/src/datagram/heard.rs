@@ -7,9 +7,15 @@ use farcall_core::transport::{Message, ReplySink, SlotId};
 use super::calls::{Broken, Calls};
 use super::transfers::Taken;
 use super::window::{Phase, Say};
-use super::wire::{self, Kind, Messages};
+use super::wire::{self, Kind, LATE, Messages};
 
 const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
+
+/// Nanoseconds between two moments.
+#[inline]
+fn since(before: Instant, now: Instant) -> u64 {
+    now.as_nanos().saturating_sub(before.as_nanos())
+}
 
 impl Calls {
     /// The messages of a datagram that is [ours](Calls::is_ours).
@@ -24,7 +30,47 @@ impl Calls {
         for message in messages {
             self.message(&message, now, sink)?;
         }
+        if self.flight.has_overtaken() {
+            self.overtaken(now);
+        }
         Ok(())
+    }
+
+    /// The server has said a word of the slot, which answers the copy of this mark.
+    #[inline]
+    fn answered(&mut self, index: u32, mark: u8, now: Instant) {
+        let slot = &self.window.slots[index as usize];
+        let Some(datagram) = slot.datagram else { return };
+        // One round trip for each datagram; and only a later copy says which datagram it was.
+        if mark & !LATE == slot.copy && !self.flight.answered(datagram) {
+            return;
+        }
+        if let Some(sent_at) = slot.answered_copy(mark) {
+            self.measured(now, sent_at, Some(1));
+        }
+    }
+
+    /// Takes in a round trip of parts, if one has ended now.
+    fn timed(&mut self, now: Instant) {
+        if let Some(sent_at) = self.transfers.timed() {
+            self.measured(now, sent_at, None);
+        }
+    }
+
+    /// What was sent then has come to an answer now.
+    #[inline]
+    fn measured(&mut self, now: Instant, sent_at: Instant, datagrams: Option<u32>) {
+        let nanos = since(sent_at, now);
+        self.round_trip.measured(nanos);
+        self.congestion.measured(now, nanos, datagrams);
+    }
+
+    /// Something was heard of the slot's request, or nothing is waited for any more.
+    #[inline]
+    pub(crate) fn heard_of(&mut self, index: u32) {
+        if let Some(datagram) = self.window.slots[index as usize].datagram.take() {
+            self.flight.leave(datagram);
+        }
     }
 
     #[inline]
@@ -40,10 +86,8 @@ impl Calls {
             && slot.generation == message.generation
             && slot.waits()
         {
-            if !slot.repeated && slot.due != Instant::FAR_FUTURE {
-                self.round_trip.measured(now - slot.sent_at);
-            }
             let abandoned = slot.abandoned;
+            self.answered(index, message.mark, now);
             self.end(index);
             if !abandoned {
                 let id = SlotId { index, generation: message.generation };
@@ -76,6 +120,10 @@ impl Calls {
             return Ok(()); // A copy of something old.
         }
         let phase = slot.phase;
+        let round = message.mark & !LATE;
+        self.answered(index, message.mark, now);
+        self.heard_of(index);
+        let slot = &mut self.window.slots[index as usize];
         match kind {
             Kind::Running if slot.waits() && phase != Phase::Known => {
                 slot.phase = Phase::Known;
@@ -92,7 +140,9 @@ impl Calls {
             Kind::Progress if phase == Phase::Sending && !slot.abandoned => {
                 let range = message.range().ok_or(NONSENSE)?;
                 let (base, come) = (range.base.get(), range.mask.get());
-                let (news, done) = self.transfers.acknowledge(index, base, come).ok_or(NONSENSE)?;
+                let (news, done) =
+                    self.transfers.acknowledge(index, round, (base, come)).ok_or(NONSENSE)?;
+                self.timed(now);
                 if done {
                     self.window.slots[index as usize].phase = Phase::Known;
                 }
@@ -114,7 +164,9 @@ impl Calls {
             }
             Kind::Part if phase == Phase::Fetching => {
                 let (number, bytes) = message.part().ok_or(NONSENSE)?;
-                match self.transfers.take(index, number, bytes) {
+                let taken = self.transfers.take(index, round, number, bytes);
+                self.timed(now);
+                match taken {
                     Taken::No => {}
                     Taken::Yes => self.moved_on(index, now),
                     Taken::Whole(whole) => {

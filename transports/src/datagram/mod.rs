@@ -23,10 +23,20 @@
 //! A client that has been silent for twice as long as it may be has all of its answers, or does not look for them: what is
 //! kept for it then is eight bytes for each slot, which say what must not run again.
 //!
-//! A request that gets no word within a retransmission timeout is sent again; the timeout follows the
-//! measured round trips (Jacobson and Karn, RFC 6298), doubles each time, and has a floor and a cap. Of a
-//! request that the server is known to have only a short question is repeated. Many timeouts without any
-//! word from the server, over as long as `silence` allows, end the connection.
+//! # What is lost
+//!
+//! A request of which nothing is heard while three later datagrams are answered is sent again at once (RACK, RFC 8985), and
+//! so is a part that three later ones have overtaken. What nobody overtakes is sent again after a retransmission timeout, which
+//! follows the measured round trips (Jacobson, RFC 6298), doubles each time, and has a floor and a cap. Each message tells which
+//! copy it is, and its answer which copy it answers and whether it took a handler longer than a turn: so a round trip is
+//! measured also where something was repeated (Karn), and never with a slow handler's time in it. Of a request that the server is
+//! known to have only a short question is repeated. Many timeouts without any word from the server, over as long as `silence`
+//! allows, end the connection.
+//!
+//! Repair is selective: what has come is not sent again.
+//!
+//! A session whose round trips grow by what queues take sends less (Swift, SIGCOMM 2020): its congestion window counts
+//! the datagrams of requests that are under way, and the parts. In the memory of one machine there is no network to spare, and no such window.
 //!
 //! # Messages longer than a slot
 //!
@@ -46,16 +56,19 @@
 //! # Knobs
 //!
 //! `window` (calls outstanding), `slot` (the longest message that goes whole, at most what a datagram holds),
-//! `max_message`, `memory` (bytes of longer messages per thread), `silence` (how long a peer may say nothing).
+//! `max_message`, `memory` (bytes of longer messages per thread), `silence` (how long a peer may say nothing),
+//! `without` (what each optimization is worth: [`Optimization`](crate::Optimization)).
 //!
 //! # When to use it
 //!
-//! Many clients, small messages. A large message costs a copy and some overhead for each MTU, and one lost datagram
-//! costs its call a retransmission timeout.
+//! Many clients, small messages. A large message costs a copy and some overhead for each MTU, and a lost datagram
+//! costs its call a round trip or two, or a retransmission timeout where nothing follows it.
 
 mod begin;
 mod calls;
 mod client;
+mod congestion;
+mod flight;
 mod heard;
 mod intake;
 mod landing;

@@ -15,14 +15,15 @@ impl Calls {
         if !self.recovers {
             return self.fresh.clear();
         }
-        let due = now.saturating_add_nanos(self.round_trip.timeout(0));
         for index in self.fresh.drain(..) {
             let slot = &mut self.window.slots[index as usize];
-            if slot.due == Instant::FAR_FUTURE {
-                (slot.sent_at, slot.due) = (now, due);
+            slot.sent_at = now;
+            if slot.copy == 0 {
+                slot.first_at = now;
             }
+            slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.tries));
+            self.timers.at(slot.due);
         }
-        self.timers.at(due);
     }
 
     /// There was progress: the timeout begins anew.
@@ -30,16 +31,42 @@ impl Calls {
         let slot = &mut self.window.slots[index as usize];
         slot.tries = 0;
         slot.due = now.saturating_add_nanos(self.round_trip.timeout(0));
-        // Of what is waited for now no round trip can be measured.
-        slot.repeated = true;
         self.timers.at(slot.due);
+    }
+
+    /// One more copy of what the slot has sent is to leave.
+    fn again(&mut self, index: u32, now: Instant) {
+        self.heard_of(index);
+        let slot = &mut self.window.slots[index as usize];
+        slot.tries = slot.tries.saturating_add(1);
+        slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.tries));
+        self.timers.at(slot.due);
+    }
+
+    /// Requests of which nothing was heard, while later ones were answered, are sent again: they, or what was said of them,
+    /// are likely lost. If they are not, the server says that it has them, and they are asked for by time alone.
+    #[cold]
+    pub(crate) fn overtaken(&mut self, now: Instant) {
+        // What is younger may be only late (RACK, RFC 8985, section 6.2).
+        let sent_before = self.round_trip.not_late(now);
+        for index in 0..self.window.used() {
+            let slot = &self.window.slots[index as usize];
+            let overtaken =
+                slot.datagram.is_some_and(|datagram| self.flight.is_overtaken(datagram));
+            let timed = slot.due != Instant::FAR_FUTURE && slot.sent_at <= sent_before;
+            if overtaken && timed && slot.is_unheard() {
+                let what = if slot.abandoned { Say::Cancel } else { Say::Request };
+                self.again(index, now);
+                self.window.say(index, what);
+            }
+        }
     }
 
     /// Sends again what is due. Answers whether the server counts as gone.
     pub(crate) fn fire(&mut self, now: Instant) -> bool {
         self.timers.fire();
         let mut asked = false;
-        for index in 0..self.window.slots.len() as u32 {
+        for index in 0..self.window.used() {
             let slot = &mut self.window.slots[index as usize];
             if matches!(slot.phase, Phase::Free | Phase::Reserved) {
                 continue;
@@ -48,10 +75,14 @@ impl Calls {
                 self.timers.at(slot.due);
                 continue;
             }
-            slot.tries = slot.tries.saturating_add(1);
-            slot.repeated = true;
-            slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.tries));
-            self.timers.at(slot.due);
+            if slot.say != Say::Nothing {
+                // It has not left yet.
+                slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.tries));
+                self.timers.at(slot.due);
+                continue;
+            }
+            self.again(index, now);
+            let slot = &self.window.slots[index as usize];
             let what = match slot.phase {
                 Phase::Free | Phase::Reserved => continue,
                 _ if slot.abandoned => Say::Cancel,
@@ -63,7 +94,10 @@ impl Calls {
                 }
                 // Nothing is missing where the response waits for memory.
                 Phase::Fetching if self.transfers.ask_again(index).is_none() => continue,
-                Phase::Fetching => Say::Missing,
+                Phase::Fetching => {
+                    self.transfers.timed_out(index);
+                    Say::Missing
+                }
             };
             asked = true;
             if what != Say::Nothing {

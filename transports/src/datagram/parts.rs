@@ -8,6 +8,40 @@ use std::ops::Range;
 /// Parts beyond the first missing one that may be under way: the bits of a mask.
 pub(crate) const WINDOW: u32 = 64;
 
+/// A part that is missing while one so much later has come is likely lost (RFC 5681, section 3.2).
+const OVERTAKEN_BY: u32 = 3;
+
+/// Which missing parts were repaired already, on the word of later ones. Those that are lost again are found by the parts that
+/// came after their repair, or by time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Repair {
+    /// Of those after the base.
+    done: u64,
+    /// What was sent or asked for after the latest repair begins here.
+    until: u32,
+}
+
+impl Repair {
+    /// The base has moved on.
+    fn shift(&mut self, moved: u32) {
+        self.done = self.done.checked_shr(moved).unwrap_or(0);
+    }
+
+    /// Which parts are to be repaired, where these have come and those before `next` were sent.
+    fn find(&mut self, base: u32, come: u64, next: u32) -> u64 {
+        let end = base + (WINDOW - come.leading_zeros());
+        if end > self.until.saturating_add(OVERTAKEN_BY) {
+            self.done = 0;
+        }
+        let lost = bits(base, end.saturating_sub(OVERTAKEN_BY)) & !come & !self.done;
+        if lost != 0 {
+            self.done |= lost;
+            self.until = next;
+        }
+        lost
+    }
+}
+
 /// How a message is cut. Both ends know it from the message's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
@@ -97,11 +131,22 @@ pub(crate) struct Outgoing {
     again: u64,
     /// The first that was never sent.
     next: u32,
+    repair: Repair,
+    /// After a timeout: what the receiver says next tells which of those sent are missing.
+    asking: bool,
 }
 
 impl Outgoing {
     pub(crate) fn new(cut: Cut) -> Outgoing {
-        Outgoing { cut, base: 0, come: 0, again: 0, next: 0 }
+        Outgoing {
+            cut,
+            base: 0,
+            come: 0,
+            again: 0,
+            next: 0,
+            repair: Repair::default(),
+            asking: false,
+        }
     }
 
     /// Parts sent of which nobody has said that they came.
@@ -126,8 +171,18 @@ impl Outgoing {
         let news = moved > 0 || come & !before != 0;
         self.base = base;
         self.come = before | come;
-        self.again = self.again.checked_shr(moved).unwrap_or(0) & !self.come;
+        self.repair.shift(moved);
+        let mut lost = self.repair.find(base, self.come, self.next);
+        if std::mem::take(&mut self.asking) {
+            lost = bits(base, self.next);
+        }
+        self.again = (self.again.checked_shr(moved).unwrap_or(0) | lost) & !self.come;
         Some(news)
+    }
+
+    /// Whether this part has come.
+    pub(crate) fn has_come(&self, number: u32) -> bool {
+        number.checked_sub(self.base).is_none_or(|ahead| self.come >> ahead.min(63) & 1 == 1)
     }
 
     /// The part to send now, and where it lies.
@@ -150,9 +205,10 @@ impl Outgoing {
         self.again != 0
     }
 
-    /// Nothing was heard for long: what is under way is sent again.
+    /// Nothing was heard for long: the first part that is missing is sent again, to hear of all of them.
     pub(crate) fn timed_out(&mut self) {
-        self.again = bits(self.base, self.next) & !self.come;
+        self.again = bits(self.base, self.next) & 1;
+        self.asking = true;
     }
 }
 
@@ -162,16 +218,50 @@ pub(crate) struct Fetch {
     incoming: Incoming,
     /// The first that was never asked for.
     asked: u32,
+    repair: Repair,
+    /// To be asked for again: of those after `lost_base`.
+    lost: u64,
+    lost_base: u32,
 }
 
 impl Fetch {
     pub(crate) fn new(cut: Cut) -> Fetch {
-        Fetch { incoming: Incoming::new(cut), asked: 0 }
+        Fetch {
+            incoming: Incoming::new(cut),
+            asked: 0,
+            repair: Repair::default(),
+            lost: 0,
+            lost_base: 0,
+        }
     }
 
     /// Where to put a part of so many bytes; `None` if it is not waited for.
     pub(crate) fn take(&mut self, number: u32, len: usize) -> Option<Range<usize>> {
-        (number < self.asked).then(|| self.incoming.take(number, len)).flatten()
+        let (before, _) = self.incoming.come();
+        let range = (number < self.asked).then(|| self.incoming.take(number, len)).flatten()?;
+        let (base, come) = self.incoming.come();
+        self.repair.shift(base - before);
+        let lost = self.repair.find(base, come, self.asked);
+        if lost != 0 {
+            self.lost = self.lost.checked_shr(base - self.lost_base).unwrap_or(0) | lost;
+            self.lost_base = base;
+        }
+        Some(range)
+    }
+
+    /// Asks again for what later parts have overtaken.
+    pub(crate) fn ask_lost(&mut self) -> Option<(u32, u64)> {
+        let lost = std::mem::take(&mut self.lost);
+        if lost == 0 {
+            return None;
+        }
+        let (base, come) = self.incoming.come();
+        let wanted = lost.checked_shr(base - self.lost_base).unwrap_or(0) & !come;
+        (wanted != 0).then_some((base, wanted))
+    }
+
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost != 0
     }
 
     pub(crate) fn is_whole(&self) -> bool {

@@ -8,13 +8,15 @@ use farcall_core::transport::{CallToken, Message, RequestSink};
 
 use super::session::{Age, State};
 use super::sessions::Sessions;
-use super::wire::{self, Kind};
+use super::wire::{self, Kind, LAST_COPY};
 
 /// A call that is being handled.
 #[derive(Debug, Default)]
 pub(crate) struct Passing {
     /// The call, until it is answered.
     call: Option<CallToken>,
+    /// Which copy of it came.
+    mark: u8,
     /// The session for which answers are in the datagram that is put together.
     open: Option<u32>,
 }
@@ -28,7 +30,7 @@ impl Sessions {
         message: &wire::Message<'_>,
         sink: &mut dyn RequestSink,
     ) {
-        let wire::Message { slot: index, generation, body, .. } = *message;
+        let wire::Message { slot: index, generation, mark, body, .. } = *message;
         let Some(session) = self.get(number) else { return };
         if index >= session.bounds.window {
             return;
@@ -43,6 +45,7 @@ impl Sessions {
         let call = |session: u32| CallToken::new(number, session, index, generation);
         let client_generation = session.generation;
         self.passing.call = Some(call(client_generation));
+        self.passing.mark = mark & LAST_COPY;
         sink.request(call(client_generation), Message::Borrowed(body), self);
         if self.passing.call.take().is_some() {
             // It takes longer.
@@ -70,7 +73,8 @@ impl Sessions {
         if self.passing.call.as_ref()? != call {
             return None;
         }
-        let (number, id) = (call.client(), (call.slot(), call.generation()));
+        let number = call.client();
+        let id = (call.slot(), call.generation(), self.passing.mark);
         if self.passing.open != Some(number) {
             self.seal_passing();
         }

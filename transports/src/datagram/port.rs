@@ -7,7 +7,7 @@ use farcall_verbs::{
 use zerocopy::IntoBytes;
 
 use super::setup::Sizes;
-use super::wire::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, MessageHeader};
+use super::wire::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, MessageHeader};
 use crate::address::Optimization;
 use crate::backend::SetupError;
 use crate::planted::{Bug, is_planted};
@@ -52,6 +52,8 @@ pub(crate) struct Port {
     /// Receives that were consumed and not yet posted again.
     consumed: Vec<Buffer>,
     replenish_at: usize,
+    /// Datagrams that were put together so far.
+    sealed: u32,
     /// Something was posted since the last doorbell.
     unrung: bool,
     /// The doorbell waits for more.
@@ -98,6 +100,7 @@ impl Port {
             spare,
             consumed: Vec::with_capacity(sizes.recv_depth),
             replenish_at: sizes.replenish_at,
+            sealed: 0,
             unrung: false,
             held: false,
             broken: false,
@@ -135,6 +138,17 @@ impl Port {
         self.broken || self.send_queue.is_empty()
     }
 
+    /// Datagrams that were put together so far: the number of the one that a message is put into next.
+    #[inline]
+    pub(crate) fn sealed(&self) -> u32 {
+        self.sealed
+    }
+
+    /// A message of so many bytes needs no new datagram.
+    pub(crate) fn takes(&self, way: &Way, body: usize) -> bool {
+        self.built > 0 && self.built + MESSAGE_BYTES + body <= way.mtu.min(self.max_shared)
+    }
+
     /// Puts a message, whose body is made of two pieces, into a datagram to this peer. `false` if the send queue
     /// is full: the caller keeps it. Between messages to different peers goes a [`seal`](Port::seal).
     #[inline]
@@ -142,7 +156,7 @@ impl Port {
         &mut self,
         way: &Way,
         kind: Kind,
-        (slot, generation): (u32, u32),
+        id: Id,
         (front, back): (&[u8], &[u8]),
     ) -> bool {
         let body = front.len() + back.len();
@@ -150,7 +164,7 @@ impl Port {
         if !self.make_room(way, len) {
             return false;
         }
-        let header = MessageHeader::new(kind, slot, generation, body);
+        let header = MessageHeader::new(kind, id, body);
         let place = &mut self.building[self.built..self.built + len];
         place[..MESSAGE_BYTES].copy_from_slice(header.as_bytes());
         place[MESSAGE_BYTES..MESSAGE_BYTES + front.len()].copy_from_slice(front);
@@ -162,17 +176,11 @@ impl Port {
     /// Begins a message to this peer whose body, of that length, is to be filled through [`body`](Port::body) and
     /// [kept](Port::keep). Beginning another one instead forgets it. `false` if the send queue is full.
     #[inline]
-    pub(crate) fn begin(
-        &mut self,
-        way: &Way,
-        kind: Kind,
-        (slot, generation): (u32, u32),
-        len: usize,
-    ) -> bool {
+    pub(crate) fn begin(&mut self, way: &Way, kind: Kind, id: Id, len: usize) -> bool {
         if !self.make_room(way, MESSAGE_BYTES + len) {
             return false;
         }
-        let header = MessageHeader::new(kind, slot, generation, len);
+        let header = MessageHeader::new(kind, id, len);
         let place = &mut self.building[self.built..self.built + MESSAGE_BYTES];
         place.copy_from_slice(header.as_bytes());
         true
@@ -226,6 +234,7 @@ impl Port {
         if len <= HEADER_BYTES || self.broken {
             return;
         }
+        self.sealed = self.sealed.wrapping_add(1);
         let signal = self.send_queue.post(must_signal).map(u64::from);
         self.unrung = true;
         let outcome = if len <= self.max_inline {

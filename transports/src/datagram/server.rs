@@ -176,6 +176,7 @@ impl ServerTransport for Server {
             Err(error) => return self.begin_anew(&error, now, sink),
         };
         let found = completed.len();
+        self.sessions.turn = self.sessions.turn.wrapping_add(1);
         // After the poll: whoever has sent a request has been announced before.
         if self.sessions.arrivals.has_news() {
             self.sessions.take_arrivals(sink);

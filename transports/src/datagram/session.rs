@@ -67,6 +67,9 @@ pub(crate) struct Body {
     /// An answer that goes whole.
     pub(crate) reply: Vec<u8>,
     pub(crate) large: Option<Box<Large>>,
+    /// Which copy of the client's latest message came, and in which turn.
+    pub(crate) mark: u8,
+    pub(crate) turn: u32,
 }
 
 /// What the generation of a message says.
@@ -177,6 +180,14 @@ impl Session {
             self.bodies.resize_with(index + 1, Body::default);
         }
         &mut self.bodies[index]
+    }
+
+    /// This copy of a message of the slot's came in this turn.
+    #[inline]
+    pub(crate) fn came(&mut self, index: u32, mark: u8, turn: u32) {
+        if let Some(body) = self.bodies.get_mut(index as usize) {
+            (body.mark, body.turn) = (mark, turn);
+        }
     }
 
     /// The slot's long message.

@@ -16,7 +16,7 @@ use super::passing::Passing;
 use super::port::Port;
 use super::session::{Age, Large, Session, State};
 use super::settling::Settling;
-use super::wire::{self, Header, Kind, OverLimit, Range};
+use super::wire::{self, Header, Kind, LAST_COPY, LATE, OverLimit, Range};
 use crate::door::{Arrival, Arrivals};
 use crate::fair_queue::FairQueue;
 use crate::memory::{Budget, LargeBuffers};
@@ -52,6 +52,8 @@ pub(crate) struct Sessions {
     pub(crate) settling: Settling,
     /// The queue pair is in error.
     pub(crate) failed: bool,
+    /// Counts polls: what is answered in the turn that it came in tells the client how long the network takes.
+    pub(crate) turn: u32,
 }
 
 /// Why a session ends.
@@ -89,6 +91,7 @@ impl Sessions {
             passing: Passing::default(),
             settling: Settling::new(silence),
             failed: false,
+            turn: 0,
         }
     }
 
@@ -192,9 +195,10 @@ impl Sessions {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) {
+        let turn = self.turn;
         // Gone, if the message before was its goodbye.
         let Some(session) = self.get(number) else { return };
-        let wire::Message { kind, slot: index, generation, body } = *message;
+        let wire::Message { kind, slot: index, generation, mark, body } = *message;
         if kind == Kind::Idempotent {
             return self.idempotent(number, message, sink);
         }
@@ -202,6 +206,7 @@ impl Sessions {
         let age = slot.age(generation);
         if kind == Kind::Request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
             session.begin(index, generation, State::Running);
+            session.came(index, mark, turn);
             let token = session.token(index);
             return sink.request(token, Message::Borrowed(body), self);
         }
@@ -218,9 +223,13 @@ impl Sessions {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) {
+        let turn = self.turn;
         let Some(session) = self.get(number) else { return };
         let (index, generation) = (message.slot, message.generation);
         let client_generation = session.generation;
+        if age != Age::Stale {
+            session.came(index, message.mark, turn);
+        }
         let Some(slot) = session.slot(index) else { return };
         match (message.kind, age, slot.state) {
             (Kind::Goodbye, ..) => self.remove(number, End::Goodbye, sink),
@@ -349,10 +358,11 @@ impl Sessions {
     /// Puts all that a session has to say into datagrams, as far as there is room.
     #[inline]
     fn tell(&mut self, number: u32) -> bool {
-        let Sessions { entries, port, .. } = self;
+        let Sessions { entries, port, turn, .. } = self;
         let Some(Some(session)) = entries.get_mut(number as usize) else { return true };
         let mut told = 0;
-        while told < session.outbox.len() && put(port, session, session.outbox[told].into()) {
+        while told < session.outbox.len() && put(port, session, session.outbox[told].into(), *turn)
+        {
             told += 1;
         }
         let all = told == session.outbox.len();
@@ -375,7 +385,8 @@ impl Sessions {
             let large = session.bodies().get(index as usize).and_then(|body| body.large.as_deref());
             let Some(Large::Offer { whole, cut, wanted, .. }) = large else { continue };
             if let Some(range) = cut.range(step) {
-                let id = (index, slot.generation);
+                let mark = session.bodies().get(index as usize).map_or(0, |body| body.mark);
+                let id = (index, slot.generation, mark & LAST_COPY | LATE);
                 let part = U32::from(step);
                 port.put(&session.way, Kind::Part, id, (part.as_bytes(), &whole[range]));
                 port.seal(&session.way);
@@ -395,7 +406,7 @@ impl Sessions {
         let Sessions { entries, port, leaving, .. } = self;
         while let Some(&number) = leaving.front() {
             if let Some(Some(session)) = entries.get(number as usize) {
-                if !port.put(&session.way, Kind::Goodbye, (0, 0), (&[], &[])) {
+                if !port.put(&session.way, Kind::Goodbye, (0, 0, 0), (&[], &[])) {
                     return;
                 }
                 port.seal_last(&session.way);
@@ -409,7 +420,7 @@ impl Sessions {
 #[inline]
 fn tell_released(port: &mut Port, session: &mut Session) -> bool {
     while let Some(&(index, generation)) = session.released.last() {
-        let id = (index.into(), generation);
+        let id = (index.into(), generation, LATE);
         if !port.put(&session.way, Kind::Released, id, (&[], &[])) {
             return false;
         }
@@ -437,14 +448,19 @@ fn next_part(session: &mut Session, index: u32) -> Option<u32> {
 
 /// Puts what the slot has to say into a datagram, if there is room.
 #[inline]
-fn put(port: &mut Port, session: &mut Session, index: u32) -> bool {
+fn put(port: &mut Port, session: &mut Session, index: u32, turn: u32) -> bool {
     let (way, max) = (&session.way, session.bounds.max_message);
     let Some(slot) = session.slots().get(index as usize) else { return true };
     if !slot.unsaid {
         return true;
     }
-    let id = (index, slot.generation);
     let body = session.bodies().get(index as usize);
+    let mark =
+        body.map_or(
+            LATE,
+            |body| if body.turn == turn { body.mark & LAST_COPY } else { body.mark | LATE },
+        );
+    let id = (index, slot.generation, mark);
     let large = body.and_then(|body| body.large.as_deref());
     // Whoever misses this answer lets its call run again.
     let last = slot.idempotent && slot.state == State::Answered && large.is_none();

@@ -5,9 +5,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use farcall_core::time::Instant;
 use farcall_verbs::{Buffer, ProtectionDomain};
 
 use super::parts::{Cut, Fetch, Outgoing};
+use super::wire::LAST_COPY;
 use crate::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be sent.
@@ -17,6 +19,15 @@ pub(crate) enum Step {
     Part { slot: u32, number: u32, range: Range<usize> },
     /// Ask for these parts of the response.
     Ask { slot: u32, base: u32, mask: u64 },
+}
+
+/// A part whose round trip is timed: from sending it, or asking for it, until it is known to have come.
+#[derive(Debug, Clone, Copy)]
+struct Timing {
+    slot: u32,
+    part: u32,
+    round: u8,
+    sent_at: Instant,
 }
 
 #[derive(Debug)]
@@ -61,6 +72,13 @@ pub(crate) struct Transfers {
     waiting: VecDeque<u32>,
     sending: u32,
     fetching: u32,
+    /// The part whose round trip is timed.
+    timing: Option<Timing>,
+    /// When the part was sent, or asked for, that has come.
+    timed: Option<Instant>,
+    /// Of each slot: how many timeouts its parts had. What is said in a round is answered with its number, so that nobody
+    /// takes the answer to a first copy for that to a second (Karn).
+    rounds: Box<[u8]>,
     credits: u32,
     part_bytes: usize,
 }
@@ -82,6 +100,9 @@ impl Transfers {
             waiting: VecDeque::new(),
             sending: 0,
             fetching: 0,
+            timing: None,
+            timed: None,
+            rounds: vec![0; window as usize].into(),
             credits,
             part_bytes,
         }
@@ -129,20 +150,56 @@ impl Transfers {
     }
 
     /// The server says what has come: whether that is news, and whether it was all. `None` if it cannot be.
-    pub(crate) fn acknowledge(&mut self, slot: u32, base: u32, come: u64) -> Option<(bool, bool)> {
+    pub(crate) fn acknowledge(
+        &mut self,
+        slot: u32,
+        round: u8,
+        (base, come): (u32, u64),
+    ) -> Option<(bool, bool)> {
         let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else {
             return Some((false, false));
         };
         let news = outgoing.acknowledge(base, come)?;
         let done = outgoing.is_done();
+        if let Some(timing) = self.timing.filter(|it| it.slot == slot)
+            && outgoing.has_come(timing.part)
+        {
+            self.timing = None;
+            self.timed = (timing.round == round).then_some(timing.sent_at);
+        }
         if done {
             self.forget(slot);
         }
         Some((news, done))
     }
 
-    /// What was sent of the request goes again.
+    /// Of a round trip that has ended since this was asked last: when it began.
+    #[inline]
+    pub(crate) fn timed(&mut self) -> Option<Instant> {
+        self.timed.take()
+    }
+
+    /// The round that the slot's parts are in.
+    pub(crate) fn round(&self, slot: u32) -> u8 {
+        self.rounds[slot as usize]
+    }
+
+    fn time(&mut self, slot: u32, part: u32, now: Instant) {
+        if self.timing.is_none() {
+            let round = self.round(slot);
+            self.timing = Some(Timing { slot, part, round, sent_at: now });
+        }
+    }
+
+    /// Something of the slot is sent again in the same round.
+    fn forget_timing(&mut self, slot: u32) {
+        self.timing = self.timing.filter(|it| it.slot != slot);
+    }
+
+    /// Nothing was heard of the slot's parts for long.
     pub(crate) fn timed_out(&mut self, slot: u32) {
+        let round = &mut self.rounds[slot as usize];
+        *round = (*round + 1) & LAST_COPY;
         if let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] {
             outgoing.timed_out();
         }
@@ -178,11 +235,15 @@ impl Transfers {
     }
 
     /// A part of a response.
-    pub(crate) fn take(&mut self, slot: u32, number: u32, bytes: &[u8]) -> Taken {
+    pub(crate) fn take(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
         let large = &mut self.large[slot as usize];
         let Large::Fetching { whole, fetch } = large else { return Taken::No };
         let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
         whole[range].copy_from_slice(bytes);
+        if let Some(timing) = self.timing.filter(|it| (it.slot, it.part) == (slot, number)) {
+            self.timing = None;
+            self.timed = (timing.round == round).then_some(timing.sent_at);
+        }
         if !fetch.is_whole() {
             return Taken::Yes;
         }
@@ -201,31 +262,45 @@ impl Transfers {
         }
     }
 
-    /// The next step of the slot whose turn it is.
-    pub(crate) fn step(&mut self) -> Option<Step> {
+    /// The next step of the slot whose turn it is, where at most `window` parts may be under way.
+    pub(crate) fn step(&mut self, now: Instant, window: u32) -> Option<Step> {
         if !self.waiting.is_empty() {
             self.admit();
         }
-        let each = |count: u32| (self.credits / count.max(1)).max(1);
+        let credits = self.credits.min(window);
+        let each = |count: u32| (credits / count.max(1)).max(1);
         let (sending, fetching) = (each(self.sending), each(self.fetching));
         for _ in 0..self.active.len() {
             let slot = self.active.pop_front()?;
             self.active.push_back(slot);
             match &mut self.large[slot as usize] {
                 Large::Sending { outgoing, .. } => {
-                    if !outgoing.repeats() && outgoing.under_way() >= sending {
+                    let repeats = outgoing.repeats();
+                    if !repeats && outgoing.under_way() >= sending {
                         continue;
                     }
                     let Some((number, range)) = outgoing.next() else { continue };
+                    if repeats {
+                        self.forget_timing(slot);
+                    } else {
+                        self.time(slot, number, now);
+                    }
                     return Some(Step::Part { slot, number, range });
                 }
                 Large::Fetching { fetch, .. } => {
+                    if fetch.has_lost()
+                        && let Some((base, mask)) = fetch.ask_lost()
+                    {
+                        self.forget_timing(slot);
+                        return Some(Step::Ask { slot, base, mask });
+                    }
                     // Asks are for several parts at a time.
                     let under_way = fetch.under_way();
                     if fetch.is_asked() || under_way > fetching / 2 {
                         continue;
                     }
                     let Some((base, mask)) = fetch.ask(fetching - under_way) else { continue };
+                    self.time(slot, base + mask.trailing_zeros(), now);
                     return Some(Step::Ask { slot, base, mask });
                 }
                 Large::None | Large::Request(_) | Large::Waiting { .. } => {}
@@ -245,6 +320,7 @@ impl Transfers {
     /// Frees what the slot has.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.leave(slot);
+        self.forget_timing(slot);
         self.large[slot as usize] = Large::None;
     }
 

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use farcall_core::time::Instant;
 use farcall_core::transport::SlotId;
 
+use super::flight::Datagram;
+use super::wire::LAST_COPY;
 use crate::planted::{Bug, is_planted};
 
 /// How far a slot's request has come.
@@ -52,10 +54,13 @@ pub(crate) struct Slot {
     pub(crate) idempotent: bool,
     /// Some of it has left.
     pub(crate) sent: bool,
-    /// How often it was sent again since the last progress, and whether ever.
+    /// How often it was sent again since the last progress, and ever.
     pub(crate) tries: u32,
-    pub(crate) repeated: bool,
-    /// When it was sent, and when it is sent again: known from the poll after it has left.
+    pub(crate) copy: u8,
+    /// Nothing was heard yet of what left in this datagram.
+    pub(crate) datagram: Option<Datagram>,
+    /// When it was sent at first and at last, and when it is sent again: known from the poll after it has left.
+    pub(crate) first_at: Instant,
     pub(crate) sent_at: Instant,
     pub(crate) due: Instant,
     /// Bytes of a request that goes whole.
@@ -73,7 +78,9 @@ impl Slot {
             idempotent: false,
             sent: false,
             tries: 0,
-            repeated: false,
+            copy: 0,
+            datagram: None,
+            first_at: Instant::ZERO,
             sent_at: Instant::ZERO,
             due: Instant::FAR_FUTURE,
             len: 0,
@@ -85,6 +92,32 @@ impl Slot {
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         matches!(self.phase, Phase::Posted | Phase::Announced | Phase::Sending | Phase::Known)
+    }
+
+    /// Nothing was heard of its request or announcement.
+    #[inline]
+    pub(crate) fn is_unheard(&self) -> bool {
+        matches!(self.phase, Phase::Posted | Phase::Announced)
+    }
+
+    /// Which copy leaves next.
+    #[inline]
+    pub(crate) fn next_copy(&self) -> u8 {
+        if self.sent { (self.copy + 1).min(LAST_COPY) } else { 0 }
+    }
+
+    /// When the copy was sent that this mark says was answered at once.
+    #[inline]
+    pub(crate) fn answered_copy(&self, mark: u8) -> Option<Instant> {
+        if self.due == Instant::FAR_FUTURE || mark == LAST_COPY {
+            None
+        } else if mark == self.copy {
+            Some(self.sent_at)
+        } else if mark == 0 {
+            Some(self.first_at)
+        } else {
+            None
+        }
     }
 
     /// Its request goes in parts.
@@ -105,6 +138,8 @@ impl Slot {
 pub(crate) struct Window {
     pub(crate) slots: Box<[Slot]>,
     free: Vec<u32>,
+    /// Slots from this one on were never taken.
+    used: u32,
     /// Slots that have something to say, in order.
     pub(crate) outbox: VecDeque<u32>,
 }
@@ -115,8 +150,14 @@ impl Window {
             slots: (0..window).map(|_| Slot::new()).collect(),
             // The lowest slot is taken first: the server keeps state for those that were ever used.
             free: (0..window).rev().collect(),
+            used: 0,
             outbox: VecDeque::with_capacity(window as usize),
         }
+    }
+
+    /// Slots from this one on were never taken.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
     }
 
     /// The slot that the next request takes.
@@ -147,6 +188,7 @@ impl Window {
     #[inline]
     fn begin(&mut self) -> Option<(u32, &mut Slot)> {
         let index = self.free.pop()?;
+        self.used = self.used.max(index + 1);
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.phase = Phase::Reserved;
@@ -164,7 +206,11 @@ impl Window {
     pub(crate) fn say(&mut self, index: u32, what: Say) {
         let slot = &mut self.slots[index as usize];
         if slot.say == Say::Nothing {
-            self.outbox.push_back(index);
+            match what {
+                Say::Request => self.outbox.push_back(index),
+                // Requests may have to wait for others.
+                _ => self.outbox.push_front(index),
+            }
         }
         slot.say = what;
     }
@@ -181,7 +227,7 @@ impl Window {
             self.free.push(index);
         }
         slot.phase = Phase::Free;
-        (slot.abandoned, slot.sent, slot.repeated, slot.tries) = (false, false, false, 0);
+        (slot.abandoned, slot.sent, slot.copy, slot.tries) = (false, false, 0, 0);
         slot.due = Instant::FAR_FUTURE;
         self.free.push(index);
     }

@@ -109,12 +109,20 @@ impl Kind {
 #[repr(C)]
 pub(crate) struct MessageHeader {
     kind: u8,
-    reserved: u8,
+    /// From the client: which copy of the message this is. From the server: which copy it answers, and whether [late](LATE).
+    mark: u8,
     slot: U16,
     generation: U32,
     /// Bytes that follow.
     len: U16,
 }
+
+/// In a server's mark: the answer did not come in the turn that took the message in, so the time until it came is not
+/// that of the network.
+pub(crate) const LATE: u8 = 1 << 7;
+
+/// The copy that all later ones are called too.
+pub(crate) const LAST_COPY: u8 = LATE - 1;
 
 /// Bytes in front of every message.
 pub(crate) const MESSAGE_BYTES: usize = size_of::<MessageHeader>();
@@ -125,13 +133,16 @@ pub(crate) const PART_BYTES: usize = size_of::<U32>();
 /// A message's bytes are counted in 16 bits.
 pub(crate) const MAX_MTU: usize = 1 << 15;
 
+/// Slot, generation and mark of a message.
+pub(crate) type Id = (u32, u32, u8);
+
 impl MessageHeader {
     #[inline]
-    pub(crate) fn new(kind: Kind, slot: u32, generation: u32, len: usize) -> MessageHeader {
+    pub(crate) fn new(kind: Kind, (slot, generation, mark): Id, len: usize) -> MessageHeader {
         debug_assert!(slot < 1 << 16 && len < 1 << 16);
         MessageHeader {
             kind: kind as u8,
-            reserved: 0,
+            mark,
             slot: (slot as u16).into(),
             generation: generation.into(),
             len: (len as u16).into(),
@@ -154,6 +165,7 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: Kind,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
+    pub(crate) mark: u8,
     pub(crate) body: &'a [u8],
 }
 
@@ -172,7 +184,8 @@ impl<'a> Iterator for Messages<'a> {
         let (body, rest) = rest.split_at_checked(header.len.get().into())?;
         self.rest = rest;
         let (slot, generation) = (header.slot.get().into(), header.generation.get());
-        Some(Message { kind: Kind::from_wire(header.kind)?, slot, generation, body })
+        let (kind, mark) = (Kind::from_wire(header.kind)?, header.mark);
+        Some(Message { kind, slot, generation, mark, body })
     }
 }
 
@@ -232,7 +245,7 @@ mod tests {
     fn datagram(messages: &[(Kind, u32, u32, &[u8])]) -> Vec<u8> {
         let mut bytes = Header::new(7, 0x1122_3344_5566_7788).as_bytes().to_vec();
         for (kind, slot, generation, body) in messages {
-            let header = MessageHeader::new(*kind, *slot, *generation, body.len());
+            let header = MessageHeader::new(*kind, (*slot, *generation, 5), body.len());
             bytes.extend_from_slice(header.as_bytes());
             bytes.extend_from_slice(body);
         }
@@ -247,7 +260,7 @@ mod tests {
             let (session, epoch, messages) = Header::split(&bytes).unwrap();
             assert_eq!((session, epoch), (7, 0x1122_3344_5566_7788));
             let read: Vec<_> = messages.collect();
-            assert_eq!(read[0], Message { kind, slot: 3, generation: 9, body: b"one" });
+            assert_eq!(read[0], Message { kind, slot: 3, generation: 9, mark: 5, body: b"one" });
             assert_eq!(read[1].slot, 1023);
             assert_eq!(read.len(), 2);
         }

@@ -288,6 +288,7 @@ fn capabilities() -> Capabilities {
         flush: false,
         persistent_memory: false,
         wait: true,
+        network: false,
         write_order: if cfg!(target_arch = "x86_64") {
             WriteOrder::LeftToRight
         } else {

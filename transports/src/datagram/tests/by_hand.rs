@@ -147,7 +147,7 @@ impl Host {
 impl Hand {
     /// Sends one message in a datagram of its own.
     pub(super) fn send(&mut self, kind: Kind, slot: u32, generation: u32, body: &[u8]) {
-        assert!(self.port.put(&self.way, kind, (slot, generation), (body, &[])));
+        assert!(self.port.put(&self.way, kind, (slot, generation, 0), (body, &[])));
         self.port.seal(&self.way);
         self.port.ring();
     }

@@ -117,7 +117,7 @@ impl Pair {
 
     fn say(&mut self, kind: Kind, id: (u32, u32), body: &[u8]) {
         // A full send queue is loss.
-        if self.port.put(&self.way, kind, id, (body, &[])) {
+        if self.port.put(&self.way, kind, (id.0, id.1, id.1 as u8), (body, &[])) {
             self.port.seal(&self.way);
             self.port.ring();
         }
