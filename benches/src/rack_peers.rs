@@ -76,6 +76,7 @@ struct Tally {
 
 /// The calling half of a thread.
 struct Caller {
+    thread: ClientThread,
     dialling: Vec<Dialling>,
     peers: Vec<EchoPollClient>,
     /// The calls of each, and whom they went to.
@@ -116,7 +117,7 @@ impl Caller {
         Ok(turn_after(progress))
     }
 
-    /// Takes what has come on each connection that waits for something, and sends what was started.
+    /// Takes what has come on each connection that waits for something, and sends what was started: under one doorbell.
     fn turn_busy(&mut self, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
         let called = self.workers.iter().flatten().map(|(peer, _)| *peer);
@@ -124,12 +125,15 @@ impl Caller {
         self.busy.extend(called);
         self.busy.sort_unstable();
         self.busy.dedup();
-        for peer in &self.busy {
-            let progress = self.peers[*peer].connection().turn(now);
-            all.worked += progress.worked;
-            all.scanned += progress.scanned;
-            all.next = all.next.earlier(progress.next);
-        }
+        let Caller { thread, peers, busy, .. } = self;
+        thread.together(|| {
+            for peer in busy {
+                let progress = peers[*peer].connection().turn(now);
+                all.worked += progress.worked;
+                all.scanned += progress.scanned;
+                all.next = all.next.earlier(progress.next);
+            }
+        });
         all
     }
 
@@ -212,12 +216,14 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
         for thread in 0..threads {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
             // One queue pair for all that the thread calls, where the backend can.
-            let options = DialOptions::default().thread(&ClientThread::new());
+            let shared = ClientThread::new();
+            let options = DialOptions::default().thread(&shared);
             let dial = |to| rack.dial(*node, &address(to, dialled), description, &options);
             // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);
             let others = others.collect::<Vec<_>>().repeat(mesh.connections);
             let caller = Caller {
+                thread: shared,
                 dialling: others.into_iter().map(dial).collect::<Result<_, _>>()?,
                 peers: Vec::new(),
                 busy: Vec::with_capacity(workers * batch),
