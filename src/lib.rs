@@ -45,7 +45,7 @@ pub mod rack;
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
 pub use farcall_core::time::{self, Progress};
-pub use farcall_core::transport::{BindOptions, DialOptions};
+pub use farcall_core::transport::{BindOptions, ClientThread, DialOptions};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
     ConnectError, Connection, ConnectionOptions, DrivenServer, IdlePolicy, MethodDescription,

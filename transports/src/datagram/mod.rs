@@ -53,6 +53,14 @@
 //! ([`ClientThread`](farcall_core::transport::ClientThread)): then datagrams find their session by its number, and the connection that is
 //! polled puts by what has come for others.
 //!
+//! # Ends
+//!
+//! Either end says goodbye, best effort. Of a process that dies the other end hears by the connection's tether (the socket of the
+//! handshake) at once, of a machine that dies when that has been silent for as long as `silence` allows: also a client without
+//! calls, and the server, without a datagram more. A client with a call to wait for gives up a server that does not answer in
+//! that time though its machine is there. Calls in flight then end, and say that they may have run. A new session has another
+//! epoch, so that what the former one has sent is nobody's.
+//!
 //! # Knobs
 //!
 //! `window` (calls outstanding), `slot` (the longest message that goes whole, at most what a datagram holds),
