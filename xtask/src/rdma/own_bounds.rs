@@ -1,5 +1,7 @@
 //! The bounds of the virtual machine itself: a green run means nothing where a red one cannot be seen.
 
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,15 +13,28 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A status comes back, a machine that goes off is noticed, one that hangs is ended.
 pub(crate) fn check() -> Result<()> {
+    // At once: they wait more than they work.
+    thread::scope(|scope| {
+        let off =
+            scope.spawn(|| refused("poweroff -f", PATIENCE, "went off without telling a status"));
+        // Short of the boot or in the middle of COMMAND: either way, it ends.
+        let hang = scope.spawn(|| refused("sleep 1000", Duration::from_secs(6), "--timeout"));
+        [fails(), ended(off), ended(hang)].into_iter().collect::<Result<()>>()
+    })?;
+    println!("  virtual machines that fail, go off or hang are noticed");
+    Ok(())
+}
+
+fn ended(check: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    check.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+fn fails() -> Result<()> {
     let status = rdma_vm::rdma_vm(&Options::script(1, PATIENCE, "exit 23".into()))
         .context("a command that fails")?;
     if status != 23 {
         bail!("a command that ends with status 23 ended with {status}");
     }
-    refused("poweroff -f", PATIENCE, "went off without telling a status")?;
-    // Short of the boot or in the middle of COMMAND: either way, it ends.
-    refused("sleep 1000", Duration::from_secs(6), "--timeout")?;
-    println!("  virtual machines that fail, go off or hang are noticed");
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -12,8 +13,8 @@ const PREFIX: &str = "run-";
 pub(crate) struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// An empty folder in `kept`, named after this process. Those of processes that were killed are
-    /// removed.
+    /// An empty folder in `kept`, named after this process and the number of its run. Those of processes that were
+    /// killed are removed.
     pub(crate) fn new(kept: &Path) -> Result<RunFolder> {
         for entry in
             fs::read_dir(kept).with_context(|| format!("cannot list {}", kept.display()))?
@@ -24,7 +25,9 @@ impl RunFolder {
                 let _ = fs::remove_dir_all(&path);
             }
         }
-        let folder = kept.join(format!("{PREFIX}{}", std::process::id()));
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let folder = kept.join(format!("{PREFIX}{}-{run}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(RunFolder(folder))
     }
@@ -43,7 +46,7 @@ impl Drop for RunFolder {
 
 fn is_left_over(name: &str) -> bool {
     name.strip_prefix(PREFIX)
-        .and_then(|process| process.parse::<u32>().ok())
+        .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok())
         .is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
 }
 
@@ -53,10 +56,10 @@ mod tests {
 
     #[test]
     fn folders_of_processes_that_live_are_left_alone() {
-        assert!(!is_left_over(&format!("{PREFIX}{}", std::process::id())));
+        assert!(!is_left_over(&format!("{PREFIX}{}-7", std::process::id())));
         assert!(!is_left_over("kernel"));
         assert!(!is_left_over("run-x"));
         // Beyond the largest process number of Linux.
-        assert!(is_left_over("run-4194305"));
+        assert!(is_left_over("run-4194305-0"));
     }
 }
