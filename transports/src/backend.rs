@@ -196,9 +196,9 @@ impl BackendKind {
         Self::ALL.iter().copied().find(|backend| backend.name() == name)
     }
 
-    /// Whether its queue pairs are connected. Those of a device that sees processes die break with their peer;
-    /// datagrams are lost without a word.
-    pub(crate) fn is_connected(self) -> bool {
+    /// Whether both its ends notice by themselves that the other's process is dead, where the device does: reliable queue
+    /// pairs break with their peer, as streams do. What goes unreliably, in one direction or both, is lost without a word.
+    pub(crate) fn notices_death(self) -> bool {
         match self {
             BackendKind::WriteImm => true,
             BackendKind::Datagram => false,

@@ -32,15 +32,16 @@ pub struct Limits {
 /// sink. `reserve` is the only step that can fail. From `post` on the slot belongs to the transport until the reply,
 /// a failure, or (after `abandon`) its completion; the caller holds only the [`SlotId`].
 pub trait ClientTransport: Send {
-    /// The device's clock. Only the driver of the thread calls it, at most once per turn.
+    /// The transport's clock. Only the driver of the thread calls it, at most once per turn.
     fn now(&self) -> Instant;
 
     /// What this connection can carry.
     fn limits(&self) -> Limits;
 
-    /// A slot with exactly `len` bytes to fill, in registered memory. Their content is arbitrary before.
+    /// A slot with exactly `len` bytes to fill. Their content is arbitrary before.
     ///
-    /// A large request reserves private registered memory and goes by rendezvous later; the caller sees no difference.
+    /// A large request may go another way, and later; the caller sees no difference. A slot may also be short because it is
+    /// not this client's turn: [`Backpressure`](crate::error::Backpressure) says to poll and try again.
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError>;
 
     /// Gives back a reserved slot that will not be posted.

@@ -56,7 +56,7 @@ impl CallToken {
 
 /// One server thread's connections. The acceptor hands it new ones; it drops a client that dies or misbehaves, alone.
 pub trait ServerTransport: Send {
-    /// The device's clock. Only the driver of the thread calls it, at most once per turn.
+    /// The transport's clock. Only the driver of the thread calls it, at most once per turn.
     fn now(&self) -> Instant;
 
     /// Does what can be done now, and hands what arrived to the sink. A poll is bounded: one that finds more than it
@@ -87,8 +87,8 @@ pub trait ServerTransport: Send {
     /// Tells all clients goodbye, after what was flushed. Dropping the transport does it too.
     fn close(&mut self);
 
-    /// After [`close`](Self::close): has all that was posted reached the clients' memory? Where the device works on its
-    /// own, what is still under way when the transport is dropped is lost. Asking polls; the driver asks until it is so,
+    /// After [`close`](Self::close): has all that was posted left for the clients? Where a device or the system carries it on its
+    /// own, what is still here when the transport is dropped is lost. Asking polls; the driver asks until it is so,
     /// within a bound.
     fn has_left(&mut self, now: Instant) -> bool {
         let _ = now;
@@ -121,7 +121,7 @@ pub trait Replies {
     /// Hands over what the last `reserve` for this call gave, filled. Leaves with the next flush.
     fn post(&mut self, call: CallToken, len: usize);
 
-    /// The device's clock, for the rare case that a turn takes long and a deadline is near.
+    /// The transport's clock, for the rare case that a turn takes long and a deadline is near.
     fn now(&self) -> Instant;
 }
 

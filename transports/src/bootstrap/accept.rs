@@ -92,9 +92,9 @@ impl Reservoir {
     /// Sees to it that the client is withdrawn when its process or machine is gone; and that it hears when its
     /// server thread has dropped it.
     fn tie(&self, socket: Box<dyn Socket>, withdraw: OnBreak, keepsake: &Keepsake) {
-        let connected = self.admission.backend().is_connected();
+        let notices = self.admission.backend().notices_death();
         let tied = match socket.become_tether(self.admission.silence()) {
-            Ok(false) if connected => return,
+            Ok(false) if notices => return,
             Ok(_) => Tether::hold(socket, withdraw),
             Err(error) => Err((error, withdraw)),
         };

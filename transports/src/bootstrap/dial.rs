@@ -120,7 +120,7 @@ impl Dial for Address {
         stream.send(&Frame::Ready).map_err(|error| dialler.stream(error))?;
         let socket = stream.into_socket();
         let tied = match socket.become_tether(self.limits().silence) {
-            Ok(false) if self.backend().is_connected() => Ok(client),
+            Ok(false) if self.backend().notices_death() => Ok(client),
             Ok(_) => tethered::tie(client, socket),
             Err(error) => Err(error),
         };
