@@ -33,8 +33,6 @@ pub struct Goal {
     pub value: f64,
     /// What it should be.
     pub bound: Bound,
-    /// It is known not to be; the study's notes say why.
-    pub is_missed: bool,
 }
 
 /// A least or a most.
@@ -48,16 +46,11 @@ pub enum Bound {
 
 impl Goal {
     pub(crate) fn at_least(what: &'static str, value: f64, bound: f64) -> Goal {
-        Goal { what, value, bound: Bound::AtLeast(bound), is_missed: false }
+        Goal { what, value, bound: Bound::AtLeast(bound) }
     }
 
     pub(crate) fn at_most(what: &'static str, value: f64, bound: f64) -> Goal {
-        Goal { what, value, bound: Bound::AtMost(bound), is_missed: false }
-    }
-
-    /// Says that it is known not to be reached.
-    pub(crate) fn missed(self) -> Goal {
-        Goal { is_missed: true, ..self }
+        Goal { what, value, bound: Bound::AtMost(bound) }
     }
 
     /// Whether it was reached.
