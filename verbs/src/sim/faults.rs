@@ -34,8 +34,8 @@ pub enum Fault {
         /// Its number.
         qp: QpNumber,
     },
-    /// One of the node's queue pairs that are connected, whichever chance will have, goes into error. It draws no
-    /// number where there is none.
+    /// One of the node's queue pairs that are connected, or ready for datagrams, whichever chance will have, goes into
+    /// error. It draws no number where there is none.
     BreakSomeQueuePair(NodeId),
     /// Nothing comes through any more from one node to another; the way back is another one.
     Cut {
@@ -186,7 +186,7 @@ impl World {
         let mut numbers = self.node(node).pairs.numbers();
         numbers.retain(|number| {
             let pair = self.pair(QpId { node, number: *number });
-            pair.is_some_and(|pair| pair.peer.is_some() && pair.hears())
+            pair.is_some_and(|pair| pair.hears() && (pair.peer.is_some() || pair.ty == QpType::Ud))
         });
         if !numbers.is_empty() {
             let number = numbers[self.dice.below(numbers.len() as u64) as usize];

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall_verbs::sim::{Fault, FaultRates, Sim, SimConfig};
-use farcall_verbs::{GRH_BYTES, QpType, Status, WorkRequest};
+use farcall_verbs::{GRH_BYTES, QpState, QpType, Status, WorkRequest};
 
 use crate::rig::End;
 
@@ -158,6 +158,19 @@ fn connections_are_not_touched_by_the_faults_of_datagrams() {
     assert!(sim.run_until_idle(MS));
     let arrived: Vec<_> = b.completions().into_iter().filter_map(|arrived| arrived.imm).collect();
     assert_eq!(arrived, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_queue_pair_of_datagrams_breaks_as_others_do() {
+    let mut sim = rack(10, FaultRates::default());
+    let node = sim.add_node();
+    let mut end = End::new(&sim, node, QpType::Ud);
+    sim.inject(Fault::BreakSomeQueuePair(node));
+    end.qp.activate(QKEY).expect("it was not ready, and so was left alone");
+    end.qp.post_recv(1, None).unwrap();
+    sim.inject(Fault::BreakSomeQueuePair(node));
+    assert!(sim.run_until_idle(MS));
+    assert_eq!((end.qp.state(), end.statuses()), (QpState::Error, vec![Status::Flushed]));
 }
 
 /// What is on its way when its sender dies comes all the same.
