@@ -4,12 +4,14 @@
 //! methods, and nothing reads a clock except `now`, which only the driver of a thread calls, once per turn.
 
 mod client;
+mod layer;
 mod message;
 mod server;
 mod setup;
 mod thread;
 
 pub use client::{ClientTransport, Limits, ReplySink, SlotId};
+pub use layer::ClientLayer;
 pub use message::Message;
 pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport};
 pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions};

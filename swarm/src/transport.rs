@@ -1,10 +1,8 @@
 //! A client's transport with a bug in it.
 
-use std::sync::Arc;
-
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Limits, Message, ReplySink, SlotId, Unpark};
+use farcall_core::transport::{ClientLayer, ClientTransport, Message, ReplySink, SlotId};
 
 use crate::mutation::Mutation;
 
@@ -23,66 +21,19 @@ pub(crate) fn mutated(
     }
 }
 
-/// Passes on what a wrapper leaves alone.
-macro_rules! pass_on {
-    () => {
-        fn now(&self) -> Instant {
-            self.inner.now()
-        }
-
-        fn limits(&self) -> Limits {
-            self.inner.limits()
-        }
-
-        fn release(&mut self, slot: SlotId) {
-            self.inner.release(slot);
-        }
-
-        fn post(&mut self, slot: SlotId, now: Instant) {
-            self.inner.post(slot, now);
-        }
-
-        fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
-            self.inner.post_idempotent(slot, now);
-        }
-
-        fn flush(&mut self, now: Instant) {
-            self.inner.flush(now);
-        }
-
-        fn park(&mut self, until: Option<Instant>) {
-            self.inner.park(until);
-        }
-
-        fn unparker(&self) -> Arc<dyn Unpark> {
-            self.inner.unparker()
-        }
-
-        fn close(&mut self) {
-            self.inner.close();
-        }
-
-        fn peer_gone(&mut self) {
-            self.inner.peer_gone();
-        }
-    };
-}
-
 /// Loses a wake-up now and then: it has its turn, does not look, and sleeps again.
 struct Sleepy {
     inner: Box<dyn ClientTransport>,
     polls: u32,
 }
 
-impl ClientTransport for Sleepy {
-    pass_on!();
-
-    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        self.inner.reserve(len)
+impl ClientLayer for Sleepy {
+    fn inner(&self) -> &dyn ClientTransport {
+        &*self.inner
     }
 
-    fn abandon(&mut self, slot: SlotId) {
-        self.inner.abandon(slot);
+    fn inner_mut(&mut self) -> &mut dyn ClientTransport {
+        &mut *self.inner
     }
 
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
@@ -102,8 +53,14 @@ struct Hasty {
     reused: Option<(SlotId, SlotId)>,
 }
 
-impl ClientTransport for Hasty {
-    pass_on!();
+impl ClientLayer for Hasty {
+    fn inner(&self) -> &dyn ClientTransport {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn ClientTransport {
+        &mut *self.inner
+    }
 
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
         let (slot, bytes) = self.inner.reserve(len)?;

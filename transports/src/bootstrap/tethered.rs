@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use farcall_core::error::ReserveError;
 use farcall_core::time::{Instant, Progress};
-use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
+use farcall_core::transport::{ClientLayer, ClientTransport, ReplySink};
 
 use super::Socket;
 use super::tether::{OnBreak, Tether};
@@ -61,42 +60,15 @@ impl Tethered {
     }
 }
 
-impl ClientTransport for Tethered {
+impl ClientLayer for Tethered {
     #[inline]
-    fn now(&self) -> Instant {
-        self.inner.now()
-    }
-
-    fn limits(&self) -> Limits {
-        self.inner.limits()
+    fn inner(&self) -> &dyn ClientTransport {
+        &*self.inner
     }
 
     #[inline]
-    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        self.inner.reserve(len)
-    }
-
-    fn release(&mut self, slot: SlotId) {
-        self.inner.release(slot);
-    }
-
-    #[inline]
-    fn post(&mut self, slot: SlotId, now: Instant) {
-        self.inner.post(slot, now);
-    }
-
-    #[inline]
-    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
-        self.inner.post_idempotent(slot, now);
-    }
-
-    #[inline]
-    fn flush(&mut self, now: Instant) {
-        self.inner.flush(now);
-    }
-
-    fn abandon(&mut self, slot: SlotId) {
-        self.inner.abandon(slot);
+    fn inner_mut(&mut self) -> &mut dyn ClientTransport {
+        &mut *self.inner
     }
 
     #[inline]
@@ -114,17 +86,5 @@ impl ClientTransport for Tethered {
         if !self.has_news() {
             self.inner.park(until);
         }
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.inner.unparker()
-    }
-
-    fn close(&mut self) {
-        self.inner.close();
-    }
-
-    fn peer_gone(&mut self) {
-        self.inner.peer_gone();
     }
 }

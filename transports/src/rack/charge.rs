@@ -5,8 +5,8 @@ use std::sync::Arc;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    CallToken, ClientTransport, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport,
-    SlotId, Unpark,
+    CallToken, ClientLayer, ClientTransport, Message, Replies, ReplySink, RequestSink,
+    ServerTransport, SlotId, Unpark,
 };
 use farcall_verbs::sim::Node;
 
@@ -80,13 +80,13 @@ pub(super) fn server(
     Box::new(Charged { inner, node: node.clone(), costs })
 }
 
-impl ClientTransport for Charged<Box<dyn ClientTransport>> {
-    fn now(&self) -> Instant {
-        self.inner.now()
+impl ClientLayer for Charged<Box<dyn ClientTransport>> {
+    fn inner(&self) -> &dyn ClientTransport {
+        &*self.inner
     }
 
-    fn limits(&self) -> Limits {
-        self.inner.limits()
+    fn inner_mut(&mut self) -> &mut dyn ClientTransport {
+        &mut *self.inner
     }
 
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
@@ -97,45 +97,9 @@ impl ClientTransport for Charged<Box<dyn ClientTransport>> {
         reserved
     }
 
-    fn release(&mut self, slot: SlotId) {
-        self.inner.release(slot);
-    }
-
-    fn post(&mut self, slot: SlotId, now: Instant) {
-        self.inner.post(slot, now);
-    }
-
-    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
-        self.inner.post_idempotent(slot, now);
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.inner.flush(now);
-    }
-
-    fn abandon(&mut self, slot: SlotId) {
-        self.inner.abandon(slot);
-    }
-
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let Charged { inner, node, costs } = self;
         inner.poll(now, &mut Answers { sink, node, ns: costs.answer_ns })
-    }
-
-    fn park(&mut self, until: Option<Instant>) {
-        self.inner.park(until);
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.inner.unparker()
-    }
-
-    fn close(&mut self) {
-        self.inner.close();
-    }
-
-    fn peer_gone(&mut self) {
-        self.inner.peer_gone();
     }
 }
 
