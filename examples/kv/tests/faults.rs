@@ -15,7 +15,7 @@ fn without_a_server_the_mend_is_told() {
     {
         let output = run(&[command, &["--address", &address]].concat(), b"");
         assert_eq!(output.status.code(), Some(2), "{command:?}");
-        let mend = format!("farcall-kv serve --listen {address}");
+        let mend = format!("farcall-kv serve --listen '{address}'");
         assert!(stderr(&output).contains(&mend), "{command:?}: {}", stderr(&output));
     }
 }
