@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farcall::{ConnectPoll, PollClient};
+use farcall::{ConnectPoll, ConnectionOptions, PollClient};
 
 use super::report::{Cell, Limit, Run};
 use super::{Contender, Mode, Options, slots};
@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::echo::calling;
 use crate::echo::host::Host;
 use crate::echo::load::{Calling, Totals};
-use crate::echo::service::EchoPollClient;
+use crate::echo::service::{EchoPollClient, REST_BOUND};
 use crate::echo::shape::Pending;
 use crate::limit::{Bare, Bounce};
 use crate::memory::resident_bytes;
@@ -106,7 +106,7 @@ impl Rival {
         let connected: Result<Vec<_>, _> = (0..clients).map(|_| connect()).collect();
         let connected = connected.with_context(|| format!("cannot connect to {address}"))?;
         let mut calling = calling(size, window, connected, clock.clone());
-        let mut control = connect().with_context(|| format!("cannot connect to {address}"))?;
+        let mut control = control(&address)?;
         // What memory is there after some calls is what it takes.
         calling.calls(Duration::ZERO, &mut Totals::default())?;
         let bytes_per_client = resident_bytes()?.saturating_sub(before) / clients as u64;
@@ -148,6 +148,15 @@ impl Rival {
             ..Run::default()
         })
     }
+}
+
+/// A connection over which the server is told to rest: with all that the backend has, and time for all rivals' turns.
+fn control(address: &str) -> Result<EchoPollClient> {
+    let (place, options) = address.split_once('?').unwrap_or((address, ""));
+    let options: Vec<_> = options.split('&').filter(|it| !it.starts_with("without=")).collect();
+    let patient = ConnectionOptions::default().deadline(REST_BOUND);
+    EchoPollClient::connect_with(&format!("{place}?{}", options.join("&")), &patient)
+        .with_context(|| format!("cannot connect to {address}"))
 }
 
 fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {

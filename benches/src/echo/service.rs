@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 /// Longest that the server's thread waits to be resumed: far longer than a slice, so only a bench that died is
 /// waited for in vain.
-const REST_BOUND: Duration = Duration::from_secs(60);
+pub(crate) const REST_BOUND: Duration = Duration::from_secs(60);
 
 /// Gives back what it gets.
 #[farcall::service]
