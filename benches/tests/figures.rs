@@ -23,6 +23,10 @@ const KNEES: [(&str, &str); 3] = [
     ("herd-3b", "WRITE, UC"),
 ];
 
+/// Orders that are published and not met: the figure, what should be faster than what, and where. Its notes say why.
+const TURNED: [(&str, &str, &str, &[f64]); 1] =
+    [("write_imm", "batch of 8", "batch of 1", &[80.0, 240.0, 320.0, 400.0])];
+
 /// All figures at once, as they are simulated only once. `cargo xtask figures`
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes where it is not optimized")]
@@ -83,6 +87,7 @@ fn goals(told: &Told<'_>, wrong: &mut Vec<String>) {
 
 /// Who is faster, and where: within a series, and at each x between them.
 fn orders(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
+    let name = drawn.figure.name;
     let all: Vec<_> = drawn
         .series
         .iter()
@@ -90,14 +95,21 @@ fn orders(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
         .collect();
     for (one, a) in &all {
         for (other, b) in &all {
-            // Two that are both not met are told as such, in their figure's notes.
-            let told = a.used == Use::Missed && b.used == Use::Missed;
-            let compared = (one == other || a.x == b.x) && !told;
-            if compared && a.published > APART * b.published && a.simulated <= b.simulated {
-                let name = drawn.figure.name;
+            let compared = one == other || a.x == b.x;
+            if !compared || a.published <= APART * b.published {
+                continue;
+            }
+            let turned = TURNED.iter().any(|(figure, above, below, at)| {
+                (*figure, *above, *below) == (name, *one, *other) && at.contains(&a.x)
+            });
+            if (a.simulated <= b.simulated) != turned {
                 wrong.push(format!(
-                    "{name}: {one} at {} is not above {other} at {}: {:.2}, {:.2}",
-                    a.x, b.x, a.simulated, b.simulated
+                    "{name}: {one} at {} is {} above {other} at {}: {:.2}, {:.2}",
+                    a.x,
+                    if turned { "now" } else { "not" },
+                    b.x,
+                    a.simulated,
+                    b.simulated
                 ));
             }
         }
