@@ -13,42 +13,21 @@ use crate::{
     },
     pattern,
     service::{ECHO, SuitePollClient},
-    setup::Setup,
     world::{Server, World},
 };
 
-const WINDOW: u32 = 8;
-const SLOT: u32 = 1024;
-const LIMIT: u64 = 1 << 20;
+use super::besieged::{LIMIT, SLOT, assert_untouched, serve_windows};
 
-/// A server with memory for some large messages, and an honest client of it.
+const WINDOW: u32 = 8;
+
+/// A server that will be besieged, and an honest client of it.
 fn serve(world: &World) -> (Server, SuitePollClient) {
     serve_windows(world, WINDOW)
-}
-
-fn serve_windows(world: &World, window: u32) -> (Server, SuitePollClient) {
-    let setup = Setup::default().window(window).slot(SLOT as usize).tight_memory(LIMIT);
-    let server = world.serve(setup);
-    let client = world.client(&server);
-    (server, client)
 }
 
 fn intrude(world: &World, server: &Server) -> End {
     let wanted = terms(WINDOW, SLOT, LIMIT);
     break_in(world.break_in(server), SuitePollClient::DESCRIPTION, wanted).expect("welcome")
-}
-
-/// An honest client of before, and a new one, see nothing of what went on.
-#[track_caller]
-fn assert_untouched(world: &World, server: &Server, honest: &mut SuitePollClient) {
-    let mut newcomer = world.client(server);
-    for client in [honest, &mut newcomer] {
-        for len in [20, 700, 200_000] {
-            let message = pattern::make(len, len as usize);
-            let echoed = world.call(client, |c| c.start_echo(&message)).expect("echo");
-            pattern::assert_is(len, len as usize, &echoed);
-        }
-    }
 }
 
 /// An intruder that keeps the rules is served: what follows is refused for what it does, not for who it is.

@@ -17,13 +17,12 @@ use crate::{
     },
     pattern,
     service::{ECHO, SuitePollClient},
-    setup::Setup,
     world::{Server, World},
 };
 
+use super::besieged::{LIMIT, SLOT, assert_untouched, serve_windows};
+
 const WINDOW: u16 = 8;
-const SLOT: u32 = 1024;
-const LIMIT: u64 = 1 << 20;
 
 /// What intruders count their executions under.
 const ID: u8 = 77;
@@ -31,16 +30,9 @@ const ID: u8 = 77;
 /// Where their requests wait.
 const GATE: u8 = 78;
 
-/// A server with memory for some large messages, and an honest client of it.
+/// A server that will be besieged, and an honest client of it.
 fn serve(world: &World) -> (Server, SuitePollClient) {
     serve_windows(world, WINDOW.into())
-}
-
-fn serve_windows(world: &World, window: u32) -> (Server, SuitePollClient) {
-    let setup = Setup::default().window(window).slot(SLOT as usize).tight_memory(LIMIT);
-    let server = world.serve(setup);
-    let client = world.client(&server);
-    (server, client)
 }
 
 fn intrude(world: &World, server: &Server) -> End {
@@ -74,19 +66,6 @@ fn assert_served(intruder: &mut End, slot: u16, generation: u32) {
     let answer = intruder.ask(&request(slot, generation, ECHO, b"knock"));
     let body = b"\0\0\0\0\0\0\0\0knock".to_vec();
     assert_eq!(answer, Heard { kind: kind::RESPONSE, slot, generation, body });
-}
-
-/// An honest client of before, and a new one, see nothing of what went on.
-#[track_caller]
-fn assert_untouched(world: &World, server: &Server, honest: &mut SuitePollClient) {
-    let mut newcomer = world.client(server);
-    for client in [honest, &mut newcomer] {
-        for len in [20, 700, 200_000] {
-            let message = pattern::make(len, len as usize);
-            let echoed = world.call(client, |c| c.start_echo(&message)).expect("echo");
-            pattern::assert_is(len, len as usize, &echoed);
-        }
-    }
 }
 
 /// An intruder that keeps the rules is served: what follows is dropped for what it is, not for where it comes from.

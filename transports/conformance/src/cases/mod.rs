@@ -1,6 +1,7 @@
 //! The cases, each a function with one idea.
 
 pub mod any_executor;
+mod besieged;
 pub mod cancellation;
 pub mod counting;
 pub mod crowds;
