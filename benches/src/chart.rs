@@ -69,13 +69,18 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
     let mut builder = ChartBuilder::on(area);
     builder.caption(&chart.title, ("sans-serif", 14)).margin(8);
     builder.x_label_area_size(36).y_label_area_size(48);
-    let x = (left * 0.8..right * 1.25).log_scale();
+    // Marks where there are points: those of the scale itself run into each other.
+    let mut marks: Vec<f64> = points().map(|at| at.0).collect();
+    marks.sort_by(f64::total_cmp);
+    marks.dedup();
+    let x = (left * 0.8..right * 1.25).log_scale().with_key_points(marks);
     macro_rules! draw {
         ($y:expr) => {{
             let mut context = builder.build_cartesian_2d(x, $y).map_err(wrong)?;
             let mut mesh = context.configure_mesh();
             mesh.x_desc(chart.x_label).y_desc(chart.y_label).light_line_style(WHITE);
             mesh.label_style(("sans-serif", 11));
+            mesh.x_label_formatter(&|x| format!("{x}"));
             mesh.draw().map_err(wrong)?;
             for ((name, points), colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
                 let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
