@@ -9,6 +9,7 @@ mod idle;
 pub mod metrics;
 pub mod server;
 pub mod service;
+pub mod site;
 pub mod time;
 pub mod transport;
 mod wire;
@@ -25,6 +26,7 @@ pub use server::{
     CallContext, CancelPolicy, DrivenServer, Reply, RunningServer, Server, ServerBuilder,
     ServerThread,
 };
+pub use site::Site;
 pub use service::{
     Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
 };

@@ -1,9 +1,8 @@
 //! The client's half of a backend.
 
-use super::{Message, Unpark};
+use super::Message;
 use crate::error::{ReserveError, TransportFailure};
 use crate::time::{Instant, Progress};
-use std::sync::Arc;
 
 /// One outstanding request of one connection.
 ///
@@ -32,9 +31,6 @@ pub struct Limits {
 /// sink. `reserve` is the only step that can fail. From `post` on the slot belongs to the transport until the reply,
 /// a failure, or (after `abandon`) its completion; the caller holds only the [`SlotId`].
 pub trait ClientTransport: Send {
-    /// The transport's clock. Only the driver of the thread calls it, at most once per turn.
-    fn now(&self) -> Instant;
-
     /// What this connection can carry.
     fn limits(&self) -> Limits;
 
@@ -48,17 +44,10 @@ pub trait ClientTransport: Send {
     fn release(&mut self, slot: SlotId);
 
     /// Hands over a filled slot. Cannot fail: what goes wrong later comes to the sink. Leaves with the next `flush`.
-    fn post(&mut self, slot: SlotId, now: Instant);
-
-    /// Hands over a filled slot whose request [may run more than once](crate::service::Method::IDEMPOTENT): what a
-    /// backend keeps so that others run at most once it need not keep for this.
-    #[inline]
-    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
-        self.post(slot, now);
-    }
+    fn post(&mut self, slot: SlotId, delivery: Delivery);
 
     /// One doorbell for what was posted. Cheap when nothing was.
-    fn flush(&mut self, now: Instant);
+    fn flush(&mut self);
 
     /// Nobody wants this posted request's reply any more (cancelled, or its deadline passed). The slot stays owned by
     /// the transport until its completion; the server is told, best effort. The sink hears nothing more of it.
@@ -67,19 +56,39 @@ pub trait ClientTransport: Send {
     /// Does what can be done now, and hands what arrived to the sink.
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress;
 
-    /// Sleeps until an event, an unpark, or `until`. Returns at once if work is pending.
-    fn park(&mut self, until: Option<Instant>);
+    /// Gets ready for its thread to sleep: what comes from now on makes an event on the thread's [`Site`](crate::site::Site).
+    /// `false`: there is work, poll again first.
+    fn arm(&mut self) -> bool;
 
-    /// Wakes `park`, from any thread.
-    fn unparker(&self) -> Arc<dyn Unpark>;
+    /// Ends the connection. Dropping the transport says goodbye too.
+    fn close(&mut self, why: Closing);
+}
 
-    /// Says goodbye to the server. Dropping the transport does it too.
-    fn close(&mut self);
+/// How often the handler of a posted request may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// At most once, whatever is lost and repeated.
+    AtMostOnce,
+    /// [As often as it takes](crate::service::Method::IDEMPOTENT): what a backend keeps so that others run at most once it
+    /// need not keep for this.
+    Idempotent,
+}
 
-    /// The server is known to be gone, though the device has not noticed: the next poll says that the connection is over.
-    fn peer_gone(&mut self) {
-        self.close();
+impl Delivery {
+    /// The delivery of a method's calls.
+    #[inline]
+    pub const fn of(idempotent: bool) -> Delivery {
+        if idempotent { Delivery::Idempotent } else { Delivery::AtMostOnce }
     }
+}
+
+/// Why a client's connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// This end wants no more: the server is told.
+    Goodbye,
+    /// The server is known to be gone, though the device has not noticed: the next poll says that the connection is over.
+    PeerGone,
 }
 
 /// Where [`ClientTransport::poll`] puts what arrived.

@@ -1,8 +1,6 @@
 //! A client's transport around another one.
 
-use std::sync::Arc;
-
-use super::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
+use super::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 
@@ -31,18 +29,13 @@ pub trait ClientLayer: Send {
         self.inner_mut().poll(now, sink)
     }
 
-    /// As [`ClientTransport::park`].
-    fn park(&mut self, until: Option<Instant>) {
-        self.inner_mut().park(until);
+    /// As [`ClientTransport::arm`].
+    fn arm(&mut self) -> bool {
+        self.inner_mut().arm()
     }
 }
 
 impl<L: ClientLayer> ClientTransport for L {
-    #[inline]
-    fn now(&self) -> Instant {
-        self.inner().now()
-    }
-
     fn limits(&self) -> Limits {
         self.inner().limits()
     }
@@ -57,18 +50,13 @@ impl<L: ClientLayer> ClientTransport for L {
     }
 
     #[inline]
-    fn post(&mut self, slot: SlotId, now: Instant) {
-        self.inner_mut().post(slot, now);
+    fn post(&mut self, slot: SlotId, delivery: Delivery) {
+        self.inner_mut().post(slot, delivery);
     }
 
     #[inline]
-    fn post_idempotent(&mut self, slot: SlotId, now: Instant) {
-        self.inner_mut().post_idempotent(slot, now);
-    }
-
-    #[inline]
-    fn flush(&mut self, now: Instant) {
-        self.inner_mut().flush(now);
+    fn flush(&mut self) {
+        self.inner_mut().flush();
     }
 
     fn abandon(&mut self, slot: SlotId) {
@@ -80,19 +68,11 @@ impl<L: ClientLayer> ClientTransport for L {
         ClientLayer::poll(self, now, sink)
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        ClientLayer::park(self, until);
+    fn arm(&mut self) -> bool {
+        ClientLayer::arm(self)
     }
 
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.inner().unparker()
-    }
-
-    fn close(&mut self) {
-        self.inner_mut().close();
-    }
-
-    fn peer_gone(&mut self) {
-        self.inner_mut().peer_gone();
+    fn close(&mut self, why: Closing) {
+        self.inner_mut().close(why);
     }
 }

@@ -1,9 +1,8 @@
 //! The server's half of a backend: all connections of one server thread.
 
-use super::{Message, Unpark};
+use super::Message;
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
-use std::sync::Arc;
 
 /// The right to answer one request.
 ///
@@ -56,9 +55,6 @@ impl CallToken {
 
 /// One server thread's connections. The acceptor hands it new ones; it drops a client that dies or misbehaves, alone.
 pub trait ServerTransport: Send {
-    /// The transport's clock. Only the driver of the thread calls it, at most once per turn.
-    fn now(&self) -> Instant;
-
     /// Does what can be done now, and hands what arrived to the sink. A poll is bounded: one that finds more than it
     /// takes answers [`PollAt::Now`](crate::time::PollAt::Now).
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress;
@@ -67,33 +63,29 @@ pub trait ServerTransport: Send {
     fn replies(&mut self) -> &mut dyn Replies;
 
     /// Replies that wait for one doorbell leave, at the end of the turn. Cheap when there are none.
-    fn flush(&mut self, now: Instant);
+    fn flush(&mut self);
 
-    /// Sleeps until an event (a request, a new connection), an unpark, or `until`. Returns at once if work is pending.
-    fn park(&mut self, until: Option<Instant>);
-
-    /// Wakes `park`, from any thread.
-    fn unparker(&self) -> Arc<dyn Unpark>;
+    /// Gets ready for its thread to sleep: a request, or a new connection, makes an event on the thread's
+    /// [`Site`](crate::site::Site) from now on. `false`: there is work, poll again first.
+    fn arm(&mut self) -> bool;
 
     /// Connections open now.
     fn connections(&self) -> usize;
 
-    /// Do answers that were posted still wait here for their clients to fetch them? They are lost by `close`; a server
-    /// that shuts down waits for them, within its bound.
-    fn has_unfetched(&self) -> bool {
-        false
-    }
+    /// One step of the end of a server, asked for again and again, within a bound, until the answer is `true`: this step
+    /// is done. Dropping the transport says goodbye too.
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool;
+}
 
-    /// Tells all clients goodbye, after what was flushed. Dropping the transport does it too.
-    fn close(&mut self);
-
-    /// After [`close`](Self::close): has all that was posted left for the clients? Where a device or the system carries it on its
-    /// own, what is still here when the transport is dropped is lost. Asking polls; the driver asks until it is so,
-    /// within a bound.
-    fn has_left(&mut self, now: Instant) -> bool {
-        let _ = now;
-        true
-    }
+/// The steps in which a server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindDown {
+    /// Done when no posted answer waits here for its client to fetch it. The driver polls in between.
+    Drain,
+    /// Says goodbye to all clients, after what was flushed. Done when all that was posted has left for the clients: where a
+    /// device or the system carries it on its own, what is still here when the transport is dropped is lost. Polls by
+    /// itself; requests that come now are not handled.
+    Close,
 }
 
 /// Where [`ServerTransport::poll`] puts what arrived.
@@ -120,9 +112,6 @@ pub trait Replies {
 
     /// Hands over what the last `reserve` for this call gave, filled. Leaves with the next flush.
     fn post(&mut self, call: CallToken, len: usize);
-
-    /// The transport's clock, for the rare case that a turn takes long and a deadline is near.
-    fn now(&self) -> Instant;
 }
 
 /// Every transport has room for a reply of this length to each request, at once: errors must always be able to leave.

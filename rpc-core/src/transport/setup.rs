@@ -1,16 +1,19 @@
 //! How connections come to be: dialling, and listening.
 
-use super::{ClientThread, ClientTransport, ServerTransport};
+use super::{ClientTransport, ServerTransport};
 use crate::error::{BindError, ConnectError};
 use crate::service::ServiceDescription;
+use crate::site::Site;
 use core::time::Duration;
 
 /// Something that can be dialled: an address.
 pub trait Dial: Send + Sync {
-    /// Makes one connection for calls of `service`. Blocks, at most for `options.timeout`.
+    /// Makes one connection for calls of `service`, to be driven by the thread of `site`. Blocks, at most for
+    /// `options.timeout`.
     fn dial(
         &self,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError>;
 }
@@ -21,13 +24,11 @@ pub trait Dial: Send + Sync {
 pub struct DialOptions {
     /// The bound on the whole handshake. Default 5 s.
     pub timeout: Duration,
-    /// Shares with the other connections of that thread what its backend can share. Default: nothing is shared.
-    pub thread: Option<ClientThread>,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
-        DialOptions { timeout: Duration::from_secs(5), thread: None }
+        DialOptions { timeout: Duration::from_secs(5) }
     }
 }
 
@@ -37,21 +38,15 @@ impl DialOptions {
         self.timeout = timeout;
         self
     }
-
-    /// Shares with the other connections of that thread what the backend can share.
-    pub fn thread(mut self, thread: &ClientThread) -> Self {
-        self.thread = Some(thread.clone());
-        self
-    }
 }
 
 /// Something that can be listened on: an address.
 pub trait Binding {
-    /// Listens for clients of `services`, for `threads` server threads. Connections are accepted from now on, by
-    /// threads of the transport's own, and dealt to the `threads` transports.
+    /// Listens for clients of `services`, for a server thread at each of `sites`. Connections are accepted from now on, by
+    /// threads of the transport's own, and dealt to the server threads.
     fn bind(
         &self,
-        threads: usize,
+        sites: &[Site],
         services: &[&'static ServiceDescription],
         options: &BindOptions,
     ) -> Result<Bound, BindError>;
@@ -75,7 +70,7 @@ impl Default for BindOptions {
 
 /// A listening server, before its threads run.
 pub struct Bound {
-    /// One per server thread.
+    /// One per server thread, in the order of their sites.
     pub transports: Vec<Box<dyn ServerTransport>>,
     /// What takes new clients in.
     pub acceptor: Box<dyn Acceptor>,

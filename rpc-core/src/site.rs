@@ -1,0 +1,345 @@
+//! The site of a thread: its clock, and the one place where it sleeps.
+//!
+//! Each server thread, each I/O thread and each thread that drives its own connections has one site. Any number of
+//! transports hang on it. To go to sleep, the driver of the thread announces it ([`Site::fall_asleep`]), asks each
+//! transport whether it may ([`arm`](crate::transport::ClientTransport::arm)), and only then sleeps.
+
+use crate::time::Instant;
+use core::any::Any;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::task::Waker;
+use core::time::Duration;
+use crossbeam_utils::CachePadded;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Wake;
+use std::thread::{self, Thread};
+
+/// A sleeping thread looks around at least this often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// A thread sleeps at most this long while another thread sleeps at the same site: an event wakes only one of them.
+const CROWDED_SLEEP: Duration = Duration::from_millis(1);
+
+/// A clock that starts at an origin of its own.
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Instant;
+}
+
+/// The clock of this process: the processor's time stamp counter, in nanoseconds.
+struct ProcessClock(quanta::Clock);
+
+impl Clock for ProcessClock {
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.delta_as_nanos(0, self.0.raw()))
+    }
+}
+
+/// Where a device, or the system, announces events to a sleeping thread: a completion channel, an epoll set.
+pub trait EventChannel: Send + Sync {
+    /// Sleeps until an event, a [`wake`](EventChannel::wake), or the end of `timeout`. Events that came before are not
+    /// lost. A failure to sleep returns at once: the driver polls and comes back.
+    fn wait(&self, timeout: Duration);
+
+    /// Ends a present or the next `wait`, from any thread.
+    fn wake(&self);
+
+    /// A descriptor that is readable while there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+}
+
+/// What the transports of one site share: a completion channel, or a queue pair that carries several sessions.
+pub trait SiteResource: Any + Send + Sync {
+    /// Several transports of the site have their turns now, one after the other: what they send may wait for one
+    /// doorbell.
+    fn begin_turn(&self) {}
+
+    /// The turns are over, and everything leaves.
+    fn end_turn(&self) {}
+
+    /// Where it announces events, if it does.
+    fn events(&self) -> Option<&dyn EventChannel> {
+        None
+    }
+}
+
+/// The site of one thread. Clones are the same site.
+///
+/// One OS thread, or one simulated core, drives all transports of a site. Others may use a transport of it as well;
+/// they then wait for each other, and wake later.
+#[derive(Clone)]
+pub struct Site {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Option<Arc<dyn Clock>>,
+    process_clock: ProcessClock,
+    /// A simulator drives the thread: it never sleeps here, and is woken through its event channels.
+    is_driven: bool,
+    /// Threads that sleep, or are about to.
+    asleep: CachePadded<AtomicU32>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A resource is dropped with the last transport that uses it.
+    resources: Vec<Weak<dyn SiteResource>>,
+    sleepers: Vec<Sleeper>,
+    sleeps: u64,
+    /// Woken while no thread slept: the next sleep returns at once.
+    is_woken: bool,
+}
+
+struct Sleeper {
+    number: u64,
+    place: SleepsOn,
+}
+
+/// What a sleeping thread waits for.
+enum SleepsOn {
+    /// It has no event channel.
+    Thread(Thread),
+    /// This channel, or this one among others.
+    Channel(Arc<dyn SiteResource>),
+}
+
+impl SleepsOn {
+    fn wake(&self) {
+        match self {
+            SleepsOn::Thread(thread) => thread.unpark(),
+            SleepsOn::Channel(resource) => resource.events().into_iter().for_each(|it| it.wake()),
+        }
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Site::new()
+    }
+}
+
+impl Site {
+    /// The site of an OS thread, without transports yet.
+    pub fn new() -> Site {
+        Site::with(None, false)
+    }
+
+    /// The site of a thread that somebody else drives, with another clock: a simulator. It never sleeps;
+    /// [`wake`](Site::wake) wakes every event channel of the site.
+    pub fn driven(clock: Arc<dyn Clock>) -> Site {
+        Site::with(Some(clock), true)
+    }
+
+    /// The site of an OS thread with another clock, for tests.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Site {
+        Site::with(Some(clock), false)
+    }
+
+    fn with(clock: Option<Arc<dyn Clock>>, is_driven: bool) -> Site {
+        let inner = Inner {
+            clock,
+            process_clock: ProcessClock(quanta::Clock::new()),
+            is_driven,
+            asleep: CachePadded::new(AtomicU32::new(0)),
+            state: Mutex::default(),
+        };
+        Site { inner: Arc::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time now. Only the driver of the thread asks, at most once per turn.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        match &self.inner.clock {
+            None => self.inner.process_clock.now(),
+            Some(clock) => clock.now(),
+        }
+    }
+
+    /// Whether both are the same site.
+    pub fn is_same(&self, other: &Site) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// What the transports of the site share of this type, and `fits`; if there is none, it is made.
+    ///
+    /// # Errors
+    /// Those of `make`; then nothing is kept.
+    pub fn share<T: SiteResource, E>(
+        &self,
+        fits: impl Fn(&T) -> bool,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        let mut state = self.lock();
+        state.resources.retain(|resource| resource.strong_count() > 0);
+        let known = state.resources.iter().filter_map(Weak::upgrade);
+        let mut known = known.filter_map(|resource| {
+            let resource: Arc<dyn Any + Send + Sync> = resource;
+            resource.downcast::<T>().ok()
+        });
+        if let Some(resource) = known.find(|resource| fits(resource)) {
+            return Ok(resource);
+        }
+        let resource = Arc::new(make()?);
+        let shared: Arc<dyn SiteResource> = resource.clone();
+        state.resources.push(Arc::downgrade(&shared));
+        Ok(resource)
+    }
+
+    fn resources(&self) -> Vec<Arc<dyn SiteResource>> {
+        self.lock().resources.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Gives several transports of the site their turns, as one turn of the thread: what all of them send leaves under
+    /// one doorbell when `turns` has ended, and what has come for any of them is looked for once.
+    ///
+    /// `turns` polls each transport that is to have a turn, and never blocks: what it started has not left yet.
+    pub fn together<R>(&self, turns: impl FnOnce() -> R) -> R {
+        /// Ends them also if one panics.
+        struct Turns(Vec<Arc<dyn SiteResource>>);
+        impl Drop for Turns {
+            fn drop(&mut self) {
+                self.0.iter().for_each(|resource| resource.end_turn());
+            }
+        }
+        let turns_of = Turns(self.resources());
+        turns_of.0.iter().for_each(|resource| resource.begin_turn());
+        turns()
+    }
+
+    /// Announces that the thread is about to sleep. From here on [`rouse`](Site::rouse) wakes it.
+    ///
+    /// The caller then looks at everything that another thread may have done before, and [sleeps](Asleep::sleep) only
+    /// if it finds nothing. Dropping the answer says that it does not sleep after all.
+    pub fn fall_asleep(&self) -> Asleep {
+        self.inner.asleep.fetch_add(1, Ordering::SeqCst);
+        // Orders the count before the caller's look; `rouse` has the two the other way round, so that at least one side
+        // sees the other.
+        fence(Ordering::SeqCst);
+        Asleep { site: self.clone() }
+    }
+
+    /// Wakes the thread if it sleeps or is about to: after something was left for it where it looks before it sleeps.
+    /// Cheap while it is awake.
+    #[inline]
+    pub fn rouse(&self) {
+        fence(Ordering::SeqCst);
+        if self.inner.asleep.load(Ordering::SeqCst) > 0 {
+            self.wake();
+        }
+    }
+
+    /// Ends a present sleep, or the next one, from any thread.
+    #[cold]
+    pub fn wake(&self) {
+        if self.inner.is_driven {
+            let resources = self.resources();
+            return resources.iter().filter_map(|it| it.events()).for_each(|it| it.wake());
+        }
+        let mut state = self.lock();
+        state.is_woken = state.sleepers.is_empty();
+        state.sleepers.iter().for_each(|sleeper| sleeper.place.wake());
+    }
+
+    /// [`wake`](Site::wake), to be handed to others.
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.inner))
+    }
+
+    fn sleep(&self, until: Option<Instant>) {
+        let longest = |until: Instant| LONGEST_SLEEP.min(until - self.now());
+        let mut timeout = until.map_or(LONGEST_SLEEP, longest);
+        let mut state = self.lock();
+        if core::mem::take(&mut state.is_woken) {
+            return;
+        }
+        let mut channels = state.resources.iter().filter_map(Weak::upgrade);
+        let mut channels = channels.by_ref().filter(|resource| resource.events().is_some());
+        let first = channels.next();
+        // Empty where a site has one kind of device, and then nothing is allocated.
+        let others: Vec<_> = channels.collect();
+        if !state.sleepers.is_empty() {
+            timeout = timeout.min(CROWDED_SLEEP);
+        }
+        let number = state.sleeps;
+        state.sleeps += 1;
+        let place = match &first {
+            None => SleepsOn::Thread(thread::current()),
+            Some(channel) => SleepsOn::Channel(Arc::clone(channel)),
+        };
+        state.sleepers.push(Sleeper { number, place });
+        drop(state);
+        match first.as_ref().and_then(|resource| resource.events()) {
+            None => thread::park_timeout(timeout),
+            Some(channel) if others.is_empty() => channel.wait(timeout),
+            Some(channel) => wait_for_any(channel, &others, timeout),
+        }
+        self.lock().sleepers.retain(|sleeper| sleeper.number != number);
+    }
+}
+
+/// Sleeps until one of several channels has an event.
+#[cold]
+fn wait_for_any(first: &dyn EventChannel, others: &[Arc<dyn SiteResource>], timeout: Duration) {
+    let others = others.iter().filter_map(|resource| resource.events());
+    let channels: Vec<_> = core::iter::once(first).chain(others).collect();
+    let readable = |channel: &&'_ dyn EventChannel| -> PollFd<'_> {
+        PollFd::from_borrowed_fd((*channel).as_fd(), PollFlags::IN)
+    };
+    let mut descriptors: Vec<_> = channels.iter().map(readable).collect();
+    let timeout = Timespec::try_from(timeout).ok();
+    // A failure to sleep is a spurious wake-up.
+    let _ = rustix::event::poll(&mut descriptors, timeout.as_ref());
+    // Takes the events, so that the next sleep waits for later ones.
+    channels.iter().for_each(|channel| channel.wait(Duration::ZERO));
+}
+
+impl Wake for Inner {
+    fn wake(self: Arc<Self>) {
+        Site { inner: self }.wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        Site { inner: Arc::clone(self) }.wake();
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").field("resources", &self.lock().resources.len()).finish()
+    }
+}
+
+/// A thread that is about to sleep at its site: see [`Site::fall_asleep`].
+#[must_use = "dropping it says that the thread is awake"]
+pub struct Asleep {
+    site: Site,
+}
+
+impl Asleep {
+    /// Sleeps until an event of a transport, until woken, or until `until`. The only call of a driver that blocks.
+    pub fn sleep(self, until: Option<Instant>) {
+        self.site.sleep(until);
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.site.inner.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Asleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asleep").finish_non_exhaustive()
+    }
+}
