@@ -1,19 +1,20 @@
 //! The client's half: reserve, post, poll.
 
-use std::sync::Arc;
-
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Limits, Message, ReplySink, SlotId, Unpark};
+use farcall_core::transport::{
+    ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+};
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::layout::{Announce, Grant, HEADER_BYTES, Immediate, Kind, Lent, Op, OverLimit, split};
+use super::layout::{HEADER_BYTES, Immediate, Kind, Op, split};
 use super::link::{Fetched, Link, owned};
-use super::transfer::{Transfer, Transfers};
-use crate::completions::{Completions, failure};
-use crate::handshake::Terms;
-use crate::memory;
+use crate::contract::Terms;
+use crate::kit::completions::{Completions, failure};
+use crate::kit::memory;
+use crate::rendezvous::client::{Transfer, Transfers};
+use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit};
 
 /// Chunks of large messages that one poll moves: some 20 us of copying, which is what a small call
 /// may have to wait for.
@@ -97,11 +98,6 @@ impl Client {
 }
 
 impl ClientTransport for Client {
-    #[inline]
-    fn now(&self) -> Instant {
-        self.completions.now()
-    }
-
     fn limits(&self) -> Limits {
         Limits { window: self.window.slots.len() as u32, max_message: self.window.max_message }
     }
@@ -143,7 +139,7 @@ impl ClientTransport for Client {
     }
 
     #[inline]
-    fn post(&mut self, id: SlotId, _now: Instant) {
+    fn post(&mut self, id: SlotId, _delivery: Delivery) {
         let window = &mut self.window;
         assert!(window.is(id, Phase::Reserved), "posted slot {id:?} was not reserved");
         let slot = &mut window.slots[id.index as usize];
@@ -159,7 +155,7 @@ impl ClientTransport for Client {
     }
 
     #[inline]
-    fn flush(&mut self, _now: Instant) {
+    fn flush(&mut self) {
         self.window.link.ring();
     }
 
@@ -218,32 +214,31 @@ impl ClientTransport for Client {
         progress
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        self.completions.park(until, || self.window.has_work());
+    fn arm(&mut self) -> bool {
+        let Client { window, completions, .. } = self;
+        completions.arm(|| window.has_work())
     }
 
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.completions.unparker()
-    }
-
-    fn close(&mut self) {
+    fn close(&mut self, why: Closing) {
         let window = &mut self.window;
-        if window.over.is_none() {
-            window.over = Some(TransportFailure::new(FailureKind::Closed, true));
-            window.link.post_goodbye();
-            window.link.ring();
+        if window.over.is_some() {
+            return;
         }
-    }
-
-    fn peer_gone(&mut self) {
-        let why = TransportFailure::new(FailureKind::PeerGone, true);
-        self.window.over.get_or_insert(why);
+        let kind = match why {
+            Closing::PeerGone => FailureKind::PeerGone,
+            Closing::Goodbye => {
+                window.link.post_goodbye();
+                window.link.ring();
+                FailureKind::Closed
+            }
+        };
+        window.over = Some(TransportFailure::new(kind, true));
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.close();
+        self.close(Closing::Goodbye);
     }
 }
 
@@ -279,14 +274,14 @@ impl Window {
         }
         match (completion.opcode, completion.imm) {
             (CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
-                self.link.consumed();
+                self.link.consume_receive();
                 let Some(Immediate { op, slot, .. }) = Immediate::from_wire(imm) else {
                     return Err(NONSENSE);
                 };
                 if op == Op::Message {
-                    self.message(completion, slot, scratch, sink)
+                    self.handle_message(completion, slot, scratch, sink)
                 } else {
-                    self.operation(op, slot)
+                    self.handle_operation(op, slot)
                 }
             }
             (CompletionOpcode::Write | CompletionOpcode::Read, _) => {
@@ -299,7 +294,7 @@ impl Window {
 
     /// A message is in one of our slots.
     #[inline]
-    fn message(
+    fn handle_message(
         &mut self,
         completion: &WorkCompletion,
         index: u32,
@@ -319,11 +314,11 @@ impl Window {
             }
             return Ok(());
         }
-        self.control(index, slot, kind, body, sink)
+        self.handle_control(index, slot, kind, body, sink)
     }
 
     #[cold]
-    fn control(
+    fn handle_control(
         &mut self,
         index: u32,
         slot: Slot,
@@ -370,7 +365,7 @@ impl Window {
     }
 
     #[cold]
-    fn operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
+    fn handle_operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
         let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
         let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
         match op {

@@ -3,8 +3,7 @@
 //! Everything here was written by a peer until it is checked: parsing returns `Option`, never
 //! panics, and works on private copies only.
 
-use farcall_verbs::RemoteRegion;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the header in front of every message in a slot.
@@ -41,13 +40,13 @@ pub(crate) struct Header {
 pub(crate) enum Kind {
     /// A whole request or a whole response follows.
     Inline = 1,
-    /// Client: a request of this many bytes wants to land ([`Announce`]).
+    /// Client: a request of this many bytes wants to land ([`Announce`](crate::rendezvous::wire::Announce)).
     Announce = 2,
-    /// Server: the announced request may be written here ([`Grant`]).
+    /// Server: the announced request may be written here ([`Grant`](crate::rendezvous::wire::Grant)).
     Grant = 3,
-    /// Server: the response waits here to be read ([`Lent`]).
+    /// Server: the response waits here to be read ([`Lent`](crate::rendezvous::wire::Lent)).
     Lent = 4,
-    /// Server: the announced request is over the limit ([`OverLimit`]).
+    /// Server: the announced request is over the limit ([`OverLimit`](crate::rendezvous::wire::OverLimit)).
     OverLimit = 5,
 }
 
@@ -74,67 +73,10 @@ pub(crate) fn split(message: &[u8]) -> Option<(u32, Kind, &[u8])> {
     Some((header.generation.get(), Kind::from_wire(header.kind)?, body))
 }
 
-/// Body of [`Kind::Announce`].
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct Announce {
-    /// Bytes of the request.
-    pub(crate) len: U64,
-}
-
-/// A [`RemoteRegion`] on the wire.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct WireRegion {
-    addr: U64,
-    len: U64,
-    rkey: U32,
-}
-
-impl From<RemoteRegion> for WireRegion {
-    fn from(region: RemoteRegion) -> WireRegion {
-        WireRegion { addr: region.addr.into(), len: region.len.into(), rkey: region.rkey.into() }
-    }
-}
-
-impl From<WireRegion> for RemoteRegion {
-    fn from(region: WireRegion) -> RemoteRegion {
-        RemoteRegion::new(region.addr.get(), region.rkey.get(), region.len.get())
-    }
-}
-
-/// Body of [`Kind::Grant`]: a ring of chunks. Chunk `k` of the request goes to position
-/// `k % (region.len / chunk)`.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct Grant {
-    /// The landing ring.
-    pub(crate) region: WireRegion,
-    /// Bytes of each chunk but the last.
-    pub(crate) chunk: U32,
-}
-
-/// Body of [`Kind::Lent`]: exactly the response.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct Lent {
-    /// The bytes of the response, to be read and then released.
-    pub(crate) region: WireRegion,
-}
-
-/// Body of [`Kind::OverLimit`].
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct OverLimit {
-    /// Bytes of the request.
-    pub(crate) len: U64,
-    /// The most that the server takes.
-    pub(crate) max: U64,
-}
-
 // Any slot holds every control message.
 const _: () = {
-    let least = crate::address::MIN_SLOT_BYTES as usize - HEADER_BYTES;
+    use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit};
+    let least = crate::contract::MIN_SLOT_BYTES as usize - HEADER_BYTES;
     assert!(size_of::<Grant>() <= least && size_of::<Lent>() <= least);
     assert!(size_of::<OverLimit>() <= least && size_of::<Announce>() <= least);
 };
@@ -165,7 +107,8 @@ const CLIENT_BITS: u32 = 19;
 /// Most clients that one server thread tells apart.
 pub(crate) const MAX_CLIENTS: u32 = 1 << CLIENT_BITS;
 
-const _: () = assert!(crate::address::MAX_WINDOW == 1 << SLOT_BITS);
+/// Most calls outstanding on one connection: the immediate has ten bits for the slot.
+pub(crate) const MAX_WINDOW: u32 = 1 << SLOT_BITS;
 
 /// The immediate names itself (Octopus s3.3): operation, client and slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use farcall_verbs::{WorkCompletion, WorkRequest, WriteRequest};
 
 use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
 use super::setup::Sizes;
-use crate::send_queue::SendQueue;
+use crate::kit::send_queue::SendQueue;
 
 /// A WRITE_WITH_IMM that waits for the doorbell. With no bytes it is its immediate alone.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +103,11 @@ impl Link {
 
     pub(crate) fn qp(&self) -> &QueuePair {
         &self.qp
+    }
+
+    /// The client's number at its server thread.
+    pub(crate) fn client(&self) -> u32 {
+        self.client
     }
 
     /// A post failed: the queue pair is in error, or the peer's numbers made no sense.
@@ -317,7 +322,7 @@ impl Link {
 
     /// A receive was consumed. They are posted again in batches.
     #[inline]
-    pub(crate) fn consumed(&mut self) {
+    pub(crate) fn consume_receive(&mut self) {
         self.consumed += 1;
         if self.consumed >= self.replenish_at {
             let first = work_id(self.client, 0);

@@ -29,21 +29,98 @@
 //! a region of `window * slot` bytes, so beyond some hundreds of clients per NIC its cache of
 //! queue-pair contexts and translations misses.
 
-mod begin;
-mod chunks;
 mod client;
-mod clients;
-mod entry;
-mod intake;
-mod landing;
+mod connection;
+mod large;
 mod layout;
 mod link;
+mod replies;
+mod requests;
 mod server;
 mod setup;
-mod transfer;
-
-pub(crate) use begin::{prepare, serve};
-pub(crate) use setup::check;
 
 #[cfg(test)]
 mod tests;
+
+use farcall_core::transport::ClientTransport;
+use farcall_verbs::Device;
+
+use crate::contract::{
+    Answer, Backend, Config, DeathNotice, Fabric, PendingClient, Placement, ServerHalf, SetupError,
+};
+use crate::kit::completions::Completions;
+use client::Client;
+use server::Server;
+use setup::{Port, Side, Sizes};
+
+/// The backend `write_imm`.
+#[derive(Debug)]
+pub(crate) struct WriteImm;
+
+const NAME: &str = "write_imm";
+
+impl Backend for WriteImm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn max_window(&self) -> u32 {
+        layout::MAX_WINDOW
+    }
+
+    fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
+        setup::check(fabric.device(NAME)?.caps())
+    }
+
+    fn death_notice(&self) -> DeathNotice {
+        DeathNotice::BY_DEVICE
+    }
+
+    fn dial(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+    ) -> Result<Box<dyn PendingClient>, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let terms = config.terms();
+        let sizes = Sizes::new(&terms, device.caps());
+        let completions = Completions::new(at.site, device, sizes.completions())?;
+        let port = Port::open(device, &completions.queue(), &terms, 0)?;
+        Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
+    }
+
+    fn serve(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+        max_clients: usize,
+    ) -> Result<ServerHalf, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let (server, intake) = Server::new(at.site, device, config, max_clients)?;
+        Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
+    }
+}
+
+/// A client whose queue pair is not connected yet.
+struct Pending {
+    // Dropped in this order: queue pair, completion queue.
+    port: Port,
+    completions: Completions,
+    device: Device,
+    memory: u64,
+}
+
+impl PendingClient for Pending {
+    fn setup(&self) -> Vec<u8> {
+        self.port.setup()
+    }
+
+    fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
+        let Pending { port, completions, device, memory } = *self;
+        let Answer { terms, setup, timeout } = answer;
+        let end = port.connect(&device, terms, setup, Side::Client, timeout)?;
+        Ok(Box::new(Client::new(completions, end, terms, memory)))
+    }
+}

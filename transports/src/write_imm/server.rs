@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
-use farcall_verbs::{CqError, Device, Status};
+use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
+use farcall_verbs::{CompletionQueueHandle, CqError, Device, Drafts, Status};
 
-use super::clients::{Clients, Drop as Why};
-use super::intake::WriteImmIntake;
+use super::connection::Connection;
 use super::layout::MAX_CLIENTS;
-use super::setup::Sizes;
-use crate::address::Limits;
-use crate::backend::SetupError;
-use crate::completions::{Completions, Nobody};
-use crate::door::Door;
-use crate::memory::{self, Budget, Exposure, LargeBuffers};
+use super::requests::{Clients, Disconnect};
+use super::setup::{Port, Side, Sizes};
+use crate::contract::{Accepted, Admission, Config, Intake, OnDisconnect, SetupError};
+use crate::kit::accept_queue::{AcceptQueue, ClientId};
+use crate::kit::completions::{Completions, DiscardRequests};
+use crate::kit::lending::Lending;
+use crate::kit::memory::{Budget, Exposure, LargeBuffers};
+use crate::kit::roster::Roster;
+use crate::rendezvous::server::LargeMessages;
 
 /// All connections of one server thread.
 #[derive(Debug)]
@@ -23,41 +26,53 @@ pub(crate) struct Server {
     clients: Clients,
     completions: Completions,
     scratch: Box<[u8]>,
-    closed: bool,
+    is_closed: bool,
+}
+
+/// Where the accepting threads make the server's ends of connections.
+#[derive(Debug)]
+pub(crate) struct WriteImmIntake {
+    queue: Arc<AcceptQueue<Connection>>,
+    device: Device,
+    cq: CompletionQueueHandle,
+    /// Entries of the completion queue, of which each client has its own.
+    completions: Arc<Budget>,
 }
 
 impl Server {
     /// A server thread's half for at most `max_clients`, and where they come in.
     pub(crate) fn new(
+        site: &Site,
         device: &Device,
-        limits: &Limits,
+        config: &Config,
         max_clients: usize,
     ) -> Result<(Server, WriteImmIntake), SetupError> {
-        let each = Sizes::new(&limits.terms(), device.caps()).completions();
+        let each = Sizes::new(&config.terms(), device.caps()).completions();
         let capacity = each.saturating_mul(max_clients).clamp(each, device.caps().max_cqe);
-        let completions = Completions::new(device, capacity)?;
+        let completions = Completions::new(site, device, capacity)?;
         let cq = completions.queue();
-        let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_CLIENTS as usize));
-        let budget = Budget::new(limits.memory);
+        let (queue, arrivals) = AcceptQueue::new(site, max_clients.min(MAX_CLIENTS as usize));
+        let budget = Budget::new(config.memory);
         let assembly = LargeBuffers::new(&device.alloc_pd()?, Exposure::Private, &budget);
+        let (roster, lending) = (Roster::new(arrivals), Lending::new(budget));
         let server = Server {
-            clients: Clients::new(device, arrivals, assembly, budget),
+            clients: Clients::new(roster, lending, assembly, Drafts::new(device)),
             completions,
-            scratch: vec![0; limits.slot as usize].into(),
-            closed: false,
+            scratch: vec![0; config.slot as usize].into(),
+            is_closed: false,
         };
         let (device, completions) = (device.clone(), Budget::new(capacity as u64));
-        Ok((server, WriteImmIntake { door, device, cq, completions }))
+        Ok((server, WriteImmIntake { queue, device, cq, completions }))
     }
 
     /// The completion queue lost completions, or its device is gone: no connection of this thread can go on.
     #[cold]
-    fn end_all(&mut self, error: CqError, sink: &mut dyn RequestSink) -> Progress {
-        if self.clients.count > 0 {
+    fn drop_all(&mut self, error: CqError, sink: &mut dyn RequestSink) -> Progress {
+        if self.clients.roster.count() > 0 {
             tracing::error!(%error, "dropping all clients of this thread");
         }
-        for client in 0..self.clients.entries.len() as u32 {
-            self.clients.remove(client, Why::Lost(Status::LocalProtection), sink);
+        for client in 0..self.clients.roster.end() {
+            self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
         }
         Progress::IDLE
     }
@@ -65,41 +80,45 @@ impl Server {
     /// The rare work: clients whose posts failed, requests that wait for memory.
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
-        if std::mem::take(&mut self.clients.shortage) {
-            self.clients.trim();
-            self.clients.find_stalled(now);
-            // Sets it again if there is still none.
-            self.clients.serve_waiting(now);
+        let clients = &mut self.clients;
+        if clients.lending.take_shortage() {
+            clients.trim();
+            clients.find_stalled(now);
+            clients.serve_waiting(now);
         }
         // Grants leave at once: the turn may have nothing else to send.
+        clients.ring();
+        while let Some(client) = clients.broken.pop() {
+            clients.remove(client, Disconnect::Lost(Status::Flushed), sink);
+        }
+        clients.lending.poll_at(now)
+    }
+
+    fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
         self.clients.ring();
-        while let Some(client) = self.clients.broken.pop() {
-            self.clients.remove(client, Why::Lost(Status::Flushed), sink);
+        for client in 0..self.clients.roster.end() {
+            if let Some(connection) = self.clients.roster.get(client) {
+                connection.link.post_goodbye();
+                self.clients.roster.enter_line(client);
+            }
         }
-        if self.clients.need_attention() {
-            // Memory comes back from handlers without an event.
-            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
-        } else {
-            PollAt::OnEvent
-        }
+        self.clients.ring();
     }
 }
 
 impl ServerTransport for Server {
     #[inline]
-    fn now(&self) -> Instant {
-        self.completions.now()
-    }
-
-    #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let completed = match self.completions.poll() {
             Ok(completed) => completed,
-            Err(error) => return self.end_all(error, sink),
+            Err(error) => return self.drop_all(error, sink),
         };
         let found = completed.len();
-        // After the poll: whoever has sent a request has been announced before.
-        if self.clients.arrivals.has_news() {
+        // After the poll: a client that has sent a request was announced before.
+        if self.clients.roster.has_news() {
             self.clients.take_arrivals(sink);
         }
         for completion in completed {
@@ -121,52 +140,63 @@ impl ServerTransport for Server {
     }
 
     #[inline]
-    fn flush(&mut self, _now: Instant) {
+    fn flush(&mut self) {
         self.clients.ring();
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        let clients = &self.clients;
-        let news = || clients.arrivals.has_news() || !clients.broken.is_empty();
-        self.completions.park(until, news);
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.completions.unparker()
+    fn arm(&mut self) -> bool {
+        let Server { clients, completions, .. } = self;
+        completions.arm(|| clients.roster.has_news() || !clients.broken.is_empty())
     }
 
     fn connections(&self) -> usize {
-        self.clients.count
+        self.clients.roster.count()
     }
 
-    fn has_unfetched(&self) -> bool {
-        self.clients.has_unfetched()
-    }
-
-    fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
+        if step == WindDown::Drain {
+            return !self.clients.has_unfetched();
         }
+        self.say_goodbye();
+        self.poll(now, &mut DiscardRequests);
         self.clients.ring();
-        for client in 0..self.clients.entries.len() as u32 {
-            if let Some(entry) = &mut self.clients.entries[client as usize] {
-                entry.link.post_goodbye();
-            }
-            self.clients.touch(client);
-        }
-        self.clients.ring();
-    }
-
-    fn has_left(&mut self, now: Instant) -> bool {
-        // Requests that come now are not taken: their clients are told goodbye.
-        self.poll(now, &mut Nobody);
-        self.clients.ring();
-        self.clients.entries.iter().flatten().all(|entry| entry.link.has_left())
+        self.clients.roster.iter().all(|connection| connection.link.has_left())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.close();
+        self.say_goodbye();
+    }
+}
+
+impl WriteImmIntake {
+    /// The server's end of a connection, and what its client must know of it.
+    fn make(
+        &self,
+        id: ClientId,
+        client: &Admission<'_>,
+        on_disconnect: &OnDisconnect,
+    ) -> Result<(Vec<u8>, Connection), SetupError> {
+        let Admission { terms, setup, timeout } = *client;
+        let completions = Sizes::new(terms, self.device.caps()).completions() as u64;
+        let Some(completions) = self.completions.charge(completions) else {
+            return Err(SetupError::Full(format!(
+                "the completion queue of {} entries is full; more server threads, or a smaller window, make room",
+                self.completions.limit()
+            )));
+        };
+        let port = Port::open(&self.device, &self.cq, terms, id.number)?;
+        let ours = port.setup();
+        let (link, pd) = port.connect(&self.device, terms, setup, Side::Server, timeout)?;
+        let large = LargeMessages::new(terms.window, pd);
+        let guard = on_disconnect.guard();
+        Ok((ours, Connection::new(link, large, id, terms, completions, guard)))
+    }
+}
+
+impl Intake for WriteImmIntake {
+    fn accept(&self, client: Admission<'_>) -> Result<Accepted, SetupError> {
+        self.queue.accept(|id, on_disconnect| self.make(id, &client, on_disconnect))
     }
 }

@@ -8,12 +8,10 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::chunks::CHUNK_BYTES;
 use super::layout::{MAX_CLIENTS, stride};
 use super::link::{Link, work_id};
-use crate::address::MAX_SLOT_BYTES;
-use crate::backend::SetupError;
-use crate::handshake::Terms;
+use crate::contract::{MAX_SLOT_BYTES, SetupError, Terms};
+use crate::rendezvous::CHUNK_BYTES;
 
 /// Refuses devices that cannot carry this backend.
 ///

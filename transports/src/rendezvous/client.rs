@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
 use super::chunks::{CHUNK_BYTES, Outgoing, RING_CHUNKS};
-use super::layout::Grant;
-use crate::memory::{Budget, Exposure, LargeBuffers};
+use super::wire::Grant;
+use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be posted.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! client may be a ring ahead of the server; each chunk that the server has taken out gives one
 //! credit back, as long as there are chunks that need it.
 
-use super::layout::Grant;
+use super::wire::Grant;
 
 /// Bytes of a chunk: large enough that its completion costs nothing beside its copy, small enough
 /// that it is still in the second-level cache when the next stage touches it.

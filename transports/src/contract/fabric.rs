@@ -1,0 +1,49 @@
+//! What a backend runs on, and where.
+
+use farcall_core::site::Site;
+use farcall_verbs::Device;
+
+use super::SetupError;
+
+/// What a backend runs on.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Fabric<'a> {
+    /// A verbs device.
+    Verbs(&'a Device),
+    /// A byte stream, and no device at all.
+    Stream,
+}
+
+impl<'a> Fabric<'a> {
+    /// The device.
+    ///
+    /// # Errors
+    /// [`SetupError::Unsupported`] if the fabric is a stream; `backend` names who asks.
+    pub fn device(&self, backend: &str) -> Result<&'a Device, SetupError> {
+        match self {
+            Fabric::Verbs(device) => Ok(device),
+            Fabric::Stream => Err(SetupError::Unsupported(format!(
+                "{backend} needs an RDMA device, and this address has none; use shm:// or rdma://"
+            ))),
+        }
+    }
+}
+
+/// Where a transport is made: its thread's site, and what it runs on.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement<'a> {
+    /// The site of the thread that drives the transport.
+    pub site: &'a Site,
+    /// What it runs on.
+    pub fabric: Fabric<'a>,
+    /// Share with the other connections of the site what the backend can share: a queue pair, say.
+    pub share: bool,
+}
+
+impl<'a> Placement<'a> {
+    /// A transport of its own on that fabric.
+    pub fn new(site: &'a Site, fabric: Fabric<'a>) -> Placement<'a> {
+        Placement { site, fabric, share: false }
+    }
+}

@@ -1,0 +1,36 @@
+//! Options of addresses that belong to one backend.
+
+use std::fmt;
+
+/// An option that a backend understands.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionSpec {
+    /// Its name in an address.
+    pub name: &'static str,
+    /// What a value may be, for the error of a bad one.
+    pub expected: fn() -> String,
+    /// Whether this is a value.
+    pub accepts: fn(&str) -> bool,
+}
+
+/// The values of a backend's own options, as an address gives them. Each was accepted by its [`OptionSpec`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OptionValues(Vec<(&'static str, String)>);
+
+impl OptionValues {
+    /// Sets an option.
+    pub fn set(&mut self, spec: &OptionSpec, value: &str) {
+        self.0.retain(|(name, _)| *name != spec.name);
+        self.0.push((spec.name, value.to_owned()));
+    }
+
+    /// The value of an option, if it was given.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Writes them as an address has them, each after a `&`.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(name, value)| write!(f, "&{name}={value}"))
+    }
+}

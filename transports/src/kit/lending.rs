@@ -1,0 +1,203 @@
+//! Memory for large messages, lent to the clients of one server thread: each client's share, who waits for memory, and
+//! who holds it without moving on.
+
+use std::sync::Arc;
+
+use farcall_core::time::{Instant, PollAt};
+
+use super::fair_queue::{FairQueue, Verdict};
+use super::memory::{Budget, RETRY_NANOS};
+
+/// How long a client may hold memory that others wait for without moving on.
+const STALL_NANOS: u64 = 10_000_000_000;
+
+/// How often clients are checked for that.
+const STALL_CHECK_NANOS: u64 = 100_000_000;
+
+/// What one client holds.
+#[derive(Debug, Default)]
+pub(crate) struct Loan {
+    bytes: u64,
+    /// When one of its messages last moved on; zero: not known, the next check dates it.
+    moved: Instant,
+}
+
+impl Loan {
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// It holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// It gets memory for a request.
+    pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
+        self.bytes += bytes;
+        self.moved = now;
+    }
+
+    /// It gets a response to fetch. Responses are posted outside of polls, where the time is not known.
+    pub(crate) fn take_response(&mut self, bytes: u64) {
+        self.take(bytes, Instant::ZERO);
+    }
+
+    /// Memory comes back.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+
+    /// One of its messages has moved on.
+    pub(crate) fn move_on(&mut self, now: Instant) {
+        self.moved = now;
+    }
+
+    fn is_stalled(&mut self, now: Instant) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        if self.moved == Instant::ZERO {
+            self.moved = now;
+        }
+        self.moved.saturating_add_nanos(STALL_NANOS) < now
+    }
+}
+
+/// The memory, and the requests that wait for it.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    budget: Arc<Budget>,
+    waiting: FairQueue,
+    /// A message found no memory.
+    has_shortage: bool,
+    next_stall_check: Instant,
+}
+
+impl Lending {
+    pub(crate) fn new(budget: Arc<Budget>) -> Lending {
+        let waiting = FairQueue::default();
+        Lending { budget, waiting, has_shortage: false, next_stall_check: Instant::ZERO }
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Whether `len` more bytes are within the share of a client, which is half of the memory. One message of any length
+    /// always is.
+    pub(crate) fn is_within_share(&self, loan: &Loan, len: u64) -> bool {
+        loan.is_empty() || loan.bytes + len <= self.budget.limit() / 2
+    }
+
+    /// A request waits for memory.
+    pub(crate) fn wait(&mut self, client: u32, slot: u32, len: u64) {
+        self.waiting.push(client, slot, len);
+    }
+
+    /// A request does not wait any more.
+    pub(crate) fn stop_waiting(&mut self, client: u32, slot: u32) {
+        self.waiting.remove(client, slot);
+    }
+
+    /// A client is gone. Those that wait for its memory are served after the next look at the shortage.
+    pub(crate) fn forget(&mut self, client: u32) {
+        self.waiting.remove_client(client);
+        self.has_shortage |= !self.waiting.is_empty();
+    }
+
+    /// Requests wait for memory.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// A message found no memory, for want of which others wait.
+    #[inline]
+    pub(crate) fn has_shortage(&self) -> bool {
+        self.has_shortage
+    }
+
+    pub(crate) fn note_shortage(&mut self) {
+        self.has_shortage = true;
+    }
+
+    /// Whether there was a shortage. Serving notes it again if there still is one.
+    pub(crate) fn take_shortage(&mut self) -> bool {
+        std::mem::take(&mut self.has_shortage)
+    }
+
+    /// When to look again: memory comes back from handlers without an event.
+    pub(crate) fn poll_at(&self, now: Instant) -> PollAt {
+        match self.has_shortage {
+            true => PollAt::At(now.saturating_add_nanos(RETRY_NANOS)),
+            false => PollAt::OnEvent,
+        }
+    }
+
+    /// Tries to give memory to those that wait, in turn. `lending` finds this in the `owner`, whom `attempt` gets too.
+    pub(crate) fn serve<O>(
+        owner: &mut O,
+        lending: impl Fn(&mut O) -> &mut Lending,
+        mut attempt: impl FnMut(&mut O, u32, u32, u64) -> Verdict,
+    ) {
+        let mut waiting = std::mem::take(&mut lending(owner).waiting);
+        waiting.serve(|client, slot, len| attempt(owner, client, slot, len));
+        let added = std::mem::replace(&mut lending(owner).waiting, waiting);
+        debug_assert!(added.is_empty(), "serving adds nobody to the queue");
+    }
+
+    /// Finds clients that hold memory which others wait for, and do not move on.
+    pub(crate) fn find_stalled<'l>(
+        &mut self,
+        now: Instant,
+        loans: impl Iterator<Item = (u32, &'l mut Loan)>,
+        stalled: &mut Vec<u32>,
+    ) {
+        if now < self.next_stall_check {
+            return;
+        }
+        self.next_stall_check = now.saturating_add_nanos(STALL_CHECK_NANOS);
+        stalled.extend(loans.filter_map(|(client, loan)| loan.is_stalled(now).then_some(client)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    #[test]
+    fn a_client_gets_one_message_of_any_length_and_then_half_of_the_memory() {
+        let lending = Lending::new(Budget::new(100));
+        let mut loan = Loan::default();
+        assert!(lending.is_within_share(&loan, 90));
+        loan.take(20, at(1));
+        assert!(lending.is_within_share(&loan, 30) && !lending.is_within_share(&loan, 31));
+        loan.give_back(20);
+        assert!(loan.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_does_not_move_on_is_stalled() {
+        let mut lending = Lending::new(Budget::new(100));
+        let (mut idle, mut holding, mut lent) =
+            (Loan::default(), Loan::default(), Loan::default());
+        holding.take(10, at(1));
+        lent.take_response(10);
+        let mut check = |lending: &mut Lending, now| {
+            let mut stalled = Vec::new();
+            let loans = [(0, &mut idle), (1, &mut holding), (2, &mut lent)];
+            lending.find_stalled(now, loans.into_iter(), &mut stalled);
+            stalled
+        };
+        assert_eq!(check(&mut lending, at(STALL_NANOS)), []);
+        assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS)), [1]);
+        assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS + 1)), [], "too soon");
+        assert_eq!(check(&mut lending, at(3 * STALL_NANOS)), [1, 2]);
+    }
+}

@@ -1,0 +1,10 @@
+//! What backends are built from. Nothing here knows a backend.
+
+pub(crate) mod accept_queue;
+pub(crate) mod completions;
+pub(crate) mod device_channel;
+pub(crate) mod fair_queue;
+pub(crate) mod lending;
+pub(crate) mod memory;
+pub(crate) mod roster;
+pub(crate) mod send_queue;

@@ -1,0 +1,241 @@
+//! The clients of one server thread, by their numbers.
+
+use farcall_core::transport::RequestSink;
+
+use super::accept_queue::{Arrival, Arrivals, ClientId};
+
+/// A client as a server thread keeps it.
+pub(crate) trait Member {
+    /// Its number, and which connection under that number.
+    fn id(&self) -> ClientId;
+
+    /// It has something to send, and is in the line of those that have.
+    fn in_line(&mut self) -> &mut bool;
+}
+
+/// The clients, and which of them have something to send.
+#[derive(Debug)]
+pub(crate) struct Roster<T> {
+    members: Vec<Option<Box<T>>>,
+    count: usize,
+    arrivals: Arrivals<T>,
+    /// Numbers of the clients that have something to send, in order.
+    line: Vec<u32>,
+}
+
+impl<T: Member> Roster<T> {
+    pub(crate) fn new(arrivals: Arrivals<T>) -> Roster<T> {
+        Roster { members: Vec::new(), count: 0, arrivals, line: Vec::new() }
+    }
+
+    /// Clients now.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// One more than the highest number of a client.
+    pub(crate) fn end(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// A client has arrived or was withdrawn: see [`Arrivals::has_news`].
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.arrivals.has_news()
+    }
+
+    /// Takes new clients over. Gives the next one that was withdrawn and is still here, to be removed; the caller asks
+    /// until there is none.
+    #[cold]
+    pub(crate) fn take_arrivals(&mut self) -> Option<u32> {
+        self.arrivals.clear_news();
+        while let Some(arrival) = self.arrivals.next() {
+            match arrival {
+                Arrival::New(member) => self.insert(member),
+                Arrival::Withdrawn(id) => {
+                    if self.get(id.number).is_some_and(|member| member.id() == id) {
+                        return Some(id.number);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn insert(&mut self, member: Box<T>) {
+        let index = member.id().number as usize;
+        if self.members.len() <= index {
+            self.members.resize_with(index + 1, || None);
+        }
+        self.members[index] = Some(member);
+        self.count += 1;
+    }
+
+    /// Drops a client, frees its number, and tells the sink. `false` if there is none of that number.
+    pub(crate) fn remove(&mut self, number: u32, sink: &mut dyn RequestSink) -> bool {
+        let Some(member) = self.members.get_mut(number as usize).and_then(Option::take) else {
+            return false;
+        };
+        self.count -= 1;
+        let ClientId { generation, .. } = member.id();
+        // Before its number is free: completions of its queue pair must not meet a new client.
+        drop(member);
+        self.arrivals.give_back(number);
+        sink.disconnected(number, generation);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, number: u32) -> Option<&mut T> {
+        self.members.get_mut(number as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.members.iter().flatten().map(|member| &**member)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.members.iter_mut().flatten().map(|member| &mut **member)
+    }
+
+    /// The clients with these numbers, as far as there are any.
+    pub(crate) fn range_mut(
+        &mut self,
+        numbers: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = &mut T> {
+        let end = numbers.end.min(self.members.len());
+        let members = &mut self.members[numbers.start.min(end)..end];
+        members.iter_mut().flatten().map(|member| &mut **member)
+    }
+
+    /// The client has something to send.
+    #[inline]
+    pub(crate) fn enter_line(&mut self, number: u32) {
+        if let Some(Some(member)) = self.members.get_mut(number as usize)
+            && !std::mem::replace(member.in_line(), true)
+        {
+            self.line.push(number);
+        }
+    }
+
+    /// Some clients have something to send.
+    #[inline]
+    pub(crate) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Lets each client in the line send, in order. One that answers `false` has more to send than there is room for: it
+    /// keeps its place, and so do those behind it.
+    #[inline]
+    pub(crate) fn serve_line(&mut self, mut send: impl FnMut(&mut T) -> bool) {
+        let mut served = 0;
+        while let Some(&number) = self.line.get(served) {
+            if let Some(Some(member)) = self.members.get_mut(number as usize) {
+                let is_done = send(member);
+                *member.in_line() = !is_done;
+                if !is_done {
+                    break;
+                }
+            }
+            served += 1;
+        }
+        self.line.drain(..served);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use farcall_core::site::Site;
+    use farcall_core::transport::{CallToken, Message, Replies};
+
+    use super::*;
+    use crate::kit::accept_queue::AcceptQueue;
+
+    struct Client(ClientId, bool);
+
+    impl Member for Client {
+        fn id(&self) -> ClientId {
+            self.0
+        }
+
+        fn in_line(&mut self) -> &mut bool {
+            &mut self.1
+        }
+    }
+
+    #[derive(Default)]
+    struct Disconnects(Vec<u32>);
+
+    impl RequestSink for Disconnects {
+        fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+        fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+        fn disconnected(&mut self, client: u32, _: u32) {
+            self.0.push(client);
+        }
+    }
+
+    fn roster() -> (Arc<AcceptQueue<Client>>, Roster<Client>) {
+        let (queue, arrivals) = AcceptQueue::new(&Site::new(), 8);
+        (queue, Roster::new(arrivals))
+    }
+
+    fn accept(queue: &Arc<AcceptQueue<Client>>) -> Box<dyn FnOnce() + Send> {
+        queue.accept(|id, _| Ok((Vec::new(), Client(id, false)))).unwrap().withdraw
+    }
+
+    #[test]
+    fn clients_come_are_withdrawn_and_make_room() {
+        let (queue, mut roster) = roster();
+        let (first, _second) = (accept(&queue), accept(&queue));
+        assert!(roster.has_news());
+        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!((roster.count(), roster.has_news()), (2, false));
+        first();
+        assert_eq!(roster.take_arrivals(), Some(0));
+        let mut told = Disconnects::default();
+        assert!(roster.remove(0, &mut told) && !roster.remove(0, &mut told));
+        assert_eq!((told.0, roster.count()), (vec![0], 1));
+        let again = accept(&queue);
+        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.get(0).unwrap().0.generation, 3);
+        drop(again);
+    }
+
+    #[test]
+    fn a_withdrawal_does_not_meet_the_next_client_of_that_number() {
+        let (queue, mut roster) = roster();
+        let first = accept(&queue);
+        roster.take_arrivals();
+        roster.remove(0, &mut Disconnects::default());
+        let _second = accept(&queue);
+        first();
+        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.count(), 1);
+    }
+
+    #[test]
+    fn the_line_keeps_its_order_while_there_is_no_room() {
+        let (queue, mut roster) = roster();
+        let _clients = [accept(&queue), accept(&queue), accept(&queue)];
+        roster.take_arrivals();
+        for number in [2, 0, 2, 1] {
+            roster.enter_line(number);
+        }
+        let mut order = Vec::new();
+        roster.serve_line(|client| {
+            order.push(client.0.number);
+            order.len() < 2
+        });
+        assert_eq!(order, [2, 0]);
+        roster.enter_line(2);
+        order.clear();
+        roster.serve_line(|client| {
+            order.push(client.0.number);
+            true
+        });
+        assert_eq!(order, [0, 1, 2]);
+        assert!(!roster.has_line());
+    }
+}

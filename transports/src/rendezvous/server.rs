@@ -1,0 +1,244 @@
+//! The server's large messages: where the requests of one connection land, and when its responses are given back.
+
+use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::time::Instant;
+use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
+use farcall_verbs::VerbsError;
+
+use super::chunks::{CHUNK_BYTES, Incoming, RING_CHUNKS, ring_bytes};
+use super::wire::{Grant, Lent};
+use crate::kit::lending::{Lending, Loan};
+use crate::kit::memory::{Charge, Exposure, LargeBuffers, size_class};
+
+/// Bytes of landing rings that one client may have at a time: one that it writes, and one that is ready when that is
+/// full. More would only be colder.
+const RINGS_PER_CLIENT_BYTES: u64 = 2 * CHUNK_BYTES * RING_CHUNKS;
+
+/// A large message of a slot.
+#[derive(Debug)]
+enum Large {
+    None,
+    /// A request that is written: what has landed is copied out of the ring into private memory.
+    Landing {
+        incoming: Incoming,
+        ring: Ring,
+        whole: Buffer,
+    },
+    /// A response that a handler fills.
+    Draft(Buffer),
+    /// A response that the client reads.
+    Lent(Buffer),
+}
+
+/// Where chunks land. Only this client knows its key.
+#[derive(Debug)]
+struct Ring {
+    region: SharedRegion,
+    _charge: Charge,
+}
+
+/// The rule that a client broke.
+pub(crate) type Misbehaved = &'static str;
+
+/// What the arrival of a chunk came to.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    /// The client needs a credit for the place of the chunk.
+    pub(crate) owes_credit: bool,
+    /// The request, if this was its last chunk.
+    pub(crate) whole: Option<Buffer>,
+}
+
+/// What making room for a request came to.
+#[derive(Debug)]
+pub(crate) enum Room {
+    Granted(Grant),
+    /// The budget does not allow it now.
+    Exhausted,
+    /// The system has no memory, whatever the budget says.
+    Failed,
+}
+
+/// The large messages of one connection.
+#[derive(Debug)]
+pub(crate) struct LargeMessages {
+    pub(crate) loan: Loan,
+    /// Bytes of the rings that its requests land in now.
+    landing: u64,
+    /// By slot; empty until the first large message.
+    large: Vec<Large>,
+    window: usize,
+    rings: Vec<Ring>,
+    responses: Option<LargeBuffers>,
+    pd: ProtectionDomain,
+}
+
+impl LargeMessages {
+    pub(crate) fn new(window: u32, pd: ProtectionDomain) -> LargeMessages {
+        LargeMessages {
+            loan: Loan::default(),
+            landing: 0,
+            large: Vec::new(),
+            window: window as usize,
+            rings: Vec::new(),
+            responses: None,
+            pd,
+        }
+    }
+
+    fn at(&mut self, slot: u32) -> &mut Large {
+        if self.large.is_empty() {
+            self.large.resize_with(self.window, || Large::None);
+        }
+        &mut self.large[slot as usize]
+    }
+
+    fn take(&mut self, slot: u32) -> Large {
+        std::mem::replace(self.at(slot), Large::None)
+    }
+
+    /// Whether the client may have memory for one more request of `len` bytes now.
+    pub(crate) fn may_land(&self, len: u64, lending: &Lending) -> bool {
+        let has_rings = self.landing == 0 || self.landing + ring_bytes(len) <= RINGS_PER_CLIENT_BYTES;
+        has_rings && lending.is_within_share(&self.loan, len)
+    }
+
+    /// Makes room for the slot's request: a landing ring, and a buffer of `assembly` to put it together in.
+    pub(crate) fn make_room(
+        &mut self,
+        slot: u32,
+        len: u64,
+        (assembly, lending): (&mut LargeBuffers, &Lending),
+        now: Instant,
+    ) -> Room {
+        let made = usize::try_from(len).ok().and_then(|bytes| {
+            let whole = assembly.take(bytes).transpose()?;
+            let ring = self.ring(len, lending).transpose()?;
+            Some(whole.and_then(|whole| Ok((whole, ring?))))
+        });
+        let (whole, ring) = match made {
+            None => return Room::Exhausted,
+            Some(Ok(made)) => made,
+            Some(Err(error)) => {
+                tracing::warn!(%error, len, "no memory for a large request");
+                return Room::Failed;
+            }
+        };
+        let Some(incoming) = Incoming::new(len) else { return Room::Failed };
+        let RemoteRegion { addr, rkey, .. } = ring.region.remote();
+        let region = RemoteRegion::new(addr, rkey, ring_bytes(len));
+        self.loan.take(len, now);
+        self.landing += ring_bytes(len);
+        *self.at(slot) = Large::Landing { incoming, ring, whole };
+        Room::Granted(Grant { region: region.into(), chunk: (CHUNK_BYTES as u32).into() })
+    }
+
+    /// A ring for a request of `len` bytes; `None` if the budget does not allow a new one.
+    fn ring(&mut self, len: u64, lending: &Lending) -> Result<Option<Ring>, VerbsError> {
+        let size = size_class(ring_bytes(len) as usize);
+        if let Some(at) = self.rings.iter().rposition(|ring| ring.region.len() == size) {
+            return Ok(Some(self.rings.swap_remove(at)));
+        }
+        let Some(charge) = lending.budget().charge(size as u64) else { return Ok(None) };
+        // Looked at only when the completion of a chunk says that it has landed.
+        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        let region = self.pd.alloc_shared(size, access)?;
+        Ok(Some(Ring { region, _charge: charge }))
+    }
+
+    /// One more chunk of the slot's request is in its ring.
+    pub(crate) fn land(
+        &mut self,
+        slot: u32,
+        byte_len: u64,
+        now: Instant,
+    ) -> Result<Landed, Misbehaved> {
+        self.loan.move_on(now);
+        let Large::Landing { incoming, ring, whole } = self.at(slot) else {
+            return Err("a chunk that no request waits for");
+        };
+        let Some(chunk) = incoming.land(byte_len) else {
+            return Err("a chunk of another length than is due");
+        };
+        let (from, to) = (chunk.ring_offset as usize, chunk.offset as usize);
+        // Read once, into memory that the client cannot write.
+        ring.region.copy_out(from, &mut whole[to..to + byte_len as usize]);
+        let (owes_credit, is_done) = (incoming.owes_credit(), incoming.is_done());
+        let whole = if is_done { self.take_request(slot) } else { None };
+        Ok(Landed { owes_credit, whole })
+    }
+
+    /// The slot's request, whole or not: nothing of it lands any more.
+    pub(crate) fn take_request(&mut self, slot: u32) -> Option<Buffer> {
+        let Large::Landing { whole, ring, .. } = self.take(slot) else { return None };
+        self.loan.give_back(whole.len() as u64);
+        self.landing -= ring_bytes(whole.len() as u64);
+        self.rings.push(ring);
+        Some(whole)
+    }
+
+    /// A buffer for the slot's response of `len` bytes.
+    #[cold]
+    pub(crate) fn reserve(
+        &mut self,
+        slot: u32,
+        len: usize,
+        lending: &mut Lending,
+    ) -> Result<&mut Buffer, ReserveError> {
+        // A client that does not read its responses holds its share, and no more.
+        let within = lending.is_within_share(&self.loan, len as u64);
+        let LargeMessages { responses, pd, .. } = self;
+        let responses = responses
+            .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Published, lending.budget()));
+        let buffer = if within { responses.take(len) } else { Ok(None) };
+        let buffer = buffer.unwrap_or_else(|error| {
+            tracing::warn!(%error, len, "no memory for a large response");
+            None
+        });
+        let Some(buffer) = buffer else {
+            if within {
+                // The next poll frees what is kept for later, and looks for clients that do not move on.
+                lending.note_shortage();
+            }
+            return Err(Backpressure::Memory.into());
+        };
+        let large = self.at(slot);
+        *large = Large::Draft(buffer);
+        match large {
+            Large::Draft(buffer) => Ok(buffer),
+            _ => Err(ReserveError::Closed),
+        }
+    }
+
+    /// The slot's response is written, in so many bytes. Gives its buffer.
+    pub(crate) fn finish(&mut self, slot: u32, len: usize, drafts: &mut Drafts) -> Option<Buffer> {
+        let Large::Draft(mut buffer) = self.take(slot) else { return None };
+        buffer.set_len(len);
+        drafts.publish(&mut buffer);
+        Some(buffer)
+    }
+
+    /// Lends the slot's response to the client until it is [given back](LargeMessages::give_back).
+    pub(crate) fn lend(&mut self, slot: u32, response: Buffer) -> Option<Lent> {
+        // Published memory always has a name.
+        let region = response.remote()?;
+        self.loan.take_response(response.len() as u64);
+        *self.at(slot) = Large::Lent(response);
+        Some(Lent { region: region.into() })
+    }
+
+    /// The client has read its response.
+    pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
+        self.loan.move_on(now);
+        if let Large::Lent(buffer) = self.take(slot) {
+            self.loan.give_back(buffer.len() as u64);
+        }
+    }
+
+    /// Frees the memory that is kept for later; `false` if there was none.
+    pub(crate) fn trim(&mut self) -> bool {
+        let rings = !self.rings.is_empty();
+        self.rings.clear();
+        self.responses.as_mut().is_some_and(LargeBuffers::trim) | rings
+    }
+}

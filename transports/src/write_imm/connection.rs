@@ -1,0 +1,105 @@
+//! One client's connection, as its server thread keeps it.
+
+use farcall_core::transport::CallToken;
+use farcall_verbs::QpNumber;
+
+use super::link::Link;
+use crate::contract::{DropGuard, Terms};
+use crate::kit::accept_queue::ClientId;
+use crate::kit::memory::Charge;
+use crate::kit::roster::Member;
+use crate::rendezvous::server::LargeMessages;
+
+/// What became of a slot's request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The client may send a request.
+    Idle,
+    /// An announced request waits for memory.
+    Waiting,
+    /// The client writes an announced request.
+    Landing,
+    /// A handler has the request.
+    Busy,
+    /// The client reads the response.
+    Lent,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) generation: u32,
+    pub(crate) phase: Phase,
+    /// The response was reserved outside the slot.
+    pub(crate) large_reply: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) link: Link,
+    pub(crate) qp: QpNumber,
+    id: ClientId,
+    pub(crate) slots: Box<[Slot]>,
+    in_line: bool,
+    pub(crate) max_message: u64,
+    /// The longest response that goes in its slot.
+    pub(crate) max_small: usize,
+    pub(crate) large: LargeMessages,
+    /// Its entries of the completion queue.
+    _completions: Charge,
+    // Last: the client sees the end of the liveness socket after that of the queue pair.
+    _drop_guard: DropGuard,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        link: Link,
+        large: LargeMessages,
+        id: ClientId,
+        terms: &Terms,
+        completions: Charge,
+        drop_guard: DropGuard,
+    ) -> Connection {
+        let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
+        let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
+        Connection {
+            qp: link.qp().number(),
+            id,
+            slots: vec![slot; terms.window as usize].into(),
+            in_line: false,
+            max_message: terms.max_message,
+            max_small: link.max_in_slot().min(max_message),
+            link,
+            large,
+            _completions: completions,
+            _drop_guard: drop_guard,
+        }
+    }
+
+    /// The right to answer what is in this slot now.
+    #[inline]
+    pub(crate) fn token(&self, slot: u32) -> CallToken {
+        let generation = self.slots[slot as usize].generation;
+        CallToken::new(self.id.number, self.id.generation, slot, generation)
+    }
+
+    /// The slot of a call, if it still waits for its answer.
+    #[inline]
+    pub(crate) fn slot_of(&mut self, call: &CallToken) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(call.slot() as usize)?;
+        let is_same = self.id.generation == call.client_generation()
+            && slot.generation == call.generation()
+            && slot.phase == Phase::Busy;
+        is_same.then_some(slot)
+    }
+}
+
+impl Member for Connection {
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    #[inline]
+    fn in_line(&mut self) -> &mut bool {
+        &mut self.in_line
+    }
+}

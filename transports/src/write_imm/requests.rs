@@ -1,0 +1,231 @@
+//! The clients of one server thread: what their completions bring.
+
+use farcall_core::time::Instant;
+use farcall_core::transport::{Message, RequestSink};
+use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
+use zerocopy::FromBytes;
+
+use super::connection::{Connection, Phase};
+use super::layout::{Immediate, Kind, Op, split};
+use super::link::Fetched;
+use crate::kit::lending::Lending;
+use crate::kit::memory::LargeBuffers;
+use crate::kit::roster::Roster;
+use crate::rendezvous::server::Misbehaved;
+use crate::rendezvous::wire::Announce;
+
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) roster: Roster<Connection>,
+    pub(crate) lending: Lending,
+    /// Where large requests are put together.
+    pub(crate) assembly: LargeBuffers,
+    /// Where large responses are written.
+    pub(crate) drafts: Drafts,
+    /// Clients whose posts failed, or that hold memory and do not move on; the next poll drops them.
+    pub(crate) broken: Vec<u32>,
+    fetched: Vec<Fetched>,
+}
+
+/// Why a client is dropped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Disconnect {
+    Misbehaved(Misbehaved),
+    Lost(Status),
+    Goodbye,
+}
+
+impl From<Misbehaved> for Disconnect {
+    fn from(rule: Misbehaved) -> Disconnect {
+        Disconnect::Misbehaved(rule)
+    }
+}
+
+impl Clients {
+    pub(crate) fn new(
+        roster: Roster<Connection>,
+        lending: Lending,
+        assembly: LargeBuffers,
+        drafts: Drafts,
+    ) -> Clients {
+        Clients { roster, lending, assembly, drafts, broken: Vec::new(), fetched: Vec::new() }
+    }
+
+    /// Takes new clients over, and drops those that were withdrawn.
+    #[cold]
+    pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
+        while let Some(client) = self.roster.take_arrivals() {
+            self.remove(client, Disconnect::Goodbye, sink);
+        }
+    }
+
+    /// Drops one client, and all that it had.
+    #[cold]
+    pub(crate) fn remove(&mut self, client: u32, why: Disconnect, sink: &mut dyn RequestSink) {
+        if !self.roster.remove(client, sink) {
+            return;
+        }
+        match why {
+            Disconnect::Misbehaved(rule) => {
+                tracing::warn!(client, rule, "dropping a client that broke the protocol");
+            }
+            Disconnect::Lost(status) => tracing::debug!(client, ?status, "lost a client"),
+            Disconnect::Goodbye => tracing::debug!(client, "a client said goodbye"),
+        }
+        self.lending.forget(client);
+    }
+
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        completion: &WorkCompletion,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) {
+        let client = (completion.id >> 32) as u32;
+        let Some(connection) = self.roster.get(client) else { return };
+        // Left over from an earlier client of that number.
+        if connection.qp != completion.qp {
+            return;
+        }
+        if completion.status != Status::Success {
+            return self.remove(client, Disconnect::Lost(completion.status), sink);
+        }
+        if completion.opcode != CompletionOpcode::RecvWriteWithImm {
+            connection.link.retire(completion.id, &mut self.fetched);
+            if connection.link.has_posts() {
+                self.roster.enter_line(client);
+            }
+            return;
+        }
+        connection.link.consume_receive();
+        // The queue pair identifies the client; the immediate must say the same.
+        let imm = completion.imm.unwrap_or(u32::MAX);
+        if let Some(index) = Immediate::message_of(client, imm)
+            && let Some(slot) = connection.slots.get_mut(index as usize)
+            && slot.phase == Phase::Idle
+            && let Some(message) = connection.link.read(completion, index, scratch)
+            && let Some((generation, Kind::Inline, body)) = split(message)
+        {
+            slot.generation = generation;
+            slot.phase = Phase::Busy;
+            let token = connection.token(index);
+            return sink.request(token, Message::Borrowed(body), self);
+        }
+        if let Err(why) = self.handle_uncommon(client, imm, completion, scratch, now, sink) {
+            self.remove(client, why, sink);
+        }
+    }
+
+    /// Everything but a request in its slot.
+    #[cold]
+    fn handle_uncommon(
+        &mut self,
+        client: u32,
+        imm: u32,
+        completion: &WorkCompletion,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Result<(), Disconnect> {
+        let Some(connection) = self.roster.get(client) else { return Ok(()) };
+        let Some(Immediate { op, client: named, slot: index }) = Immediate::from_wire(imm) else {
+            return Err("an immediate that names no operation".into());
+        };
+        if named != client {
+            return Err("an immediate that names another client".into());
+        }
+        if op != Op::Message {
+            return self.handle_operation(client, op, index, completion, now, sink);
+        }
+        let Some(slot) = connection.slots.get_mut(index as usize) else {
+            return Err("a slot outside the window".into());
+        };
+        if slot.phase != Phase::Idle {
+            return Err("a request in a slot that is not free".into());
+        }
+        let Some(message) = connection.link.read(completion, index, scratch) else {
+            return Err("a length beyond the slot".into());
+        };
+        let Some((generation, Kind::Announce, body)) = split(message) else {
+            return Err("a malformed header".into());
+        };
+        let Ok(announce) = Announce::read_from_bytes(body) else {
+            return Err("a malformed announcement".into());
+        };
+        slot.generation = generation;
+        self.handle_announcement(client, index, announce.len.get(), now)
+    }
+
+    #[cold]
+    fn handle_operation(
+        &mut self,
+        client: u32,
+        op: Op,
+        index: u32,
+        completion: &WorkCompletion,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Result<(), Disconnect> {
+        let Some(connection) = self.roster.get(client) else { return Ok(()) };
+        let Some(&slot) = connection.slots.get(index as usize) else {
+            return Err("a slot outside the window".into());
+        };
+        match op {
+            Op::Chunk if slot.phase == Phase::Landing => {
+                self.handle_chunk(client, index, completion.byte_len.into(), now, sink)
+            }
+            Op::Cancel => {
+                match slot.phase {
+                    Phase::Waiting | Phase::Landing => self.drop_announced(client, index, now),
+                    Phase::Busy => {
+                        let call = connection.token(index);
+                        let (generation, slot_generation) =
+                            (call.client_generation(), call.generation());
+                        sink.cancelled(client, generation, index, slot_generation);
+                    }
+                    // The cancellation has crossed the answer.
+                    Phase::Idle | Phase::Lent => {}
+                }
+                Ok(())
+            }
+            Op::Release if slot.phase == Phase::Lent => {
+                self.handle_release(client, index, now);
+                Ok(())
+            }
+            Op::Goodbye => Err(Disconnect::Goodbye),
+            Op::Chunk | Op::Release | Op::Dropped | Op::Message => {
+                Err("an operation that the slot does not wait for".into())
+            }
+        }
+    }
+
+    /// There is more to do than completions say.
+    #[inline]
+    pub(crate) fn need_attention(&self) -> bool {
+        self.lending.has_shortage() || !self.broken.is_empty()
+    }
+
+    /// Answers that clients have not read yet, or that have not left.
+    #[cold]
+    pub(crate) fn has_unfetched(&self) -> bool {
+        self.roster.iter().any(|connection| {
+            connection.link.has_posts()
+                || connection.slots.iter().any(|slot| slot.phase == Phase::Lent)
+        })
+    }
+
+    /// One doorbell for each client that has posts.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        let Clients { roster, broken, .. } = self;
+        roster.serve_line(|connection| {
+            connection.link.ring();
+            if connection.link.is_broken() {
+                broken.push(connection.link.client());
+            }
+            true
+        });
+    }
+}
