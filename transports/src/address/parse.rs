@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::options::AddressOptions;
-use super::place::{DeviceChoice, NetworkPlace, Place};
+use super::place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place};
 use super::{Address, AddressError, RDMA_OPTIONS, SCHEMES};
 
 /// An address in its parts: scheme, place, and options in text.
