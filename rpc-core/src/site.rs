@@ -149,7 +149,8 @@ impl Site {
             process_clock: ProcessClock(quanta::Clock::new()),
             is_driven,
             asleep: CachePadded::new(AtomicU32::new(0)),
-            state: Mutex::default(),
+            // With room for the usual sleeper, so that the first sleep allocates nothing.
+            state: Mutex::new(State { sleepers: Vec::with_capacity(1), ..State::default() }),
         };
         Site { inner: Arc::new(inner) }
     }

@@ -191,6 +191,12 @@ impl Loopback {
         ServerEnd { queue, clients, drain_steps: 0, _sleep: self.hang_on(site) }
     }
 
+    /// The end of a server that takes the place of the earlier ones.
+    pub fn listen_again(&self, site: &Site) -> ServerEnd {
+        self.shared.threads.lock().unwrap().clear();
+        self.listen(site)
+    }
+
     /// A client's end; none without a server.
     pub fn dial_end(&self, site: &Site) -> Option<ClientEnd> {
         self.shared.dials.fetch_add(1, Ordering::SeqCst);
