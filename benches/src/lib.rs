@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "ablation")]
 pub mod ablate;
 mod chart;
 pub mod clock;

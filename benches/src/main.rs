@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
-use farcall_bench::{ablate, compare, limit};
+#[cfg(feature = "ablation")]
+use farcall_bench::ablate;
+use farcall_bench::{compare, limit};
 
 #[derive(Parser)]
 #[command(version, about = "How near to the machine's limit a farcall call comes")]
@@ -28,6 +30,7 @@ enum Bench {
     /// Backends side by side: the same calls, by turns with each other and with the limit
     Compare(CompareOptions),
     /// What each optimization of `backend=datagram` is worth, one off at a time and one after the other
+    #[cfg(feature = "ablation")]
     Ablate(AblateOptions),
     /// Published figures, on the simulated rack
     #[cfg(feature = "sim")]
@@ -90,6 +93,7 @@ struct CompareOptions {
     side: SideOptions,
 }
 
+#[cfg(feature = "ablation")]
 #[derive(Args)]
 struct AblateOptions {
     /// The device under the backend: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
@@ -185,6 +189,7 @@ fn main() -> ExitCode {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
+        #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => run_sim(&options),
@@ -233,6 +238,7 @@ fn run_compare(options: CompareOptions) -> Result<()> {
     ends_well(report.failures())
 }
 
+#[cfg(feature = "ablation")]
 fn run_ablate(options: AblateOptions) -> Result<()> {
     let AblateOptions { device, clients, size, window, side } = options;
     side.try_files()?;

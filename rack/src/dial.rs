@@ -106,6 +106,11 @@ impl Dialling {
         })
     }
 
+    /// The site that the connection is for.
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
     /// Does what can be done at `now`. The time for it begins with the first turn.
     pub fn turn(&mut self, now: Instant) -> Dialled {
         match self.advance(now) {

@@ -111,6 +111,11 @@ impl ServerBuilder {
         self
     }
 
+    /// The number of server threads, for a simulator that makes their sites.
+    pub fn thread_count(&self) -> usize {
+        self.threads
+    }
+
     /// Pins the threads to these cores, one after the other; more threads than cores share them. Default: not pinned.
     pub fn pin(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
         self.pin = cores.into_iter().collect();
