@@ -101,6 +101,26 @@ struct State {
 struct Sleeper {
     number: u64,
     sleeps_on: SleepsOn,
+    /// Another thread slept already, so it sleeps for [`CROWDED_SLEEP`] at most.
+    is_brief: bool,
+    /// To be woken; another thread may take the event of the channel that does it.
+    is_called: bool,
+}
+
+impl State {
+    /// Wakes these sleepers.
+    fn call(&mut self, which: impl Fn(&Sleeper) -> bool) {
+        for sleeper in self.sleepers.iter_mut().filter(|sleeper| which(sleeper)) {
+            sleeper.is_called = true;
+            sleeper.sleeps_on.wake();
+        }
+    }
+
+    fn remove_sleeper(&mut self, number: u64) {
+        self.sleepers.retain(|sleeper| sleeper.number != number);
+        // It may have taken the event that was to wake another.
+        self.call(|other| other.is_called);
+    }
 }
 
 /// What a sleeping thread waits for.
@@ -256,7 +276,7 @@ impl Site {
         }
         let mut state = self.lock();
         state.is_woken = state.sleepers.is_empty();
-        state.sleepers.iter().for_each(|sleeper| sleeper.sleeps_on.wake());
+        state.call(|_| true);
     }
 
     /// [`wake`](Site::wake), to be handed to others.
@@ -276,8 +296,11 @@ impl Site {
         let first = channels.next();
         // Empty where a site has one kind of device, and then nothing is allocated.
         let others: Vec<_> = channels.collect();
-        if !state.sleepers.is_empty() {
+        let is_brief = !state.sleepers.is_empty();
+        if is_brief {
             timeout = timeout.min(CROWDED_SLEEP);
+            // From now on they sleep briefly too.
+            state.call(|other| !other.is_brief);
         }
         let number = state.sleeps;
         state.sleeps += 1;
@@ -285,14 +308,14 @@ impl Site {
             None => SleepsOn::Thread(thread::current()),
             Some(channel) => SleepsOn::Channel(Arc::clone(channel)),
         };
-        state.sleepers.push(Sleeper { number, sleeps_on });
+        state.sleepers.push(Sleeper { number, sleeps_on, is_brief, is_called: false });
         drop(state);
         match first.as_ref().and_then(|resource| resource.events()) {
             None => thread::park_timeout(timeout),
             Some(channel) if others.is_empty() => channel.wait(timeout),
             Some(channel) => wait_for_any(channel, &others, timeout),
         }
-        self.lock().sleepers.retain(|sleeper| sleeper.number != number);
+        self.lock().remove_sleeper(number);
     }
 }
 
@@ -351,3 +374,6 @@ impl fmt::Debug for Asleep {
         f.debug_struct("Asleep").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,7 +88,9 @@ impl Endpoint {
         let mut new = shared.lock();
         match new.thread {
             ThreadState::Running => {}
-            ThreadState::Ended => return Err(io::Error::other("the endpoint's thread has panicked")),
+            ThreadState::Ended => {
+                return Err(io::Error::other("the endpoint's thread has panicked"));
+            }
             ThreadState::NotStarted => {
                 let thread = IoThread::new(shared.clone(), self.handle.idle);
                 let builder = thread::Builder::new().name("farcall-io".into());
@@ -146,5 +148,59 @@ impl Drop for Handle {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::{Channel, ChannelOptions};
+    use crate::server::Server;
+    use crate::support::loopback::{Clock, Loopback};
+    use crate::support::service::{Echo, TEST, Test, bytes};
+    use std::time::{Duration, Instant};
+
+    const BOUND: Duration = Duration::from_secs(30);
+
+    fn is_running(shared: &std::sync::Weak<EndpointShared>) -> bool {
+        shared.strong_count() > 0
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_endpoint_and_its_last_channel() {
+        let net = Loopback::new(Clock::real(), 4);
+        let _server = Server::builder().service(Test::default()).serve(&net).expect("it is free");
+        for is_endpoint_first in [true, false] {
+            let endpoint = Endpoint::with_idle(IdlePolicy::PARK);
+            let shared = Arc::downgrade(&endpoint.handle.shared);
+            let options = ChannelOptions::default().endpoint(&endpoint);
+            let channel = Channel::connect(net.clone(), &TEST, options).expect("a server listens");
+            if is_endpoint_first {
+                drop(endpoint);
+                assert!(channel.call::<Echo, _>(&bytes(b"on")).wait().is_ok());
+                assert!(is_running(&shared));
+                drop(channel);
+            } else {
+                drop(channel);
+                let options = ChannelOptions::default().endpoint(&endpoint);
+                let later = Channel::connect(net.clone(), &TEST, options).expect("it listens");
+                assert!(later.call::<Echo, _>(&bytes(b"on")).wait().is_ok());
+                drop((later, endpoint));
+            }
+            let start = Instant::now();
+            while is_running(&shared) {
+                assert!(start.elapsed() < BOUND, "the thread goes on");
+                thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn an_endpoint_without_channels_has_no_thread() {
+        let endpoint = Endpoint::new();
+        let net = Loopback::new(Clock::real(), 4);
+        let options = ChannelOptions::default().endpoint(&endpoint);
+        assert!(Channel::connect(net, &TEST, options).is_err(), "no server listens");
+        assert_eq!(Arc::strong_count(&endpoint.handle.shared), 1);
     }
 }

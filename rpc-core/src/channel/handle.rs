@@ -128,10 +128,7 @@ impl Channel {
         }
     }
 
-    fn prepare<M: Method, P: Payload + ?Sized>(
-        &self,
-        arguments: &P,
-    ) -> Result<Box<Job>, RpcError> {
+    fn prepare<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Result<Box<Job>, RpcError> {
         let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
         let encoded = codec::encoded_len(arguments).and_then(|len| {
             job.arguments.resize(len, 0);

@@ -24,6 +24,8 @@ const ASYNC_CALLS: usize = 4;
 
 pub(super) struct Bench {
     pub(super) net: Loopback,
+    /// The other address of the same thread.
+    other_net: Loopback,
     pub(super) transports: Vec<Box<dyn ServerTransport>>,
     pub(super) dispatcher: Dispatcher,
     pub(super) test: Test,
@@ -35,6 +37,7 @@ pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
     let net = Loopback::new(Clock::virtual_time(), 8);
     let site = net.site();
     let transports: Vec<Box<dyn ServerTransport>> = vec![Box::new(net.listen(&site))];
+    let other_net = Loopback::new(net.clock.clone(), 8);
     let test = Test::default();
     let methods = Arc::new(MethodTable::new(&[&TEST]));
     let counters = Arc::new(ThreadCounters::new(&methods));
@@ -46,11 +49,28 @@ pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
         Executor::new(ASYNC_CALLS, policy, site),
     );
     let metrics = Metrics::new("server", methods, vec![counters]);
-    Bench { client: client(&net, &net.site()), net, transports, dispatcher, test, metrics }
+    Bench {
+        client: client(&net, &net.site()),
+        net,
+        other_net,
+        transports,
+        dispatcher,
+        test,
+        metrics,
+    }
 }
 
 fn bench() -> Bench {
     bench_with(CancelPolicy::Abort)
+}
+
+/// With a client at each of two addresses.
+fn bench_with_two_addresses() -> (Bench, Connection) {
+    let mut bench = bench();
+    let site = bench.net.site();
+    bench.transports.push(Box::new(bench.other_net.listen(&site)));
+    let other_client = client(&bench.other_net, &site);
+    (bench, other_client)
 }
 
 fn client(net: &Loopback, site: &Site) -> Connection {
@@ -175,7 +195,9 @@ fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
     bench.turn();
     // Tried again soon, and not at once: it would spin.
     let PollAt::At(again) = bench.turn().next else { panic!("the answer is forgotten") };
-    assert!(again > bench.net.clock.now() && again <= bench.net.clock.now() + Duration::from_millis(1));
+    assert!(
+        again > bench.net.clock.now() && again <= bench.net.clock.now() + Duration::from_millis(1)
+    );
     assert!(!bench.dispatcher.is_done(), "an answer still has to leave");
     assert_eq!(bench.take(&mut call), None);
     bench.net.set_reply_memory(true);
@@ -336,4 +358,72 @@ fn latency_counts_from_the_arrival_to_the_departure() {
     assert_eq!(echo.histogram().len(), 50, "no slow call is left out");
     let median = echo.latency(0.5).as_micros();
     assert!((97..=103).contains(&median), "{median} us");
+}
+
+/// Starts a call of `Later` at each address, with the same token at both.
+fn start_at_both(
+    bench: &mut Bench,
+    other_client: &mut Connection,
+) -> (PendingCall<Bytes>, PendingCall<Bytes>) {
+    let call = bench.start::<Later, Bytes>(b"first");
+    let other = other_client.start::<Later, _>(&bytes(b"second")).expect("room");
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.waiting.load(SeqCst), 2);
+    (call, other)
+}
+
+#[test]
+fn each_address_gets_the_answers_to_its_own_calls() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let (mut call, mut other) = start_at_both(&mut bench, &mut other_client);
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.take(&mut call), Some(Ok(b"first".to_vec())));
+    other_client.poll();
+    assert_eq!(other_client.take(&mut other), Some(Ok(b"second".to_vec())));
+}
+
+#[test]
+fn a_cancellation_counts_only_for_its_own_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let (mut call, other) = start_at_both(&mut bench, &mut other_client);
+    other_client.cancel(other);
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
+    drop(other_client);
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1, "a client that is gone has its own number");
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.take(&mut call), Some(Ok(b"first".to_vec())));
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
+}
+
+#[test]
+fn an_answer_that_waits_for_memory_leaves_by_its_own_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    bench.other_net.set_reply_memory(false);
+    let mut call = other_client.start::<Grow, _>(&bytes(&1000_u32.to_le_bytes())).expect("room");
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.call::<Echo, _>(b"meanwhile"), Ok(b"meanwhile".to_vec()));
+    bench.other_net.set_reply_memory(true);
+    bench.turn();
+    other_client.poll();
+    assert_eq!(other_client.take(&mut call), Some(Ok(vec![7; 1000])));
+}
+
+#[test]
+fn deadlines_and_aborts_answer_at_each_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let _late = start_at_both(&mut bench, &mut other_client);
+    bench.net.clock.advance(Duration::from_millis(10));
+    bench.turn();
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
+    bench.test.gate.waiting.store(0, SeqCst);
+    let _aborted = start_at_both(&mut bench, &mut other_client);
+    assert_eq!(bench.dispatcher.abort_all(&mut bench.transports), 2);
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
 }

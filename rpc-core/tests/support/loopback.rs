@@ -130,6 +130,7 @@ pub struct Loopback {
     pub clock: Clock,
     pub window: u32,
     pub max_message: usize,
+    pub name: &'static str,
     shared: Arc<Shared>,
 }
 
@@ -146,6 +147,10 @@ struct Shared {
     drain_steps: AtomicU64,
     /// Times that a server thread was about to sleep.
     server_sleeps: AtomicU64,
+    /// Held while dialling must not get anywhere.
+    dialling: Mutex<()>,
+    /// The sites that were dialled for.
+    client_sites: Mutex<Vec<Site>>,
 }
 
 /// New connections of one server thread.
@@ -156,7 +161,7 @@ struct AcceptQueue {
 
 impl Loopback {
     pub fn new(clock: Clock, window: u32) -> Loopback {
-        Loopback { clock, window, max_message: 1 << 20, shared: Arc::default() }
+        Loopback { clock, window, max_message: 1 << 20, name: "loopback", shared: Arc::default() }
     }
 
     /// A site with the clock of the loopback.
@@ -200,6 +205,8 @@ impl Loopback {
     /// A client's end; none without a server.
     pub fn dial_end(&self, site: &Site) -> Option<ClientEnd> {
         self.shared.dials.fetch_add(1, Ordering::SeqCst);
+        let _unblocked = self.shared.dialling.lock().unwrap();
+        self.shared.client_sites.lock().unwrap().push(site.clone());
         let threads = self.shared.threads.lock().unwrap();
         let turn = self.shared.next_thread.fetch_add(1, Ordering::SeqCst) as usize;
         let queue = threads.get(turn % threads.len().max(1))?;
@@ -246,6 +253,16 @@ impl Loopback {
         self.shared.no_reply_memory.store(!there_is, Ordering::SeqCst);
     }
 
+    /// Blocks all attempts to dial while the guard lives.
+    pub fn hold_dials(&self) -> MutexGuard<'_, ()> {
+        self.shared.dialling.lock().unwrap()
+    }
+
+    /// The sites that were dialled for, in order.
+    pub fn client_sites(&self) -> Vec<Site> {
+        self.shared.client_sites.lock().unwrap().clone()
+    }
+
     /// How many steps the drain of a server takes.
     pub fn set_drain_steps(&self, steps: u64) {
         self.shared.drain_steps.store(steps, Ordering::SeqCst);
@@ -263,7 +280,7 @@ impl Dial for Loopback {
             Some(end) => Ok(Box::new(end)),
             None => {
                 let hint = "start one".into();
-                Err(ConnectError::NoServer { address: "loopback".into(), hint })
+                Err(ConnectError::NoServer { address: self.name.into(), hint })
             }
         }
     }
@@ -277,13 +294,13 @@ impl Binding for Loopback {
         _options: &BindOptions,
     ) -> Result<Bound, BindError> {
         if self.has_server() {
-            return Err(BindError::InUse { address: "loopback".into() });
+            return Err(BindError::InUse { address: self.name.into() });
         }
         let transports =
             sites.iter().map(|site| Box::new(self.listen(site)) as Box<dyn ServerTransport>);
         let transports = transports.collect();
         let acceptor = Box::new(Listening(self.shared.clone()));
-        Ok(Bound { transports, acceptor, address: "loopback".into() })
+        Ok(Bound { transports, acceptor, address: self.name.into() })
     }
 }
 
