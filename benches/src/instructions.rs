@@ -57,8 +57,7 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     // At least the default, so that a small window does not also mean few slots.
     let slots = window.max(&64);
     let id = process::id();
-    let address =
-        format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}");
+    let address = format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}");
     let binding: Address = address.parse()?;
     let (parrot, _) = Parrot::new();
     let (_server, mut threads) = Server::builder()
