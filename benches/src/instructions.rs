@@ -47,7 +47,7 @@ pub fn cases() -> Vec<Case> {
     names.flat_map(of).collect()
 }
 
-/// Makes so many calls of 32 bytes in [`count_these`], after some that do not count.
+/// Makes so many calls of 32 bytes in `count_these`, after some that do not count.
 ///
 /// # Errors
 ///
