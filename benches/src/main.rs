@@ -12,6 +12,7 @@ use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
 #[cfg(feature = "ablation")]
 use farcall_bench::ablate;
+use farcall_bench::instructions::{self, Case};
 use farcall_bench::{compare, limit};
 
 #[derive(Parser)]
@@ -35,6 +36,9 @@ enum Bench {
     /// Published figures, on the simulated rack
     #[cfg(feature = "sim")]
     Sim(SimOptions),
+    /// Calls with both ends in one thread, for `cargo xtask instructions`
+    #[command(hide = true)]
+    Instructions(InstructionsOptions),
     /// The server of `echo --processes`
     #[command(hide = true)]
     Serve {
@@ -154,6 +158,22 @@ struct LimitOptions {
     run: RunOptions,
 }
 
+#[derive(Args)]
+struct InstructionsOptions {
+    /// Tells which cases there are: the backend, a space, and the window
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Calls that the client keeps outstanding
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// Calls that are counted
+    #[arg(long, default_value_t = 10_000)]
+    calls: usize,
+}
+
 #[cfg(feature = "sim")]
 #[derive(Args)]
 struct SimOptions {
@@ -193,6 +213,7 @@ fn main() -> ExitCode {
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => run_sim(&options),
+        Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
     };
     match outcome {
@@ -251,6 +272,17 @@ fn run_ablate(options: AblateOptions) -> Result<()> {
     })?;
     side.write(&report, &report.table(), || report.svg())?;
     ends_well(report.failures())
+}
+
+fn run_instructions(options: InstructionsOptions) -> Result<()> {
+    let InstructionsOptions { list, backend, window, calls } = options;
+    if list {
+        for Case { backend, window } in instructions::cases() {
+            println!("{backend} {window}");
+        }
+        return Ok(());
+    }
+    instructions::run(&Case { backend, window: window.into() }, calls)
 }
 
 fn ends_well(failures: usize) -> Result<()> {
