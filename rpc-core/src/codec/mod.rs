@@ -23,6 +23,8 @@ mod serde;
 mod writer;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 pub use self::bytes::{ByteString, Fixed, FromPiece, Raw, Whole};
