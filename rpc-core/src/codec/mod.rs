@@ -23,6 +23,8 @@ mod serde;
 mod writer;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@
 //! Over TCP both ends then keep the socket, silently, as long as the connection: when it closes, the
 //! other end is gone.
 
+#[cfg(test)]
+mod fuzz;
 mod message;
 mod reception;
 

@@ -206,6 +206,8 @@ impl Immediate {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
