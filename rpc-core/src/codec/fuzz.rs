@@ -9,7 +9,7 @@ use serde_bytes::ByteBuf;
 
 use super::*;
 
-/// A value with one of everything that serde's data model has.
+/// A value with one of everything that serde's data model has, but for floats: some are not equal to themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, TypeGenerator)]
 struct Record {
     integers: (u8, i8, u16, i16, u32, i32, u64, i64, u128, i128),
