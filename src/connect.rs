@@ -51,7 +51,7 @@ impl Server {
     /// A server to be, with one thread and no service yet. It listens at the addresses that [`Address`] describes, and
     /// answers [pings](crate::ping) besides.
     pub fn builder() -> ServerBuilder {
-        let builder = farcall_core::Server::builder().beside(PingServer::new(Pong));
+        let builder = farcall_core::Server::builder().built_in_service(PingServer::new(Pong));
         builder.addresses(|address| {
             let address: Address =
                 address.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;

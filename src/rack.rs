@@ -54,7 +54,7 @@
 //! # }
 //! ```
 
-pub use farcall_transports::rack::{
-    CpuCosts, Dialled, Dialling, Host, Rack, RackAddress, Task, turn_after,
+pub use farcall_rack::{
+    CpuCosts, Dialled, Dialling, Host, Rack, RackAddress, Task, site_of, turn_after,
 };
 pub use farcall_verbs::sim;

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use farcall::rack::sim::{Actor, Fault, Next, Node, NodeId, Turn};
-use farcall::rack::{Dialled, Dialling, Host, Rack, turn_after};
+use farcall::rack::{Dialled, Dialling, Host, Rack, turn_after, site_of};
 use farcall::time::Instant;
 use farcall::{
     ConnectError, Connection, ConnectionOptions, DialOptions, DrivenServer, PendingCall,
@@ -161,8 +161,9 @@ impl Actor for Caller {
             match dialling.turn(now) {
                 Dialled::NotYet(at) => return Turn::then(Next::At(at.as_nanos())),
                 Dialled::Done(transport) => {
+                    let (transport, site) = (transport.unwrap(), dialling.site().clone());
                     let connection =
-                        Connection::new(transport.unwrap(), &ConnectionOptions::default());
+                        Connection::new(transport, &site, &ConnectionOptions::default());
                     self.client = Some(SlowPollClient::from_connection(connection));
                     self.dialling = None;
                 }
@@ -191,7 +192,8 @@ fn an_actor_may_drive_its_own_connection() {
     let (mut rack, client, (_, server)) = rack(1);
     let options = DialOptions::default();
     let description = <SlowPollClient as PollClient>::DESCRIPTION;
-    let dialling = rack.dial(client, "sim://1/slow", description, &options).unwrap();
+    let site = site_of(&rack.node(client));
+    let dialling = rack.dial(client, "sim://1/slow", description, &site, &options).unwrap();
     let answers = std::rc::Rc::default();
     let caller = Caller {
         dialling: Some(dialling),
@@ -212,7 +214,7 @@ fn a_program_may_drive_its_own_connection() {
         let description = <SlowPollClient as PollClient>::DESCRIPTION;
         let options = DialOptions::default();
         let transport = host.dial("sim://1/slow", description, &options).await.unwrap();
-        let connection = Connection::new(transport, &ConnectionOptions::default());
+        let connection = Connection::new(transport, host.site(), &ConnectionOptions::default());
         let mut client = SlowPollClient::from_connection(connection);
         let mut pending = client.start_echo(b"here").unwrap();
         host.turns(|now| {

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant as SystemInstant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use farcall_bench::echo::service::{EchoPollClient, EchoServer, Parrot};
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Limits, Message, Replies,
-    ReplySink, RequestSink, ServerTransport, SlotId, Unpark,
+    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Limits,
+    Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
     BindError, Connection, ConnectionOptions, IdlePolicy, PollClient, ReserveError, Server,
@@ -26,12 +27,6 @@ const HEADER_BYTES: usize = 8;
 /// Requests that one turn of the server finds.
 const TURN_REQUESTS: u64 = 16;
 
-struct Nobody;
-
-impl Unpark for Nobody {
-    fn unpark(&self) {}
-}
-
 /// Answers each request at the next poll, with zeros: bytes just written would come through the store buffer, which
 /// no response does.
 struct Mirror {
@@ -43,10 +38,6 @@ struct Mirror {
 }
 
 impl ClientTransport for Mirror {
-    fn now(&self) -> Instant {
-        Instant::ZERO
-    }
-
     fn limits(&self) -> Limits {
         Limits { window: 1, max_message: 64 }
     }
@@ -59,11 +50,11 @@ impl ClientTransport for Mirror {
 
     fn release(&mut self, _slot: SlotId) {}
 
-    fn post(&mut self, _slot: SlotId, _now: Instant) {
+    fn post(&mut self, _slot: SlotId, _delivery: Delivery) {
         self.posted = true;
     }
 
-    fn flush(&mut self, _now: Instant) {}
+    fn flush(&mut self) {}
 
     fn abandon(&mut self, _slot: SlotId) {}
 
@@ -75,13 +66,11 @@ impl ClientTransport for Mirror {
         Progress { worked: 1, next: PollAt::OnEvent, scanned: 1 }
     }
 
-    fn park(&mut self, _until: Option<Instant>) {}
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Nobody)
+    fn arm(&mut self) -> bool {
+        true
     }
 
-    fn close(&mut self) {}
+    fn close(&mut self, _why: Closing) {}
 }
 
 /// How many requests the server is to answer, and how many it has.
@@ -108,17 +97,9 @@ impl Replies for Discard {
     fn post(&mut self, _call: CallToken, _len: usize) {
         black_box(&mut self.0);
     }
-
-    fn now(&self) -> Instant {
-        Instant::ZERO
-    }
 }
 
 impl ServerTransport for Feeder {
-    fn now(&self) -> Instant {
-        Instant::ZERO
-    }
-
     fn poll(&mut self, _now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let answered = self.order.answered.load(Ordering::Relaxed);
         let found = (self.order.wanted.load(Ordering::Acquire) - answered).min(TURN_REQUESTS);
@@ -134,19 +115,19 @@ impl ServerTransport for Feeder {
         &mut self.replies
     }
 
-    fn flush(&mut self, _now: Instant) {}
+    fn flush(&mut self) {}
 
-    fn park(&mut self, _until: Option<Instant>) {}
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Nobody)
+    fn arm(&mut self) -> bool {
+        true
     }
 
     fn connections(&self) -> usize {
         1
     }
 
-    fn close(&mut self) {}
+    fn wind_down(&mut self, _now: Instant, _step: WindDown) -> bool {
+        true
+    }
 }
 
 struct NoClients;
@@ -160,7 +141,7 @@ struct Fed(Arc<Order>);
 impl Binding for Fed {
     fn bind(
         &self,
-        _threads: usize,
+        _sites: &[Site],
         services: &[&'static ServiceDescription],
         _options: &BindOptions,
     ) -> Result<Bound, BindError> {
@@ -181,7 +162,7 @@ fn stub(criterion: &mut Criterion) {
     let slot = SlotId { index: 0, generation: 0 };
     let mirror = Mirror { slot, request: [0; 64], response: [0; 64], len: 0, posted: false };
     let options = ConnectionOptions::default();
-    let connection = Connection::new(Box::new(mirror), &options);
+    let connection = Connection::new(Box::new(mirror), &Site::new(), &options);
     let mut client = EchoPollClient::from_connection(connection);
     criterion.bench_function("stub, 32 bytes", |bencher| {
         bencher.iter(|| client.echo_32(black_box([7; 32])));

@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "ablation")]
 pub mod ablate;
 mod chart;
 pub mod clock;
 pub mod compare;
 pub mod cores;
 pub mod echo;
+pub mod instructions;
 pub mod latency;
 pub mod limit;
 pub mod memory;

@@ -10,7 +10,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
-use farcall_bench::{ablate, compare, limit};
+#[cfg(feature = "ablation")]
+use farcall_bench::ablate;
+use farcall_bench::instructions::{self, Case};
+use farcall_bench::{compare, limit};
 
 #[derive(Parser)]
 #[command(version, about = "How near to the machine's limit a farcall call comes")]
@@ -28,10 +31,14 @@ enum Bench {
     /// Backends side by side: the same calls, by turns with each other and with the limit
     Compare(CompareOptions),
     /// What each optimization of `backend=datagram` is worth, one off at a time and one after the other
+    #[cfg(feature = "ablation")]
     Ablate(AblateOptions),
     /// Published figures, on the simulated rack
     #[cfg(feature = "sim")]
     Sim(SimOptions),
+    /// Calls with both ends in one thread, for `cargo xtask instructions`
+    #[command(hide = true)]
+    Instructions(InstructionsOptions),
     /// The server of `echo --processes`
     #[command(hide = true)]
     Serve {
@@ -90,6 +97,7 @@ struct CompareOptions {
     side: SideOptions,
 }
 
+#[cfg(feature = "ablation")]
 #[derive(Args)]
 struct AblateOptions {
     /// The device under the backend: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
@@ -150,6 +158,22 @@ struct LimitOptions {
     run: RunOptions,
 }
 
+#[derive(Args)]
+struct InstructionsOptions {
+    /// Tells which cases there are: the backend, a space, and the window
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Calls that the client keeps outstanding
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// Calls that are counted
+    #[arg(long, default_value_t = 10_000)]
+    calls: usize,
+}
+
 #[cfg(feature = "sim")]
 #[derive(Args)]
 struct SimOptions {
@@ -185,9 +209,11 @@ fn main() -> ExitCode {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
+        #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => run_sim(&options),
+        Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
     };
     match outcome {
@@ -233,6 +259,7 @@ fn run_compare(options: CompareOptions) -> Result<()> {
     ends_well(report.failures())
 }
 
+#[cfg(feature = "ablation")]
 fn run_ablate(options: AblateOptions) -> Result<()> {
     let AblateOptions { device, clients, size, window, side } = options;
     side.try_files()?;
@@ -245,6 +272,17 @@ fn run_ablate(options: AblateOptions) -> Result<()> {
     })?;
     side.write(&report, &report.table(), || report.svg())?;
     ends_well(report.failures())
+}
+
+fn run_instructions(options: InstructionsOptions) -> Result<()> {
+    let InstructionsOptions { list, backend, window, calls } = options;
+    if list {
+        for Case { backend, window } in instructions::cases() {
+            println!("{backend} {window}");
+        }
+        return Ok(());
+    }
+    instructions::run(&Case { backend, window: window.into() }, calls)
 }
 
 fn ends_well(failures: usize) -> Result<()> {

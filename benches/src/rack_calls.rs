@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use anyhow::{Result, bail, ensure};
 use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
-use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
+use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
     Connection, ConnectionOptions, DialOptions, PendingCall, PollClient, RpcError, Server,
@@ -168,7 +168,7 @@ impl Client {
                 Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
                 Dialled::Done(transport) => transport?,
             };
-            let connection = Connection::new(transport, &ConnectionOptions::default());
+            let connection = Connection::new(transport, dialling.site(), &ConnectionOptions::default());
             self.echo = Some(EchoPollClient::from_connection(connection));
             self.dialling = None;
             self.tally.borrow_mut().connected += 1;
@@ -261,7 +261,8 @@ pub fn measure(point: &Point) -> Result<Measured> {
     for number in 0..point.clients {
         let node = nodes[number % nodes.len()];
         let description = <EchoPollClient as PollClient>::DESCRIPTION;
-        let dialling = rack.dial(node, &address, description, &DialOptions::default())?;
+        let site = site_of(&rack.node(node));
+        let dialling = rack.dial(node, &address, description, &site, &DialOptions::default())?;
         let client = Client {
             number,
             dialling: Some(dialling),

@@ -9,10 +9,9 @@ use std::rc::Rc;
 
 use anyhow::{Result, bail, ensure};
 use farcall::rack::sim::{Actor, Next, NodeId, SimConfig, Turn};
-use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, turn_after};
+use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, site_of, turn_after};
 use farcall::time::Instant;
-use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, Server};
-use farcall_core::transport::ClientThread;
+use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, Server, Site};
 
 use crate::rack_calls::{EchoPollClient, EchoServer, Pending, Same};
 
@@ -76,7 +75,7 @@ struct Tally {
 
 /// The calling half of a thread.
 struct Caller {
-    thread: ClientThread,
+    site: Site,
     dialling: Vec<Dialling>,
     peers: Vec<EchoPollClient>,
     /// The calls of each, and whom they went to.
@@ -96,7 +95,7 @@ impl Caller {
                 Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
                 Dialled::Done(transport) => transport?,
             };
-            let connection = Connection::new(transport, &ConnectionOptions::default());
+            let connection = Connection::new(transport, &self.site, &ConnectionOptions::default());
             self.peers.push(EchoPollClient::from_connection(connection));
             self.dialling.pop();
             if self.dialling.is_empty() {
@@ -125,8 +124,8 @@ impl Caller {
         self.busy.extend(called);
         self.busy.sort_unstable();
         self.busy.dedup();
-        let Caller { thread, peers, busy, .. } = self;
-        thread.together(|| {
+        let Caller { site, peers, busy, .. } = self;
+        site.together(|| {
             for peer in busy {
                 let progress = peers[*peer].connection().turn(now);
                 all.worked += progress.worked;
@@ -216,15 +215,16 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
         for thread in 0..threads {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
             // One queue pair for all that the thread calls, where the backend can.
-            let shared = ClientThread::new();
-            let options = DialOptions::default().thread(&shared);
-            let dial = |to| rack.dial(*node, &address(to, dialled), description, &options);
+            let site = site_of(&rack.node(*node));
+            let options = DialOptions::default().share(true);
+            let dial =
+                |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
             // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);
             let others = others.collect::<Vec<_>>().repeat(mesh.connections);
             let caller = Caller {
-                thread: shared,
                 dialling: others.into_iter().map(dial).collect::<Result<_, _>>()?,
+                site: site.clone(),
                 peers: Vec::new(),
                 busy: Vec::with_capacity(workers * batch),
                 workers: (0..workers).map(|_| Vec::with_capacity(batch)).collect(),

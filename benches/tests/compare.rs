@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farcall_bench::compare::{Options, RackOptions, backends, run, svg};
 use farcall_bench::echo::Mode;
-use farcall_transports::BackendKind;
+use farcall_transports::registry;
 
 /// The two cores are one test's at a time.
 static CORES: Mutex<()> = Mutex::new(());
@@ -31,7 +31,7 @@ fn is_whole(options: &Options) {
     assert_eq!(report.cells.len(), 4);
     for cell in &report.cells {
         let names: Vec<_> = cell.runs.iter().map(|run| run.backend.as_str()).collect();
-        assert_eq!(names, BackendKind::names(), "all of them, in their order");
+        assert_eq!(names, registry::names(), "all of them, in their order");
         assert_eq!(cell.runs[0].of_first, 1.0);
         for run in &cell.runs {
             assert!(run.calls > 0 && run.rate > 0.0 && run.ratio > 0.0, "{run:?}");
@@ -39,7 +39,7 @@ fn is_whole(options: &Options) {
         }
     }
     let picture = svg(&report).unwrap();
-    for name in BackendKind::names() {
+    for name in registry::names() {
         assert!(picture.contains(name), "{name} is in the picture");
     }
 }
@@ -64,7 +64,7 @@ fn what_cannot_be_measured_says_why_and_the_rest_goes_on() {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let report = run(&Options { sizes: vec![32, 512 << 20], clients: vec![1], ..options("shm") });
     let report = report.unwrap();
-    assert_eq!(report.failures(), BackendKind::ALL.len());
+    assert_eq!(report.failures(), registry::ALL.len());
     let [small, large] = &report.cells[..] else { panic!("{report:?}") };
     assert!(small.runs.iter().all(|run| run.calls > 0));
     let why = large.runs[0].failure.as_deref().unwrap();

@@ -417,6 +417,9 @@ pub enum BindError {
     /// A server without a service answers nothing.
     #[error("no service was given to the server; add one with .service(..)")]
     NoService,
+    /// A server without an address has no clients.
+    #[error("no address was given to the server; give it at least one to listen at")]
+    NoAddress,
     /// The same service was given twice.
     #[error("the service {service:?} was given twice; one server serves each service once")]
     DuplicateService {

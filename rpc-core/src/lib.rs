@@ -14,7 +14,7 @@ pub mod time;
 pub mod transport;
 mod wire;
 
-pub use channel::{Call, Channel, ChannelDriver, ChannelOptions, ReconnectPolicy};
+pub use channel::{Call, Channel, ChannelDriver, ChannelOptions, Endpoint, ReconnectPolicy};
 pub use client::{Connection, ConnectionOptions, PendingCall};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
@@ -26,10 +26,10 @@ pub use server::{
     CallContext, CancelPolicy, DrivenServer, Reply, RunningServer, Server, ServerBuilder,
     ServerThread,
 };
-pub use site::Site;
 pub use service::{
     Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
 };
+pub use site::Site;
 
 #[cfg(test)]
 extern crate self as farcall_core;

@@ -14,7 +14,7 @@ pub struct ServiceDescription {
     pub name: &'static str,
     /// A hash of all signatures: client and server must agree on it.
     pub fingerprint: u64,
-    /// The methods, in the trait's order.
+    /// The methods, in the trait's order. A method's index here is its index in [`Service::dispatch`].
     pub methods: &'static [MethodDescription],
 }
 
@@ -149,9 +149,12 @@ pub trait Service: Send + 'static {
     /// The service's name, methods and fingerprint.
     fn description(&self) -> &'static ServiceDescription;
 
-    /// Handles one call: finds the method, decodes the arguments, runs the handler, answers. A reply that is dropped
-    /// says that the handler panicked.
-    fn dispatch(&self, method: u32, arguments: Message<'_>, reply: Reply<'_>);
+    /// Handles one call of the method with this index in [`ServiceDescription::methods`]: decodes the arguments, runs the
+    /// handler, answers. If the reply is dropped, the call ends in [`HandlerPanicked`](RpcError::HandlerPanicked).
+    ///
+    /// # Panics
+    /// May panic if the handler does, or if there is no method with this index; the caller catches it.
+    fn dispatch(&self, method: usize, arguments: Message<'_>, reply: Reply<'_>);
 }
 
 /// A client for any executor and for blocking callers. Generated for each service trait.

@@ -90,6 +90,8 @@ struct Inner {
 struct State {
     /// A resource is dropped with the last transport that uses it.
     resources: Vec<Weak<dyn SiteResource>>,
+    /// Empty, and keeps its memory from one [`Site::together`] to the next.
+    turning: Vec<Arc<dyn SiteResource>>,
     sleepers: Vec<Sleeper>,
     sleeps: u64,
     /// Woken while no thread slept: the next sleep returns at once.
@@ -98,7 +100,27 @@ struct State {
 
 struct Sleeper {
     number: u64,
-    place: SleepsOn,
+    sleeps_on: SleepsOn,
+    /// Another thread slept already, so it sleeps for [`CROWDED_SLEEP`] at most.
+    is_brief: bool,
+    /// To be woken; another thread may take the event of the channel that does it.
+    is_called: bool,
+}
+
+impl State {
+    /// Wakes these sleepers.
+    fn call(&mut self, which: impl Fn(&Sleeper) -> bool) {
+        for sleeper in self.sleepers.iter_mut().filter(|sleeper| which(sleeper)) {
+            sleeper.is_called = true;
+            sleeper.sleeps_on.wake();
+        }
+    }
+
+    fn remove_sleeper(&mut self, number: u64) {
+        self.sleepers.retain(|sleeper| sleeper.number != number);
+        // It may have taken the event that was to wake another.
+        self.call(|other| other.is_called);
+    }
 }
 
 /// What a sleeping thread waits for.
@@ -147,7 +169,8 @@ impl Site {
             process_clock: ProcessClock(quanta::Clock::new()),
             is_driven,
             asleep: CachePadded::new(AtomicU32::new(0)),
-            state: Mutex::default(),
+            // With room for the usual sleeper, so that the first sleep allocates nothing.
+            state: Mutex::new(State { sleepers: Vec::with_capacity(1), ..State::default() }),
         };
         Site { inner: Arc::new(inner) }
     }
@@ -205,14 +228,20 @@ impl Site {
     /// `turns` polls each transport that is to have a turn, and never blocks: what it started has not left yet.
     pub fn together<R>(&self, turns: impl FnOnce() -> R) -> R {
         /// Ends them also if one panics.
-        struct Turns(Vec<Arc<dyn SiteResource>>);
-        impl Drop for Turns {
+        struct Turns<'s>(&'s Site, Vec<Arc<dyn SiteResource>>);
+        impl Drop for Turns<'_> {
             fn drop(&mut self) {
-                self.0.iter().for_each(|resource| resource.end_turn());
+                self.1.iter().for_each(|resource| resource.end_turn());
+                self.1.clear();
+                self.0.lock().turning = core::mem::take(&mut self.1);
             }
         }
-        let turns_of = Turns(self.resources());
-        turns_of.0.iter().for_each(|resource| resource.begin_turn());
+        let mut state = self.lock();
+        let mut resources = core::mem::take(&mut state.turning);
+        resources.extend(state.resources.iter().filter_map(Weak::upgrade));
+        drop(state);
+        let turning = Turns(self, resources);
+        turning.1.iter().for_each(|resource| resource.begin_turn());
         turns()
     }
 
@@ -247,7 +276,7 @@ impl Site {
         }
         let mut state = self.lock();
         state.is_woken = state.sleepers.is_empty();
-        state.sleepers.iter().for_each(|sleeper| sleeper.place.wake());
+        state.call(|_| true);
     }
 
     /// [`wake`](Site::wake), to be handed to others.
@@ -262,28 +291,31 @@ impl Site {
         if core::mem::take(&mut state.is_woken) {
             return;
         }
-        let mut channels = state.resources.iter().filter_map(Weak::upgrade);
-        let mut channels = channels.by_ref().filter(|resource| resource.events().is_some());
+        let resources = state.resources.iter().filter_map(Weak::upgrade);
+        let mut channels = resources.filter(|resource| resource.events().is_some());
         let first = channels.next();
         // Empty where a site has one kind of device, and then nothing is allocated.
         let others: Vec<_> = channels.collect();
-        if !state.sleepers.is_empty() {
+        let is_brief = !state.sleepers.is_empty();
+        if is_brief {
             timeout = timeout.min(CROWDED_SLEEP);
+            // From now on they sleep briefly too.
+            state.call(|other| !other.is_brief);
         }
         let number = state.sleeps;
         state.sleeps += 1;
-        let place = match &first {
+        let sleeps_on = match &first {
             None => SleepsOn::Thread(thread::current()),
             Some(channel) => SleepsOn::Channel(Arc::clone(channel)),
         };
-        state.sleepers.push(Sleeper { number, place });
+        state.sleepers.push(Sleeper { number, sleeps_on, is_brief, is_called: false });
         drop(state);
         match first.as_ref().and_then(|resource| resource.events()) {
             None => thread::park_timeout(timeout),
             Some(channel) if others.is_empty() => channel.wait(timeout),
             Some(channel) => wait_for_any(channel, &others, timeout),
         }
-        self.lock().sleepers.retain(|sleeper| sleeper.number != number);
+        self.lock().remove_sleeper(number);
     }
 }
 
@@ -292,10 +324,9 @@ impl Site {
 fn wait_for_any(first: &dyn EventChannel, others: &[Arc<dyn SiteResource>], timeout: Duration) {
     let others = others.iter().filter_map(|resource| resource.events());
     let channels: Vec<_> = core::iter::once(first).chain(others).collect();
-    let readable = |channel: &&'_ dyn EventChannel| -> PollFd<'_> {
-        PollFd::from_borrowed_fd((*channel).as_fd(), PollFlags::IN)
-    };
-    let mut descriptors: Vec<_> = channels.iter().map(readable).collect();
+    let descriptors = channels.iter().map(|channel| channel.as_fd());
+    let mut descriptors: Vec<_> =
+        descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
     let timeout = Timespec::try_from(timeout).ok();
     // A failure to sleep is a spurious wake-up.
     let _ = rustix::event::poll(&mut descriptors, timeout.as_ref());
@@ -343,3 +374,6 @@ impl fmt::Debug for Asleep {
         f.debug_struct("Asleep").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

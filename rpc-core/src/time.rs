@@ -96,10 +96,21 @@ impl Progress {
     /// Nothing was done, and only an event can change that.
     pub const IDLE: Progress = Progress { worked: 0, next: PollAt::OnEvent, scanned: 0 };
 
-    /// Did this poll do anything?
+    /// This poll did nothing.
     #[inline]
     pub const fn is_idle(&self) -> bool {
         self.worked == 0
+    }
+
+    /// The progress of two polls in one turn.
+    #[inline]
+    #[must_use]
+    pub fn and(self, other: Progress) -> Progress {
+        Progress {
+            worked: self.worked + other.worked,
+            next: self.next.earlier(other.next),
+            scanned: self.scanned + other.scanned,
+        }
     }
 }
 

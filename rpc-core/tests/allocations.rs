@@ -4,7 +4,7 @@
 mod support;
 
 use farcall_core::{
-    Channel, ChannelOptions, Connection, ConnectionOptions, PendingCall, RpcError, Server,
+    Channel, ChannelOptions, Connection, ConnectionOptions, Endpoint, PendingCall, RpcError, Server,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
@@ -86,4 +86,18 @@ fn the_steady_state_allocates_nothing() {
         }
     });
     assert_eq!(counted, 0, "a channel, blocking");
+
+    let endpoint = Endpoint::new();
+    let channels = [(); 3].map(|()| {
+        let options = ChannelOptions::default().endpoint(&endpoint);
+        Channel::connect(net.clone(), &TEST, options).expect("a server listens")
+    });
+    let counted = allocations(|| {
+        for n in 0..ROUNDS {
+            let data = [n as u8; 32];
+            let channel = &channels[n % channels.len()];
+            assert_eq!(channel.call::<Echo32, _>(&bytes(&data)).wait(), Ok(data));
+        }
+    });
+    assert_eq!(counted, 0, "several channels on one endpoint");
 }

@@ -6,14 +6,14 @@ mod support;
 use farcall_core::transport::Dial;
 use farcall_core::{
     BindError, Call, Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy,
-    ReconnectPolicy, RpcError, RunningServer, Server,
+    ReconnectPolicy, RpcError, RunningServer, Server, Site,
 };
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use support::loopback::{Clock, Loopback};
 use support::service::{Bytes, Echo, Grow, Later, Panics, TEST, Test, bytes};
 
-/// Long enough for any machine; no test waits so long unless it fails.
+/// Long enough for any machine; no test waits as long unless it fails.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn net() -> Loopback {
@@ -75,7 +75,7 @@ async fn select_drops_the_loser_and_its_handler() {
             }
         };
         tokio::select! {
-            _ = loser => panic!("nobody opened the gate"),
+            _ = loser => panic!("the gate is closed"),
             () = winner => {}
         }
     }
@@ -123,10 +123,10 @@ fn a_sleeping_server_wakes_for_a_call_and_for_a_waker() {
     let options = ConnectionOptions::default().deadline(BOUND);
     let mut connection = Connection::connect(&net, &TEST, &options).expect("a server listens");
     for n in 0..200_u8 {
-        let parks = net.server_parks();
+        let sleeps = net.server_sleeps();
         assert_eq!(connection.call::<Echo, _>(&bytes(&[n])), Ok(vec![n]));
         if n % 10 == 0 {
-            until("the server sleeps again", || net.server_parks() > parks);
+            until("the server sleeps again", || net.server_sleeps() > sleeps);
         }
     }
     for n in 1..100 {
@@ -159,7 +159,7 @@ fn a_shutdown_answers_what_is_in_flight_and_frees_the_place() {
     let call = std::thread::spawn(move || waiting.call::<Later, _>(&bytes(b"kept")).wait());
     until("the handler waits", || test.gate.waiting.load(SeqCst) == 1);
     let down = std::thread::spawn(move || server.shutdown_within(BOUND));
-    until("nobody listens", || net.dial_end().is_none());
+    until("no server listens", || !net.has_server());
     test.gate.open();
     assert_eq!(call.join().expect("no panic"), Ok(b"kept".to_vec()));
     let drained = down.join().expect("no panic");
@@ -275,7 +275,7 @@ fn a_pinned_program_may_pin_its_server_elsewhere() {
 }
 
 #[test]
-fn wishes_that_cannot_be_served_are_refused_by_name() {
+fn a_server_that_cannot_be_had_says_why() {
     let (net, test) = (net(), Test::default());
     let refused = |builder: farcall_core::ServerBuilder| {
         builder.serve(&net).expect_err("it cannot be served").to_string()
@@ -292,9 +292,9 @@ fn wishes_that_cannot_be_served_are_refused_by_name() {
 #[test]
 fn without_a_server_connecting_says_so() {
     let options = ChannelOptions::default();
-    let error = Channel::connect(net(), &TEST, options.clone()).expect_err("nobody listens");
+    let error = Channel::connect(net(), &TEST, options.clone()).expect_err("no server listens");
     assert!(error.to_string().contains("no server at loopback"), "{error}");
-    assert!(net().dial(&TEST, &options.dial).is_err());
+    assert!(net().dial(&TEST, &Site::new(), &options.dial).is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Server threads and channels in the hands of a driver: one thread, virtual time, a turn at a time.
+//! Server threads and channels that the caller drives: one thread, virtual time, turn by turn.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -8,9 +8,10 @@ use farcall_core::server::ServerThread;
 use farcall_core::time::PollAt;
 use farcall_core::{
     Call, Channel, ChannelDriver, ChannelOptions, Connection, ConnectionOptions, DrivenServer,
-    RpcError, Server,
+    RpcError, Server, Site,
 };
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::loopback::{Clock, Loopback};
@@ -28,7 +29,8 @@ struct Bench {
 fn bench() -> Bench {
     let net = Loopback::new(Clock::virtual_time(), 8);
     let test = Test::default();
-    let assembled = Server::builder().service(test.clone()).assemble(&net);
+    let sites = vec![Site::driven(Arc::new(net.clock.clone()))];
+    let assembled = Server::builder().service(test.clone()).assemble(&[&net], sites);
     let (server, mut threads) = assembled.expect("the place is free");
     let thread = threads.pop().expect("one thread");
     assert!(threads.is_empty());
@@ -37,13 +39,15 @@ fn bench() -> Bench {
 
 impl Bench {
     fn client(&self) -> Connection {
-        let transport = Box::new(self.net.dial_end().expect("a server listens"));
-        Connection::new(transport, &ConnectionOptions::default().deadline(10 * SECOND))
+        let site = self.net.site();
+        let transport = Box::new(self.net.dial_end(&site).expect("a server listens"));
+        Connection::new(transport, &site, &ConnectionOptions::default().deadline(10 * SECOND))
     }
 
     fn channel(&self) -> (Channel, ChannelDriver) {
-        let transport = Box::new(self.net.dial_end().expect("a server listens"));
-        Channel::driven(transport, &TEST, &ChannelOptions::default().deadline(10 * SECOND))
+        let site = Site::driven(Arc::new(self.net.clock.clone()));
+        let transport = Box::new(self.net.dial_end(&site).expect("a server listens"));
+        Channel::driven(transport, &site, &TEST, &ChannelOptions::default().deadline(10 * SECOND))
     }
 
     /// Turns of the server until one is empty; when it wants the next.
@@ -118,7 +122,7 @@ fn poll(call: &mut Call<Bytes>) -> Poll<Bytes> {
 }
 
 #[test]
-fn a_driven_channel_carries_calls_until_nobody_can_call() {
+fn a_driven_channel_carries_calls_until_no_caller_is_left() {
     let mut bench = bench();
     let (channel, mut driver) = bench.channel();
     let mut call = channel.call::<Echo, _>(&bytes(b"hello"));

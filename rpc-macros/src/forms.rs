@@ -1,11 +1,11 @@
-//! Which form of the codec a type takes, told by how it is written.
+//! The codec's form for a type, chosen by how the type is written.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::quote;
 use syn::spanned::Spanned;
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypePath};
 
-/// How values of one type are written; see the codec's forms of the same names.
+/// How values of one type are encoded; see the codec's forms of the same names.
 pub(crate) enum Form {
     /// serde.
     Serde,
@@ -15,11 +15,11 @@ pub(crate) enum Form {
     Whole,
     /// An array of bytes.
     Fixed,
-    /// An option of something that is not serde's.
+    /// An option whose value serde does not encode.
     Opt(Box<Form>),
-    /// A sequence of something that is not serde's.
+    /// A sequence whose elements serde does not encode.
     Seq(Box<Form>),
-    /// A tuple, not all of whose parts are serde's.
+    /// A tuple with at least one part that serde does not encode.
     Tuple(Vec<Form>),
 }
 
@@ -34,7 +34,7 @@ impl Form {
             Type::Array(array) if is_u8(&array.elem) => Form::Fixed,
             Type::Tuple(tuple) => {
                 let parts: Vec<Form> = tuple.elems.iter().map(Form::of).collect();
-                // The codec knows tuples of up to eight.
+                // The codec's own tuples have up to eight parts.
                 if parts.len() > 8 || parts.iter().all(|part| matches!(part, Form::Serde)) {
                     Form::Serde
                 } else {
@@ -70,7 +70,7 @@ impl Form {
         }
     }
 
-    /// serde writes what has only serde's parts, so that types spelled like std's, but other, are left alone.
+    /// What has only serde's parts is serde's as a whole: a type that is only named like one of std's then still works.
     fn within(self, around: fn(Box<Form>) -> Form) -> Form {
         match self {
             Form::Serde => Form::Serde,
@@ -78,7 +78,7 @@ impl Form {
         }
     }
 
-    /// The form of a value that has a message of its own.
+    /// The form of a value that is a whole message.
     pub(crate) fn alone(self) -> Form {
         match self {
             Form::Raw => Form::Whole,
@@ -86,7 +86,7 @@ impl Form {
         }
     }
 
-    /// Does serde have a part in it?
+    /// serde encodes at least a part of it.
     pub(crate) fn has_serde(&self) -> bool {
         match self {
             Form::Serde => true,
@@ -119,26 +119,26 @@ impl Form {
     }
 }
 
-/// How an argument reaches its handler.
-pub(crate) enum Passing {
-    /// As it was read: owned, or borrowed from the message.
-    AsRead(TokenStream),
-    /// Read as this type, then lent for the call.
-    Lent(TokenStream),
+/// How an argument is passed to its handler.
+pub(crate) enum PassedAs {
+    /// As it was read, with this type: owned, or borrowed from the message.
+    Read(TokenStream),
+    /// Read as this type, then passed by reference.
+    Reference(TokenStream),
 }
 
-impl Passing {
-    pub(crate) fn of(ty: &Type) -> Passing {
-        let Type::Reference(reference) = peeled(ty) else { return Passing::AsRead(quote!(#ty)) };
+impl PassedAs {
+    pub(crate) fn of(ty: &Type) -> PassedAs {
+        let Type::Reference(reference) = peeled(ty) else { return PassedAs::Read(quote!(#ty)) };
         match peeled(&reference.elem) {
-            Type::Slice(slice) if is_u8(&slice.elem) => Passing::AsRead(quote!(#ty)),
-            Type::Array(array) if is_u8(&array.elem) => Passing::AsRead(quote!(#ty)),
-            Type::Path(path) if is_borrowed_by_serde(path) => Passing::AsRead(quote!(#ty)),
+            Type::Slice(slice) if is_u8(&slice.elem) => PassedAs::Read(quote!(#ty)),
+            Type::Array(array) if is_u8(&array.elem) => PassedAs::Read(quote!(#ty)),
+            Type::Path(path) if is_borrowed_by_serde(path) => PassedAs::Read(quote!(#ty)),
             Type::Slice(slice) => {
                 let element = &slice.elem;
-                Passing::Lent(quote!(::std::vec::Vec<#element>))
+                PassedAs::Reference(quote!(::std::vec::Vec<#element>))
             }
-            owned => Passing::Lent(quote!(#owned)),
+            owned => PassedAs::Reference(quote!(#owned)),
         }
     }
 }
@@ -150,8 +150,8 @@ pub(crate) fn is_borrowed_by_serde(ty: &TypePath) -> bool {
     })
 }
 
-/// These tokens, placed where the type is written, so that errors about the type point there. Names still resolve as
-/// everywhere in generated code, also where a macro of the user's gave the type.
+/// These tokens with the type's position, so that errors about the type point there. Names still resolve as everywhere in
+/// generated code, also if the type comes from a macro of the user's.
 pub(crate) fn placed(ty: &Type, tokens: TokenStream) -> TokenStream {
     respanned(tokens, span_at(ty))
 }
@@ -181,7 +181,7 @@ pub(crate) fn peeled(ty: &Type) -> &Type {
     }
 }
 
-/// The two types of a `Result<T, E>`; `None` in place of them where they are not both written.
+/// The two types of a `Result<T, E>`; `Some(None)` for a `Result` that does not name both.
 pub(crate) fn of_result(ty: &Type) -> Option<Option<(Type, Type)>> {
     let Type::Path(path) = peeled(ty) else { return None };
     let last = path.path.segments.last()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientThread, DialOptions};
+use farcall_core::transport::DialOptions;
 use farcall_core::{
     CallError, ChannelOptions, Connection, ConnectionOptions, PollClient, RpcError,
 };
@@ -94,7 +94,7 @@ pub(crate) struct Client {
     /// It uses the client whose calls are futures.
     shares: bool,
     /// What its connections have in common, if they do.
-    thread: Option<ClientThread>,
+    shares_queue_pair: bool,
     /// A connection that it uses later: meanwhile it looks at this one only as far as the other does for it.
     aside: Option<Caller>,
     calls: Vec<Call>,
@@ -116,7 +116,7 @@ impl Client {
             host,
             // Bugs around a transport are planted in the other client.
             shares: dice.once_in(2) && terms.mutation.is_none_or(|it| it.of_backend().is_some()),
-            thread: dice.once_in(2).then(ClientThread::new),
+            shares_queue_pair: dice.once_in(2),
             aside: None,
             terms,
             dice,
@@ -171,8 +171,8 @@ impl Client {
         if self.kv.is_some() {
             return true;
         }
-        let mut dial = DialOptions::default().timeout(Duration::from_nanos(within_ns));
-        dial.thread = self.thread.clone();
+        let timeout = Duration::from_nanos(within_ns);
+        let dial = DialOptions::default().timeout(timeout).share(self.shares_queue_pair);
         if self.shares {
             let options = ChannelOptions::default().dial(dial);
             let connected = self.host.connect_with(&self.terms.address, &options).await;
@@ -183,7 +183,7 @@ impl Client {
         let dialled = self.host.dial(&self.terms.address, service, &dial).await;
         let Ok(bare) = dialled else { return false };
         let bare = transport::mutated(bare, self.terms.mutation);
-        let connection = Connection::new(bare, &ConnectionOptions::default());
+        let connection = Connection::new(bare, self.host.site(), &ConnectionOptions::default());
         let client = Box::new(KvPollClient::from_connection(connection));
         self.kv = Some(Caller::Polled(client));
         true

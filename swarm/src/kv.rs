@@ -9,7 +9,9 @@ use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
 use farcall_transports::planted::plant;
 use farcall_transports::rack::Rack;
-use farcall_transports::{BackendKind, MIN_SLOT_BYTES, Optimization, Without};
+use farcall_transports::Backend;
+use farcall_transports::contract::MIN_SLOT_BYTES;
+use farcall_transports::datagram::{Optimization, Without};
 use farcall_verbs::sim::NodeId;
 
 use crate::client::{Client, SETTLING_NS, Terms};
@@ -58,11 +60,11 @@ impl Run {
 }
 
 /// Options of an address that change what is sent, and not what it means.
-fn options(backend: BackendKind, dice: &mut Dice) -> String {
+fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
     // With the smallest, nearly all requests and answers go in parts.
     let slot = dice.pick(&[MIN_SLOT_BYTES, 256, 4096]);
     let mut without = Without::default();
-    if backend == BackendKind::Datagram && dice.once_in(2) {
+    if !backend.options().is_empty() && dice.once_in(2) {
         for left in Optimization::ALL {
             // Without recovery nothing would be repaired.
             if *left != Optimization::Recovery && dice.once_in(3) {
@@ -79,7 +81,7 @@ fn options(backend: BackendKind, dice: &mut Dice) -> String {
 /// What becomes of a seed, with a bug planted or not.
 pub(crate) fn run(
     seed: u64,
-    backend: BackendKind,
+    backend: &dyn Backend,
     mutation: Option<Mutation>,
     trace: &Trace,
 ) -> Outcome {

@@ -12,7 +12,7 @@ use clap::Parser;
 use farcall_swarm::{
     Counts, Mutation, Outcome, Setting, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
 };
-use farcall_transports::BackendKind;
+use farcall_transports::registry;
 
 /// One line and more; that nobody reads them is no error.
 macro_rules! say {
@@ -56,12 +56,12 @@ struct Options {
 }
 
 /// One backend, or all.
-type Backend = Option<BackendKind>;
+type Backend = Option<&'static dyn farcall_transports::Backend>;
 
 fn backend(name: &str) -> Result<Backend, String> {
-    match BackendKind::from_name(name) {
+    match registry::find(name) {
         None if name != "all" => {
-            Err(format!("known are {} and all", BackendKind::names().join(", ")))
+            Err(format!("known are {} and all", registry::names().join(", ")))
         }
         backend => Ok(backend),
     }
@@ -123,7 +123,7 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
         say!("{outcome}");
         same(hash, outcome.hash)?;
     }
-    let backend = options.backend.map_or("all", BackendKind::name);
+    let backend = options.backend.map_or("all", |backend| backend.name());
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
     say!("all of it: cargo xtask sim --seed {seed} --backend {backend}{planted} --trace FILE");
     Ok(false)

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farcall_transports::BackendKind;
+use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
 
 /// A planted bug.
@@ -51,9 +51,9 @@ impl Mutation {
     }
 
     /// The bug of a backend that it is.
-    pub(crate) fn of_backend(self) -> Option<(BackendKind, Bug)> {
+    pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
         match self {
-            Mutation::Datagram(bug) => Some((BackendKind::Datagram, bug)),
+            Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),
             _ => None,
         }
     }

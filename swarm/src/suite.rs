@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farcall_transports::BackendKind;
+use farcall_transports::Backend;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
     CASES, Case, Fixture, Need, Outcome as Ended, run as run_case,
@@ -27,7 +27,7 @@ const LEFT_OUT: [&str; 3] = [
 ];
 
 /// What becomes of a seed.
-pub(crate) fn run(seed: u64, backend: BackendKind, trace: &Trace) -> Outcome {
+pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
     let cases: Vec<&Case> = CASES
         .iter()
@@ -36,7 +36,7 @@ pub(crate) fn run(seed: u64, backend: BackendKind, trace: &Trace) -> Outcome {
     play(seed, backend, dice.pick(&cases), trace)
 }
 
-fn play(seed: u64, backend: BackendKind, case: &Case, trace: &Trace) -> Outcome {
+fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
     // Drawn when the case has its rack, and told of at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell) = (trace.clone(), Arc::clone(&told));

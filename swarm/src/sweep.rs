@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use farcall_transports::BackendKind;
+use farcall_transports::{Backend, registry};
 
 use crate::dice::Dice;
 use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
@@ -13,15 +13,15 @@ use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setting {
     /// The backend; without one, each seed has its own, or that in which a bug is planted.
-    pub backend: Option<BackendKind>,
+    pub backend: Option<&'static dyn Backend>,
     /// The bug that is planted.
     pub mutation: Option<Mutation>,
 }
 
 impl Setting {
-    pub(crate) fn backend_of(&self, seed: u64) -> BackendKind {
+    pub(crate) fn backend_of(&self, seed: u64) -> &'static dyn Backend {
         let mutated = self.mutation.and_then(Mutation::of_backend).map(|(backend, _)| backend);
-        self.backend.or(mutated).unwrap_or_else(|| Dice::new(seed, 6).pick(BackendKind::ALL))
+        self.backend.or(mutated).unwrap_or_else(|| Dice::new(seed, 6).pick(registry::ALL))
     }
 }
 

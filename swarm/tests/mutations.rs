@@ -1,7 +1,7 @@
 //! The swarm finds a planted bug of each kind, and nothing where none is planted.
 
 use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
-use farcall_transports::BackendKind;
+use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
 
 /// Within so many seeds every planted bug is found.
@@ -18,7 +18,7 @@ fn is_found(mutation: Mutation, by: &[&str]) {
 }
 
 #[track_caller]
-fn is_found_in(backend: Option<BackendKind>, mutation: Mutation, by: &[&str]) {
+fn is_found_in(backend: Option<&'static dyn Backend>, mutation: Mutation, by: &[&str]) {
     let sound = Setting { backend, mutation: None };
     let planted = Setting { mutation: Some(mutation), ..sound };
     let Sweep { wrong, .. } = sweep(1, SEEDS, 2, planted);
@@ -54,7 +54,7 @@ fn a_slot_that_is_reused_too_early_is_found() {
 
 #[track_caller]
 fn is_found_in_datagram(bug: Bug, by: &[&str]) {
-    is_found_in(Some(BackendKind::Datagram), Mutation::Datagram(bug), by);
+    is_found_in(registry::find("datagram"), Mutation::Datagram(bug), by);
 }
 
 #[test]

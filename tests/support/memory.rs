@@ -1,15 +1,15 @@
 //! The plainest transport: two queues behind a lock, so that generated code is tested apart from any device.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Dial, DialOptions, Limits,
-    Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, Unpark,
+    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
+    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
@@ -29,7 +29,6 @@ pub(crate) struct Memory {
 #[derive(Default)]
 struct Link {
     state: Mutex<State>,
-    changed: Condvar,
     /// Messages that were handed out in memory that may be kept.
     owned: AtomicUsize,
 }
@@ -38,14 +37,10 @@ struct Link {
 struct State {
     clients: u32,
     closed: bool,
+    /// Of both ends: woken at each change.
+    sites: Vec<Site>,
     requests: VecDeque<(u32, SlotId, Vec<u8>)>,
     replies: HashMap<u32, VecDeque<(SlotId, Vec<u8>)>>,
-}
-
-/// Wakes one end.
-struct End {
-    link: Arc<Link>,
-    unparked: AtomicBool,
 }
 
 impl Memory {
@@ -72,18 +67,21 @@ impl Memory {
                 panic!("the connection is over: {why}");
             }
         }
-        let mut client = Client::new(self.link.clone());
+        let site = Site::new();
+        let mut client = Client::new(self.link.clone(), &site);
         let (slot, bytes) = client.reserve(request.len()).unwrap();
         bytes.copy_from_slice(request);
-        let now = client.now();
-        client.post(slot, now);
+        client.post(slot, Delivery::AtMostOnce);
         let mut answer = Raw(None);
         loop {
-            client.poll(now, &mut answer);
+            client.poll(site.now(), &mut answer);
             if let Some(reply) = answer.0 {
                 return reply;
             }
-            client.park(None);
+            let asleep = site.fall_asleep();
+            if client.arm() {
+                asleep.sleep(None);
+            }
         }
     }
 }
@@ -91,6 +89,11 @@ impl Memory {
 impl Link {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_all(&self) {
+        let sites = self.state().sites.clone();
+        sites.iter().for_each(Site::wake);
     }
 
     fn message(&self, bytes: &'_ [u8], visit: impl FnOnce(Message<'_>)) {
@@ -101,36 +104,6 @@ impl Link {
             visit(Message::Owned(Bytes::copy_from_slice(bytes)));
         }
     }
-}
-
-impl End {
-    fn new(link: Arc<Link>) -> Arc<Self> {
-        Arc::new(Self { link, unparked: AtomicBool::new(false) })
-    }
-
-    fn park(&self, until: Option<Instant>, pending: impl Fn(&State) -> bool) {
-        const BOUND: Duration = Duration::from_secs(10);
-        let bound = until.map_or(BOUND, |until| until.saturating_since(now()).min(BOUND));
-        let wait = |state: &mut State| {
-            !pending(state) && !state.closed && !self.unparked.load(Ordering::Acquire)
-        };
-        drop(self.link.changed.wait_timeout_while(self.link.state(), bound, wait));
-        self.unparked.store(false, Ordering::Release);
-    }
-}
-
-impl Unpark for End {
-    fn unpark(&self) {
-        let state = self.link.state();
-        self.unparked.store(true, Ordering::Release);
-        drop(state);
-        self.link.changed.notify_all();
-    }
-}
-
-fn now() -> Instant {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    Instant::from_nanos(START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64)
 }
 
 fn progress(worked: usize) -> Progress {
@@ -148,16 +121,17 @@ impl Dial for Memory {
     fn dial(
         &self,
         _: &'static ServiceDescription,
+        site: &Site,
         _: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        Ok(Box::new(Client::new(self.link.clone())))
+        Ok(Box::new(Client::new(self.link.clone(), site)))
     }
 }
 
 impl Binding for Memory {
     fn bind(
         &self,
-        _: usize,
+        sites: &[Site],
         _: &[&'static ServiceDescription],
         _: &BindOptions,
     ) -> Result<Bound, BindError> {
@@ -166,8 +140,8 @@ impl Binding for Memory {
             fn stop(&mut self) {}
         }
         let link = self.link.clone();
-        let end = End::new(link.clone());
-        let server = Server { end, answers: Answers { link, reserved: HashMap::new() } };
+        link.state().sites.extend_from_slice(sites);
+        let server = Server { answers: Answers { link, reserved: HashMap::new() } };
         Ok(Bound {
             transports: vec![Box::new(server)],
             acceptor: Box::new(Nobody),
@@ -178,7 +152,6 @@ impl Binding for Memory {
 
 struct Client {
     link: Arc<Link>,
-    end: Arc<End>,
     client: u32,
     slots: Vec<Slot>,
 }
@@ -191,13 +164,13 @@ struct Slot {
 }
 
 impl Client {
-    fn new(link: Arc<Link>) -> Self {
+    fn new(link: Arc<Link>, site: &Site) -> Self {
         let mut state = link.state();
         state.clients += 1;
+        state.sites.push(site.clone());
         let client = state.clients;
         drop(state);
-        let end = End::new(link.clone());
-        Self { link, end, client, slots: (0..WINDOW).map(|_| Slot::default()).collect() }
+        Self { link, client, slots: (0..WINDOW).map(|_| Slot::default()).collect() }
     }
 
     fn free(&mut self, slot: SlotId) {
@@ -208,10 +181,6 @@ impl Client {
 }
 
 impl ClientTransport for Client {
-    fn now(&self) -> Instant {
-        now()
-    }
-
     fn limits(&self) -> Limits {
         Limits { window: WINDOW as u32, max_message: MAX_MESSAGE_BYTES as u64 }
     }
@@ -230,13 +199,13 @@ impl ClientTransport for Client {
         self.free(slot);
     }
 
-    fn post(&mut self, slot: SlotId, _: Instant) {
+    fn post(&mut self, slot: SlotId, _: Delivery) {
         let bytes = std::mem::take(&mut self.slots[slot.index as usize].bytes);
         self.link.state().requests.push_back((self.client, slot, bytes));
-        self.link.changed.notify_all();
+        self.link.wake_all();
     }
 
-    fn flush(&mut self, _: Instant) {}
+    fn flush(&mut self) {}
 
     fn abandon(&mut self, _: SlotId) {}
 
@@ -255,21 +224,15 @@ impl ClientTransport for Client {
         progress(arrived.len())
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        let has_reply =
-            |state: &State| state.replies.get(&self.client).is_some_and(|queue| !queue.is_empty());
-        self.end.park(until, has_reply);
+    fn arm(&mut self) -> bool {
+        let state = self.link.state();
+        !state.closed && state.replies.get(&self.client).is_none_or(VecDeque::is_empty)
     }
 
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.end.clone()
-    }
-
-    fn close(&mut self) {}
+    fn close(&mut self, _: Closing) {}
 }
 
 struct Server {
-    end: Arc<End>,
     answers: Answers,
 }
 
@@ -279,10 +242,6 @@ struct Answers {
 }
 
 impl ServerTransport for Server {
-    fn now(&self) -> Instant {
-        now()
-    }
-
     fn poll(&mut self, _: Instant, sink: &mut dyn RequestSink) -> Progress {
         let arrived = std::mem::take(&mut self.answers.link.state().requests);
         let link = self.answers.link.clone();
@@ -297,23 +256,22 @@ impl ServerTransport for Server {
         &mut self.answers
     }
 
-    fn flush(&mut self, _: Instant) {}
+    fn flush(&mut self) {}
 
-    fn park(&mut self, until: Option<Instant>) {
-        self.end.park(until, |state| !state.requests.is_empty());
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.end.clone()
+    fn arm(&mut self) -> bool {
+        self.answers.link.state().requests.is_empty()
     }
 
     fn connections(&self) -> usize {
         self.answers.link.state().clients as usize
     }
 
-    fn close(&mut self) {
-        self.answers.link.state().closed = true;
-        self.answers.link.changed.notify_all();
+    fn wind_down(&mut self, _: Instant, step: WindDown) -> bool {
+        if step == WindDown::Close {
+            self.answers.link.state().closed = true;
+            self.answers.link.wake_all();
+        }
+        true
     }
 }
 
@@ -330,10 +288,6 @@ impl Replies for Answers {
         assert_eq!(bytes.len(), len);
         let slot = SlotId { index: call.slot(), generation: call.generation() };
         self.link.state().replies.entry(call.client()).or_default().push_back((slot, bytes));
-        self.link.changed.notify_all();
-    }
-
-    fn now(&self) -> Instant {
-        now()
+        self.link.wake_all();
     }
 }

@@ -1,36 +1,33 @@
 //! The RPC backends of farcall, each written once against verbs.
 //!
-//! [`Address`] names a service and the backend that reaches it; it can be dialled and listened on.
-//! [`handshake`] is what two ends agree on first; [`BackendKind`] makes the ends of a connection from
-//! the bytes that were exchanged, without sockets or threads of its own.
+//! [`Address`] names a service and the backend that reaches it; it can be dialled and listened on. [`contract`] says what
+//! a backend is, [`registry`] lists them. [`handshake`] is what two ends agree on first. The modules depend on each other
+//! in one direction:
+//!
+//! ```text
+//! bootstrap -> address -> registry -> backends -> rendezvous, repair -> kit -> contract
+//!         \-> handshake -> contract
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod address;
-mod backend;
-mod bootstrap;
-mod completions;
-pub mod datagram;
-mod door;
-mod fair_queue;
+pub mod bootstrap;
+pub mod contract;
 pub mod handshake;
-mod memory;
+mod kit;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 #[expect(unreachable_pub, reason = "it is public where bugs can be planted")]
 mod planted;
-#[cfg(feature = "sim")]
-pub mod rack;
-mod send_queue;
-mod tcp;
-mod unix;
+pub mod registry;
+mod rendezvous;
 pub mod write_imm;
 
 pub use address::{
-    Address, AddressError, DeviceChoice, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_SILENCE,
-    MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, NetworkPlace, OPTIONS, Optimization,
-    Place, RDMA_OPTIONS, SCHEMES, Without,
+    Address, AddressError, AddressOptions, DeviceChoice, MAX_NAME_BYTES, NetworkPlace, OPTIONS,
+    Place, RDMA_OPTIONS, SCHEMES, is_name,
 };
-pub use backend::{Accepted, BackendKind, Intake, Keepsake, PendingClient, ServerHalf, SetupError};
 pub use bootstrap::DeviceError;
+pub use contract::{Backend, Config, SetupError};

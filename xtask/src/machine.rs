@@ -26,6 +26,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("rdma", "iproute2"),
     ("ibv_devinfo", "ibverbs-utils"),
     ("ib_write_lat", "perftest"),
+    ("valgrind", "valgrind"), // counts instructions
 ];
 
 /// A file that a step needs, and the Debian package that has it.
@@ -44,7 +45,16 @@ const FOLDERS_OF_ROOT: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// Installs what is missing, and touches nothing if nothing is.
 pub(crate) fn prepare() -> Result<()> {
-    let missing = missing();
+    install(missing(PROGRAMS, FILES))
+}
+
+/// Installs the one program `name` if it is missing.
+pub(crate) fn require(name: &str) -> Result<()> {
+    let known = PROGRAMS.iter().find(|(program, _)| *program == name);
+    install(missing(known.map_or(&[], std::slice::from_ref), &[]))
+}
+
+fn install(missing: Vec<&str>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -63,10 +73,10 @@ pub(crate) fn update_package_lists() -> Result<()> {
     run::run(&mut apt(&["update"])?)
 }
 
-/// The packages that are not there, each once.
-fn missing() -> Vec<&'static str> {
-    let programs = PROGRAMS.iter().filter(|(name, _)| program(name).is_err());
-    let files = FILES.iter().filter(|(file, _)| !Path::new(file).exists());
+/// The packages of these programs and files that are not there, each once.
+fn missing(programs: &[(&str, &'static str)], files: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let programs = programs.iter().filter(|(name, _)| program(name).is_err());
+    let files = files.iter().filter(|(file, _)| !Path::new(file).exists());
     let mut missing: Vec<&str> = programs.chain(files).map(|(_, package)| *package).collect();
     missing.sort_unstable();
     missing.dedup();

@@ -1,6 +1,7 @@
 //! What a developer of farcall runs: `cargo xtask test` for everything, or one check by its name.
 #![forbid(unsafe_code)]
 
+mod instructions;
 mod layers;
 mod machine;
 mod rdma;
@@ -50,6 +51,8 @@ enum Task {
     },
     /// Published figures on the simulated rack, and whether the book shows them as they are
     Figures,
+    /// Instructions of a 32-byte call, both ends together, against the bounds in benches/instructions.tsv
+    Instructions(instructions::Options),
     /// Licenses, bans and sources of all dependencies, offline
     Deny,
     /// The key-value demo, small, in release
@@ -88,6 +91,9 @@ fn main() -> ExitCode {
         Task::Loom => runner.step("loom", steps::loom),
         Task::Sim { arguments } => runner.step("sim", || steps::sim(&arguments)),
         Task::Figures => runner.step("figures", steps::figures),
+        Task::Instructions(options) => {
+            runner.step("instructions", || instructions::check(&options))
+        }
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),

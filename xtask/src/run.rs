@@ -87,13 +87,13 @@ impl Runner {
         if self.done.len() < 2 {
             return;
         }
-        println!("\n{:<10} {:>9}", "step", "time");
+        println!("\n{:<12} {:>9}", "step", "time");
         for (name, took) in &self.done {
             let mark = if self.failed == Some(name) { "  FAILED" } else { "" };
-            println!("{name:<10} {:>9}{mark}", seconds(*took));
+            println!("{name:<12} {:>9}{mark}", seconds(*took));
         }
         let total = self.done.iter().map(|(_, took)| *took).sum();
-        println!("{:<10} {:>9}", "all", seconds(total));
+        println!("{:<12} {:>9}", "all", seconds(total));
     }
 }
 

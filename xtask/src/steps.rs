@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::run::{self, Runner, cargo, command};
-use crate::{layers, machine, rdma};
+use crate::{instructions, layers, machine, rdma};
 
 /// Everything, cheap checks first.
 pub(crate) fn test(runner: &mut Runner) -> Result<()> {
@@ -17,6 +17,7 @@ pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("loom", loom)?;
     runner.step("sim", || sim(&[]))?;
     runner.step("figures", figures)?;
+    runner.step("instructions", || instructions::check(&instructions::Options::default()))?;
     runner.step("demo", demo)?;
     runner.step("rdma", || rdma::rdma(""))
 }

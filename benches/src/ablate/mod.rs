@@ -4,7 +4,8 @@
 mod report;
 
 use anyhow::{Result, ensure};
-use farcall_transports::{BackendKind, Optimization};
+use farcall_transports::datagram::Optimization;
+use farcall_transports::registry;
 
 use crate::compare::{self, Contender};
 
@@ -25,30 +26,36 @@ fn quickening() -> Vec<Optimization> {
     all
 }
 
-fn contender(name: String, without: Vec<Optimization>) -> Contender {
-    Contender { name, backend: BackendKind::Datagram, without }
+fn contender(name: String, without: &[Optimization]) -> Contender {
+    let names: Vec<_> = without.iter().map(|one| one.name()).collect();
+    let options = match names.is_empty() {
+        true => String::new(),
+        false => format!("&without={}", names.join(",")),
+    };
+    let backend = registry::find("datagram").unwrap_or(registry::default_backend());
+    Contender { name, backend, options }
 }
 
 /// All that is compared: with everything; without one of each; from nothing to everything; without what only costs.
 fn contenders() -> Vec<(Part, Contender)> {
     let quickening = quickening();
-    let mut all = vec![(Part::Whole, contender("all".into(), Vec::new()))];
+    let mut all = vec![(Part::Whole, contender("all".into(), &[]))];
     for one in &quickening {
-        all.push((Part::Without, contender(format!("without {}", one.name()), vec![*one])));
+        all.push((Part::Without, contender(format!("without {}", one.name()), &[*one])));
     }
     for added in 0..=quickening.len() {
         let name = match added.checked_sub(1) {
             None => "none".to_owned(),
             Some(last) => format!("+ {}", quickening[last].name()),
         };
-        all.push((Part::Added, contender(name, quickening[added..].to_vec())));
+        all.push((Part::Added, contender(name, &quickening[added..])));
     }
     let safety: Vec<_> = Optimization::ALL.iter().copied().filter(is_safety).collect();
     for one in &safety {
-        all.push((Part::Safety, contender(format!("without {}", one.name()), vec![*one])));
+        all.push((Part::Safety, contender(format!("without {}", one.name()), &[*one])));
     }
     if safety.len() > 1 {
-        all.push((Part::Safety, contender("without both".into(), safety)));
+        all.push((Part::Safety, contender("without both".into(), &safety)));
     }
     all
 }
@@ -72,13 +79,17 @@ mod tests {
     #[test]
     fn the_last_that_is_added_makes_the_whole() {
         let all = contenders();
-        assert!(all[0].1.without.is_empty());
+        assert!(all[0].1.options.is_empty());
         let added: Vec<_> = all.iter().filter(|(part, _)| *part == Part::Added).collect();
         assert_eq!(added.len(), quickening().len() + 1);
-        assert!(added.last().is_some_and(|(_, last)| last.without.is_empty()));
-        let steps = added.windows(2).map(|pair| (&pair[0].1.without, &pair[1].1.without));
-        for (more, fewer) in steps {
-            assert_eq!(&more[1..], &fewer[..], "one at a time");
+        assert!(added.last().is_some_and(|(_, last)| last.options.is_empty()));
+        let left = |options: &str| match options {
+            "" => 0,
+            list => list.split(',').count(),
+        };
+        for pair in added.windows(2) {
+            let (more, fewer) = (&pair[0].1.options, &pair[1].1.options);
+            assert_eq!(left(more), left(fewer) + 1, "one at a time");
         }
     }
 

@@ -9,7 +9,7 @@ pub mod report;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farcall_transports::{BackendKind, Optimization};
+use farcall_transports::{Backend, registry};
 use farcall_verbs::Device;
 
 use self::report::{Cell, CompareReport};
@@ -57,14 +57,14 @@ pub struct Contender {
     /// What tables call it.
     pub name: String,
     /// The backend.
-    pub backend: BackendKind,
-    /// What it is to leave.
-    pub without: Vec<Optimization>,
+    pub backend: &'static dyn Backend,
+    /// Its options, after a `&`.
+    pub options: String,
 }
 
-impl From<BackendKind> for Contender {
-    fn from(backend: BackendKind) -> Contender {
-        Contender { name: backend.name().to_owned(), backend, without: Vec::new() }
+impl From<&'static dyn Backend> for Contender {
+    fn from(backend: &'static dyn Backend) -> Contender {
+        Contender { name: backend.name().to_owned(), backend, options: String::new() }
     }
 }
 
@@ -72,12 +72,8 @@ impl Contender {
     /// The options of an address for messages of that size, beside the window.
     fn address_options(&self, size: usize) -> String {
         let max_message = (2 * size).max(64 << 10);
-        let options = format!("backend={}&max_message={max_message}", self.backend.name());
-        if self.without.is_empty() {
-            return options;
-        }
-        let without: Vec<_> = self.without.iter().map(|one| one.name()).collect();
-        format!("{options}&without={}", without.join(","))
+        let Contender { backend, options, .. } = self;
+        format!("backend={}&max_message={max_message}{options}", backend.name())
     }
 }
 
@@ -93,11 +89,11 @@ pub struct RackOptions {
 /// The backends of such a list, or all of them: `all`, or `write_imm,datagram`.
 pub fn backends(list: &str) -> Result<Vec<Contender>, String> {
     if list == "all" {
-        return Ok(BackendKind::ALL.iter().copied().map(Contender::from).collect());
+        return Ok(registry::ALL.iter().copied().map(Contender::from).collect());
     }
     let of_name = |name: &str| {
-        BackendKind::from_name(name.trim()).map(Contender::from).ok_or_else(|| {
-            let known = BackendKind::names().join(", ");
+        registry::find(name.trim()).map(Contender::from).ok_or_else(|| {
+            let known = registry::names().join(", ");
             format!("no backend is called `{name}`; known are: {known}, and `all` for each of them")
         })
     };
@@ -197,7 +193,7 @@ mod tests {
     #[test]
     fn all_backends_are_compared_and_unknown_ones_named() {
         let all = backends("all").unwrap();
-        assert!(all.iter().map(|one| one.backend).eq(BackendKind::ALL.iter().copied()));
+        assert!(all.iter().map(|one| one.backend).eq(registry::ALL.iter().copied()));
         assert_eq!(backends("datagram, write_imm").unwrap()[1].name, "write_imm");
         let error = backends("datagram,pigeon").unwrap_err();
         assert!(error.contains("`pigeon`") && error.contains("write_imm, datagram"), "{error}");

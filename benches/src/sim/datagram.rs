@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use farcall::rack::sim::{FaultRates, SimConfig};
-use farcall_transports::Optimization;
+use farcall_transports::datagram::Optimization;
 use farcall_verbs::sim::Costs;
 
 use super::study::{Goal, Studied, Study};

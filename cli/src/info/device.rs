@@ -3,7 +3,8 @@
 use std::net::Ipv6Addr;
 
 use anyhow::{Result, bail};
-use farcall_transports::BackendKind;
+use farcall_transports::contract::Fabric;
+use farcall_transports::registry;
 use farcall_verbs::{
     Capabilities, DeviceInfo, GidInfo, Operation, PortInfo, QpType, Visibility, WriteOrder,
 };
@@ -144,8 +145,8 @@ fn described(
             return Device { name, description, problem, ports, can: None, backends };
         }
     };
-    let backends = BackendKind::ALL.iter().map(|backend| {
-        let why_not = backend.check(device).err().map(|error| error.to_string());
+    let backends = registry::ALL.iter().map(|backend| {
+        let why_not = backend.check(&Fabric::Verbs(device)).err().map(|error| error.to_string());
         Backend { name: backend.name(), runs: why_not.is_none(), why_not }
     });
     let backends = backends.collect();

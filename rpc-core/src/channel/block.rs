@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-/// Polls before the thread sleeps: an answer from a server that spins is there by then.
+/// Polls before the thread yields: a server that spins has answered by then.
 const SPINS: u32 = 512;
 
-/// Polls with the core given to others in between, before the thread sleeps.
+/// Polls that yield the core in between, before the thread sleeps.
 const YIELDS: u32 = 16;
 
 struct Unparker(Thread);
@@ -29,7 +29,7 @@ thread_local! {
     static WAKER: Waker = Waker::from(Arc::new(Unparker(thread::current())));
 }
 
-/// Runs a future to its end on this thread. The call's deadline bounds it.
+/// Runs a call's future to its end on this thread. Its deadline bounds the wait.
 pub(super) fn on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     WAKER.with(|waker| {
@@ -44,7 +44,7 @@ pub(super) fn on<F: Future>(future: F) -> F::Output {
             } else if round < SPINS + YIELDS {
                 thread::yield_now();
             } else {
-                // Wake-ups that were meant for an earlier call end this early; the loop looks again.
+                // A wake-up that was meant for an earlier call ends this early; the loop polls again.
                 thread::park();
                 continue;
             }

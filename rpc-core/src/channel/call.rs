@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// A call through a [`Channel`]: await it on any executor, or [`wait`](Self::wait) for it.
 ///
-/// It is sent when first polled. Dropping it cancels the call: the answer is dropped when it comes, and the server is
-/// told not to work on it. It borrows nothing, neither from the arguments nor from the client.
+/// It is sent when first polled. Dropping it cancels the call: its answer is dropped when it comes, and the server is told
+/// to stop working on it. It borrows neither the arguments nor the client.
 #[must_use = "a call is sent when it is awaited or waited for"]
 pub struct Call<R> {
     channel: Channel,
@@ -39,7 +39,10 @@ impl<R> Call<R> {
         Call { channel, state: State::Failed(error), read }
     }
 
-    /// Ends the call this long after it is sent, at the latest. After the first poll it is too late to say so.
+    /// Ends the call at the latest this long after it is sent. Has no effect after the first poll.
+    ///
+    /// Zero fails the call at once. The server learns of at most 71 minutes; a longer deadline holds at this end only, and
+    /// the server may give the call up earlier.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         if let State::Prepared(job) = &mut self.state {
             job.timeout_ns = saturating_nanos(deadline);
@@ -47,7 +50,7 @@ impl<R> Call<R> {
         self
     }
 
-    /// Sends the call and blocks this thread until it ends.
+    /// Sends the call and blocks this thread until it ends, at the latest at its deadline.
     pub fn wait(self) -> R {
         block::on(self)
     }
@@ -107,7 +110,7 @@ impl<R> Drop for Call<R> {
             State::Prepared(job) => shared.recycle(job),
             State::Submitted(ticket) => match ticket.cancel() {
                 Some(job) => shared.recycle(job),
-                None => shared.cancelled_one(),
+                None => shared.cancel_one(),
             },
             State::Failed(_) | State::Over => {}
         }

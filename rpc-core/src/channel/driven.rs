@@ -1,41 +1,49 @@
-//! A channel whose I/O thread's part somebody else plays.
+//! A channel whose I/O the caller drives.
 
 use super::driver::Driver;
 use super::shared::Shared;
+use crate::site::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::ClientTransport;
+use crate::transport::{ClientTransport, Closing};
 use core::fmt;
 use std::sync::Arc;
 
-/// What carries the calls of a [`Channel::driven`](super::Channel::driven), in turns. Dropping it ends them.
+/// Carries the calls of a [`Channel::driven`](super::Channel::driven), in turns. Dropping it ends them.
 ///
-/// It does not dial again: when the connection is over, so is this, and its calls.
+/// It does not reconnect: when the connection is over, so are the driver and its calls.
 pub struct ChannelDriver {
     pub(super) driver: Driver,
     pub(super) transport: Box<dyn ClientTransport>,
+    pub(super) site: Site,
     pub(super) shared: Arc<Shared>,
     pub(super) is_over: bool,
+    /// Between an empty turn and the next one.
+    pub(super) asleep: Option<Asleep>,
 }
 
 impl ChannelDriver {
-    /// One turn at `now`, the time on the device's clock: sends what callers asked for, and gives them their answers.
+    /// One turn at `now` on the site's clock: sends what callers submitted, and hands them their answers.
     ///
-    /// After a turn that worked there may be more to do at once. After an empty one the answer's `next` says when: at that
-    /// moment, or with an event of the transport, which a caller's is too.
+    /// After a turn that worked there may be more to do at once. After an empty one, `next` of the result says when to call
+    /// again: at that moment, or earlier with an event of the site. A caller that submits or cancels a call makes such an
+    /// event: it wakes the site.
     pub fn turn(&mut self, now: Instant) -> Progress {
-        self.shared.awake();
+        self.asleep = None;
         if self.is_over {
             return Progress::IDLE;
         }
         let mut progress = self.driver.turn(now, &mut *self.transport);
         self.is_over = self.driver.lost().is_some() || self.shared.stopped();
-        if progress.is_idle() && self.shared.fall_asleep(self.driver.seen_cancels()) {
-            progress.next = PollAt::Now;
+        if progress.is_idle() {
+            self.asleep = Some(self.site.fall_asleep());
+            if self.shared.has_news(self.driver.seen_cancels()) || !self.transport.arm() {
+                progress.next = PollAt::Now;
+            }
         }
         progress
     }
 
-    /// Is the connection over, or is nobody left who could call?
+    /// The connection is over, or no caller is left.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -43,7 +51,7 @@ impl ChannelDriver {
 
 impl Drop for ChannelDriver {
     fn drop(&mut self) {
-        self.transport.close();
+        self.transport.close(Closing::Goodbye);
     }
 }
 

@@ -1,8 +1,8 @@
-//! The I/O thread's work, as a state machine: time and transport are arguments.
+//! The calls of one channel, as a state machine: time and transport are arguments.
 
 use super::job::{Job, Outcome};
 use super::shared::Shared;
-use crate::error::{ReserveError, RpcError, TransportFailure};
+use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
@@ -10,7 +10,7 @@ use crate::wire::{self, HEADER_BYTES, RequestHeader};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The calls that the I/O thread has.
+/// The calls of one channel that its I/O thread has taken.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     methods: Arc<MethodTable>,
@@ -53,7 +53,7 @@ impl Driver {
     /// One turn over a connection, at `now`.
     pub(super) fn turn(&mut self, now: Instant, transport: &mut dyn ClientTransport) -> Progress {
         self.now = now;
-        // First of all: what is sent after the goodbye has come might have run, for all that anyone knows.
+        // Poll first: a request that is sent after the server's goodbye has arrived could not be said not to have run.
         let mut progress = transport.poll(now, self);
         let mut worked = self.accept();
         worked += self.sweep_cancelled(Some(&mut *transport));
@@ -62,7 +62,7 @@ impl Driver {
         }
         worked += self.send(transport);
         if worked > 0 {
-            transport.flush(now);
+            transport.flush();
         }
         progress.worked += worked;
         progress.next = progress.next.earlier(self.poll_at());
@@ -95,28 +95,23 @@ impl Driver {
         self.lost
     }
 
-    /// Calls that wait for a connection.
+    /// Calls wait for a connection.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Cancellations seen so far, for [`Shared::fall_asleep`].
+    /// Cancellations seen so far, for [`Shared::has_news`].
     pub(super) fn seen_cancels(&self) -> u64 {
         self.seen_cancels
     }
 
-    /// There is a new connection, whose clock shows `now`; the old one's showed `then`.
-    pub(super) fn connected(&mut self, window: u32, then: Instant, now: Instant) {
+    /// There is a new connection.
+    pub(super) fn connected(&mut self, window: u32) {
         self.lost = None;
         self.in_flight.resize_with(window as usize, || None);
-        self.earliest = Instant::FAR_FUTURE;
-        for job in &mut self.waiting {
-            job.deadline = now + (job.deadline - then);
-            self.earliest = self.earliest.min(job.deadline);
-        }
     }
 
-    /// Ends all calls that wait.
+    /// Ends all calls that were not sent.
     pub(super) fn fail_waiting(&mut self, error: &RpcError) {
         while let Some(job) = self.waiting.pop_front() {
             self.end(job, Outcome::Failed(error.clone()));
@@ -125,7 +120,7 @@ impl Driver {
 
     /// Takes what callers submitted.
     fn accept(&mut self) -> u32 {
-        // What comes meanwhile is for the next turn: the connection is polled in between.
+        // What is submitted meanwhile waits for the next turn: the connection is polled in between.
         let submitted = self.shared.submitted() as u32;
         for _ in 0..submitted {
             let Some(mut job) = self.shared.next() else { break };
@@ -137,7 +132,7 @@ impl Driver {
         submitted
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends the calls that wait, as far as there is room.
     fn send(&mut self, transport: &mut dyn ClientTransport) -> u32 {
         let mut sent = 0;
         while self.lost.is_none()
@@ -152,17 +147,13 @@ impl Driver {
                     let left = (job.deadline - self.now).as_nanos() as u64;
                     RequestHeader::new(job.method, wire::timeout_us(left)).write(bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
-                    if job.idempotent {
-                        transport.post_idempotent(slot, self.now);
-                    } else {
-                        transport.post(slot, self.now);
-                    }
+                    transport.post(slot, job.delivery);
                     (job.slot, job.sent) = (slot, Some(self.now));
                     self.in_flight[slot.index as usize] = Some(job);
                     self.in_flight_count += 1;
                     sent += 1;
                 }
-                // Full, or closed: then the next poll says why, and the call waits for a new connection.
+                // Full; or closed: the next poll says why, and the call waits for a new connection.
                 Err(ReserveError::Backpressure(_) | ReserveError::Closed) => {
                     self.waiting.push_front(job);
                     break;
@@ -173,7 +164,7 @@ impl Driver {
         sent
     }
 
-    /// Finds what callers gave up, if any did.
+    /// Ends the calls that their callers gave up.
     fn sweep_cancelled(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
         let cancels = self.shared.cancels();
         if cancels == self.seen_cancels {
@@ -183,7 +174,7 @@ impl Driver {
         self.end_where(transport, |job| job.ticket.is_cancelled().then_some(Outcome::Pending))
     }
 
-    /// Ends what is past its deadline.
+    /// Ends the calls whose deadline has passed.
     #[cold]
     fn expire(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
         let (now, connected) = (self.now, transport.is_some());
@@ -200,7 +191,7 @@ impl Driver {
         ended
     }
 
-    /// Ends each call for which there is an outcome; what is in flight is abandoned.
+    /// Ends each call for which `outcome` gives one. Calls in flight are abandoned.
     fn end_where(
         &mut self,
         mut transport: Option<&mut dyn ClientTransport>,
@@ -231,7 +222,7 @@ impl Driver {
         ended
     }
 
-    /// A call is over: counts it, and gives it to its caller.
+    /// Ends a call: counts it, and gives it to its caller.
     fn end(&mut self, mut job: Box<Job>, outcome: Outcome) {
         job.outcome = outcome;
         self.hand_over(job);
@@ -246,9 +237,9 @@ impl Driver {
         self.shared.finish(job);
     }
 
-    fn answered(&mut self, slot: SlotId) -> Option<Box<Job>> {
-        let place = self.in_flight.get_mut(slot.index as usize)?;
-        let job = place.take_if(|job| job.slot == slot)?;
+    fn take_in_flight(&mut self, slot: SlotId) -> Option<Box<Job>> {
+        let in_flight = self.in_flight.get_mut(slot.index as usize)?;
+        let job = in_flight.take_if(|job| job.slot == slot)?;
         self.in_flight_count -= 1;
         Some(job)
     }
@@ -265,7 +256,7 @@ impl Driver {
 
 impl ReplySink for Driver {
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
-        if let Some(mut job) = self.answered(slot) {
+        if let Some(mut job) = self.take_in_flight(slot) {
             job.reply(message);
             self.hand_over(job);
         }
@@ -273,7 +264,7 @@ impl ReplySink for Driver {
 
     #[cold]
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
-        if let Some(job) = self.answered(slot) {
+        if let Some(job) = self.take_in_flight(slot) {
             self.end(job, Outcome::Failed(why.into()));
         }
     }
@@ -286,9 +277,8 @@ impl ReplySink for Driver {
 }
 
 impl Drop for Driver {
-    /// However the I/O thread ends, no caller waits for ever.
+    /// No caller waits for ever, however the I/O thread ends.
     fn drop(&mut self) {
-        use crate::error::FailureKind;
         self.fail_in_flight(TransportFailure::new(FailureKind::Closed, true));
         self.fail_waiting(&RpcError::PeerGone { may_have_run: false });
         self.shared.die();

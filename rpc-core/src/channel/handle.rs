@@ -1,33 +1,37 @@
-//! The handle that callers share.
+//! The channel: the handle that callers share.
 
 use super::call::Call;
 use super::driven::ChannelDriver;
 use super::driver::Driver;
+use super::endpoint::Endpoint;
+use super::io::{ChannelIo, Dialler, Link};
+use super::job::Job;
 use super::options::ChannelOptions;
 use super::shared::Shared;
-use super::thread::{IoThread, Origin};
 use crate::client::unencodable;
 use crate::codec::{self, Payload};
 use crate::error::{Backpressure, ConnectError, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Method, ServiceDescription};
+use crate::site::Site;
 use crate::time::saturating_nanos;
-use crate::transport::{ClientTransport, Dial};
+use crate::transport::{ClientTransport, Delivery, Dial};
 use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 use std::sync::Arc;
-use std::thread;
 
-/// How long [`Channel::close`] waits for the I/O thread.
+/// How long [`Channel::close`] waits for the I/O thread at most.
 const CLOSE_BOUND: Duration = Duration::from_secs(2);
 
 /// A connection to a service for any number of threads and tasks: cheap to clone, usable from any executor.
 ///
 /// A handler runs at most once per call, unless its method is marked idempotent. When the server is gone, calls in flight
-/// end in [`RpcError::PeerGone`], which says whether the call may have run; later calls dial again, and wait for the server as long as
-/// [`ReconnectPolicy`](super::ReconnectPolicy) and their deadline allow. When the window is full, a call waits for
-/// room, at most until its deadline.
+/// end in [`RpcError::PeerGone`], which says whether the call may have run. Later calls dial again, and wait for the server
+/// as long as [`ReconnectPolicy`](super::ReconnectPolicy) and their deadline allow.
+///
+/// When the window is full, a call waits for room, at most until its deadline. Beyond
+/// [`max_calls`](ChannelOptions::max_calls), calls end in [`RpcError::Overloaded`] at once.
 #[derive(Clone)]
 pub struct Channel {
     inner: Arc<Inner>,
@@ -40,13 +44,14 @@ struct Inner {
     ended: Receiver<()>,
 }
 
-/// What a channel is made of, whoever drives it.
+/// The parts of a channel, whether a thread or the caller drives it.
 fn parts(
     transport: &dyn ClientTransport,
+    site: &Site,
     service: &'static ServiceDescription,
     options: &ChannelOptions,
 ) -> (Driver, Arc<Shared>, Metrics) {
-    let shared = Arc::new(Shared::new(options.max_calls, transport.unparker()));
+    let shared = Arc::new(Shared::new(options.max_calls, site.clone()));
     let methods = Arc::new(MethodTable::new(&[service]));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
@@ -55,64 +60,67 @@ fn parts(
 }
 
 impl Channel {
-    /// Dials, and starts the I/O thread. Blocks, at most for the dial's timeout.
+    /// Connects to a server. Blocks, at most for [`DialOptions::timeout`](crate::transport::DialOptions::timeout) (5 s by
+    /// default). Without [`ChannelOptions::endpoint`], starts an I/O thread.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says why there is no connection: the address, the server, or this machine. A channel is not
+    /// retried before it has connected once.
     pub fn connect(
         address: impl Dial + 'static,
         service: &'static ServiceDescription,
-        options: ChannelOptions,
+        mut options: ChannelOptions,
     ) -> Result<Channel, ConnectError> {
-        let transport = address.dial(service, &options.dial)?;
-        Channel::start(transport, Arc::new(address), service, options)
-    }
-
-    /// A channel over a connection that is there already; when that is lost, `address` is dialled.
-    pub fn start(
-        transport: Box<dyn ClientTransport>,
-        address: Arc<dyn Dial>,
-        service: &'static ServiceDescription,
-        options: ChannelOptions,
-    ) -> Result<Channel, ConnectError> {
-        let (driver, shared, metrics) = parts(&*transport, service, &options);
+        // Taken out: a channel that kept its endpoint would keep the endpoint's thread running.
+        let endpoint = options.endpoint.take();
+        let endpoint = endpoint.unwrap_or_else(|| Endpoint::with_idle(options.idle));
+        let site = endpoint.site().clone();
+        let transport = address.dial(service, &site, &options.dial)?;
+        let (driver, shared, metrics) = parts(&*transport, &site, service, &options);
         let timeout_ns = saturating_nanos(options.deadline);
-        let io = IoThread {
-            driver,
-            transport,
-            shared: shared.clone(),
-            origin: Origin { address, service },
-            options,
-        };
         let (end, ended) = bounded(0);
-        let body = move || {
-            let _end = end;
-            io.run();
+        let io = ChannelIo {
+            driver,
+            shared: shared.clone(),
+            link: Link::Up(transport),
+            dialler: Dialler { address: Arc::new(address), service, site, options },
+            _end: end,
         };
-        thread::Builder::new().name("farcall-io".into()).spawn(body).map_err(|source| {
-            let doing = "starting the I/O thread";
-            ConnectError::Io { address: service.name.into(), doing, cause: source }
+        endpoint.add(io).map_err(|cause| {
+            let (address, doing) = (service.name.into(), "starting the I/O thread");
+            ConnectError::Io { address, doing, cause }
         })?;
         Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
     }
 
-    /// A channel over that connection whose I/O somebody else drives: a simulator. It is not made again when it is lost.
+    /// A channel over this connection, which was dialled for `site`, whose I/O the caller drives: for a simulator. It does
+    /// not reconnect.
     pub fn driven(
         transport: Box<dyn ClientTransport>,
+        site: &Site,
         service: &'static ServiceDescription,
         options: &ChannelOptions,
     ) -> (Channel, ChannelDriver) {
-        let (driver, shared, metrics) = parts(&*transport, service, options);
-        // Nobody is waited for: the channel's end is its driver's next turn.
+        let (driver, shared, metrics) = parts(&*transport, site, service, options);
+        // Its other end is dropped: closing the channel does not wait for the driver.
         let (_, ended) = bounded(0);
         let inner = Arc::new(Inner { shared: shared.clone(), metrics, ended });
         let channel = Channel { inner, timeout_ns: saturating_nanos(options.deadline) };
-        (channel, ChannelDriver { driver, transport, shared, is_over: false })
+        let site = site.clone();
+        let driver =
+            ChannelDriver { driver, transport, site, shared, is_over: false, asleep: None };
+        (channel, driver)
     }
 
-    /// The same connection with another deadline for calls that are given none.
+    /// The same connection, with another deadline for calls without one of their own.
     pub fn with_deadline(&self, deadline: Duration) -> Channel {
         Channel { inner: self.inner.clone(), timeout_ns: saturating_nanos(deadline) }
     }
 
-    /// Prepares a call: encodes the arguments at once, sends them when the future is first polled.
+    /// Prepares a call: encodes the arguments now, sends them when the future is first polled.
+    ///
+    /// The call ends in [`RpcError::Overloaded`] at the limit of calls, and in [`RpcError::Malformed`] if the arguments
+    /// cannot be encoded.
     pub fn call<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Call<M::Output> {
         match self.prepare::<M, P>(arguments) {
             Ok(job) => Call::new(self.clone(), job, M::read),
@@ -120,10 +128,7 @@ impl Channel {
         }
     }
 
-    fn prepare<M: Method, P: Payload + ?Sized>(
-        &self,
-        arguments: &P,
-    ) -> Result<Box<super::job::Job>, RpcError> {
+    fn prepare<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Result<Box<Job>, RpcError> {
         let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
         let encoded = codec::encoded_len(arguments).and_then(|len| {
             job.arguments.resize(len, 0);
@@ -133,7 +138,7 @@ impl Channel {
             self.inner.shared.recycle(job);
             return Err(unencodable(M::NAME, error));
         }
-        (job.method, job.idempotent) = (M::ID, M::IDEMPOTENT);
+        (job.method, job.delivery) = (M::ID, Delivery::of(M::IDEMPOTENT));
         job.timeout_ns = self.timeout_ns;
         Ok(job)
     }
@@ -143,16 +148,17 @@ impl Channel {
         self.inner.metrics.clone()
     }
 
-    /// Says goodbye, for all clones. Calls in flight end in [`RpcError::PeerGone`], and so do later ones.
+    /// Closes the connection, for all clones. Calls in flight end in [`RpcError::PeerGone`], and so do later ones. Waits at
+    /// most 2 s for the I/O thread.
     ///
-    /// Dropping the last clone does it too, without waiting.
+    /// Dropping the last clone closes it too, without waiting.
     pub fn close(self) {
         self.inner.shared.stop();
-        // The thread's end disconnects the channel; nothing is ever sent.
+        // Nothing is ever sent: the channel's I/O ends, and its sender is dropped.
         let _ = self.inner.ended.recv_timeout(CLOSE_BOUND);
     }
 
-    /// A handle whose I/O thread a test plays.
+    /// A handle whose I/O a test drives.
     #[cfg(test)]
     pub(super) fn detached(shared: &Arc<Shared>, metrics: Metrics) -> Channel {
         let inner = Inner { shared: shared.clone(), metrics, ended: bounded(0).1 };

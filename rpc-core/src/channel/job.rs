@@ -3,7 +3,7 @@
 use crate::error::RpcError;
 use crate::service::Answer;
 use crate::time::Instant;
-use crate::transport::{Message, SlotId};
+use crate::transport::{Delivery, Message, SlotId};
 use crate::wire::{self, Status};
 use atomic_waker::AtomicWaker;
 use bytes::Bytes;
@@ -11,20 +11,19 @@ use core::sync::atomic::{AtomicBool, Ordering, fence};
 use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
 
-/// Buffers longer than this are given back after use instead of kept for the next call.
+/// Longer buffers are freed after use instead of kept for the next call.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// One call. Whoever has the box owns the call's bytes.
+/// One call. The owner of the box owns the call's bytes.
 pub(super) struct Job {
     pub(super) ticket: Arc<Ticket>,
     pub(super) method: u32,
-    /// It may run more than once.
-    pub(super) idempotent: bool,
+    pub(super) delivery: Delivery,
     pub(super) timeout_ns: u64,
     /// The arguments, encoded.
     pub(super) arguments: Vec<u8>,
     pub(super) deadline: Instant,
-    /// When it left, and in which slot; only the I/O thread looks.
+    /// When it left, and in which slot; only the I/O thread reads them.
     pub(super) sent: Option<Instant>,
     pub(super) slot: SlotId,
     pub(super) outcome: Outcome,
@@ -45,7 +44,7 @@ impl Job {
         Box::new(Job {
             ticket: Arc::default(),
             method: 0,
-            idempotent: false,
+            delivery: Delivery::AtMostOnce,
             timeout_ns: 0,
             arguments: Vec::new(),
             deadline: Instant::FAR_FUTURE,
@@ -56,7 +55,7 @@ impl Job {
         })
     }
 
-    /// Keeps a reply until its caller comes for it.
+    /// Keeps a reply for the caller.
     pub(super) fn reply(&mut self, message: Message<'_>) {
         self.outcome = match message {
             Message::Borrowed(bytes) => {
@@ -68,7 +67,7 @@ impl Job {
         };
     }
 
-    /// The answer, for its caller.
+    /// The answer, for the caller.
     pub(super) fn answer(&mut self) -> Answer<'_> {
         match core::mem::replace(&mut self.outcome, Outcome::Pending) {
             Outcome::Replied => wire::open_response(Message::Borrowed(&self.response)),
@@ -95,7 +94,7 @@ impl Job {
         known.copied().unwrap_or(Status::Malformed)
     }
 
-    /// Ready for the next call.
+    /// Prepares the job for the next call.
     pub(super) fn clear(&mut self) {
         for buffer in [&mut self.arguments, &mut self.response] {
             buffer.clear();
@@ -109,7 +108,7 @@ impl Job {
     }
 }
 
-/// Where a finished job meets its caller.
+/// How a finished job reaches its caller.
 #[derive(Default)]
 pub(super) struct Ticket {
     done: AtomicCell<Option<Box<Job>>>,
@@ -118,21 +117,21 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// The caller waits: wake it when the job is done. Ask [`take`](Self::take) afterwards.
+    /// Wakes this waker when the job is done. The caller calls [`take`](Self::take) afterwards.
     pub(super) fn register(&self, waker: &core::task::Waker) {
         self.waker.register(waker);
     }
 
-    /// The finished job, for its caller.
+    /// The finished job, for the caller.
     pub(super) fn take(&self) -> Option<Box<Job>> {
         self.done.take()
     }
 
-    /// The caller gives up. Gives the job back if it is done; otherwise the I/O thread has it, and will see.
+    /// The caller gives up. Returns the job if it is done; otherwise the I/O thread has it, and will see the cancellation.
     pub(super) fn cancel(&self) -> Option<Box<Job>> {
         self.cancelled.store(true, Ordering::Release);
-        // `finish` puts the job down and then looks at the flag, so that at least one side sees the other; which of
-        // the two takes the job, the cell decides.
+        // `finish` stores the job and then reads the flag, so that at least one side sees the other; the cell decides
+        // which of the two takes the job.
         fence(Ordering::SeqCst);
         self.done.take()
     }
@@ -141,7 +140,7 @@ impl Ticket {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Hands the finished job to its caller. Gives it back if nobody wants it.
+    /// Hands the finished job to its caller. Returns it if the caller has given up.
     pub(super) fn finish(job: Box<Job>) -> Option<Box<Job>> {
         let ticket = job.ticket.clone();
         ticket.done.store(Some(job));
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_meeting_place_needs_no_lock() {
+    fn a_finished_job_is_handed_over_without_a_lock() {
         assert!(AtomicCell::<Option<Box<Job>>>::is_lock_free());
     }
 
@@ -175,7 +174,7 @@ mod tests {
         assert!(Ticket::finish(job).is_none());
         let job = ticket.take().expect("done");
         assert!(ticket.cancel().is_none(), "it was taken already");
-        assert!(Ticket::finish(job).is_some(), "nobody wants it");
+        assert!(Ticket::finish(job).is_some(), "its caller gave up");
         assert!(ticket.take().is_none());
     }
 

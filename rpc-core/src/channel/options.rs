@@ -1,5 +1,6 @@
 //! How a channel behaves.
 
+use super::endpoint::Endpoint;
 use crate::idle::IdlePolicy;
 use crate::transport::DialOptions;
 use core::time::Duration;
@@ -8,16 +9,19 @@ use core::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChannelOptions {
-    /// The deadline of calls that are given none. Default 10 s.
+    /// The deadline of calls without one of their own. Default 10 s.
     pub deadline: Duration,
-    /// Most calls at once, those that wait for room in the window included; further ones end in
+    /// The limit of calls at once, including those that wait for room in the window; further ones end in
     /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 4096.
     pub max_calls: usize,
-    /// What the I/O thread does when there is nothing to do.
+    /// The endpoint whose thread drives the channel. Default: a thread for this channel alone.
+    pub endpoint: Option<Endpoint>,
+    /// What the channel's own I/O thread does when there is nothing to do. An [`endpoint`](Self::endpoint) has its own
+    /// policy.
     pub idle: IdlePolicy,
     /// How to dial.
     pub dial: DialOptions,
-    /// What to do when the server is gone.
+    /// Whether to reconnect when the server is gone.
     pub reconnect: ReconnectPolicy,
 }
 
@@ -26,6 +30,7 @@ impl Default for ChannelOptions {
         ChannelOptions {
             deadline: Duration::from_secs(10),
             max_calls: 4096,
+            endpoint: None,
             idle: IdlePolicy::default(),
             dial: DialOptions::default(),
             reconnect: ReconnectPolicy::default(),
@@ -34,19 +39,25 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
-    /// Sets the deadline of calls that are given none.
+    /// Sets the deadline of calls without one of their own.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets how many calls there may be at once.
+    /// Sets the limit of calls at once.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.max_calls = calls;
         self
     }
 
-    /// Sets what the I/O thread does when there is nothing to do.
+    /// Puts the channel on the thread of this endpoint.
+    pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
+        self.endpoint = Some(endpoint.clone());
+        self
+    }
+
+    /// Sets what the channel's own I/O thread does when there is nothing to do.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = idle;
         self
@@ -58,14 +69,14 @@ impl ChannelOptions {
         self
     }
 
-    /// Sets what to do when the server is gone.
+    /// Sets whether to reconnect when the server is gone.
     pub fn reconnect(mut self, reconnect: ReconnectPolicy) -> Self {
         self.reconnect = reconnect;
         self
     }
 }
 
-/// What a channel does when the server is gone. It dials when the next call comes, not before.
+/// Whether a channel reconnects when the server is gone. It dials when the next call comes, not before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReconnectPolicy {

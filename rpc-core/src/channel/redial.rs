@@ -20,7 +20,7 @@ pub(super) enum Step {
     Dial,
     /// Wait until then; calls wait too.
     Wait(Instant),
-    /// The calls that wait have waited long enough.
+    /// End the calls that wait: they have waited long enough.
     GiveUp,
 }
 
@@ -29,7 +29,7 @@ impl Redial {
         Redial { policy, failures: 0, next_attempt: Instant::ZERO, waiting_since: None }
     }
 
-    /// Calls wait for a connection, and nobody dials.
+    /// What to do when calls wait for a connection and none is being dialled.
     pub(super) fn step(&mut self, now: Instant) -> Step {
         let since = *self.waiting_since.get_or_insert(now);
         let give_up = since + self.policy.give_up_after;
@@ -44,11 +44,11 @@ impl Redial {
     }
 
     /// No call waits any more.
-    pub(super) fn nobody_waits(&mut self) {
+    pub(super) fn stop_waiting(&mut self) {
         self.waiting_since = None;
     }
 
-    /// An attempt has failed. The error to end the waiting calls with, if another attempt would not help.
+    /// An attempt has failed. Returns the error that ends the waiting calls, if another attempt would not help.
     pub(super) fn failed(&mut self, now: Instant, error: &ConnectError) -> Option<RpcError> {
         let doublings = self.failures.min(20);
         let pause = self.policy.first_pause.saturating_mul(1 << doublings);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_wait_only_so_long_and_later_ones_wait_anew() {
+    fn calls_wait_no_longer_than_the_bound_and_later_ones_wait_again() {
         let mut redial =
             Redial::new(ReconnectPolicy::default().give_up_after(Duration::from_millis(50)));
         assert_eq!(redial.step(at_ms(0)), Step::Dial);

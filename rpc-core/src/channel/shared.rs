@@ -2,43 +2,39 @@
 
 use super::job::{Job, Outcome, Ticket};
 use crate::error::RpcError;
-use crate::transport::Unpark;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::site::Site;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use std::sync::{Arc, Mutex, PoisonError};
 
-/// Queues of jobs, and the wake-up of the I/O thread.
+/// Queues of jobs, and the site of the I/O thread.
 pub(super) struct Shared {
     submitted: ArrayQueue<Box<Job>>,
     free: ArrayQueue<Box<Job>>,
     /// Jobs that exist; never more than each queue has room for.
     jobs: AtomicUsize,
     cancels: CachePadded<AtomicU64>,
-    sleeping: CachePadded<AtomicBool>,
-    /// Taken only to wake a sleeping thread, which is a system call anyway.
-    unparker: Mutex<Arc<dyn Unpark>>,
+    site: Site,
     stop: AtomicBool,
-    /// The I/O thread has ended: nobody will look at the queue any more.
+    /// The channel's I/O has ended: the queue is not read any more.
     dead: AtomicBool,
 }
 
 impl Shared {
-    pub(super) fn new(max_calls: usize, unparker: Arc<dyn Unpark>) -> Self {
+    pub(super) fn new(max_calls: usize, site: Site) -> Self {
         let capacity = max_calls.max(1);
         Shared {
             submitted: ArrayQueue::new(capacity),
             free: ArrayQueue::new(capacity),
             jobs: AtomicUsize::new(0),
             cancels: CachePadded::new(AtomicU64::new(0)),
-            sleeping: CachePadded::new(AtomicBool::new(false)),
-            unparker: Mutex::new(unparker),
+            site,
             stop: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         }
     }
 
-    /// A job for a new call; none if there are as many as there may be.
+    /// A job for a new call; `None` at the limit of calls.
     pub(super) fn job(&self) -> Option<Box<Job>> {
         self.free.pop().or_else(|| self.new_job())
     }
@@ -50,24 +46,24 @@ impl Shared {
         Some(Job::new())
     }
 
-    /// Takes a job back whose call is over.
+    /// Takes back the job of a call that is over.
     pub(super) fn recycle(&self, mut job: Box<Job>) {
         job.clear();
         let pushed = self.free.push(job);
-        debug_assert!(pushed.is_ok(), "there are no more jobs than room for them");
+        debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
     }
 
     /// Hands a job to the I/O thread.
     pub(super) fn submit(&self, job: Box<Job>) {
         let pushed = self.submitted.push(job);
-        debug_assert!(pushed.is_ok(), "there are no more jobs than room for them");
-        self.rouse();
+        debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
+        self.site.rouse();
         if self.dead.load(Ordering::SeqCst) {
             self.fail_submitted();
         }
     }
 
-    /// A job that the I/O thread has not seen.
+    /// The next job that callers submitted.
     pub(super) fn next(&self) -> Option<Box<Job>> {
         self.submitted.pop()
     }
@@ -76,10 +72,10 @@ impl Shared {
         self.submitted.len()
     }
 
-    /// A caller gave up a job that the I/O thread has.
-    pub(super) fn cancelled_one(&self) {
+    /// A caller gave up a call whose job is with the I/O thread.
+    pub(super) fn cancel_one(&self) {
         self.cancels.fetch_add(1, Ordering::Release);
-        self.rouse();
+        self.site.rouse();
     }
 
     pub(super) fn cancels(&self) -> u64 {
@@ -93,17 +89,17 @@ impl Shared {
         }
     }
 
-    /// Asks the I/O thread to end.
+    /// Asks the I/O thread to end the channel.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.rouse();
+        self.site.rouse();
     }
 
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The I/O thread has ended. What was submitted fails, and so does what will be.
+    /// The channel's I/O has ended: submitted calls fail, and so do later ones.
     pub(super) fn die(&self) {
         self.dead.store(true, Ordering::SeqCst);
         self.fail_submitted();
@@ -116,36 +112,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the I/O thread if it sleeps.
-    fn rouse(&self) {
-        // Orders what was made known before the look at the flag; `fall_asleep` has the two the other way round, so
-        // that at least one side sees the other.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst) {
-            self.unpark();
-        }
-    }
-
-    /// Wakes the I/O thread, asleep or about to be.
-    #[cold]
-    pub(super) fn unpark(&self) {
-        let unparker = self.unparker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        unparker.unpark();
-    }
-
-    /// How to wake the I/O thread from now on; only itself says so, awake.
-    pub(super) fn set_unparker(&self, unparker: Arc<dyn Unpark>) {
-        *self.unparker.lock().unwrap_or_else(PoisonError::into_inner) = unparker;
-    }
-
-    /// The I/O thread is about to sleep. Answers whether something came that it has not seen: then it must not.
-    pub(super) fn fall_asleep(&self, seen_cancels: u64) -> bool {
-        self.sleeping.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    /// Callers submitted or gave up a call, or closed the channel, and the I/O thread has not seen it yet.
+    pub(super) fn has_news(&self, seen_cancels: u64) -> bool {
         !self.submitted.is_empty() || self.cancels() != seen_cancels || self.stopped()
-    }
-
-    pub(super) fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
     }
 }

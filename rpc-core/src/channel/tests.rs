@@ -1,4 +1,4 @@
-//! The I/O thread's driver against a server driven by hand, in virtual time.
+//! A channel's driver against a server driven by hand, in virtual time.
 
 use super::call::Call;
 use super::driver::Driver;
@@ -9,9 +9,7 @@ use crate::service::Method;
 use crate::support::loopback::{ClientEnd, Clock, Loopback, ServerEnd};
 use crate::support::service::{Bytes, Echo, TEST, bytes};
 use crate::time::{Instant, PollAt};
-use crate::transport::{
-    CallToken, ClientTransport, Message, Replies, RequestSink, ServerTransport,
-};
+use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 use crate::wire::{RequestHeader, Status};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -43,9 +41,10 @@ struct Bench {
 
 fn bench() -> Bench {
     let net = Loopback::new(Clock::virtual_time(), WINDOW);
-    let server = net.listen();
-    let transport = net.dial_end().expect("a server listens");
-    let shared = Arc::new(Shared::new(MAX_CALLS, transport.unparker()));
+    let site = net.site();
+    let server = net.listen(&site);
+    let transport = net.dial_end(&site).expect("a server listens");
+    let shared = Arc::new(Shared::new(MAX_CALLS, site));
     let methods = Arc::new(MethodTable::new(&[&TEST]));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
@@ -177,19 +176,16 @@ fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
     assert!(poll(&mut calls[2]).is_pending());
     assert!(bench.driver.is_waiting());
 
-    // The new device's clock has another origin; what is left of the deadline is the same.
-    let then = bench.net.clock.now();
-    let new_net = Loopback::new(Clock::virtual_time(), WINDOW);
-    new_net.clock.advance(Duration::from_secs(1_000_000));
-    bench.server = new_net.listen();
-    bench.transport = new_net.dial_end().expect("a server listens");
-    bench.net = new_net;
+    bench.net.clock.advance(Duration::from_secs(4));
+    let site = bench.net.site();
+    bench.server = bench.net.listen_again(&site);
+    bench.transport = bench.net.dial_end(&site).expect("a server listens");
     bench.inbox.0.clear();
-    bench.driver.connected(WINDOW, then, bench.net.clock.now());
+    bench.driver.connected(WINDOW);
     bench.turn();
     assert_eq!(bench.receive(), 1);
     let header = RequestHeader::read(&bench.inbox.0[0].1).expect("a header");
-    assert_eq!(header.timeout_us(), 10_000_000);
+    assert_eq!(header.timeout_us(), 6_000_000);
     bench.answer();
     bench.turn();
     assert_eq!(poll(&mut calls[2]), Poll::Ready(Ok(b"x".to_vec())));
@@ -230,7 +226,7 @@ fn more_calls_than_there_may_be_are_refused_and_later_ones_are_not() {
 }
 
 #[test]
-fn an_io_thread_that_ends_leaves_nobody_waiting() {
+fn when_the_driver_ends_no_caller_keeps_waiting() {
     let mut bench = bench();
     let mut sent = bench.call(b"x", LONG);
     bench.turn();

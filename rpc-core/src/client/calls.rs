@@ -8,10 +8,10 @@ use crate::wire;
 use bytes::Bytes;
 use core::any::Any;
 
-/// No call: in the table of slots.
-const NOBODY: u32 = u32::MAX;
+/// In the table of slots: no call.
+const NO_CALL: u32 = u32::MAX;
 
-/// Reply buffers longer than this are given back after use instead of kept for the next call.
+/// Longer reply buffers are freed after use instead of kept for the next call.
 const KEPT_REPLY_BYTES: usize = 64 << 10;
 
 /// The calls, found by token (index and generation) or by slot.
@@ -19,10 +19,10 @@ pub(super) struct Calls {
     entries: Vec<Entry>,
     free: Vec<u32>,
     by_slot: Vec<Posted>,
-    /// Started since the last turn: their deadlines count from the next reading of the clock.
+    /// Started since the last turn: their deadlines count from the next reading of the clock. May name calls that have
+    /// ended.
     unstamped: Vec<u32>,
-    /// No deadline is before this. Looked at once per turn; what ends in time never touches it again, so a deadline
-    /// that is far away costs one comparison.
+    /// No deadline is before this. A turn compares it once; calls that end in time do not update it.
     earliest: Instant,
     waiting: u32,
     capacity: usize,
@@ -41,7 +41,7 @@ struct Entry {
     slot: SlotId,
     timeout_ns: u64,
     deadline: Instant,
-    /// Makes the method's result of the answer; the token is too small to carry it.
+    /// Makes the method's result from the answer; the token is too small to carry it.
     read: Read,
     reply: Vec<u8>,
 }
@@ -70,7 +70,7 @@ enum State {
 }
 
 impl Calls {
-    /// Room for `window` calls in flight and as many again whose answers were not taken yet, times two.
+    /// Room for four windows of calls: those in flight, and those whose results were not taken yet.
     pub(super) fn new(window: u32) -> Self {
         let capacity = (window as usize * 4).max(64);
         let entry = |_| Entry {
@@ -86,7 +86,7 @@ impl Calls {
             entries: (0..capacity).map(entry).collect(),
             // The lowest index is used first, so that a small window stays in few cache lines.
             free: (0..capacity as u32).rev().collect(),
-            by_slot: vec![Posted { generation: 0, call: NOBODY }; window as usize],
+            by_slot: vec![Posted { generation: 0, call: NO_CALL }; window as usize],
             unstamped: Vec::with_capacity(capacity),
             earliest: Instant::FAR_FUTURE,
             waiting: 0,
@@ -105,26 +105,26 @@ impl Calls {
         !self.free.is_empty()
     }
 
-    /// Calls whose answer has not come.
+    /// Calls that have not ended.
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Is this call's answer still to come?
+    /// This call has not ended.
     pub(super) fn is_waiting(&self, index: u32, generation: u32) -> bool {
         let entry = self.entries.get(index as usize).filter(|e| e.generation == generation);
         entry.is_some_and(|e| matches!(e.state, State::Waiting))
     }
 
-    /// This end says goodbye.
-    pub(super) fn closed_here(&mut self) {
+    /// Fails all calls: this end closes the connection.
+    pub(super) fn close(&mut self) {
         ReplySink::closed(self, TransportFailure::new(FailureKind::Closed, true));
     }
 
-    /// A call leaves in this slot; the caller has asked [`has_room`](Self::has_room). Gives its token.
+    /// Records a call that leaves in this slot. The caller has checked [`has_room`](Self::has_room). Returns its token.
     #[inline]
     pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64, read: Read) -> (u32, u32) {
-        let index = self.free.pop().expect("asked for room before");
+        let index = self.free.pop().expect("the caller has checked for room");
         let entry = &mut self.entries[index as usize];
         entry.state = State::Waiting;
         entry.slot = slot;
@@ -133,16 +133,16 @@ impl Calls {
         entry.deadline = Instant::FAR_FUTURE;
         self.by_slot[slot.index as usize] = Posted { generation: slot.generation, call: index };
         if self.unstamped.len() == self.capacity {
-            self.forget_stamps_of_the_cancelled();
+            self.remove_cancelled_from_unstamped();
         }
         self.unstamped.push(index);
         self.waiting += 1;
         (index, self.entries[index as usize].generation)
     }
 
-    /// Only a caller that starts and cancels again and again without a poll comes here.
+    /// Needed only after a caller started and cancelled many calls without a poll.
     #[cold]
-    fn forget_stamps_of_the_cancelled(&mut self) {
+    fn remove_cancelled_from_unstamped(&mut self) {
         self.unstamped.retain(|i| matches!(self.entries[*i as usize].state, State::Waiting));
         self.unstamped.sort_unstable();
         self.unstamped.dedup();
@@ -153,7 +153,7 @@ impl Calls {
         !self.unstamped.is_empty()
     }
 
-    /// The deadlines of what was started since the last turn count from `now`.
+    /// Sets the deadlines of the calls that were started since the last turn: they count from `now`.
     #[inline]
     pub(super) fn stamp(&mut self, now: Instant) {
         for index in self.unstamped.drain(..) {
@@ -171,7 +171,7 @@ impl Calls {
         self.earliest
     }
 
-    /// Ends what is past its deadline.
+    /// Ends the calls whose deadline has passed.
     #[cold]
     pub(super) fn expire(&mut self, now: Instant, transport: &mut dyn ClientTransport) {
         self.earliest = Instant::FAR_FUTURE;
@@ -181,7 +181,7 @@ impl Calls {
             }
             if entry.deadline <= now {
                 transport.abandon(entry.slot);
-                self.by_slot[entry.slot.index as usize].call = NOBODY;
+                self.by_slot[entry.slot.index as usize].call = NO_CALL;
                 self.waiting -= 1;
                 entry.state = State::Failed(RpcError::DeadlineExceeded { may_have_run: true });
             } else {
@@ -190,7 +190,7 @@ impl Calls {
         }
     }
 
-    /// The answer of a call, if it has come, made into what the call returns.
+    /// The result of a call, if it has ended.
     #[inline]
     pub(super) fn take<R: 'static>(&mut self, index: u32, generation: u32) -> Option<R> {
         let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
@@ -211,7 +211,7 @@ impl Calls {
         result
     }
 
-    /// Forgets a call. Gives the slot that is still in flight, to be abandoned.
+    /// Removes a call. Returns its slot if it is still in flight, to be abandoned.
     pub(super) fn cancel(&mut self, index: u32, generation: u32) -> Option<SlotId> {
         let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
         let in_flight = match entry.state {
@@ -220,7 +220,7 @@ impl Calls {
             _ => None,
         };
         if let Some(slot) = in_flight {
-            self.by_slot[slot.index as usize].call = NOBODY;
+            self.by_slot[slot.index as usize].call = NO_CALL;
             self.waiting -= 1;
         }
         self.release(index);
@@ -238,14 +238,14 @@ impl Calls {
         self.free.push(index);
     }
 
-    /// The waiting call that owns a slot; none if it was abandoned, or the slot is used anew.
+    /// The waiting call that owns a slot; `None` if it was abandoned, or the slot has been used again.
     #[inline]
     fn owner(&mut self, slot: SlotId) -> Option<&mut Entry> {
         let posted = self.by_slot.get_mut(slot.index as usize)?;
-        if posted.call == NOBODY || posted.generation != slot.generation {
+        if posted.call == NO_CALL || posted.generation != slot.generation {
             return None;
         }
-        let call = core::mem::replace(&mut posted.call, NOBODY);
+        let call = core::mem::replace(&mut posted.call, NO_CALL);
         self.waiting -= 1;
         Some(&mut self.entries[call as usize])
     }
@@ -279,7 +279,7 @@ impl ReplySink for Calls {
                 entry.state = State::Failed(why.into());
             }
         }
-        self.by_slot.iter_mut().for_each(|posted| posted.call = NOBODY);
+        self.by_slot.iter_mut().for_each(|posted| posted.call = NO_CALL);
         self.waiting = 0;
         self.earliest = Instant::FAR_FUTURE;
         self.closed.get_or_insert(why);

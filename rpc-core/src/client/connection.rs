@@ -1,4 +1,4 @@
-//! A connection that its thread drives.
+//! The poll-mode connection.
 
 use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
@@ -6,25 +6,28 @@ use crate::codec::{self, Payload};
 use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
+use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress, saturating_nanos};
-use crate::transport::{ClientTransport, Dial, Message, ReplySink, SlotId};
+use crate::transport::{ClientTransport, Closing, Delivery, Dial, Message, ReplySink, SlotId};
 use crate::wire::{self, HEADER_BYTES, RequestHeader};
 use core::time::Duration;
 
-/// A connection driven by the thread that owns it: the last nanosecond, no other thread involved.
+/// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
 ///
 /// [`call`](Self::call) makes one call and spins until it ends. For a window of calls: [`start`](Self::start) some,
-/// [`poll`](Self::poll), [`take`](Self::take) what has ended.
+/// [`poll`](Self::poll), [`take`](Self::take) the results of those that have ended.
 ///
 /// A handler runs at most once per call, unless its method is marked idempotent. A call ends by its deadline at the
-/// latest, which counts from the poll that sends it. When the server is gone, every call ends in [`RpcError::PeerGone`]; make a new connection then.
+/// latest, which counts from the poll that sends it. When the server is gone, every call ends in
+/// [`RpcError::PeerGone`]; make a new connection then.
 pub struct Connection {
     transport: Box<dyn ClientTransport>,
+    site: Site,
     calls: Calls,
     now: Instant,
     timeout_ns: u64,
     timeout_us: u32,
-    unflushed: bool,
+    has_unflushed: bool,
     empty_polls: u32,
     idle: IdlePolicy,
 }
@@ -33,26 +36,35 @@ pub struct Connection {
 const EMPTY_POLLS_PER_CLOCK: u32 = 32;
 
 impl Connection {
-    /// Dials, and makes a connection of it.
+    /// Connects to a server. Blocks, at most for [`DialOptions::timeout`](crate::transport::DialOptions::timeout).
+    ///
+    /// # Errors
+    /// [`ConnectError`] says why there is no connection: the address, the server, or this machine.
     pub fn connect(
         address: &dyn Dial,
         service: &'static ServiceDescription,
         options: &ConnectionOptions,
     ) -> Result<Connection, ConnectError> {
-        Ok(Connection::new(address.dial(service, &options.dial)?, options))
+        let site = options.site.clone().unwrap_or_default();
+        let transport = address.dial(service, &site, &options.dial)?;
+        Ok(Connection::new(transport, &site, options))
     }
 
-    /// A connection over a transport that is connected already.
-    pub fn new(transport: Box<dyn ClientTransport>, options: &ConnectionOptions) -> Connection {
-        let now = transport.now();
+    /// A connection over a transport that was dialled for `site`.
+    pub fn new(
+        transport: Box<dyn ClientTransport>,
+        site: &Site,
+        options: &ConnectionOptions,
+    ) -> Connection {
         let window = transport.limits().window;
         let mut connection = Connection {
             transport,
+            site: site.clone(),
             calls: Calls::new(window),
-            now,
+            now: site.now(),
             timeout_ns: 0,
             timeout_us: 0,
-            unflushed: false,
+            has_unflushed: false,
             empty_polls: 0,
             idle: options.idle,
         };
@@ -60,13 +72,19 @@ impl Connection {
         connection
     }
 
-    /// The deadline of the calls that follow, counted from when each leaves.
+    /// The site that the connection was made for.
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// Sets the deadline of later calls, counted from when each leaves. Zero fails them at once. The server learns of at
+    /// most 71 minutes; a longer deadline holds at this end only, and the server may give a call up earlier.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.timeout_ns = saturating_nanos(deadline);
         self.timeout_us = wire::timeout_us(self.timeout_ns);
     }
 
-    /// Most calls in flight at once.
+    /// The limit of calls in flight at once.
     pub fn window(&self) -> u32 {
         self.transport.limits().window
     }
@@ -76,12 +94,13 @@ impl Connection {
         self.calls.waiting()
     }
 
-    /// Is the connection over? Then each further call ends in [`RpcError::PeerGone`].
+    /// The connection is over: each further call ends in [`RpcError::PeerGone`].
     pub fn is_closed(&self) -> bool {
         self.calls.why_closed().is_some()
     }
 
-    /// Calls a method and spins until the call ends.
+    /// Calls a method and waits until the call ends, at the latest at its deadline. When the window is full, waits for room
+    /// as well.
     #[inline]
     pub fn call<M: Method, P: Payload + ?Sized>(&mut self, arguments: &P) -> M::Output {
         let slot = match self.post::<M, P>(arguments) {
@@ -92,10 +111,10 @@ impl Connection {
             },
             Err(error) => return M::read(Answer::Failed(error)),
         };
-        self.transport.flush(self.now);
-        self.unflushed = false;
+        self.transport.flush();
+        self.has_unflushed = false;
         // Read after the request has left: the answer takes longer than the clock.
-        self.now = self.transport.now();
+        self.now = self.site.now();
         self.calls.stamp(self.now);
         let deadline = self.now.saturating_add_nanos(self.timeout_ns);
         let mut sink = Awaited::<M>::new(&mut self.calls, slot);
@@ -114,23 +133,25 @@ impl Connection {
             if !idler.wants_clock() {
                 continue;
             }
-            self.now = self.transport.now();
+            self.now = self.site.now();
             if self.now >= deadline {
                 self.transport.abandon(slot);
-                self.transport.flush(self.now);
+                self.transport.flush();
                 return M::read(Answer::Failed(RpcError::DeadlineExceeded { may_have_run: true }));
             }
             if self.now >= sink.calls.earliest() {
                 sink.calls.expire(self.now, &mut *self.transport);
             }
-            rest(&mut *self.transport, &mut idler, self.now, deadline, progress.next);
+            rest(&self.site, &mut *self.transport, &mut idler, self.now, deadline, progress.next);
         }
     }
 
     /// Starts a call. It leaves with the next [`poll`](Self::poll) (calls started together share a doorbell).
     ///
-    /// [`RpcError::Overloaded`] says that the window is full, or that too many answers were not taken: poll and take,
-    /// then start again. Nothing is lost then.
+    /// # Errors
+    /// - [`RpcError::Overloaded`]: the window is full, or too many results were not taken. Nothing was sent: poll and take,
+    ///   then start the call again.
+    /// - Any other: the call cannot be sent.
     #[inline]
     pub fn start<M: Method, P: Payload + ?Sized>(
         &mut self,
@@ -143,36 +164,36 @@ impl Connection {
             return Err(RpcError::Overloaded(Backpressure::Calls));
         }
         let slot = self.post::<M, P>(arguments)?;
-        self.unflushed = true;
+        self.has_unflushed = true;
         let (index, generation) = self.calls.start(slot, self.timeout_ns, read_into::<M>);
         Ok(PendingCall::new(index, generation))
     }
 
-    /// Sends what was started, takes in what arrived, ends what is past its deadline.
+    /// Sends the started calls, takes the answers that arrived, and ends the calls whose deadline has passed.
     #[inline]
     pub fn poll(&mut self) -> Progress {
         self.empty_polls = self.empty_polls.wrapping_add(1);
         if self.calls.has_unstamped() || self.empty_polls.is_multiple_of(EMPTY_POLLS_PER_CLOCK) {
-            self.now = self.transport.now();
+            self.now = self.site.now();
         }
         self.turn(self.now)
     }
 
-    /// [`poll`](Self::poll) at `now`, the time on the device's clock, for who knows it: a simulator's program.
+    /// [`poll`](Self::poll) at `now` on the site's clock, for a driver that has read it: a simulator.
     #[inline]
     pub fn turn(&mut self, now: Instant) -> Progress {
         self.now = now;
         if self.calls.has_unstamped() {
             self.calls.stamp(now);
         }
-        if self.unflushed {
-            self.unflushed = false;
-            self.transport.flush(self.now);
+        if self.has_unflushed {
+            self.has_unflushed = false;
+            self.transport.flush();
         }
         let mut progress = self.transport.poll(self.now, &mut self.calls);
         if self.now >= self.calls.earliest() {
             self.calls.expire(self.now, &mut *self.transport);
-            self.transport.flush(self.now);
+            self.transport.flush();
             progress.worked += 1;
         }
         if self.calls.earliest() != Instant::FAR_FUTURE && self.calls.waiting() > 0 {
@@ -181,13 +202,13 @@ impl Connection {
         progress
     }
 
-    /// The result of a started call, once it has ended; `None` before, and after it was taken.
+    /// The result of a started call, once it has ended; `None` before that, and after it was taken.
     #[inline]
     pub fn take<R: 'static>(&mut self, pending: &mut PendingCall<R>) -> Option<R> {
         self.calls.take(pending.index(), pending.generation())
     }
 
-    /// Polls until a started call has ended.
+    /// Polls until a started call has ended. `None` if its result was taken before.
     pub fn wait<R: 'static>(&mut self, mut pending: PendingCall<R>) -> Option<R> {
         let mut idler = Idler::new(self.idle);
         loop {
@@ -201,36 +222,47 @@ impl Connection {
             if !progress.is_idle() {
                 idler.worked();
             } else if idler.wants_clock() {
-                self.now = self.transport.now();
+                self.now = self.site.now();
                 let deadline = self.calls.earliest();
-                rest(&mut *self.transport, &mut idler, self.now, deadline, progress.next);
+                let (site, transport) = (&self.site, &mut *self.transport);
+                rest(site, transport, &mut idler, self.now, deadline, progress.next);
             }
         }
     }
 
-    /// Gives a started call up: its answer is dropped when it comes, and the server is told not to work on it.
+    /// Gives up a started call: its answer is dropped when it comes, and the server is told to stop working on it.
     pub fn cancel<R>(&mut self, pending: PendingCall<R>) {
         if let Some(slot) = self.calls.cancel(pending.index(), pending.generation()) {
             self.transport.abandon(slot);
-            self.unflushed = true;
+            self.has_unflushed = true;
         }
     }
 
-    /// Sleeps until something arrives, or until `until` or the next deadline. Poll again afterwards.
+    /// Sleeps until something arrives, or until `until` or the next deadline. May return early. Poll again afterwards.
+    ///
+    /// Wakes for the site's other connections too.
     pub fn park(&mut self, until: Option<Instant>) {
         let deadline = self.calls.earliest();
         let until = until.unwrap_or(Instant::FAR_FUTURE).min(deadline);
-        self.transport.park(some_time(until));
-        self.now = self.transport.now();
+        sleep(&self.site, &mut *self.transport, until);
+        self.now = self.site.now();
     }
 
-    /// Says goodbye. Calls in flight end in [`RpcError::PeerGone`].
+    /// Prepares for the thread to sleep at its site, for all its connections at once: what arrives from now on wakes it.
+    /// `false`: there is work, poll again first.
+    ///
+    /// Call it between [`Site::fall_asleep`] and [`Asleep::sleep`](crate::site::Asleep::sleep).
+    pub fn arm(&mut self) -> bool {
+        self.transport.arm()
+    }
+
+    /// Closes the connection. Calls in flight end in [`RpcError::PeerGone`].
     pub fn close(&mut self) {
-        self.transport.close();
-        self.calls.closed_here();
+        self.transport.close(Closing::Goodbye);
+        self.calls.close();
     }
 
-    /// Writes the request into a slot and hands it over.
+    /// Encodes the request straight into a slot of the transport, and posts it.
     #[inline]
     fn post<M: Method, P: Payload + ?Sized>(&mut self, arguments: &P) -> Result<SlotId, RpcError> {
         let len = match codec::encoded_len(arguments) {
@@ -249,15 +281,11 @@ impl Connection {
             self.transport.release(slot);
             return Err(unencodable(M::NAME, error));
         }
-        if M::IDEMPOTENT {
-            self.transport.post_idempotent(slot, self.now);
-        } else {
-            self.transport.post(slot, self.now);
-        }
+        self.transport.post(slot, const { Delivery::of(M::IDEMPOTENT) });
         Ok(slot)
     }
 
-    /// A closed connection's own reason says more than that it is closed.
+    /// Why there is no slot. If the connection is closed, the reason says more than that it is.
     #[cold]
     fn no_slot(&self, error: RpcError) -> RpcError {
         match (error, self.calls.why_closed()) {
@@ -268,13 +296,13 @@ impl Connection {
         }
     }
 
-    /// The window is full of started calls: polls until one of them ends, at most until this call's deadline.
+    /// The window is full: polls until one of the started calls ends, at most until this call's deadline.
     #[cold]
     fn post_when_possible<M: Method, P: Payload + ?Sized>(
         &mut self,
         arguments: &P,
     ) -> Result<SlotId, RpcError> {
-        self.now = self.transport.now();
+        self.now = self.site.now();
         let deadline = self.now.saturating_add_nanos(self.timeout_ns);
         let mut idler = Idler::new(self.idle);
         loop {
@@ -286,12 +314,13 @@ impl Connection {
             if !progress.is_idle() {
                 idler.worked();
             } else if idler.wants_clock() {
-                self.now = self.transport.now();
+                self.now = self.site.now();
                 if self.now >= deadline {
                     return Err(RpcError::DeadlineExceeded { may_have_run: false });
                 }
                 let wake = deadline.min(self.calls.earliest());
-                rest(&mut *self.transport, &mut idler, self.now, wake, progress.next);
+                let (site, transport) = (&self.site, &mut *self.transport);
+                rest(site, transport, &mut idler, self.now, wake, progress.next);
             }
         }
     }
@@ -299,7 +328,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.transport.close();
+        self.transport.close(Closing::Goodbye);
     }
 }
 
@@ -308,8 +337,9 @@ pub(crate) fn unencodable(method: &str, error: codec::EncodeError) -> RpcError {
     RpcError::Malformed { what: format!("arguments of {method}: {error}").into() }
 }
 
-/// Rests after an empty poll whose clock was read.
+/// Rests after an empty poll, after the clock was read.
 fn rest(
+    site: &Site,
     transport: &mut dyn ClientTransport,
     idler: &mut Idler,
     now: Instant,
@@ -319,17 +349,20 @@ fn rest(
     match (idler.rest(now), next) {
         (Rest::Spin, _) | (_, PollAt::Now) => {}
         (Rest::Yield, _) => std::thread::yield_now(),
-        (Rest::Park, PollAt::At(at)) => transport.park(some_time(at.min(deadline))),
-        (Rest::Park, PollAt::OnEvent) => transport.park(some_time(deadline)),
+        (Rest::Park, PollAt::At(at)) => sleep(site, transport, at.min(deadline)),
+        (Rest::Park, PollAt::OnEvent) => sleep(site, transport, deadline),
     }
 }
 
-/// A moment to wake at; none if it is never.
-fn some_time(at: Instant) -> Option<Instant> {
-    (at != Instant::FAR_FUTURE).then_some(at)
+/// Sleeps until an event or `until`, unless something has arrived already.
+fn sleep(site: &Site, transport: &mut dyn ClientTransport, until: Instant) {
+    let asleep = site.fall_asleep();
+    if transport.arm() {
+        asleep.sleep((until != Instant::FAR_FUTURE).then_some(until));
+    }
 }
 
-/// Takes the answer of one call; those of others are kept for them.
+/// Takes the answer of one call, and keeps the answers of others for their callers.
 struct Awaited<'a, M: Method> {
     calls: &'a mut Calls,
     slot: SlotId,
@@ -340,20 +373,20 @@ struct Awaited<'a, M: Method> {
 /// How the awaited call has ended.
 enum Ended<R> {
     Not,
-    /// With a value of so many bytes, which its caller reads.
+    /// With a value of this many bytes, which the caller reads.
     Short(usize),
-    /// With something that was read straight from the transport's scratch.
+    /// With a result that was read straight from the transport's buffer.
     Read(R),
 }
 
-/// Longest value that its caller reads.
+/// The longest value that the caller reads itself.
 const SHORT_BYTES: usize = 64;
 
-/// A short value, on its way from the transport's scratch to its caller.
+/// A short value, on its way from the transport's buffer to the caller.
 ///
-/// Read by the caller, it becomes the result in the result's own place. A result that is read in the callback has to be
-/// moved there, and one like `Result<[u8; 32], _>`, whose value follows a byte that tells which it is, moves by loads
-/// that straddle the stores just made: each waits until the processor's stores have left, to other cores as well.
+/// The caller decodes it straight into the result. A result that is decoded in the callback would have to be moved there.
+/// Moving a `Result<[u8; 32], _>`, whose value follows a one-byte tag, takes loads that straddle the stores just made;
+/// each such load waits until the earlier stores have left the core.
 #[repr(align(16))]
 struct Short([u8; SHORT_BYTES]);
 

@@ -3,11 +3,11 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A started call of a [`Connection`](super::Connection): give it to `take` until it answers, or to `cancel`.
+/// A started call of a [`Connection`](super::Connection). Pass it to `take` until the call has ended, or to `cancel`.
 ///
-/// The token borrows nothing. The connection keeps the answer until it is taken, so a token that is dropped without
-/// `take` or `cancel` holds one of the connection's places until the connection is dropped.
-#[must_use = "an answer that is not taken holds its place in the connection; take or cancel it"]
+/// The token borrows nothing. The connection keeps the result until it is taken: a token that is dropped without `take` or
+/// `cancel` occupies memory of the connection until the connection is dropped.
+#[must_use = "a result that is not taken occupies memory of the connection; take or cancel it"]
 pub struct PendingCall<R> {
     /// Index and generation in one word, which moves in a register.
     id: u64,

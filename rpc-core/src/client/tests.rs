@@ -39,16 +39,18 @@ struct Bench {
 
 fn bench() -> Bench {
     let net = Loopback::new(Clock::virtual_time(), WINDOW);
-    let server = net.listen();
+    let site = net.site();
+    let server = net.listen(&site);
     let options =
         ConnectionOptions::default().deadline(Duration::from_millis(10)).idle(IdlePolicy::PARK);
-    let end = net.dial_end().expect("a server listens");
-    Bench { client: Connection::new(Box::new(end), &options), server, inbox: Inbox::default(), net }
+    let end = net.dial_end(&site).expect("a server listens");
+    let client = Connection::new(Box::new(end), &site, &options);
+    Bench { client, server, inbox: Inbox::default(), net }
 }
 
 impl Bench {
     fn receive(&mut self) -> usize {
-        let now = self.server.now();
+        let now = self.net.clock.now();
         self.server.poll(now, &mut self.inbox);
         self.inbox.requests.len()
     }
@@ -111,7 +113,7 @@ fn a_full_window_is_backpressure_and_loses_nothing() {
 }
 
 #[test]
-fn answers_that_nobody_takes_are_bounded() {
+fn answers_that_are_not_taken_are_bounded() {
     let mut bench = bench();
     let mut started = 0;
     let error = loop {
@@ -178,10 +180,10 @@ fn a_deadline_counts_from_when_the_call_leaves() {
 #[test]
 fn a_blocking_call_to_a_silent_server_ends_at_its_deadline() {
     let mut bench = bench();
-    let before = bench.server.now();
+    let before = bench.net.clock.now();
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
     assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
-    assert_eq!(bench.server.now() - before, Duration::from_millis(10));
+    assert_eq!(bench.net.clock.now() - before, Duration::from_millis(10));
 }
 
 #[test]
@@ -194,7 +196,7 @@ fn a_deadline_in_the_past_sends_nothing() {
 }
 
 #[test]
-fn a_cancelled_call_is_told_to_the_server_and_its_answer_dropped() {
+fn the_server_learns_of_a_cancelled_call_and_its_answer_is_dropped() {
     let mut bench = bench();
     let call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
     bench.client.poll();

@@ -1,14 +1,15 @@
-//! From services and wishes to a running server.
+//! The builder of servers.
 
 use super::control::Control;
-use super::driven::DrivenServer;
+use super::driven::{DrivenServer, Listeners};
 use super::running::RunningServer;
 use super::table::Table;
-use super::thread::{Seed, ServerThread};
+use super::thread::{ServerThread, ThreadParts};
 use crate::error::BindError;
 use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
+use crate::site::Site;
 use crate::transport::{BindOptions, Binding, Bound};
 use core::fmt;
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use std::sync::Arc;
 /// Most threads of one server.
 const MAX_THREADS: usize = 1024;
 
-/// Where servers come from.
+/// A server: [`builder`](Server::builder) makes one.
 #[derive(Debug)]
 pub struct Server {
     _builder_only: (),
 }
 
 impl Server {
-    /// A server to be, with one thread and no service yet.
+    /// The builder of a server with one thread, and no service yet.
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             services: Vec::new(),
-            beside: Vec::new(),
+            built_in: Vec::new(),
             threads: 1,
             pin: Vec::new(),
             idle: IdlePolicy::default(),
@@ -39,35 +40,35 @@ impl Server {
     }
 }
 
-/// Makes something to listen on of an address in text.
+/// Parses an address, such as `shm://kv`.
 pub type ReadAddress = fn(&str) -> Result<Box<dyn Binding>, BindError>;
 
 #[cold]
 fn no_addresses(_: &str) -> Result<Box<dyn Binding>, BindError> {
     Err(BindError::InvalidAddress(
-        "this builder knows no addresses in text; give it some with `addresses`, or use `serve`"
+        "this builder cannot parse addresses; give it a parser with `addresses`, or use `serve`"
             .into(),
     ))
 }
 
-/// What happens to an `async` handler whose caller gave up, or whose deadline has passed.
+/// What happens to an `async` handler whose caller gave up or whose deadline has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelPolicy {
-    /// It is dropped at its current `.await`, and its slot is free at once.
+    /// It is dropped at its current `.await`, which frees its slot at once.
     #[default]
     Abort,
-    /// It runs to its end, and can ask [`CallContext::is_cancelled`](super::CallContext::is_cancelled).
+    /// It runs to its end. [`CallContext::is_cancelled`](super::CallContext::is_cancelled) tells it.
     Finish,
 }
 
-/// Gives each thread its own instance of a service.
-trait Factory {
+/// Makes an instance of a service for each thread.
+trait ServiceFactory {
     fn description(&self) -> &'static ServiceDescription;
     fn instance(&self) -> Box<dyn Service>;
 }
 
-impl<S: Service + Clone> Factory for S {
+impl<S: Service + Clone> ServiceFactory for S {
     fn description(&self) -> &'static ServiceDescription {
         Service::description(self)
     }
@@ -77,11 +78,11 @@ impl<S: Service + Clone> Factory for S {
     }
 }
 
-/// A server to be.
+/// Configures and starts a server.
 #[must_use = "a builder serves nothing until it listens"]
 pub struct ServerBuilder {
-    services: Vec<Box<dyn Factory>>,
-    beside: Vec<Box<dyn Factory>>,
+    services: Vec<Box<dyn ServiceFactory>>,
+    built_in: Vec<Box<dyn ServiceFactory>>,
     threads: usize,
     pin: Vec<usize>,
     idle: IdlePolicy,
@@ -98,19 +99,24 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds a service that is no reason to listen: a server of nothing else is refused.
-    pub fn beside<S: Service + Clone>(mut self, service: S) -> Self {
-        self.beside.push(Box::new(service));
+    /// Adds a built-in service. It does not count as one of yours: a server of nothing else is refused.
+    pub fn built_in_service<S: Service + Clone>(mut self, service: S) -> Self {
+        self.built_in.push(Box::new(service));
         self
     }
 
-    /// The number of server threads. Default 1.
+    /// The number of server threads: 1 to 1024. Default 1.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Cores to pin the threads to, in turn. Default: not pinned.
+    /// The number of server threads, for a simulator that makes their sites.
+    pub fn thread_count(&self) -> usize {
+        self.threads
+    }
+
+    /// Pins the threads to these cores, one after the other; more threads than cores share them. Default: not pinned.
     pub fn pin(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
         self.pin = cores.into_iter().collect();
         self
@@ -122,111 +128,169 @@ impl ServerBuilder {
         self
     }
 
-    /// What happens to an `async` handler that nobody waits for any more. Default: it is dropped.
+    /// What happens to an `async` handler whose caller gave up. Default: it is dropped.
     pub fn on_cancel(mut self, policy: CancelPolicy) -> Self {
         self.cancel = policy;
         self
     }
 
-    /// Most `async` handlers in flight per thread; further calls end in
+    /// The limit of `async` handlers in flight per thread; further calls end in
     /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 16384.
     pub fn async_calls(mut self, calls: usize) -> Self {
         self.async_calls = calls;
         self
     }
 
-    /// How to listen: handshake bound, most clients.
+    /// How to listen: the handshake's timeout, and the limit of clients.
     pub fn bind_options(mut self, options: BindOptions) -> Self {
         self.bind = options;
         self
     }
 
-    /// Most clients at once; further ones are refused. Default 4096.
+    /// The limit of clients at each address, over all threads; further ones are refused. Default 4096. A device may have
+    /// room for fewer.
     pub fn max_clients(mut self, clients: usize) -> Self {
         self.bind.max_clients = clients;
         self
     }
 
-    /// How [`listen`](Self::listen) reads an address; the crate that knows the transports gives it.
+    /// The parser of addresses for [`listen`](Self::listen). The crate with the transports provides it.
     pub fn addresses(mut self, read: ReadAddress) -> Self {
         self.addresses = read;
         self
     }
 
-    /// Listens at an address in text, such as `shm://kv`, and starts the threads.
+    /// Listens at an address, such as `shm://kv`, and starts the threads.
+    ///
+    /// # Errors
+    /// Those of [`serve`](Self::serve), and [`BindError::InvalidAddress`].
     pub fn listen(self, address: &str) -> Result<RunningServer, BindError> {
-        let address = (self.addresses)(address)?;
-        self.serve(&*address)
+        self.listen_all(&[address])
+    }
+
+    /// Listens at several addresses at once, such as `shm://kv` and `tcp://0.0.0.0:7471`. Each thread serves the clients
+    /// of all of them.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen). If one address cannot be had, the server listens at none.
+    pub fn listen_all(self, addresses: &[&str]) -> Result<RunningServer, BindError> {
+        let bindings: Result<Vec<_>, _> =
+            addresses.iter().map(|address| (self.addresses)(address)).collect();
+        let bindings = bindings?;
+        let bindings: Vec<_> = bindings.iter().map(|binding| &**binding).collect();
+        self.serve_all(&bindings)
     }
 
     /// Listens, and starts the threads.
-    pub fn serve(mut self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+    ///
+    /// # Errors
+    /// - [`BindError::NoService`], [`DuplicateService`](BindError::DuplicateService),
+    ///   [`MethodCollision`](BindError::MethodCollision): the services cannot be served together.
+    /// - [`BindError::Threads`], [`NoSuchCore`](BindError::NoSuchCore): the number of threads, or a core, is not possible.
+    /// - Any other: the address or its device cannot be had.
+    pub fn serve(self, address: &dyn Binding) -> Result<RunningServer, BindError> {
+        self.serve_all(&[address])
+    }
+
+    /// [`serve`](Self::serve) at several addresses at once.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve), and [`BindError::NoAddress`] without any. If one address cannot be had, the server listens
+    /// at none.
+    pub fn serve_all(mut self, addresses: &[&dyn Binding]) -> Result<RunningServer, BindError> {
         check_cores(&self.pin)?;
-        let (server, seeds) = self.bind(address)?;
+        check_threads(self.threads)?;
+        let sites = (0..self.threads).map(|_| Site::new()).collect();
+        let (server, threads) = self.bind(addresses, sites)?;
         let mut running = RunningServer::new(server);
-        for (index, seed) in seeds.into_iter().enumerate() {
+        for (index, parts) in threads.into_iter().enumerate() {
             let core = (!self.pin.is_empty()).then(|| self.pin[index % self.pin.len()]);
-            running.spawn(core, self.idle, seed)?;
+            running.spawn(core, self.idle, parts)?;
         }
         Ok(running)
     }
 
-    /// Listens, and gives the threads to whoever wants to drive them: a simulator. How idle threads rest, and where they
-    /// are pinned, is up to their driver.
+    /// Listens, and returns the threads for the caller to drive, one per site: for a simulator, whose sites are
+    /// [driven](Site::driven). [`threads`](Self::threads), [`pin`](Self::pin) and [`idle`](Self::idle) do not apply.
+    ///
+    /// # Errors
+    /// As [`serve_all`](Self::serve_all).
     pub fn assemble(
         mut self,
-        address: &dyn Binding,
+        addresses: &[&dyn Binding],
+        sites: Vec<Site>,
     ) -> Result<(DrivenServer, Vec<ServerThread>), BindError> {
-        let (server, seeds) = self.bind(address)?;
-        Ok((server, seeds.into_iter().map(Seed::into_thread).collect()))
+        check_threads(sites.len())?;
+        let (server, threads) = self.bind(addresses, sites)?;
+        Ok((server, threads.into_iter().map(ThreadParts::into_thread).collect()))
     }
 
-    /// Listens.
-    fn bind(&mut self, address: &dyn Binding) -> Result<(DrivenServer, Vec<Seed>), BindError> {
+    /// Listens at all addresses, or at none.
+    fn bind(
+        &mut self,
+        addresses: &[&dyn Binding],
+        sites: Vec<Site>,
+    ) -> Result<(DrivenServer, Vec<ThreadParts>), BindError> {
         if self.services.is_empty() {
             return Err(BindError::NoService);
         }
-        self.services.append(&mut self.beside);
-        if self.threads == 0 || self.threads > MAX_THREADS {
-            return Err(BindError::Threads { threads: self.threads, max: MAX_THREADS });
+        if addresses.is_empty() {
+            return Err(BindError::NoAddress);
         }
+        self.services.append(&mut self.built_in);
         let descriptions: Vec<_> = self.services.iter().map(|s| s.description()).collect();
         Table::new(&descriptions)?;
-        let bound = address.bind(self.threads, &descriptions, &self.bind)?;
-        self.seed(&descriptions, bound)
+        let mut bound: Vec<Bound> = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            match address.bind(&sites, &descriptions, &self.bind) {
+                Ok(one) => bound.push(one),
+                Err(error) => {
+                    bound.iter_mut().for_each(|earlier| earlier.acceptor.stop());
+                    return Err(error);
+                }
+            }
+        }
+        self.prepare_threads(&descriptions, bound, sites)
     }
 
-    fn seed(
+    fn prepare_threads(
         &self,
         descriptions: &[&'static ServiceDescription],
-        bound: Bound,
-    ) -> Result<(DrivenServer, Vec<Seed>), BindError> {
+        bound: Vec<Bound>,
+        sites: Vec<Site>,
+    ) -> Result<(DrivenServer, Vec<ThreadParts>), BindError> {
         let methods = Arc::new(MethodTable::new(descriptions));
-        let threads = bound.transports.len();
-        let control = Arc::new(Control::new(threads));
-        let counters: Vec<_> =
-            (0..threads).map(|_| Arc::new(ThreadCounters::new(&methods))).collect();
-        let metrics = Metrics::new("server", methods.clone(), counters.clone());
-        let unparkers = bound.transports.iter().map(|t| t.unparker()).collect();
-        let (acceptor, address) = (bound.acceptor, bound.address);
-        let server = DrivenServer::new(control.clone(), unparkers, acceptor, metrics, address);
-        let mut seeds = Vec::with_capacity(threads);
-        for (index, transport) in bound.transports.into_iter().enumerate() {
-            seeds.push(Seed {
+        let control = Arc::new(Control::new(sites.len()));
+        let mut listeners = Listeners { acceptors: Vec::new(), addresses: Vec::new() };
+        let mut threads = Vec::with_capacity(sites.len());
+        for (index, site) in sites.iter().enumerate() {
+            threads.push(ThreadParts {
                 index,
-                transport,
+                site: site.clone(),
+                transports: Vec::with_capacity(bound.len()),
                 control: control.clone(),
                 services: self.services.iter().map(|s| s.instance()).collect(),
                 table: Table::new(descriptions)?,
-                unknown: methods.unknown(),
-                counters: counters[index].clone(),
+                unknown_row: methods.unknown(),
+                counters: Arc::new(ThreadCounters::new(&methods)),
                 async_calls: self.async_calls,
                 cancel: self.cancel,
             });
         }
+        for one in bound {
+            assert_eq!(one.transports.len(), sites.len(), "a binding has one transport per site");
+            for (thread, transport) in threads.iter_mut().zip(one.transports) {
+                thread.transports.push(transport);
+            }
+            listeners.acceptors.push(one.acceptor);
+            listeners.addresses.push(one.address);
+        }
+        let counters = threads.iter().map(|thread| thread.counters.clone()).collect();
+        let metrics = Metrics::new("server", methods, counters);
         let services: Vec<_> = descriptions.iter().map(|d| d.name).collect();
-        tracing::info!(?services, threads, "serving");
-        Ok((server, seeds))
+        let addresses = &listeners.addresses;
+        tracing::info!(?services, ?addresses, threads = threads.len(), "serving");
+        Ok((DrivenServer::new(control, sites, listeners, metrics), threads))
     }
 }
 
@@ -243,8 +307,15 @@ impl fmt::Debug for ServerBuilder {
 /// The highest core that an affinity mask of the system's usual size can name.
 const MAX_CORE: usize = 1023;
 
-/// Refuses cores that no thread can be pinned to. Found by trying, on a thread of its own: a caller that is pinned
-/// itself sees only its own core in the list of cores.
+fn check_threads(threads: usize) -> Result<(), BindError> {
+    match threads {
+        1..=MAX_THREADS => Ok(()),
+        _ => Err(BindError::Threads { threads, max: MAX_THREADS }),
+    }
+}
+
+/// Refuses cores that no thread can be pinned to. It tries, on a thread of its own: a caller that is pinned itself sees
+/// only its own core in the list of cores.
 fn check_cores(cores: &[usize]) -> Result<(), BindError> {
     let wanted = cores.to_vec();
     let can_pin = |id: &usize| {

@@ -1,4 +1,4 @@
-//! What a handler can ask about the call it serves.
+//! What a handler can learn about the call that it serves.
 
 use crate::time::Instant;
 use core::cell::Cell;
@@ -6,7 +6,8 @@ use core::time::Duration;
 
 /// The call that the current handler serves, as of the start of the thread's turn.
 ///
-/// In an `async` handler ask again after each `.await`: time passes, and the caller may give up.
+/// It does not change. In an `async` handler, call [`current`](Self::current) again after each `.await`: time has passed,
+/// and the caller may have given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallContext {
     deadline: Instant,
@@ -24,13 +25,13 @@ impl CallContext {
         CURRENT.get()
     }
 
-    /// Time left until the caller gives up; `None` if it waits for ever.
+    /// Time left until the call's deadline, as of the start of the thread's turn; `None` if the call has no deadline.
     pub fn remaining(&self) -> Option<Duration> {
         (self.deadline != Instant::FAR_FUTURE).then(|| self.deadline - self.now)
     }
 
-    /// Has the caller given up already? Only a server with [`CancelPolicy::Finish`](super::CancelPolicy::Finish) lets
-    /// a handler see this; otherwise it is dropped instead.
+    /// The caller has given up. Only handlers of a server with [`CancelPolicy::Finish`](super::CancelPolicy::Finish) see
+    /// this; otherwise the handler is dropped instead.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled
     }

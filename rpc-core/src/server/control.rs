@@ -1,4 +1,4 @@
-//! What a running server says to its threads, and they to it.
+//! The state that a running server and its threads share.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -25,13 +25,13 @@ impl Control {
         }
     }
 
-    /// Tells the threads to finish what is in flight, at most for `bound`. The caller unparks them.
+    /// Tells the threads to finish the calls in flight, at most for `bound`. The caller wakes them.
     pub(super) fn drain(&self, bound: Duration) {
         self.drain_ns.store(crate::time::saturating_nanos(bound), Ordering::Relaxed);
         self.draining.store(true, Ordering::SeqCst);
     }
 
-    /// The bound in nanoseconds, once the threads are to drain.
+    /// The bound in nanoseconds, once the threads must drain.
     #[inline]
     pub(super) fn draining(&self) -> Option<u64> {
         if self.draining.load(Ordering::Acquire) {

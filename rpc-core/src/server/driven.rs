@@ -1,38 +1,48 @@
-//! A server without its threads: what is said to all of them together.
+//! A server without its threads: what concerns all of them together.
 
 use super::control::Control;
 use crate::metrics::Metrics;
-use crate::transport::{Acceptor, Unpark};
+use crate::site::Site;
+use crate::transport::Acceptor;
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// A server whose threads somebody else drives: see [`ServerBuilder::assemble`](super::ServerBuilder::assemble).
+/// A server whose threads the caller drives: see [`ServerBuilder::assemble`](super::ServerBuilder::assemble).
 ///
-/// Dropping it takes no more clients; the threads go on with those they have.
-#[must_use = "dropping it takes no more clients"]
+/// Dropping it stops accepting clients; the threads go on with those they have.
+#[must_use = "dropping it stops accepting clients"]
 pub struct DrivenServer {
     control: Arc<Control>,
-    unparkers: Vec<Arc<dyn Unpark>>,
-    acceptor: Box<dyn Acceptor>,
+    sites: Vec<Site>,
+    listeners: Listeners,
     metrics: Metrics,
-    address: String,
+}
+
+/// Where a server listens: its acceptors, and their addresses.
+pub(super) struct Listeners {
+    pub(super) acceptors: Vec<Box<dyn Acceptor>>,
+    pub(super) addresses: Vec<String>,
 }
 
 impl DrivenServer {
     pub(super) fn new(
         control: Arc<Control>,
-        unparkers: Vec<Arc<dyn Unpark>>,
-        acceptor: Box<dyn Acceptor>,
+        sites: Vec<Site>,
+        listeners: Listeners,
         metrics: Metrics,
-        address: String,
     ) -> Self {
-        DrivenServer { control, unparkers, acceptor, metrics, address }
+        DrivenServer { control, sites, listeners, metrics }
     }
 
-    /// Where it listens: the address as it was given, with the port that the system chose if that was left to it.
+    /// The first address of the server: as it was given, with the port that the system chose if that was left open.
     pub fn address(&self) -> &str {
-        &self.address
+        self.listeners.addresses.first().map_or("", String::as_str)
+    }
+
+    /// All addresses of the server, in the order in which they were given.
+    pub fn addresses(&self) -> &[String] {
+        &self.listeners.addresses
     }
 
     /// The counters of all threads.
@@ -40,20 +50,20 @@ impl DrivenServer {
         self.metrics.clone()
     }
 
-    /// Connections open now, as each thread last looked.
+    /// Open connections, as each thread counted them last.
     pub fn connections(&self) -> usize {
         self.control.connections()
     }
 
-    /// Takes no more clients, and tells the threads to answer what is in flight, at most for `bound`, to say goodbye and to
-    /// end.
+    /// Stops accepting clients, and tells the threads to answer the calls in flight, at most for `bound`, to say goodbye
+    /// and to end. Does not wait for them.
     pub fn shut_down(&mut self, bound: Duration) {
-        self.acceptor.stop();
+        self.listeners.acceptors.iter_mut().for_each(|acceptor| acceptor.stop());
         self.control.drain(bound);
-        self.unparkers.iter().for_each(|unparker| unparker.unpark());
+        self.sites.iter().for_each(Site::wake);
     }
 
-    /// Have all threads ended? A thread that was dropped has.
+    /// All threads have ended, or were dropped.
     pub fn is_down(&self) -> bool {
         self.control.threads() == 0
     }
@@ -67,7 +77,7 @@ impl DrivenServer {
 impl fmt::Debug for DrivenServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DrivenServer")
-            .field("address", &self.address)
+            .field("addresses", &self.listeners.addresses)
             .field("connections", &self.connections())
             .finish_non_exhaustive()
     }

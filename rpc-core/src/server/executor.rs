@@ -1,19 +1,21 @@
 //! The executor of one server thread: runs `async` handlers, allocates nothing in the steady state.
 //!
-//! The futures of one handler all have one type; they live in a pool of boxes of that type, and a box is used again
-//! after its future has ended. So are the tasks with their wakers. A waker may outlive its future: then it wakes
-//! whatever task has its place, which finds nothing to do.
+//! All futures of one handler have the same type. They live in a pool of boxes of that type, and a box is reused after
+//! its future has ended. Tasks and their wakers are reused as well. A waker may outlive its future: it then wakes the
+//! task that has its slot now, which finds nothing to do.
 
 use super::CancelPolicy;
 use super::context::CallContext;
+use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
-use super::reply::{Open, Reply};
+use super::reply::{Reply, UnansweredCall};
 use super::turn::{Cancel, Turn};
+use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::{CallToken, Replies, Unpark};
+use crate::transport::{CallToken, Replies};
 use crate::wire::Status;
 use core::any::TypeId;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Waker};
 use crossbeam_queue::ArrayQueue;
 use foldhash::{HashMap, HashMapExt};
@@ -21,9 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Wake;
 
-/// A call in the hands of a handler.
+/// A call that a handler works on.
 pub(super) struct Task {
     pub(super) call: CallToken,
+    /// The number of the transport that brought it.
+    pub(super) transport: u32,
     /// The method's row in the counters.
     pub(super) row: u32,
     /// When the request was noticed.
@@ -34,46 +38,28 @@ pub(super) struct Task {
 
 impl Task {
     #[inline]
-    pub(super) fn new(call: CallToken, row: u32, arrived: Instant, deadline: Instant) -> Self {
-        Task { call, row, arrived, deadline, cancelled: false }
+    pub(super) fn new(
+        call: CallToken,
+        transport: u32,
+        row: u32,
+        arrived: Instant,
+        deadline: Instant,
+    ) -> Self {
+        Task { call, transport, row, arrived, deadline, cancelled: false }
     }
 }
 
-/// Tasks woken, and whether their thread sleeps.
-pub(super) struct Ready {
+/// The tasks that were woken, and the site of their thread.
+struct WokenTasks {
     queue: ArrayQueue<u32>,
-    sleeping: AtomicBool,
-    unpark: Arc<dyn Unpark>,
-}
-
-impl Ready {
-    /// The thread is about to sleep: from now on a wake-up unparks it. The caller must look at
-    /// [`Executor::has_ready`] afterwards, and at everything else that could have come before.
-    pub(super) fn fall_asleep(&self) {
-        self.sleeping.store(true, Ordering::SeqCst);
-        // Orders this store before the look at the queue; `wake` has the two the other way round, so that at least
-        // one side sees the other.
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
-    }
-
-    /// Unparks the thread if it sleeps.
-    pub(super) fn rouse(&self) {
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst) {
-            self.unpark.unpark();
-        }
-    }
+    site: Site,
 }
 
 struct TaskWaker {
     id: u32,
-    /// In the queue already: so each task is there at most once, and the queue never overflows.
-    queued: AtomicBool,
-    ready: Arc<Ready>,
+    /// In the queue already: each task is there at most once, so the queue never overflows.
+    is_queued: AtomicBool,
+    woken: Arc<WokenTasks>,
 }
 
 impl Wake for TaskWaker {
@@ -82,15 +68,15 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            let pushed = self.ready.queue.push(self.id);
+        if !self.is_queued.swap(true, Ordering::AcqRel) {
+            let pushed = self.woken.queue.push(self.id);
             debug_assert!(pushed.is_ok(), "the queue has room for every task");
-            self.ready.rouse();
+            self.woken.site.rouse();
         }
     }
 }
 
-struct Place {
+struct TaskSlot {
     task: Option<Task>,
     pool: u32,
     entry: u32,
@@ -100,11 +86,11 @@ struct Place {
 
 /// The `async` handlers of one thread.
 pub(super) struct Executor {
-    places: Vec<Place>,
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
     pools: Vec<Box<dyn Pool>>,
     pool_of: HashMap<TypeId, u32>,
-    ready: Arc<Ready>,
+    woken: Arc<WokenTasks>,
     capacity: usize,
     /// No task's deadline is before this.
     earliest: Instant,
@@ -112,31 +98,22 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    pub(super) fn new(capacity: usize, policy: CancelPolicy, unpark: Arc<dyn Unpark>) -> Self {
-        let ready = Ready {
-            queue: ArrayQueue::new(capacity.max(1)),
-            sleeping: AtomicBool::new(false),
-            unpark,
-        };
+    pub(super) fn new(capacity: usize, policy: CancelPolicy, site: Site) -> Self {
         Executor {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             pools: Vec::new(),
             pool_of: HashMap::new(),
-            ready: Arc::new(ready),
+            woken: Arc::new(WokenTasks { queue: ArrayQueue::new(capacity.max(1)), site }),
             capacity,
             earliest: Instant::FAR_FUTURE,
             policy,
         }
     }
 
-    pub(super) fn ready(&self) -> &Arc<Ready> {
-        &self.ready
-    }
-
     /// Tasks that have not ended.
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     #[inline]
@@ -144,10 +121,10 @@ impl Executor {
         self.len() < self.capacity
     }
 
-    /// Was a task woken? What is in the queue without a task belongs to calls that are over.
+    /// A task was woken. If no task is left, the queue holds only wake-ups of calls that are over.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
-        self.len() > 0 && !self.ready.queue.is_empty()
+        self.len() > 0 && !self.woken.queue.is_empty()
     }
 
     #[inline]
@@ -155,7 +132,7 @@ impl Executor {
         self.earliest
     }
 
-    /// Takes a handler's future in and polls it once. The caller has asked [`has_room`](Self::has_room).
+    /// Adds a handler's future and polls it once. The caller has checked [`has_room`](Self::has_room).
     pub(super) fn spawn<F, D>(
         &mut self,
         task: Task,
@@ -174,9 +151,9 @@ impl Executor {
         if self.policy == CancelPolicy::Abort {
             self.earliest = self.earliest.min(task.deadline);
         }
-        let id = self.place();
-        let place = &mut self.places[id as usize];
-        (place.task, place.pool, place.entry) = (Some(task), pool, entry);
+        let id = self.allocate_slot();
+        let slot = &mut self.slots[id as usize];
+        (slot.task, slot.pool, slot.entry) = (Some(task), pool, entry);
         self.run_one(id, turn, replies);
     }
 
@@ -191,34 +168,38 @@ impl Executor {
         })
     }
 
-    fn place(&mut self) -> u32 {
+    fn allocate_slot(&mut self) -> u32 {
         if let Some(id) = self.free.pop() {
             return id;
         }
-        let id = self.places.len() as u32;
-        let ready = self.ready.clone();
-        let wake = Arc::new(TaskWaker { id, queued: AtomicBool::new(false), ready });
+        let id = self.slots.len() as u32;
+        let woken = self.woken.clone();
+        let wake = Arc::new(TaskWaker { id, is_queued: AtomicBool::new(false), woken });
         let waker = Waker::from(wake.clone());
-        self.places.push(Place { task: None, pool: 0, entry: 0, wake, waker });
-        self.free.reserve(self.places.len());
+        self.slots.push(TaskSlot { task: None, pool: 0, entry: 0, wake, waker });
+        self.free.reserve(self.slots.len());
         id
     }
 
-    /// Polls the tasks that were woken before this turn. Answers how many.
-    pub(super) fn run(&mut self, turn: &mut Turn, replies: &mut dyn Replies) -> u32 {
-        // Those woken meanwhile come next turn: the transport is polled in between.
-        let woken = self.ready.queue.len() as u32;
+    /// Polls the tasks that were woken before this turn. Returns how many.
+    pub(super) fn run(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
+        // Tasks that are woken meanwhile run in the next turn: the transports are polled in between.
+        let woken = self.woken.queue.len() as u32;
         for _ in 0..woken {
-            let Some(id) = self.ready.queue.pop() else { break };
+            let Some(id) = self.woken.queue.pop() else { break };
+            let slot = &self.slots[id as usize];
             // Before the poll: a wake-up during it must queue the task again.
-            self.places[id as usize].wake.queued.swap(false, Ordering::AcqRel);
-            self.run_one(id, turn, replies);
+            slot.wake.is_queued.swap(false, Ordering::AcqRel);
+            if let Some(task) = &slot.task {
+                let replies = paths.of(task.transport);
+                self.run_one(id, turn, replies);
+            }
         }
         woken
     }
 
     fn run_one(&mut self, id: u32, turn: &mut Turn, replies: &mut dyn Replies) {
-        let Place { task, pool, entry, waker, .. } = &mut self.places[id as usize];
+        let TaskSlot { task, pool, entry, waker, .. } = &mut self.slots[id as usize];
         let Some(running) = task else { return };
         CallContext::enter(running.deadline, turn.now, running.cancelled);
         let pool = &mut self.pools[*pool as usize];
@@ -237,32 +218,34 @@ impl Executor {
         CallContext::leave();
     }
 
-    /// Frees a task's place and drops its future. A call that has no answer yet gets this one.
+    /// Frees a task's slot and drops its future. If the call has no answer yet, it ends with this status.
     fn end(&mut self, id: u32, status: Status, turn: &mut Turn, replies: &mut dyn Replies) {
-        let place = &mut self.places[id as usize];
-        let task = place.task.take();
-        let (pool, entry) = (place.pool, place.entry);
+        let slot = &mut self.slots[id as usize];
+        let task = slot.task.take();
+        let (pool, entry) = (slot.pool, slot.entry);
         self.free.push(id);
         let pool = &mut self.pools[pool as usize];
         if catch_unwind(AssertUnwindSafe(|| pool.clear(entry))).is_err() {
             tracing::error!("dropping an async handler panicked; the server goes on");
         }
         if let Some(task) = task {
-            Open::new(task, replies, turn, None).reply().fail_with(status);
+            UnansweredCall::new(task, replies, turn, None).reply().fail_with(status);
         }
     }
 
-    /// Ends each task that satisfies the condition with this answer. Answers how many.
+    /// Ends each task that satisfies the condition with this status. Returns how many.
     fn end_where(
         &mut self,
         condition: impl Fn(&Task) -> bool,
         status: Status,
         turn: &mut Turn,
-        replies: &mut dyn Replies,
+        paths: &mut ReplyPaths<'_>,
     ) -> u32 {
         let mut ended = 0;
-        for id in 0..self.places.len() {
-            if self.places[id].task.as_ref().is_some_and(&condition) {
+        for id in 0..self.slots.len() {
+            let task = self.slots[id].task.as_ref();
+            if let Some(task) = task.filter(|task| condition(task)) {
+                let replies = paths.of(task.transport);
                 self.end(id as u32, status, turn, replies);
                 ended += 1;
             }
@@ -270,37 +253,39 @@ impl Executor {
         ended
     }
 
-    /// A client gave up calls: their handlers are dropped, or told.
+    /// A client gave up calls: drops their handlers, or marks them as cancelled.
     #[cold]
-    pub(super) fn cancel(&mut self, wish: &Cancel, turn: &mut Turn, replies: &mut dyn Replies) {
-        let meant = |task: &Task| {
+    pub(super) fn cancel(&mut self, cancel: &Cancel, turn: &mut Turn, paths: &mut ReplyPaths<'_>) {
+        let is_meant = |task: &Task| {
             let call = &task.call;
-            (call.client(), call.client_generation()) == (wish.client, wish.client_generation)
-                && wish.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
+            task.transport == cancel.transport
+                && (call.client(), call.client_generation())
+                    == (cancel.client, cancel.client_generation)
+                && cancel.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
         };
         match self.policy {
             CancelPolicy::Abort => {
-                self.end_where(meant, Status::Cancelled, turn, replies);
+                self.end_where(is_meant, Status::Cancelled, turn, paths);
             }
             CancelPolicy::Finish => {
-                let tasks = self.places.iter_mut().filter_map(|place| place.task.as_mut());
-                tasks.filter(|task| meant(task)).for_each(|task| task.cancelled = true);
+                let tasks = self.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
+                tasks.filter(|task| is_meant(task)).for_each(|task| task.cancelled = true);
             }
         }
     }
 
     /// Drops the handlers whose deadline has passed.
     #[cold]
-    pub(super) fn expire(&mut self, turn: &mut Turn, replies: &mut dyn Replies) -> u32 {
+    pub(super) fn expire(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
         let now = turn.now;
-        let ended = self.end_where(|task| task.deadline <= now, Status::Expired, turn, replies);
-        let deadlines = self.places.iter().filter_map(|place| place.task.as_ref());
-        self.earliest = deadlines.map(|task| task.deadline).min().unwrap_or(Instant::FAR_FUTURE);
+        let ended = self.end_where(|task| task.deadline <= now, Status::Expired, turn, paths);
+        let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        self.earliest = tasks.map(|task| task.deadline).min().unwrap_or(Instant::FAR_FUTURE);
         ended
     }
 
-    /// Drops all handlers. Answers how many there were.
-    pub(super) fn abort_all(&mut self, turn: &mut Turn, replies: &mut dyn Replies) -> u32 {
-        self.end_where(|_| true, Status::Cancelled, turn, replies)
+    /// Drops all handlers. Returns how many there were.
+    pub(super) fn abort_all(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
+        self.end_where(|_| true, Status::Cancelled, turn, paths)
     }
 }

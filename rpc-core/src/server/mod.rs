@@ -1,15 +1,16 @@
 //! The server: threads that each poll their own connections and run handlers in place.
 //!
-//! One turn of a thread: poll the transport, which hands each request to its service's dispatcher; run the `async`
-//! handlers that were woken; flush, so that all replies of the turn leave with one doorbell. A thread shares nothing
-//! with the others but its counters, which it alone writes.
+//! One turn of a thread: poll its transports, which hand each request to the dispatcher of its service; run the `async`
+//! handlers that were woken; flush, so that all replies of the turn leave with one doorbell. Threads share nothing but
+//! counters, and each counter is written by one thread only.
 
 mod builder;
 mod context;
 mod control;
-mod desk;
+mod dispatcher;
 mod driven;
 mod executor;
+mod paths;
 mod pool;
 mod reply;
 mod running;

@@ -1,7 +1,7 @@
-//! Futures of one type, in boxes that are used again.
+//! Futures of one type, in reused boxes.
 
 use super::executor::Task;
-use super::reply::{Open, Reply};
+use super::reply::{Reply, UnansweredCall};
 use super::turn::Turn;
 use crate::transport::Replies;
 use core::any::Any;
@@ -10,7 +10,7 @@ use core::task::{Context, Poll};
 
 /// The futures of one `async` handler.
 pub(super) trait Pool {
-    /// Polls a future. When it is ready, takes the task and answers it; answers whether it did.
+    /// Polls a future. When it is ready, takes the task and answers its call. Returns whether it was ready.
     fn poll(
         &mut self,
         entry: u32,
@@ -20,14 +20,14 @@ pub(super) trait Pool {
         replies: &mut dyn Replies,
     ) -> bool;
 
-    /// Drops a future, finished or not; its box stays for the next.
+    /// Drops a future, finished or not, and keeps its box for the next one.
     fn clear(&mut self, entry: u32);
 
     /// For [`TypedPool::insert`], which knows the type.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-/// Boxes for futures `F` whose output `D` answers.
+/// Boxes for futures `F`; `D` answers the call with a future's output.
 pub(super) struct TypedPool<F, D> {
     entries: Vec<Entry<F, D>>,
     free: Vec<u32>,
@@ -55,7 +55,7 @@ impl<F, D> TypedPool<F, D> {
             None => {
                 let future = Box::pin(Some(future));
                 self.entries.push(Entry { future, finish: Some(finish) });
-                // Freeing never allocates.
+                // So that freeing never allocates.
                 self.free.reserve(self.entries.len());
                 self.entries.len() as u32 - 1
             }
@@ -80,7 +80,7 @@ where
         let Some(future) = entry.future.as_mut().as_pin_mut() else { return true };
         let Poll::Ready(output) = future.poll(cx) else { return false };
         if let (Some(finish), Some(task)) = (entry.finish.take(), task.take()) {
-            finish(output, Open::new(task, replies, turn, None).reply());
+            finish(output, UnansweredCall::new(task, replies, turn, None).reply());
         }
         true
     }

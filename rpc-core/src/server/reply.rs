@@ -1,7 +1,7 @@
-//! The right, and the duty, to answer one call.
+//! The reply handle of one call.
 
 use super::executor::{Executor, Task};
-use super::turn::Turn;
+use super::turn::{DeferredReply, Turn};
 use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
@@ -12,17 +12,18 @@ use core::fmt::{self, Display};
 /// Longest explanation that goes with an error, in bytes.
 const MAX_TEXT_BYTES: usize = 240;
 
-/// The right, and the duty, to answer one call: each method consumes it. Dropped without an answer (a handler that
-/// panics does so), it answers [`HandlerPanicked`](crate::RpcError::HandlerPanicked).
+/// The right to answer one call once: each method consumes it. If it is dropped without an answer, as when a handler
+/// panics, the call ends in [`HandlerPanicked`](crate::RpcError::HandlerPanicked).
 pub struct Reply<'a> {
-    open: &'a mut Open<'a>,
+    state: &'a mut UnansweredCall<'a>,
 }
 
-/// A call that is to be answered, and what answers it. A reply is a reference to it, so that it moves in a register:
+/// A call that is not answered yet, and what answers it. A reply is a reference to it, so that it moves in a register:
 /// see [`CallToken`] for what moving it through memory would cost.
-pub(super) struct Open<'a> {
-    /// None once answered.
+pub(super) struct UnansweredCall<'a> {
+    /// `None` once answered.
     call: Option<CallToken>,
+    transport: u32,
     row: u32,
     arrived: Instant,
     deadline: Instant,
@@ -31,7 +32,7 @@ pub(super) struct Open<'a> {
     executor: Option<&'a mut Executor>,
 }
 
-impl<'a> Open<'a> {
+impl<'a> UnansweredCall<'a> {
     #[inline]
     pub(super) fn new(
         task: Task,
@@ -39,19 +40,20 @@ impl<'a> Open<'a> {
         turn: &'a mut Turn,
         executor: Option<&'a mut Executor>,
     ) -> Self {
-        let Task { call, row, arrived, deadline, .. } = task;
-        Open { call: Some(call), row, arrived, deadline, replies, turn, executor }
+        let Task { call, transport, row, arrived, deadline, .. } = task;
+        let call = Some(call);
+        UnansweredCall { call, transport, row, arrived, deadline, replies, turn, executor }
     }
 
-    /// The duty to answer it.
+    /// The handle that answers it.
     #[inline]
     pub(super) fn reply(&'a mut self) -> Reply<'a> {
-        Reply { open: self }
+        Reply { state: self }
     }
 }
 
 impl Reply<'_> {
-    /// Answers with the method's value, written straight into the registered memory that it leaves from.
+    /// Answers with the method's value, which is encoded straight into the transport's send buffer.
     #[inline]
     pub fn value<P: Payload + ?Sized>(mut self, payload: &P) {
         self.answer(Status::Value, payload);
@@ -63,40 +65,41 @@ impl Reply<'_> {
         self.answer(Status::ServiceError, payload);
     }
 
-    /// Refuses arguments that could not be decoded: `method` as `Kv.get`, `argument` as `key`.
+    /// Refuses arguments that cannot be decoded. `method` is written as `Kv.get`, `argument` as `key`.
     #[cold]
     pub fn malformed(mut self, method: &'static str, argument: &'static str, why: DecodeError) {
         self.explain(Status::Malformed, &format_args!("{argument} of {method}: {why}"));
     }
 
-    /// Refuses a method id that the service does not have.
+    /// Refuses a method id that no service has.
     #[cold]
-    pub fn no_such_method(mut self, method: u32) {
+    pub(super) fn no_such_method(mut self, method: u32) {
         self.fail(Status::NoSuchMethod, &u64::from(method).to_le_bytes());
     }
 
-    /// Runs an `async` handler on this thread, and hands its output with the reply to `finish`. It is polled at once;
-    /// a future that is ready by then is answered in this turn.
+    /// Runs an `async` handler on this thread, then gives its output and the reply to `finish`. The future is polled at
+    /// once; if it is ready then, the call is answered in this turn.
     ///
-    /// When the caller gives up or its deadline passes, the future is dropped (see
-    /// [`CancelPolicy`](super::CancelPolicy)). Calling `spawn` from `finish` is refused: the call then ends in
+    /// When the caller gives up or the deadline passes, the future is dropped (see
+    /// [`CancelPolicy`](super::CancelPolicy)). `finish` must not call `spawn`: the call would end in
     /// [`HandlerPanicked`](crate::RpcError::HandlerPanicked).
     pub fn spawn<F, D>(mut self, future: F, finish: D)
     where
         F: Future + 'static,
         D: FnOnce(F::Output, Reply<'_>) + 'static,
     {
-        let Some(executor) = self.open.executor.take() else { return };
+        let Some(executor) = self.state.executor.take() else { return };
         if !executor.has_room() {
             return self.fail(Status::Overloaded, &[]);
         }
-        if let Some(call) = self.open.call.take() {
-            let task = Task::new(call, self.open.row, self.open.arrived, self.open.deadline);
-            executor.spawn(task, future, finish, self.open.turn, self.open.replies);
+        if let Some(call) = self.state.call.take() {
+            let UnansweredCall { transport, row, arrived, deadline, .. } = *self.state;
+            let task = Task::new(call, transport, row, arrived, deadline);
+            executor.spawn(task, future, finish, self.state.turn, self.state.replies);
         }
     }
 
-    /// Ends the call with an error of the RPC's own.
+    /// Ends the call with one of farcall's own errors.
     #[cold]
     pub(super) fn fail_with(mut self, status: Status) {
         self.fail(status, &[]);
@@ -108,8 +111,8 @@ impl Reply<'_> {
             Ok(len) => len + HEADER_BYTES,
             Err(error) => return self.unencodable(error),
         };
-        let Some(call) = &self.open.call else { return };
-        match self.open.replies.reserve(call, len) {
+        let Some(call) = &self.state.call else { return };
+        match self.state.replies.reserve(call, len) {
             Ok(bytes) => {
                 status.write(bytes);
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
@@ -123,20 +126,20 @@ impl Reply<'_> {
 
     #[inline]
     fn post(&mut self, status: Status, len: usize) {
-        if let Some(call) = self.open.call.take() {
-            self.open.replies.post(call, len);
+        if let Some(call) = self.state.call.take() {
+            self.state.replies.post(call, len);
             self.count(status);
         }
     }
 
     #[inline]
     fn count(&mut self, status: Status) {
-        self.open.turn.counters.ended(self.open.row, status);
-        if self.open.arrived == self.open.turn.arrival() {
-            self.open.turn.answered_in_place(self.open.row);
+        self.state.turn.counters.ended(self.state.row, status);
+        if self.state.arrived == self.state.turn.arrival() {
+            self.state.turn.record_in_place(self.state.row);
         } else {
-            let nanos = (self.open.turn.now - self.open.arrived).as_nanos() as u64;
-            self.open.turn.counters.latency(self.open.row, nanos, 1);
+            let nanos = (self.state.turn.now - self.state.arrived).as_nanos() as u64;
+            self.state.turn.counters.latency(self.state.row, nanos, 1);
         }
     }
 
@@ -156,7 +159,7 @@ impl Reply<'_> {
                 self.fail(Status::TooLarge, &body);
             }
             ReserveError::Closed => {
-                self.open.call = None;
+                self.state.call = None;
                 self.count(Status::Cancelled);
             }
             ReserveError::Backpressure(_) => {
@@ -170,11 +173,12 @@ impl Reply<'_> {
         }
     }
 
-    /// The answer leaves when there is memory, or room in the send queue.
+    /// Keeps the answer until there is memory, or room in the send queue.
     #[cold]
     fn defer(&mut self, bytes: Vec<u8>, status: Status) {
-        if let Some(call) = self.open.call.take() {
-            self.open.turn.defer(call, bytes, self.open.row, status);
+        if let Some(call) = self.state.call.take() {
+            let (transport, row) = (self.state.transport, self.state.row);
+            self.state.turn.defer(DeferredReply { transport, call, bytes, row, status });
         }
     }
 
@@ -190,13 +194,13 @@ impl Reply<'_> {
         self.fail(status, &text.as_bytes()[..end]);
     }
 
-    /// Answers with an error; if the whole body has no room, with as much of it as always has.
+    /// Answers with an error. If there is no room for the whole body, sends the part that always has room.
     #[cold]
     fn fail(&mut self, status: Status, body: &[u8]) {
-        let Some(call) = &self.open.call else { return };
+        let Some(call) = &self.state.call else { return };
         let always = body.len().min(MIN_REPLY_BYTES - HEADER_BYTES);
         for body in [body, &body[..always]] {
-            match self.open.replies.reserve(call, HEADER_BYTES + body.len()) {
+            match self.state.replies.reserve(call, HEADER_BYTES + body.len()) {
                 Ok(bytes) => {
                     status.write(bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(body);
@@ -211,8 +215,8 @@ impl Reply<'_> {
                 Err(ReserveError::TooLarge { .. } | ReserveError::Closed) => {}
             }
         }
-        // Only a client that is gone has no room for the least answer.
-        self.open.call = None;
+        // The shortest answer has no room only if the client is gone.
+        self.state.call = None;
         self.count(status);
     }
 }
@@ -220,7 +224,7 @@ impl Reply<'_> {
 impl Drop for Reply<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.open.call.is_some() {
+        if self.state.call.is_some() {
             self.fail(Status::HandlerPanicked, &[]);
         }
     }
@@ -228,6 +232,6 @@ impl Drop for Reply<'_> {
 
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("call", &self.open.call).finish_non_exhaustive()
+        f.debug_struct("Reply").field("call", &self.state.call).finish_non_exhaustive()
     }
 }

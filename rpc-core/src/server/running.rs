@@ -1,7 +1,7 @@
-//! A server that runs, and how it ends.
+//! A running server, and how it ends.
 
 use super::driven::DrivenServer;
-use super::thread::Seed;
+use super::thread::ThreadParts;
 use crate::error::BindError;
 use crate::idle::IdlePolicy;
 use crate::metrics::Metrics;
@@ -10,10 +10,10 @@ use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::thread::{self, JoinHandle};
 
-/// How long a shutdown gives the calls in flight, unless told otherwise.
+/// How long a shutdown waits for the calls in flight, unless told otherwise.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
-/// How long a thread may take to end after its drain's bound, before it is left behind.
+/// How long a thread may take to end after the bound of its drain, before the shutdown stops waiting for it.
 const THREAD_END_BOUND: Duration = Duration::from_secs(2);
 
 /// How a shutdown went.
@@ -23,16 +23,16 @@ pub struct Drained {
     /// Calls whose handlers were dropped at the bound; they were answered with
     /// [`RpcError::Cancelled`](crate::RpcError::Cancelled).
     pub aborted_calls: u64,
-    /// Threads whose handler did not return within the bound. They are left behind, and end when it does.
+    /// Threads whose handler did not return within the bound. They end when it does; the shutdown did not wait for them.
     pub stuck_threads: usize,
 }
 
-/// A server that runs. Dropping it shuts it down as [`shutdown`](Self::shutdown) does.
+/// A running server. Dropping it shuts it down as [`shutdown`](Self::shutdown) does, and may block as long (some 7 s).
 #[must_use = "dropping a running server shuts it down"]
 pub struct RunningServer {
     server: DrivenServer,
     threads: Vec<JoinHandle<()>>,
-    /// Where each thread says that it has ended.
+    /// Each thread sends here when it ends.
     ended: (Sender<()>, Receiver<()>),
     is_down: bool,
 }
@@ -46,7 +46,7 @@ impl RunningServer {
         &mut self,
         core: Option<usize>,
         idle: IdlePolicy,
-        seed: Seed,
+        parts: ThreadParts,
     ) -> Result<(), BindError> {
         let ended = EndNotice(self.ended.0.clone());
         let body = move || {
@@ -56,7 +56,7 @@ impl RunningServer {
             {
                 tracing::warn!(core = id, "could not pin a server thread");
             }
-            seed.into_thread().run(idle);
+            parts.into_thread().run(idle);
         };
         let name = format!("farcall-server-{}", self.threads.len());
         let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
@@ -67,9 +67,14 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Where it listens: the address as it was given, with the port that the system chose if that was left to it.
+    /// The first address of the server: as it was given, with the port that the system chose if that was left open.
     pub fn address(&self) -> &str {
         self.server.address()
+    }
+
+    /// All addresses of the server, in the order in which they were given.
+    pub fn addresses(&self) -> &[String] {
+        self.server.addresses()
     }
 
     /// The counters of all threads.
@@ -77,17 +82,19 @@ impl RunningServer {
         self.server.metrics()
     }
 
-    /// Connections open now, as each thread last looked.
+    /// Open connections, as each thread counted them last.
     pub fn connections(&self) -> usize {
         self.server.connections()
     }
 
-    /// Takes no more clients, answers what is in flight (at most for 5 s), says goodbye, and ends the threads.
+    /// Stops accepting clients, answers the calls in flight (at most for 5 s), says goodbye, and ends the threads.
+    ///
+    /// Blocks until the threads have ended: at most the 5 s, and some 2 s more if a handler does not return.
     pub fn shutdown(self) -> Drained {
         self.shutdown_within(DRAIN_BOUND)
     }
 
-    /// [`shutdown`](Self::shutdown) with a bound of your own.
+    /// [`shutdown`](Self::shutdown) with another bound than 5 s. May block some 2 s longer than `bound`.
     pub fn shutdown_within(mut self, bound: Duration) -> Drained {
         self.end(bound)
     }
@@ -121,12 +128,12 @@ impl Drop for RunningServer {
     }
 }
 
-/// Tells that a thread has ended, also by a panic.
+/// Announces that a thread has ended, also after a panic.
 struct EndNotice(Sender<()>);
 
 impl Drop for EndNotice {
     fn drop(&mut self) {
-        // A server that no longer listens does not care.
+        // A shutdown that no longer waits needs no notice.
         let _ = self.0.send(());
     }
 }

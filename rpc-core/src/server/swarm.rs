@@ -1,5 +1,5 @@
-//! Random work between a connection and a server's desk in virtual time: first anything may happen, then everything is
-//! healed, and each call must have ended once, rightly, with no slot and no handler left.
+//! Random work between a connection and a server's dispatcher in virtual time: first anything may happen, then everything
+//! is healed, and each call must have ended once and correctly, with no slot and no handler left.
 
 use super::CancelPolicy;
 use super::tests::{Bench, bench_with};
@@ -62,7 +62,7 @@ struct Swarm {
 impl Swarm {
     fn start(&mut self, kind: Kind) {
         self.started += 1;
-        // Longer than what always finds memory.
+        // Longer than a reply that always finds memory.
         let mut payload = vec![0x11; 40];
         payload[..8].copy_from_slice(&self.started.to_le_bytes());
         let client = &mut self.bench.client;
@@ -117,7 +117,7 @@ impl Swarm {
         }
     }
 
-    /// From here on nothing goes wrong any more: all must end, without the help of a deadline.
+    /// From here on nothing goes wrong: all calls must end, without the help of a deadline.
     fn heal(&mut self) {
         self.bench.net.set_reply_memory(true);
         self.bench.test.gate.open();
@@ -131,8 +131,8 @@ impl Swarm {
         }
         assert!(self.calls.is_empty(), "{} calls have not ended", self.calls.len());
         assert_eq!(self.bench.client.in_flight(), 0);
-        assert_eq!(self.bench.end.unanswered(), 0);
-        assert!(self.bench.desk.is_done());
+        assert_eq!(self.bench.net.unanswered(), 0);
+        assert!(self.bench.dispatcher.is_done());
         let snapshot = self.bench.metrics.snapshot();
         assert!(snapshot.methods.iter().all(|method| method.in_flight() == 0));
         // Every slot of the window can be had again.
@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_call_ends_once_and_nothing_leaks(
+    fn each_call_ends_once_and_nothing_leaks(
         steps in steps(),
         finish: bool,
     ) {

@@ -1,18 +1,20 @@
-//! From a method's id to the service that has it.
+//! From a method's id on the wire to its service and its place in the trait.
 
 use crate::error::BindError;
 use crate::service::ServiceDescription;
 
-/// What a method id leads to.
+/// The method that an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     /// The service's index.
     pub(super) service: u32,
+    /// The method's index in the service's description.
+    pub(super) method: u32,
     /// The method's row in the counters.
     pub(super) row: u32,
 }
 
-/// A table without collisions: one multiplication and one comparison find a method.
+/// A hash table without collisions: one multiplication and one comparison find a method.
 pub(super) struct Table {
     multiplier: u32,
     shift: u32,
@@ -34,8 +36,9 @@ impl Table {
         check(services)?;
         let mut targets = Vec::new();
         for (service, description) in services.iter().enumerate() {
-            for method in description.methods {
-                let target = Target { service: service as u32, row: targets.len() as u32 };
+            for (index, method) in description.methods.iter().enumerate() {
+                let row = targets.len() as u32;
+                let target = Target { service: service as u32, method: index as u32, row };
                 targets.push((method.id, target));
             }
         }
@@ -80,7 +83,7 @@ impl Table {
     }
 }
 
-/// Refuses services that cannot be told apart.
+/// Refuses services with the same name, and methods with the same id.
 fn check(services: &[&'static ServiceDescription]) -> Result<(), BindError> {
     if services.is_empty() {
         return Err(BindError::NoService);
@@ -123,15 +126,23 @@ mod tests {
             let ids: Vec<u32> = ids.into_iter().collect();
             let table = Table::new(&[service("A", &ids)]).expect("distinct ids");
             for (row, id) in ids.iter().enumerate() {
-                let target = Target { service: 0, row: row as u32 };
-                prop_assert_eq!(table.find(*id), Some(target));
+                let row = row as u32;
+                prop_assert_eq!(table.find(*id), Some(Target { service: 0, method: row, row }));
             }
             prop_assert_eq!(table.find(stranger).is_some(), ids.contains(&stranger));
         }
     }
 
     #[test]
-    fn services_that_cannot_be_told_apart_are_refused() {
+    fn a_method_is_known_by_its_index_within_its_own_service() {
+        let table = Table::new(&[service("A", &[7, 3]), service("B", &[5, 9])]);
+        let table = table.expect("distinct ids");
+        assert_eq!(table.find(9), Some(Target { service: 1, method: 1, row: 3 }));
+        assert_eq!(table.find(5), Some(Target { service: 1, method: 0, row: 2 }));
+    }
+
+    #[test]
+    fn services_with_the_same_names_or_ids_are_refused() {
         let (a, b) = (service("A", &[1, 2]), service("B", &[2]));
         assert!(matches!(Table::new(&[a, b]), Err(BindError::MethodCollision { id: 2, .. })));
         assert!(matches!(Table::new(&[a, a]), Err(BindError::DuplicateService { service: "A" })));

@@ -1,6 +1,6 @@
-//! One server thread's desk against clients driven by hand, in virtual time.
+//! One server thread's dispatcher against clients driven by hand, in virtual time.
 
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::executor::Executor;
 use super::table::Table;
 use super::turn::Turn;
@@ -9,12 +9,13 @@ use crate::client::{Connection, ConnectionOptions, PendingCall};
 use crate::error::{Backpressure, CallError, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::Method;
-use crate::support::loopback::{Clock, Loopback, ServerEnd};
+use crate::site::Site;
+use crate::support::loopback::{Clock, Loopback};
 use crate::support::service::{
     Bytes, Echo, Grow, Later, Panics, Refuse, Remaining, TEST, Test, Unknown, bytes,
 };
 use crate::time::{PollAt, Progress};
-use crate::transport::{ClientTransport, ReplySink, ServerTransport, SlotId};
+use crate::transport::{ClientTransport, Delivery, ReplySink, ServerTransport, SlotId};
 use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
 use std::sync::Arc;
@@ -23,8 +24,10 @@ const ASYNC_CALLS: usize = 4;
 
 pub(super) struct Bench {
     pub(super) net: Loopback,
-    pub(super) end: ServerEnd,
-    pub(super) desk: Desk,
+    /// The other address of the same thread.
+    other_net: Loopback,
+    pub(super) transports: Vec<Box<dyn ServerTransport>>,
+    pub(super) dispatcher: Dispatcher,
     pub(super) test: Test,
     pub(super) client: Connection,
     pub(super) metrics: Metrics,
@@ -32,28 +35,48 @@ pub(super) struct Bench {
 
 pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
     let net = Loopback::new(Clock::virtual_time(), 8);
-    let end = net.listen();
+    let site = net.site();
+    let transports: Vec<Box<dyn ServerTransport>> = vec![Box::new(net.listen(&site))];
+    let other_net = Loopback::new(net.clock.clone(), 8);
     let test = Test::default();
     let methods = Arc::new(MethodTable::new(&[&TEST]));
     let counters = Arc::new(ThreadCounters::new(&methods));
-    let desk = Desk::new(
+    let dispatcher = Dispatcher::new(
         vec![Box::new(test.clone())],
         Table::new(&[&TEST]).expect("distinct ids"),
         methods.unknown(),
-        Turn::new(counters.clone()),
-        Executor::new(ASYNC_CALLS, policy, end.unparker()),
+        Turn::new(site.clone(), counters.clone()),
+        Executor::new(ASYNC_CALLS, policy, site),
     );
     let metrics = Metrics::new("server", methods, vec![counters]);
-    Bench { client: client(&net), net, end, desk, test, metrics }
+    Bench {
+        client: client(&net, &net.site()),
+        net,
+        other_net,
+        transports,
+        dispatcher,
+        test,
+        metrics,
+    }
 }
 
 fn bench() -> Bench {
     bench_with(CancelPolicy::Abort)
 }
 
-fn client(net: &Loopback) -> Connection {
+/// With a client at each of two addresses.
+fn bench_with_two_addresses() -> (Bench, Connection) {
+    let mut bench = bench();
+    let site = bench.net.site();
+    bench.transports.push(Box::new(bench.other_net.listen(&site)));
+    let other_client = client(&bench.other_net, &site);
+    (bench, other_client)
+}
+
+fn client(net: &Loopback, site: &Site) -> Connection {
     let options = ConnectionOptions::default().deadline(Duration::from_millis(10));
-    Connection::new(Box::new(net.dial_end().expect("a server listens")), &options)
+    let transport = Box::new(net.dial_end(site).expect("a server listens"));
+    Connection::new(transport, site, &options)
 }
 
 impl Bench {
@@ -65,9 +88,9 @@ impl Bench {
 
     /// One turn of the server.
     pub(super) fn turn(&mut self) -> Progress {
-        let progress = self.desk.turn(self.end.now(), &mut self.end);
+        let progress = self.dispatcher.turn(self.net.clock.now(), &mut self.transports);
         if !progress.is_idle() {
-            self.desk.ended(self.end.now());
+            self.dispatcher.end_turn(self.net.clock.now());
         }
         progress
     }
@@ -107,7 +130,7 @@ fn a_panic_fails_that_call_and_the_server_lives() {
     assert_eq!(CallContext::current(), None);
     assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
     assert_eq!(bench.errors("panics"), [("handler_panicked", 1)]);
-    assert_eq!(bench.end.unanswered(), 0);
+    assert_eq!(bench.net.unanswered(), 0);
 }
 
 #[test]
@@ -132,9 +155,9 @@ fn unknown_methods_and_bad_arguments_have_errors_of_their_own() {
 }
 
 #[test]
-fn a_message_shorter_than_its_header_is_answered_and_harms_nobody() {
-    struct Heard(u32);
-    impl ReplySink for Heard {
+fn a_message_shorter_than_its_header_is_answered_and_does_no_harm() {
+    struct Replied(u32);
+    impl ReplySink for Replied {
         fn reply(&mut self, _slot: SlotId, _message: crate::transport::Message<'_>) {
             self.0 += 1;
         }
@@ -142,15 +165,15 @@ fn a_message_shorter_than_its_header_is_answered_and_harms_nobody() {
         fn closed(&mut self, _why: crate::TransportFailure) {}
     }
     let mut bench = bench();
-    let mut hostile = bench.net.dial_end().expect("a server listens");
+    let mut hostile = bench.net.dial_end(&bench.net.site()).expect("a server listens");
     for len in 0..8 {
         let (slot, _) = hostile.reserve(len).expect("room");
-        hostile.post(slot, bench.end.now());
-        hostile.flush(bench.end.now());
+        hostile.post(slot, Delivery::AtMostOnce);
+        hostile.flush();
         bench.turn();
-        let mut heard = Heard(0);
-        hostile.poll(bench.end.now(), &mut heard);
-        assert_eq!(heard.0, 1, "{len} bytes");
+        let mut replied = Replied(0);
+        hostile.poll(bench.net.clock.now(), &mut replied);
+        assert_eq!(replied.0, 1, "{len} bytes");
     }
     assert_eq!(bench.test.ran.load(SeqCst), 0);
     assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
@@ -172,8 +195,10 @@ fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
     bench.turn();
     // Tried again soon, and not at once: it would spin.
     let PollAt::At(again) = bench.turn().next else { panic!("the answer is forgotten") };
-    assert!(again > bench.end.now() && again <= bench.end.now() + Duration::from_millis(1));
-    assert!(!bench.desk.is_done(), "an answer still has to leave");
+    assert!(
+        again > bench.net.clock.now() && again <= bench.net.clock.now() + Duration::from_millis(1)
+    );
+    assert!(!bench.dispatcher.is_done(), "an answer still has to leave");
     assert_eq!(bench.take(&mut call), None);
     bench.net.set_reply_memory(true);
     bench.turn();
@@ -219,7 +244,7 @@ fn a_cancelled_call_drops_its_handler_and_frees_its_slot() {
     bench.client.poll();
     bench.turn();
     assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
-    assert_eq!(bench.end.unanswered(), 0);
+    assert_eq!(bench.net.unanswered(), 0);
     assert_eq!(bench.errors("later"), [("cancelled", 1)]);
     bench.test.gate.open();
     assert!(bench.turn().is_idle(), "a waker that outlives its future wakes nothing");
@@ -238,7 +263,7 @@ fn a_server_may_let_cancelled_handlers_finish() {
     bench.test.gate.open();
     bench.turn();
     assert_eq!(bench.test.gate.passed.load(SeqCst), 1);
-    assert_eq!(bench.end.unanswered(), 0);
+    assert_eq!(bench.net.unanswered(), 0);
 }
 
 #[test]
@@ -246,7 +271,7 @@ fn a_deadline_that_passes_drops_the_handler() {
     let mut bench = bench();
     let mut call = bench.start::<Later, Bytes>(b"x");
     bench.turn();
-    let at = bench.end.now() + Duration::from_millis(10);
+    let at = bench.net.clock.now() + Duration::from_millis(10);
     assert_eq!(bench.turn().next, PollAt::At(at));
     bench.net.clock.advance(Duration::from_millis(10));
     bench.turn();
@@ -257,11 +282,11 @@ fn a_deadline_that_passes_drops_the_handler() {
 }
 
 #[test]
-fn a_client_that_goes_takes_its_handlers_along() {
+fn the_handlers_of_a_client_that_is_gone_are_dropped() {
     let mut bench = bench();
     let _call = bench.start::<Later, Bytes>(b"x");
     bench.turn();
-    bench.client = client(&bench.net);
+    bench.client = client(&bench.net, &bench.net.site());
     bench.turn();
     assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
     assert_eq!(bench.call::<Echo, _>(b"alive"), Ok(b"alive".to_vec()));
@@ -275,17 +300,17 @@ fn deadlines_travel() {
 }
 
 #[test]
-fn who_shuts_down_turns_new_calls_away_and_answers_old_ones() {
+fn a_server_that_shuts_down_refuses_new_calls_and_answers_old_ones() {
     let mut bench = bench();
     let mut old = bench.start::<Later, Bytes>(b"old");
     bench.turn();
-    bench.desk.turn_away();
+    bench.dispatcher.refuse_requests();
     let new = bench.call::<Echo, _>(b"new");
     assert_eq!(new, Err(RpcError::PeerGone { may_have_run: false }));
-    assert!(!bench.desk.is_done());
+    assert!(!bench.dispatcher.is_done());
     bench.test.gate.open();
     bench.turn();
-    assert!(bench.desk.is_done());
+    assert!(bench.dispatcher.is_done());
     assert_eq!(bench.take(&mut old), Some(Ok(b"old".to_vec())));
 }
 
@@ -294,7 +319,7 @@ fn calls_that_are_aborted_are_answered() {
     let mut bench = bench();
     let mut call = bench.start::<Later, Bytes>(b"x");
     bench.turn();
-    assert_eq!(bench.desk.abort_all(&mut bench.end), 1);
+    assert_eq!(bench.dispatcher.abort_all(&mut bench.transports), 1);
     assert_eq!(bench.take(&mut call), Some(Err(RpcError::Cancelled)));
 }
 
@@ -302,7 +327,7 @@ fn calls_that_are_aborted_are_answered() {
 fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
     let mut bench = bench();
     let clock = bench.net.clock.clone();
-    // A first slow turn warns the desk; in the second one the first handler takes longer than the others may wait.
+    // A first slow turn warns the dispatcher; in the second, the first handler takes longer than the others may wait.
     *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
         clock.advance(Duration::from_millis(20));
     }));
@@ -321,7 +346,7 @@ fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
 }
 
 #[test]
-fn latency_runs_from_notice_to_departure() {
+fn latency_counts_from_the_arrival_to_the_departure() {
     let mut bench = bench();
     let clock = bench.net.clock.clone();
     *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
@@ -333,4 +358,72 @@ fn latency_runs_from_notice_to_departure() {
     assert_eq!(echo.histogram().len(), 50, "no slow call is left out");
     let median = echo.latency(0.5).as_micros();
     assert!((97..=103).contains(&median), "{median} us");
+}
+
+/// Starts a call of `Later` at each address, with the same token at both.
+fn start_at_both(
+    bench: &mut Bench,
+    other_client: &mut Connection,
+) -> (PendingCall<Bytes>, PendingCall<Bytes>) {
+    let call = bench.start::<Later, Bytes>(b"first");
+    let other = other_client.start::<Later, _>(&bytes(b"second")).expect("room");
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.waiting.load(SeqCst), 2);
+    (call, other)
+}
+
+#[test]
+fn each_address_gets_the_answers_to_its_own_calls() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let (mut call, mut other) = start_at_both(&mut bench, &mut other_client);
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.take(&mut call), Some(Ok(b"first".to_vec())));
+    other_client.poll();
+    assert_eq!(other_client.take(&mut other), Some(Ok(b"second".to_vec())));
+}
+
+#[test]
+fn a_cancellation_counts_only_for_its_own_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let (mut call, other) = start_at_both(&mut bench, &mut other_client);
+    other_client.cancel(other);
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
+    drop(other_client);
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 1, "a client that is gone has its own number");
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.take(&mut call), Some(Ok(b"first".to_vec())));
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
+}
+
+#[test]
+fn an_answer_that_waits_for_memory_leaves_by_its_own_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    bench.other_net.set_reply_memory(false);
+    let mut call = other_client.start::<Grow, _>(&bytes(&1000_u32.to_le_bytes())).expect("room");
+    other_client.poll();
+    bench.turn();
+    assert_eq!(bench.call::<Echo, _>(b"meanwhile"), Ok(b"meanwhile".to_vec()));
+    bench.other_net.set_reply_memory(true);
+    bench.turn();
+    other_client.poll();
+    assert_eq!(other_client.take(&mut call), Some(Ok(vec![7; 1000])));
+}
+
+#[test]
+fn deadlines_and_aborts_answer_at_each_address() {
+    let (mut bench, mut other_client) = bench_with_two_addresses();
+    let _late = start_at_both(&mut bench, &mut other_client);
+    bench.net.clock.advance(Duration::from_millis(10));
+    bench.turn();
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
+    bench.test.gate.waiting.store(0, SeqCst);
+    let _aborted = start_at_both(&mut bench, &mut other_client);
+    assert_eq!(bench.dispatcher.abort_all(&mut bench.transports), 2);
+    assert_eq!((bench.net.unanswered(), bench.other_net.unanswered()), (0, 0));
 }

@@ -1,90 +1,98 @@
-//! One server thread: its work in turns, and the loop that an OS thread spends on them.
+//! One server thread: its work in turns, and the loop of an OS thread that takes them.
 
 use super::CancelPolicy;
 use super::control::Control;
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::executor::Executor;
 use super::table::Table;
 use super::turn::Turn;
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::metrics::ThreadCounters;
 use crate::service::Service;
+use crate::site::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::ServerTransport;
+use crate::transport::{ServerTransport, WindDown};
 use core::fmt;
 use std::sync::Arc;
 
-/// While it drains, a thread lets requests in until a turn finds none, but no longer than this: clients that never pause
-/// are turned away then.
-const LET_IN_NS: u64 = 10_000_000;
+/// A draining thread accepts requests until a turn finds none, but no longer than this: clients may never pause.
+const ACCEPT_NS: u64 = 10_000_000;
 
-/// How long a thread that ends waits for its last answers to reach their clients: a device tries for about so long before
-/// it calls a client gone.
-const LEAVE_NS: u64 = 1_000_000_000;
+/// How long an ending thread waits for its last replies to leave. A device retries for about this long before it reports
+/// that a client is gone.
+const CLOSE_NS: u64 = 1_000_000_000;
 
-/// How often a thread that ends asks its transport whether the clients have all that they were sent.
-const LOOK_AGAIN_NS: u64 = 10_000_000;
+/// An ending thread waits at least this long for its last replies, even when the bound of the shutdown has passed.
+const LEAST_CLOSE_NS: u64 = 100_000_000;
 
-/// At least so long it waits, also where a shutdown's bound is over.
-const LAST_WORDS_NS: u64 = 100_000_000;
+/// How often an ending thread asks its transports whether they are done.
+const WIND_DOWN_NS: u64 = 10_000_000;
 
-/// A thread that is never idle still tells the number of its connections, this often.
+/// A thread that is never idle publishes the number of its connections once in so many turns.
 const BUSY_TURNS_PER_COUNT: u32 = 4096;
 
-/// What a server thread is made of. It crosses to its OS thread; the thread's futures need not be `Send`, and do not.
-pub(super) struct Seed {
+/// The parts of a server thread, on their way to its OS thread: unlike its futures, they are `Send`.
+pub(super) struct ThreadParts {
     pub(super) index: usize,
-    pub(super) transport: Box<dyn ServerTransport>,
+    pub(super) site: Site,
+    /// One per address of the server.
+    pub(super) transports: Vec<Box<dyn ServerTransport>>,
     pub(super) control: Arc<Control>,
     pub(super) services: Vec<Box<dyn Service>>,
     pub(super) table: Table,
-    pub(super) unknown: u32,
+    pub(super) unknown_row: u32,
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) async_calls: usize,
     pub(super) cancel: CancelPolicy,
 }
 
-impl Seed {
-    /// The server thread, where it is to run.
+impl ThreadParts {
+    /// Makes the server thread, on the thread that will run it.
     pub(super) fn into_thread(self) -> ServerThread {
-        let unparker = self.transport.unparker();
-        let executor = Executor::new(self.async_calls, self.cancel, unparker);
-        let turn = Turn::new(self.counters);
+        let executor = Executor::new(self.async_calls, self.cancel, self.site.clone());
+        let turn = Turn::new(self.site.clone(), self.counters);
+        let dispatcher =
+            Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor);
         ServerThread {
             index: self.index,
-            desk: Desk::new(self.services, self.table, self.unknown, turn, executor),
-            transport: self.transport,
+            site: self.site,
+            dispatcher,
+            transports: self.transports,
             control: self.control,
             stage: Stage::Serving,
             busy_turns: 0,
+            asleep: None,
         }
     }
 }
 
 /// One server thread: its connections, and the handlers of their calls.
 ///
-/// Whoever has it drives it, by [`turn`](Self::turn): an OS thread of the server's own
-/// ([`ServerBuilder::serve`](super::ServerBuilder::serve)), or a simulator, in virtual time
+/// It is driven by calls of [`turn`](Self::turn): by an OS thread of the server
+/// ([`ServerBuilder::serve`](super::ServerBuilder::serve)), or by a simulator in virtual time
 /// ([`ServerBuilder::assemble`](super::ServerBuilder::assemble)).
 pub struct ServerThread {
     index: usize,
-    desk: Desk,
-    transport: Box<dyn ServerTransport>,
+    site: Site,
+    dispatcher: Dispatcher,
+    transports: Vec<Box<dyn ServerTransport>>,
     control: Arc<Control>,
     stage: Stage,
     busy_turns: u32,
+    /// Between an empty [`turn`](Self::turn) and the next one.
+    asleep: Option<Asleep>,
 }
 
 /// Where in its life a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Serving,
-    /// It lets requests in until the first moment, and ends by the second.
+    /// Answers what is in flight.
     Draining {
-        let_in_until: Instant,
+        accept_until: Instant,
         until: Instant,
     },
-    /// It has said goodbye, and waits until the last answers have left, at most until then.
+    /// Has said goodbye; the last replies leave.
     Leaving {
         until: Instant,
     },
@@ -92,56 +100,53 @@ enum Stage {
 }
 
 impl ServerThread {
-    /// One turn at `now`, the time on the device's clock: what arrived is handled, what was woken runs, replies leave.
+    /// One turn at `now` on the site's clock: handles what arrived, runs the handlers that were woken, sends the replies.
     ///
-    /// For drivers whose clock stands still during a turn. After a turn that worked there may be more to do at once. After
-    /// an empty one the answer's `next` says when: at that moment, or with an event of the transport (a completion, a new
-    /// client, its [`unparker`](ServerTransport::unparker)). Waits for nothing itself.
+    /// For drivers whose clock stands still during a turn. Never waits. After a turn that worked there may be more to do at
+    /// once. After an empty one, `next` of the result says when to call again: at that moment, or earlier with an event of
+    /// the site (a completion, a new client, a [wake](Site::wake)).
     pub fn turn(&mut self, now: Instant) -> Progress {
-        let ready = self.desk.executor().ready().clone();
-        ready.awake();
+        self.asleep = None;
         let mut progress = match self.has_said_goodbye() {
-            false => self.desk.turn(now, &mut *self.transport),
+            false => self.dispatcher.turn(now, &mut self.transports),
             true => Progress::IDLE,
         };
-        self.look(now, progress);
+        self.end_turn(now, progress);
         if !progress.is_idle() {
             return progress;
         }
-        // From here on whoever wakes a handler, or tells the server to end, unparks the transport too.
-        ready.fall_asleep();
-        let news = self.desk.executor().has_ready()
-            || (self.stage == Stage::Serving && self.control.draining().is_some());
+        self.asleep = Some(self.site.fall_asleep());
+        let has_news = !self.has_said_goodbye() && !self.may_sleep();
         progress.next = match self.stage {
-            _ if news => PollAt::Now,
+            _ if has_news => PollAt::Now,
             Stage::Serving | Stage::Over => progress.next,
-            // What the transport waits for then may be no event.
+            // What the transports wait for may come without an event.
             Stage::Draining { until, .. } | Stage::Leaving { until } => {
-                let again = now.saturating_add_nanos(LOOK_AGAIN_NS);
+                let again = now.saturating_add_nanos(WIND_DOWN_NS);
                 progress.next.earlier(PollAt::At(until.min(again)))
             }
         };
         progress
     }
 
-    /// Has the thread ended? It was told to drain, and has done so: nothing is left to be done.
+    /// The thread was told to end, and has nothing left to do.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
 
-    /// Runs until the server is told to drain and has done so.
+    /// Runs until the server is told to end and has drained.
     pub(super) fn run(mut self, idle: IdlePolicy) {
         let mut idler = Idler::new(idle);
-        let mut now = self.transport.now();
+        let mut now = self.site.now();
         loop {
-            let progress = self.desk.turn(now, &mut *self.transport);
+            let progress = self.dispatcher.turn(now, &mut self.transports);
             if !progress.is_idle() {
                 idler.worked();
             } else if !idler.wants_clock() {
                 continue;
             }
-            now = self.transport.now();
-            self.look(now, progress);
+            now = self.site.now();
+            self.end_turn(now, progress);
             if self.has_said_goodbye() {
                 break;
             }
@@ -149,14 +154,14 @@ impl ServerThread {
                 if self.stage != Stage::Serving {
                     std::thread::yield_now();
                 } else if self.rest(&mut idler, now, progress) {
-                    now = self.transport.now();
+                    now = self.site.now();
                 }
             }
         }
         while !self.is_over() {
             std::thread::yield_now();
-            now = self.transport.now();
-            self.look(now, Progress::IDLE);
+            now = self.site.now();
+            self.end_turn(now, Progress::IDLE);
         }
     }
 
@@ -164,85 +169,98 @@ impl ServerThread {
         matches!(self.stage, Stage::Leaving { .. } | Stage::Over)
     }
 
-    /// What follows a turn of the desk, at `now`: the counters, and the end.
+    /// Ends a turn at `now`: updates the counters, and moves a shutdown on.
     #[inline]
-    fn look(&mut self, now: Instant, progress: Progress) {
+    fn end_turn(&mut self, now: Instant, progress: Progress) {
         if !progress.is_idle() {
-            self.desk.ended(now);
+            self.dispatcher.end_turn(now);
             self.busy_turns = self.busy_turns.wrapping_add(1);
             if self.busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
-                self.count();
+                self.publish_connections();
             }
         } else if self.stage == Stage::Serving {
-            self.count();
+            self.publish_connections();
         }
         if self.stage != Stage::Serving || self.control.draining().is_some() {
-            self.move_on(now, progress);
+            self.wind_down(now, progress);
         }
     }
 
-    fn count(&self) {
-        self.control.set_connections(self.index, self.transport.connections());
+    fn publish_connections(&self) {
+        let connections = self.transports.iter().map(|transport| transport.connections()).sum();
+        self.control.set_connections(self.index, connections);
     }
 
-    /// Rests after an empty turn. Answers whether that took long enough to read the clock again.
+    /// Rests after an empty turn. Returns whether that took long enough to read the clock again.
     fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) -> bool {
         match (idler.rest(now), progress.next) {
             (Rest::Spin, _) | (_, PollAt::Now) => return false,
             (Rest::Yield, _) => std::thread::yield_now(),
-            (Rest::Park, PollAt::At(at)) => self.park(Some(at)),
-            (Rest::Park, PollAt::OnEvent) => self.park(None),
+            (Rest::Park, PollAt::At(at)) => self.sleep(Some(at)),
+            (Rest::Park, PollAt::OnEvent) => self.sleep(None),
         }
         true
     }
 
-    /// Sleeps, unless something came that the transport does not know of.
-    fn park(&mut self, until: Option<Instant>) {
-        let ready = self.desk.executor().ready().clone();
-        ready.fall_asleep();
-        if !self.desk.executor().has_ready() && self.control.draining().is_none() {
-            self.transport.park(until);
+    fn sleep(&mut self, until: Option<Instant>) {
+        let asleep = self.site.fall_asleep();
+        if self.may_sleep() {
+            asleep.sleep(until);
         }
-        ready.awake();
     }
 
-    /// The server ends: drains, then says goodbye, then waits until that has left.
+    /// Nothing came since the last turn, and what comes from now on wakes the thread. After [`Site::fall_asleep`].
+    fn may_sleep(&mut self) -> bool {
+        let is_told_to_end = self.stage == Stage::Serving && self.control.draining().is_some();
+        !self.dispatcher.executor().has_ready()
+            && !is_told_to_end
+            && self.transports.iter_mut().all(|transport| transport.arm())
+    }
+
+    /// Moves a shutdown on: drains, then says goodbye, then waits until the last replies have left.
     #[cold]
-    fn move_on(&mut self, now: Instant, progress: Progress) {
+    fn wind_down(&mut self, now: Instant, progress: Progress) {
         if self.stage == Stage::Serving
             && let Some(bound_ns) = self.control.draining()
         {
             self.stage = Stage::Draining {
-                let_in_until: now.saturating_add_nanos(LET_IN_NS.min(bound_ns)),
+                accept_until: now.saturating_add_nanos(ACCEPT_NS.min(bound_ns)),
                 until: now.saturating_add_nanos(bound_ns),
             };
         }
-        if let Stage::Draining { let_in_until, until } = self.stage {
-            if progress.is_idle() || now >= let_in_until {
-                self.desk.turn_away();
+        if let Stage::Draining { accept_until, until } = self.stage {
+            if progress.is_idle() || now >= accept_until {
+                self.dispatcher.refuse_requests();
             }
             let is_done =
-                self.desk.turns_away() && self.desk.is_done() && !self.transport.has_unfetched();
+                self.dispatcher.is_refusing() && self.dispatcher.is_done() && self.drain(now);
             if is_done || now >= until {
                 self.say_goodbye(now, until);
             }
         }
-        if let Stage::Leaving { until } = self.stage
-            && (self.transport.has_left(now) || now >= until)
-        {
-            self.stage = Stage::Over;
-            self.control.set_connections(self.index, 0);
+        if let Stage::Leaving { until } = self.stage {
+            // A transport that is done goes first; the others may take longer.
+            self.transports.retain_mut(|transport| !transport.wind_down(now, WindDown::Close));
+            if self.transports.is_empty() || now >= until {
+                self.stage = Stage::Over;
+                self.control.set_connections(self.index, 0);
+            }
         }
     }
 
+    /// Lets all transports drain. Returns whether all are done.
+    fn drain(&mut self, now: Instant) -> bool {
+        let transports = self.transports.iter_mut();
+        transports.fold(true, |done, transport| transport.wind_down(now, WindDown::Drain) && done)
+    }
+
     fn say_goodbye(&mut self, now: Instant, until: Instant) {
-        let aborted = self.desk.abort_all(&mut *self.transport);
+        let aborted = self.dispatcher.abort_all(&mut self.transports);
         self.control.add_aborted(aborted);
-        self.transport.flush(now);
-        self.transport.close();
+        self.transports.iter_mut().for_each(|transport| transport.flush());
         tracing::debug!(thread = self.index, aborted, "server thread ends");
         let (least, most) =
-            (now.saturating_add_nanos(LAST_WORDS_NS), now.saturating_add_nanos(LEAVE_NS));
+            (now.saturating_add_nanos(LEAST_CLOSE_NS), now.saturating_add_nanos(CLOSE_NS));
         self.stage = Stage::Leaving { until: until.clamp(least, most) };
     }
 }

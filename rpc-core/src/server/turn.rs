@@ -1,8 +1,11 @@
-//! What lives for one turn of a server thread, or waits from one turn to the next.
+//! The state of one turn of a server thread, and what waits from one turn to the next.
 
+use super::paths::ReplyPaths;
+use crate::error::ReserveError;
 use crate::metrics::ThreadCounters;
+use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::{CallToken, Replies};
+use crate::transport::CallToken;
 use crate::wire::Status;
 use std::sync::Arc;
 
@@ -12,50 +15,55 @@ const MEASURED_TURNS: u32 = 16;
 /// A thread is hot if a request comes after fewer empty turns than this (some 3 us).
 const HOT_EMPTY_TURNS: u32 = 256;
 
-/// Turns that take longer are all measured: there the clock's age (some 300 ns) does not matter.
+/// Turns that take longer are all measured: the age of the clock's reading (some 300 ns) does not matter there.
 const SLOW_TURN_NS: u64 = 20_000;
 
-/// Rows remembered per turn; what goes beyond is not measured.
+/// Calls of one turn that are measured; further ones are not.
 const MEASURED_CALLS: usize = 4096;
 
-/// A client's wish to give up one call, as the transport named it.
+/// A client gave up one call, or is gone.
 pub(super) struct Cancel {
+    pub(super) transport: u32,
     pub(super) client: u32,
     pub(super) client_generation: u32,
-    /// Slot and generation; `None` gives up all calls of a client that is gone.
+    /// Slot and generation; `None`: the client is gone, with all its calls.
     pub(super) slot: Option<(u32, u32)>,
 }
 
-/// An answer that found no memory; it is complete, and leaves in a later turn.
-struct Deferred {
-    call: CallToken,
-    bytes: Vec<u8>,
-    row: u32,
-    status: Status,
+/// A complete answer that found no memory and leaves in a later turn.
+pub(super) struct DeferredReply {
+    pub(super) transport: u32,
+    pub(super) call: CallToken,
+    pub(super) bytes: Vec<u8>,
+    pub(super) row: u32,
+    pub(super) status: Status,
 }
 
 /// The state of a thread's turn.
 pub(super) struct Turn {
-    /// The clock, as last read.
+    site: Site,
+    /// The last reading of the site's clock.
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) cancels: Vec<Cancel>,
-    deferred: Vec<Deferred>,
+    deferred: Vec<DeferredReply>,
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
     requests: u32,
     empty_turns: u32,
     hot_turns: u32,
-    /// When the turn's first request was noticed (the far future before), and how many calls each of its calls stands for (0: not measured).
+    /// When the turn's first request was noticed; the far future before.
     noticed: Instant,
+    /// How many calls each measured call stands for; 0: the turn is not measured.
     weight: u64,
-    /// Handlers were slow in the last turn: look at the clock before each of this one's.
-    slow: bool,
+    /// Handlers were slow in the last turn: read the clock before each handler of this one.
+    is_slow: bool,
 }
 
 impl Turn {
-    pub(super) fn new(counters: Arc<ThreadCounters>) -> Self {
+    pub(super) fn new(site: Site, counters: Arc<ThreadCounters>) -> Self {
         Turn {
+            site,
             now: Instant::ZERO,
             counters,
             cancels: Vec::with_capacity(64),
@@ -66,23 +74,23 @@ impl Turn {
             hot_turns: 0,
             noticed: Instant::FAR_FUTURE,
             weight: 0,
-            slow: false,
+            is_slow: false,
         }
     }
 
     /// A request is about to be handled.
     #[inline]
-    pub(super) fn request(&mut self, replies: &dyn Replies) {
+    pub(super) fn begin_request(&mut self) {
         self.requests += 1;
         if self.requests == 1 {
-            self.first_request(replies);
-        } else if self.slow || self.requests.is_multiple_of(64) {
-            self.now = replies.now();
+            self.begin_first_request();
+        } else if self.is_slow || self.requests.is_multiple_of(64) {
+            self.now = self.site.now();
         }
     }
 
     #[inline]
-    fn first_request(&mut self, replies: &dyn Replies) {
+    fn begin_first_request(&mut self) {
         self.noticed = self.now;
         self.weight = 0;
         if self.empty_turns < HOT_EMPTY_TURNS {
@@ -94,7 +102,7 @@ impl Turn {
         } else {
             self.weight = 1;
         }
-        self.now = replies.now();
+        self.now = self.site.now();
         self.noticed = self.now;
     }
 
@@ -104,23 +112,23 @@ impl Turn {
         self.noticed
     }
 
-    /// A call was answered in place.
+    /// Notes a call that was answered in place, to be measured when the turn ends.
     #[inline]
-    pub(super) fn answered_in_place(&mut self, row: u32) {
+    pub(super) fn record_in_place(&mut self, row: u32) {
         if self.in_place.len() < MEASURED_CALLS {
             self.in_place.push(row);
         }
     }
 
-    /// Nothing happened.
+    /// Ends a turn without work.
     #[inline]
-    pub(super) fn ended_empty(&mut self) {
+    pub(super) fn end_empty(&mut self) {
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 
-    /// Something happened, and the turn's replies have left.
+    /// Ends a turn that worked, after its replies have left.
     #[inline]
-    pub(super) fn ended(&mut self, now: Instant) {
+    pub(super) fn end(&mut self, now: Instant) {
         self.now = now;
         self.empty_turns = 0;
         if self.requests == 0 {
@@ -133,7 +141,7 @@ impl Turn {
                 self.counters.latency(*row, nanos, weight);
             }
         }
-        self.slow = nanos / u64::from(self.requests) >= SLOW_TURN_NS;
+        self.is_slow = nanos / u64::from(self.requests) >= SLOW_TURN_NS;
         self.in_place.clear();
         self.requests = 0;
         self.noticed = Instant::FAR_FUTURE;
@@ -141,8 +149,8 @@ impl Turn {
 
     /// Keeps an answer that found no memory.
     #[cold]
-    pub(super) fn defer(&mut self, call: CallToken, bytes: Vec<u8>, row: u32, status: Status) {
-        self.deferred.push(Deferred { call, bytes, row, status });
+    pub(super) fn defer(&mut self, reply: DeferredReply) {
+        self.deferred.push(reply);
     }
 
     #[inline]
@@ -150,13 +158,13 @@ impl Turn {
         !self.deferred.is_empty()
     }
 
-    /// Tries again to send what found no memory. Answers how many left.
+    /// Tries again to send what found no memory. Returns how many answers left.
     #[cold]
-    pub(super) fn send_deferred(&mut self, replies: &mut dyn Replies) -> u32 {
-        use crate::error::ReserveError;
+    pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
         let mut sent = 0;
         let mut waiting = Vec::new();
         for answer in self.deferred.drain(..) {
+            let replies = paths.of(answer.transport);
             match replies.reserve(&answer.call, answer.bytes.len()) {
                 Ok(bytes) => bytes.copy_from_slice(&answer.bytes),
                 Err(ReserveError::Backpressure(_)) => {

@@ -24,11 +24,17 @@ pub trait Dial: Send + Sync {
 pub struct DialOptions {
     /// The bound on the whole handshake. Default 5 s.
     pub timeout: Duration,
+    /// Share with the other connections of the site what the backend can share. Default: nothing is shared.
+    ///
+    /// A backend that connects queue pairs has nothing to share; one of datagrams has a single queue pair for all
+    /// connections of a site, whichever server they lead to. A NIC then keeps one context instead of one for each, and a
+    /// connection costs memory for its calls only.
+    pub share: bool,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
-        DialOptions { timeout: Duration::from_secs(5) }
+        DialOptions { timeout: Duration::from_secs(5), share: false }
     }
 }
 
@@ -36,6 +42,12 @@ impl DialOptions {
     /// Sets the bound on the whole handshake.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Sets whether to share with the other connections of the site what the backend can share.
+    pub fn share(mut self, share: bool) -> Self {
+        self.share = share;
         self
     }
 }

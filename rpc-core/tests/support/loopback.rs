@@ -1,20 +1,26 @@
 //! A transport inside one process, for tests: client and server ends joined by queues.
 //!
-//! Its clock is either virtual, and then `park` jumps to the moment it would sleep until, or the real one, and then
-//! `park` sleeps. It keeps its buffers, so that allocations counted over it are those of core.
+//! Its clock is either the real one, or virtual: a thread that sleeps at a site in virtual time jumps to the moment until
+//! which it would sleep. It keeps its buffers, so that allocations counted over it are those of core.
 
+use farcall_core::Site;
 use farcall_core::error::{
     Backpressure, BindError, ConnectError, FailureKind, ReserveError, TransportFailure,
 };
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::{self, EventChannel, SiteResource};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Dial, DialOptions, Limits,
-    Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, Unpark,
+    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
+    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+    WindDown,
 };
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::convert::Infallible;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The clock of both ends.
@@ -46,48 +52,41 @@ impl Clock {
             Clock::Real(_) => panic!("real time advances by itself"),
         };
     }
+}
 
-    fn park(&self, parker: &Parker, until: Option<Instant>) {
-        match self {
-            Clock::Virtual(nanos) => {
-                let until = until.expect("in virtual time nothing else would ever happen");
-                nanos.fetch_max(until.as_nanos(), Ordering::SeqCst);
-            }
-            Clock::Real(_) => parker.park(until.map(|until| until - self.now())),
-        }
+impl site::Clock for Clock {
+    fn now(&self) -> Instant {
+        Clock::now(self)
     }
 }
 
-/// A sleeping place with a token, as `std::thread::park` has.
-#[derive(Default)]
-struct Parker {
-    token: Mutex<bool>,
-    event: Condvar,
-    parked: AtomicU64,
+/// Ends each sleep of a site in virtual time at once, at the moment until which it would have lasted.
+struct VirtualSleep {
+    clock: Clock,
+    never_readable: File,
 }
 
-impl Parker {
-    fn park(&self, timeout: Option<Duration>) {
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        let mut token = self.token.lock().unwrap();
-        let timeout = timeout.unwrap_or(Duration::from_secs(3600));
-        if !*token {
-            token = self.event.wait_timeout(token, timeout).unwrap().0;
-        }
-        *token = false;
+impl SiteResource for VirtualSleep {
+    fn events(&self) -> Option<&dyn EventChannel> {
+        Some(self)
     }
 }
 
-impl Unpark for Parker {
-    fn unpark(&self) {
-        *self.token.lock().unwrap() = true;
-        self.event.notify_all();
+impl EventChannel for VirtualSleep {
+    fn wait(&self, timeout: Duration) {
+        self.clock.advance(timeout);
+    }
+
+    fn wake(&self) {}
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.never_readable.as_fd()
     }
 }
 
 type Frame = (SlotId, Vec<u8>);
 
-/// What is under way on one connection.
+/// What is on its way on one connection.
 #[derive(Default)]
 struct Wires {
     to_server: VecDeque<Frame>,
@@ -98,16 +97,15 @@ struct Wires {
     buffers: Vec<Vec<u8>>,
 }
 
-#[derive(Default)]
 struct Link {
     wires: Mutex<Wires>,
-    client: Arc<Parker>,
-    server: Arc<Parker>,
+    client: Site,
+    server: Site,
 }
 
 impl Wires {
-    /// With room for all that a window of small calls can have under way: how much of it is used depends
-    /// on how the two ends take turns.
+    /// With room for all that a window of small calls can have on its way: how much of it is used depends on how the
+    /// two ends alternate.
     fn for_window(window: u32) -> Wires {
         let window = window as usize;
         Wires {
@@ -126,90 +124,148 @@ impl Link {
     }
 }
 
-/// A place where servers listen and clients dial.
+/// An address where servers listen and clients dial.
 #[derive(Clone)]
 pub struct Loopback {
     pub clock: Clock,
     pub window: u32,
     pub max_message: usize,
-    place: Arc<Place>,
+    pub name: &'static str,
+    shared: Arc<Shared>,
 }
 
 #[derive(Default)]
-struct Place {
-    /// One list of new connections per server thread; empty without a server.
-    threads: Mutex<Vec<Arc<Arrivals>>>,
-    dealt: AtomicU64,
+struct Shared {
+    /// The server's threads; empty without a server.
+    threads: Mutex<Vec<Arc<AcceptQueue>>>,
+    next_thread: AtomicU64,
     dials: AtomicU64,
+    unanswered: AtomicUsize,
     /// Replies longer than 32 bytes find no memory.
     no_reply_memory: AtomicBool,
+    /// The drain of a server takes as many steps.
+    drain_steps: AtomicU64,
+    /// Times that a server thread was about to sleep.
+    server_sleeps: AtomicU64,
+    /// Held while dialling must not get anywhere.
+    dialling: Mutex<()>,
+    /// The sites that were dialled for.
+    client_sites: Mutex<Vec<Site>>,
 }
 
-#[derive(Default)]
-struct Arrivals {
+/// New connections of one server thread.
+struct AcceptQueue {
     links: Mutex<Vec<Arc<Link>>>,
-    parker: Arc<Parker>,
+    site: Site,
 }
 
 impl Loopback {
     pub fn new(clock: Clock, window: u32) -> Loopback {
-        Loopback { clock, window, max_message: 1 << 20, place: Arc::default() }
+        Loopback { clock, window, max_message: 1 << 20, name: "loopback", shared: Arc::default() }
     }
 
-    /// The server's end, to be driven by hand.
-    pub fn listen(&self) -> ServerEnd {
-        let arrivals = Arc::<Arrivals>::default();
-        self.place.threads.lock().unwrap().push(arrivals.clone());
-        ServerEnd {
-            clock: self.clock.clone(),
-            arrivals,
-            desk: Desk {
-                clients: Vec::new(),
-                max_message: self.max_message,
-                place: self.place.clone(),
-                clock: self.clock.clone(),
-            },
+    /// A site with the clock of the loopback.
+    pub fn site(&self) -> Site {
+        let site = Site::with_clock(Arc::new(self.clock.clone()));
+        self.hang_on(&site);
+        site
+    }
+
+    /// In virtual time, keeps what ends the site's sleeps in the ends that hang on it.
+    fn hang_on(&self, site: &Site) -> Option<Arc<VirtualSleep>> {
+        let clock = self.clock.clone();
+        let make = || {
+            let never_readable = File::open("/dev/null").expect("every system has it");
+            Ok::<_, Infallible>(VirtualSleep { clock, never_readable })
+        };
+        match self.clock {
+            Clock::Virtual(_) => site.share(|_| true, make).ok(),
+            Clock::Real(_) => None,
         }
     }
 
+    /// The server's end, to be driven by hand.
+    pub fn listen(&self, site: &Site) -> ServerEnd {
+        let queue = Arc::new(AcceptQueue { links: Mutex::default(), site: site.clone() });
+        self.shared.threads.lock().unwrap().push(queue.clone());
+        let clients = Clients {
+            links: Vec::new(),
+            max_message: self.max_message,
+            shared: self.shared.clone(),
+        };
+        ServerEnd { queue, clients, drain_steps: 0, _sleep: self.hang_on(site) }
+    }
+
+    /// The end of a server that takes the place of the earlier ones.
+    pub fn listen_again(&self, site: &Site) -> ServerEnd {
+        self.shared.threads.lock().unwrap().clear();
+        self.listen(site)
+    }
+
     /// A client's end; none without a server.
-    pub fn dial_end(&self) -> Option<ClientEnd> {
-        self.place.dials.fetch_add(1, Ordering::SeqCst);
-        let threads = self.place.threads.lock().unwrap();
-        let turn = self.place.dealt.fetch_add(1, Ordering::SeqCst) as usize;
-        let arrivals = threads.get(turn % threads.len().max(1))?;
+    pub fn dial_end(&self, site: &Site) -> Option<ClientEnd> {
+        self.shared.dials.fetch_add(1, Ordering::SeqCst);
+        let _unblocked = self.shared.dialling.lock().unwrap();
+        self.shared.client_sites.lock().unwrap().push(site.clone());
+        let threads = self.shared.threads.lock().unwrap();
+        let turn = self.shared.next_thread.fetch_add(1, Ordering::SeqCst) as usize;
+        let queue = threads.get(turn % threads.len().max(1))?;
         let link = Arc::new(Link {
             wires: Wires::for_window(self.window).into(),
-            server: arrivals.parker.clone(),
-            ..Link::default()
+            client: site.clone(),
+            server: queue.site.clone(),
         });
-        arrivals.links.lock().unwrap().push(link.clone());
-        arrivals.parker.unpark();
+        queue.links.lock().unwrap().push(link.clone());
+        queue.site.rouse();
         let slot = |_| Slot { generation: 0, state: SlotState::Free, bytes: Vec::new() };
         Some(ClientEnd {
-            clock: self.clock.clone(),
             max_message: self.max_message,
             slots: (0..self.window).map(slot).collect(),
             posted: Vec::with_capacity(self.window as usize),
             closed: false,
             link,
+            _sleep: self.hang_on(site),
         })
+    }
+
+    /// A server listens.
+    pub fn has_server(&self) -> bool {
+        !self.shared.threads.lock().unwrap().is_empty()
     }
 
     /// Attempts to dial so far.
     pub fn dials(&self) -> u64 {
-        self.place.dials.load(Ordering::SeqCst)
+        self.shared.dials.load(Ordering::SeqCst)
     }
 
-    /// Times that server threads went to sleep.
-    pub fn server_parks(&self) -> u64 {
-        let threads = self.place.threads.lock().unwrap();
-        threads.iter().map(|t| t.parker.parked.load(Ordering::SeqCst)).sum()
+    /// Times that server threads were about to sleep.
+    pub fn server_sleeps(&self) -> u64 {
+        self.shared.server_sleeps.load(Ordering::SeqCst)
+    }
+
+    /// Requests that a server has taken and not answered.
+    pub fn unanswered(&self) -> usize {
+        self.shared.unanswered.load(Ordering::SeqCst)
     }
 
     /// Whether replies longer than 32 bytes find memory.
     pub fn set_reply_memory(&self, there_is: bool) {
-        self.place.no_reply_memory.store(!there_is, Ordering::SeqCst);
+        self.shared.no_reply_memory.store(!there_is, Ordering::SeqCst);
+    }
+
+    /// Blocks all attempts to dial while the guard lives.
+    pub fn hold_dials(&self) -> MutexGuard<'_, ()> {
+        self.shared.dialling.lock().unwrap()
+    }
+
+    /// The sites that were dialled for, in order.
+    pub fn client_sites(&self) -> Vec<Site> {
+        self.shared.client_sites.lock().unwrap().clone()
+    }
+
+    /// How many steps the drain of a server takes.
+    pub fn set_drain_steps(&self, steps: u64) {
+        self.shared.drain_steps.store(steps, Ordering::SeqCst);
     }
 }
 
@@ -217,13 +273,14 @@ impl Dial for Loopback {
     fn dial(
         &self,
         _service: &'static ServiceDescription,
+        site: &Site,
         _options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        match self.dial_end() {
+        match self.dial_end(site) {
             Some(end) => Ok(Box::new(end)),
             None => {
                 let hint = "start one".into();
-                Err(ConnectError::NoServer { address: "loopback".into(), hint })
+                Err(ConnectError::NoServer { address: self.name.into(), hint })
             }
         }
     }
@@ -232,21 +289,22 @@ impl Dial for Loopback {
 impl Binding for Loopback {
     fn bind(
         &self,
-        threads: usize,
+        sites: &[Site],
         _services: &[&'static ServiceDescription],
         _options: &BindOptions,
     ) -> Result<Bound, BindError> {
-        if !self.place.threads.lock().unwrap().is_empty() {
-            return Err(BindError::InUse { address: "loopback".into() });
+        if self.has_server() {
+            return Err(BindError::InUse { address: self.name.into() });
         }
         let transports =
-            (0..threads).map(|_| Box::new(self.listen()) as Box<dyn ServerTransport>).collect();
-        let acceptor = Box::new(Listening(self.place.clone()));
-        Ok(Bound { transports, acceptor, address: "loopback".into() })
+            sites.iter().map(|site| Box::new(self.listen(site)) as Box<dyn ServerTransport>);
+        let transports = transports.collect();
+        let acceptor = Box::new(Listening(self.shared.clone()));
+        Ok(Bound { transports, acceptor, address: self.name.into() })
     }
 }
 
-struct Listening(Arc<Place>);
+struct Listening(Arc<Shared>);
 
 impl Acceptor for Listening {
     fn stop(&mut self) {
@@ -276,12 +334,12 @@ enum SlotState {
 
 /// A client's end.
 pub struct ClientEnd {
-    clock: Clock,
     max_message: usize,
     slots: Vec<Slot>,
     posted: Vec<SlotId>,
     closed: bool,
     link: Arc<Link>,
+    _sleep: Option<Arc<VirtualSleep>>,
 }
 
 impl ClientEnd {
@@ -292,10 +350,6 @@ impl ClientEnd {
 }
 
 impl ClientTransport for ClientEnd {
-    fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
     fn limits(&self) -> Limits {
         Limits { window: self.slots.len() as u32, max_message: self.max_message as u64 }
     }
@@ -323,14 +377,14 @@ impl ClientTransport for ClientEnd {
         self.slots[slot.index as usize].state = SlotState::Free;
     }
 
-    fn post(&mut self, slot: SlotId, _now: Instant) {
+    fn post(&mut self, slot: SlotId, _delivery: Delivery) {
         let state = &mut self.slots[slot.index as usize].state;
         assert!(*state == SlotState::Reserved, "only a reserved slot can be posted");
         *state = SlotState::Posted;
         self.posted.push(slot);
     }
 
-    fn flush(&mut self, _now: Instant) {
+    fn flush(&mut self) {
         if self.posted.is_empty() {
             return;
         }
@@ -342,7 +396,7 @@ impl ClientTransport for ClientEnd {
             wires.to_server.push_back((id, bytes));
         }
         drop(wires);
-        self.link.server.unpark();
+        self.link.server.rouse();
     }
 
     fn abandon(&mut self, slot: SlotId) {
@@ -350,7 +404,7 @@ impl ClientTransport for ClientEnd {
         assert!(*state == SlotState::Posted, "only a posted slot can be abandoned");
         *state = SlotState::Abandoned;
         self.link.wires().cancels.push_back(slot);
-        self.link.server.unpark();
+        self.link.server.rouse();
     }
 
     fn poll(&mut self, _now: Instant, sink: &mut dyn ReplySink) -> Progress {
@@ -376,44 +430,37 @@ impl ClientTransport for ClientEnd {
         Progress { worked, next: PollAt::OnEvent, scanned: 0 }
     }
 
-    fn park(&mut self, until: Option<Instant>) {
+    fn arm(&mut self) -> bool {
         let wires = self.link.wires();
-        let pending = !wires.to_client.is_empty() || wires.server_closed.is_some();
-        drop(wires);
-        if !pending {
-            self.clock.park(&self.link.client, until);
-        }
+        wires.to_client.is_empty() && (self.closed || wires.server_closed.is_none())
     }
 
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.link.client.clone()
-    }
-
-    fn close(&mut self) {
+    fn close(&mut self, _why: Closing) {
         self.closed = true;
         self.link.wires().client_closed = true;
-        self.link.server.unpark();
+        self.link.server.rouse();
     }
 }
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
-        self.close();
+        self.close(Closing::Goodbye);
     }
 }
 
 /// One server thread's end.
 pub struct ServerEnd {
-    clock: Clock,
-    arrivals: Arc<Arrivals>,
-    desk: Desk,
+    queue: Arc<AcceptQueue>,
+    clients: Clients,
+    /// Steps of the drain so far.
+    drain_steps: u64,
+    _sleep: Option<Arc<VirtualSleep>>,
 }
 
-struct Desk {
-    clients: Vec<Option<Client>>,
+struct Clients {
+    links: Vec<Option<Client>>,
     max_message: usize,
-    place: Arc<Place>,
-    clock: Clock,
+    shared: Arc<Shared>,
 }
 
 struct Client {
@@ -425,38 +472,44 @@ struct Client {
 impl ServerEnd {
     /// Ends all connections, as a server that dies does.
     pub fn die(&mut self, how: FailureKind) {
-        for client in self.desk.clients.iter_mut().filter_map(Option::take) {
-            client.link.wires().server_closed.get_or_insert(how);
-            client.link.client.unpark();
+        for index in 0..self.clients.links.len() {
+            if let Some(client) = self.clients.remove(index) {
+                client.link.wires().server_closed.get_or_insert(how);
+                client.link.client.rouse();
+            }
         }
     }
 
-    /// Requests that were not answered yet.
-    pub fn unanswered(&self) -> usize {
-        self.desk.clients.iter().flatten().map(|client| client.unanswered.len()).sum()
-    }
-
-    fn take_in(&mut self) {
-        for link in self.arrivals.links.lock().unwrap().drain(..) {
+    fn accept(&mut self) {
+        for link in self.queue.links.lock().unwrap().drain(..) {
             let client = Client { link, reserved: Vec::new(), unanswered: Vec::new() };
-            self.desk.clients.push(Some(client));
+            self.clients.links.push(Some(client));
         }
+    }
+
+    fn close(&mut self) {
+        self.accept();
+        self.die(FailureKind::Goodbye);
+    }
+}
+
+impl Clients {
+    fn remove(&mut self, index: usize) -> Option<Client> {
+        let client = self.links[index].take()?;
+        self.shared.unanswered.fetch_sub(client.unanswered.len(), Ordering::SeqCst);
+        Some(client)
     }
 }
 
 impl ServerTransport for ServerEnd {
-    fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
     fn poll(&mut self, _now: Instant, sink: &mut dyn RequestSink) -> Progress {
-        self.take_in();
+        self.accept();
         let mut worked = 0;
-        for index in 0..self.desk.clients.len() {
-            let Some(client) = &mut self.desk.clients[index] else { continue };
+        for index in 0..self.clients.links.len() {
+            let Some(client) = &mut self.clients.links[index] else { continue };
             let link = client.link.clone();
             if link.wires().client_closed {
-                self.desk.clients[index] = None;
+                self.clients.remove(index);
                 sink.disconnected(index as u32, 0);
                 worked += 1;
                 continue;
@@ -464,11 +517,12 @@ impl ServerTransport for ServerEnd {
             loop {
                 let Some((id, bytes)) = link.wires().to_server.pop_front() else { break };
                 worked += 1;
-                if let Some(client) = &mut self.desk.clients[index] {
+                if let Some(client) = &mut self.clients.links[index] {
                     client.unanswered.push(id);
+                    self.clients.shared.unanswered.fetch_add(1, Ordering::SeqCst);
                 }
                 let call = CallToken::new(index as u32, 0, id.index, id.generation);
-                sink.request(call, Message::Borrowed(&bytes), &mut self.desk);
+                sink.request(call, Message::Borrowed(&bytes), &mut self.clients);
                 link.wires().buffers.push(bytes);
             }
             loop {
@@ -481,37 +535,41 @@ impl ServerTransport for ServerEnd {
     }
 
     fn replies(&mut self) -> &mut dyn Replies {
-        &mut self.desk
+        &mut self.clients
     }
 
-    fn flush(&mut self, _now: Instant) {
-        for client in self.desk.clients.iter().flatten() {
-            client.link.client.unpark();
+    fn flush(&mut self) {
+        for client in self.clients.links.iter().flatten() {
+            client.link.client.rouse();
         }
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        let pending = |client: &Client| {
+    fn arm(&mut self) -> bool {
+        let is_idle = |client: &Client| {
             let wires = client.link.wires();
-            !wires.to_server.is_empty() || !wires.cancels.is_empty() || wires.client_closed
+            wires.to_server.is_empty() && wires.cancels.is_empty() && !wires.client_closed
         };
-        let arrived = !self.arrivals.links.lock().unwrap().is_empty();
-        if !arrived && !self.desk.clients.iter().flatten().any(pending) {
-            self.clock.park(&self.arrivals.parker, until);
-        }
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.arrivals.parker.clone()
+        let may_sleep = self.queue.links.lock().unwrap().is_empty()
+            && self.clients.links.iter().flatten().all(is_idle);
+        self.clients.shared.server_sleeps.fetch_add(may_sleep.into(), Ordering::SeqCst);
+        may_sleep
     }
 
     fn connections(&self) -> usize {
-        self.desk.clients.iter().flatten().count()
+        self.clients.links.iter().flatten().count()
     }
 
-    fn close(&mut self) {
-        self.take_in();
-        self.die(FailureKind::Goodbye);
+    fn wind_down(&mut self, _now: Instant, step: WindDown) -> bool {
+        match step {
+            WindDown::Drain => {
+                self.drain_steps += 1;
+                self.drain_steps > self.clients.shared.drain_steps.load(Ordering::SeqCst)
+            }
+            WindDown::Close => {
+                self.close();
+                true
+            }
+        }
     }
 }
 
@@ -521,33 +579,31 @@ impl Drop for ServerEnd {
     }
 }
 
-impl Replies for Desk {
+impl Replies for Clients {
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         if len > self.max_message {
             let (len, max) = (len as u64, self.max_message as u64);
             return Err(ReserveError::TooLarge { len, max });
         }
-        if len > 32 && self.place.no_reply_memory.load(Ordering::SeqCst) {
+        if len > 32 && self.shared.no_reply_memory.load(Ordering::SeqCst) {
             return Err(Backpressure::Memory.into());
         }
-        let client = self.clients[call.client() as usize].as_mut().ok_or(ReserveError::Closed)?;
+        let client = self.links.get_mut(call.client() as usize).and_then(Option::as_mut);
+        let client = client.ok_or(ReserveError::Closed)?;
         client.reserved.resize(len, 0x5a);
         Ok(&mut client.reserved)
     }
 
     fn post(&mut self, call: CallToken, len: usize) {
-        let client = self.clients[call.client() as usize].as_mut().expect("reserved before");
+        let client = self.links[call.client() as usize].as_mut().expect("reserved before");
         let id = SlotId { index: call.slot(), generation: call.generation() };
         let at = client.unanswered.iter().position(|other| *other == id);
         client.unanswered.swap_remove(at.expect("each request is answered once"));
+        self.shared.unanswered.fetch_sub(1, Ordering::SeqCst);
         let mut wires = client.link.wires();
         let mut bytes = wires.buffers.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(&client.reserved[..len]);
         wires.to_client.push_back((id, bytes));
-    }
-
-    fn now(&self) -> Instant {
-        self.clock.now()
     }
 }

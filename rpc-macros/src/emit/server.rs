@@ -5,14 +5,15 @@ use quote::{ToTokens, format_ident, quote};
 use syn::Ident;
 
 use super::{argument_name, call_placed, part};
-use crate::forms::Passing;
+use crate::forms::PassedAs;
 use crate::model::{Argument, Method, Outcome, Part, Service};
 
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { private, visibility, ident, .. } = service;
     let (server, client) = (service.server(), service.client());
     let implementation = implementation(service);
-    let arms = service.methods.iter().map(|method| arm(service, method));
+    let arms =
+        service.methods.iter().enumerate().map(|(index, method)| arm(service, index, method));
     let doc = format!(
         "Serves an implementation of [`{ident}`].\n\nA clone serves the same implementation: each server thread has one."
     );
@@ -61,20 +62,21 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             }
 
             #[inline]
-            fn dispatch(&self, __method: u32, __message: #private::Message<'_>, __reply: #private::Reply<'_>) {
+            fn dispatch(&self, __method: usize, __message: #private::Message<'_>, __reply: #private::Reply<'_>) {
                 match __method {
                     #(#arms)*
-                    _ => __reply.no_such_method(__method),
+                    _ => ::core::unreachable!("the description has no method with this index"),
                 }
             }
         }
     }
 }
 
-fn arm(service: &Service, method: &Method) -> TokenStream {
+/// Handles a call of the method with this index in the description. The indices are dense, so the match is a jump table.
+fn arm(service: &Service, index: usize, method: &Method) -> TokenStream {
     let private = &service.private;
     let trait_name = &service.ident;
-    let (id, ident) = (method.id, &method.ident);
+    let ident = &method.ident;
     let name = format!("{}.{}", service.name, method.name);
     let reads = method
         .arguments
@@ -83,9 +85,9 @@ fn arm(service: &Service, method: &Method) -> TokenStream {
         .map(|(index, argument)| read(service, &name, argument, &argument_name(index)));
     let passed = method.arguments.iter().enumerate().map(|(index, argument)| {
         let argument_name = argument_name(index);
-        match Passing::of(&argument.ty) {
-            Passing::AsRead(_) => quote!(#argument_name),
-            Passing::Lent(_) => quote!(&#argument_name),
+        match PassedAs::of(&argument.ty) {
+            PassedAs::Read(_) => quote!(#argument_name),
+            PassedAs::Reference(_) => quote!(&#argument_name),
         }
     });
     let answer = answer(service, method);
@@ -104,7 +106,7 @@ fn arm(service: &Service, method: &Method) -> TokenStream {
         }
     };
     quote! {
-        #id => {
+        #index => {
             let mut __reader = #private::Reader::of(&__message);
             #(#reads)*
             if __reader.finish().is_err() {
@@ -120,7 +122,7 @@ fn read(service: &Service, method: &str, argument: &Argument, into: &Ident) -> T
     let form = argument.form.tokens(private);
     let name = argument.ident.to_string();
     let name = name.trim_start_matches("r#");
-    let (Passing::AsRead(ty) | Passing::Lent(ty)) = Passing::of(&argument.ty);
+    let (PassedAs::Read(ty) | PassedAs::Reference(ty)) = PassedAs::of(&argument.ty);
     let read = quote!(<#form as #private::Decode<'_, _>>::read);
     let read = call_placed(&argument.ty, read, quote!(&mut __reader));
     quote! {

@@ -1,7 +1,7 @@
 //! Why a text is not an address.
 
 use super::MAX_NAME_BYTES;
-use crate::backend::BackendKind;
+use crate::registry;
 
 /// Why a text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,10 +64,20 @@ pub enum AddressError {
         key: String,
     },
     /// A backend that this build does not have.
-    #[error("unknown backend `{backend}`; known are: {}", BackendKind::names().join(", "))]
+    #[error("unknown backend `{backend}`; known are: {}", registry::names().join(", "))]
     UnknownBackend {
         /// The backend given.
         backend: String,
+    },
+    /// An option of another backend than the address names.
+    #[error("option `{key}` belongs to backend={}, and this address has backend={backend}", theirs.join(" or "))]
+    OtherBackend {
+        /// The option's key.
+        key: String,
+        /// The backend of the address.
+        backend: &'static str,
+        /// The backends that have the option.
+        theirs: Vec<&'static str>,
     },
     /// A value that is not what the option takes, or outside its range.
     #[error("option `{key}={value}`: expected {expected}")]
@@ -79,4 +89,10 @@ pub enum AddressError {
         /// What would be right.
         expected: String,
     },
+}
+
+impl AddressError {
+    pub(super) fn bad_value(key: &str, value: &str, expected: String) -> AddressError {
+        AddressError::BadValue { key: key.to_owned(), value: value.to_owned(), expected }
+    }
 }

@@ -2,201 +2,51 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
-use super::place::{DeviceChoice, NetworkPlace, Place};
-use super::{
-    Address, AddressError, LEAST_MEMORY_BYTES, Limits, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
-    MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE, MIN_SLOT_BYTES, OPTIONS, Optimization,
-    RDMA_OPTIONS, SCHEMES, Without, usual_memory,
-};
-use crate::backend::BackendKind;
+use super::options::AddressOptions;
+use super::place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place};
+use super::{Address, AddressError, RDMA_OPTIONS, SCHEMES};
 
-/// A number of bytes, with an optional suffix: `k`, `m` or `g`, in powers of 1,024.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()?.to_ascii_lowercase() {
-        b'k' => (&text[..text.len() - 1], 10),
-        b'm' => (&text[..text.len() - 1], 20),
-        b'g' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+/// An address in its parts: scheme, place, and options in text.
+fn split<'a>(text: &'a str) -> Result<(&'a str, &'a str, &'a str), AddressError> {
+    AddressOptions::split(text, SCHEMES, "shm://NAME or rdma://HOST:PORT")
 }
 
-/// A time: a number of `ms`, `s` or `m`.
-fn parse_time(text: &str) -> Option<Duration> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_millis = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        _ => return None,
-    };
-    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(unit_millis).map(Duration::from_millis)
-}
-
-fn bad_value(key: &str, value: &str, expected: String) -> AddressError {
-    AddressError::BadValue { key: key.to_owned(), value: value.to_owned(), expected }
-}
-
-fn parse_in(key: &str, value: &str, least: u64, most: u64) -> Result<u64, AddressError> {
-    parse_bytes(value).filter(|number| (least..=most).contains(number)).ok_or_else(|| {
-        let expected = format!("a number from {least} to {most} (k, m and g multiply by 1,024)");
-        bad_value(key, value, expected)
+fn parse_index(key: &str, value: &str, least: u8) -> Result<u8, AddressError> {
+    value.parse().ok().filter(|number| *number >= least).ok_or_else(|| {
+        AddressError::bad_value(key, value, format!("a number from {least} to {}", u8::MAX))
     })
 }
 
 fn parse_device(value: &str) -> Result<String, AddressError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if value.is_empty() || value.len() > MAX_NAME_BYTES || !value.bytes().all(allowed) {
-        return Err(bad_value("device", value, "a device's name, as `farcall info` lists".into()));
+        return Err(AddressError::bad_value("device", value, "a device's name, as `farcall info` lists".into()));
     }
     Ok(value.to_owned())
-}
-
-fn parse_index(key: &str, value: &str, least: u8) -> Result<u8, AddressError> {
-    value
-        .parse()
-        .ok()
-        .filter(|number| *number >= least)
-        .ok_or_else(|| bad_value(key, value, format!("a number from {least} to {}", u8::MAX)))
-}
-
-/// What the addresses of all schemes have.
-pub(crate) struct Parts<'a> {
-    pub(crate) scheme: &'a str,
-    /// Between `://` and `?`.
-    pub(crate) place: &'a str,
-    pub(crate) backend: BackendKind,
-    pub(crate) limits: Limits,
-    device: DeviceChoice,
-}
-
-impl<'a> Parts<'a> {
-    /// Takes an address of one of these schemes apart; it should be like that.
-    pub(crate) fn read(
-        text: &'a str,
-        schemes: &'static [&'static str],
-        like: &'static str,
-    ) -> Result<Parts<'a>, AddressError> {
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(AddressError::NoScheme { text: text.to_owned(), like });
-        };
-        if !schemes.contains(&scheme) {
-            return Err(AddressError::UnknownScheme { scheme: scheme.to_owned(), known: schemes });
-        }
-        let in_network = scheme == "rdma";
-        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut backend = BackendKind::default();
-        let mut limits = Limits::default();
-        let mut device = DeviceChoice::default();
-        let mut seen: Vec<&str> = Vec::new();
-        let mut memory = None;
-        for option in options.split('&').filter(|option| !option.is_empty()) {
-            let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            if seen.contains(&key) {
-                return Err(AddressError::Repeated { key: key.to_owned() });
-            }
-            seen.push(key);
-            match key {
-                "backend" => {
-                    backend = BackendKind::from_name(value).ok_or_else(|| {
-                        AddressError::UnknownBackend { backend: value.to_owned() }
-                    })?;
-                }
-                "window" => limits.window = parse_in(key, value, 1, MAX_WINDOW.into())? as u32,
-                "slot" => {
-                    let (least, most) = (MIN_SLOT_BYTES.into(), MAX_SLOT_BYTES.into());
-                    let slot = parse_in(key, value, least, most)?;
-                    // Whole cache lines, so that two slots never share one.
-                    limits.slot = slot.next_multiple_of(64) as u32;
-                }
-                "max_message" => {
-                    limits.max_message = parse_in(key, value, 1, MAX_MESSAGE_BYTES)?;
-                }
-                "memory" => memory = Some(value),
-                "silence" => {
-                    let silence = parse_time(value);
-                    limits.silence = silence
-                        .filter(|time| (MIN_SILENCE..=MAX_SILENCE).contains(time))
-                        .ok_or_else(|| {
-                            bad_value(key, value, "a time from 1s to 60m, or in ms".into())
-                        })?;
-                }
-                "without" => {
-                    limits.without = Without::parse(value).ok_or_else(|| {
-                        let names = Optimization::names();
-                        bad_value(key, value, format!("some of these, with commas: {names}"))
-                    })?;
-                }
-                "device" if in_network => device.name = Some(parse_device(value)?),
-                "gid_index" if in_network => device.gid_index = Some(parse_index(key, value, 0)?),
-                "ib_port" if in_network => device.ib_port = Some(parse_index(key, value, 1)?),
-                _ => {
-                    let mut known = OPTIONS.to_vec();
-                    known.extend(RDMA_OPTIONS.iter().filter(|_| in_network));
-                    return Err(AddressError::UnknownOption { key: key.to_owned(), known });
-                }
-            }
-        }
-        if !limits.without.is_empty() && backend != BackendKind::Datagram {
-            let expected =
-                format!("backend=datagram with it; {} has no such switches", backend.name());
-            return Err(bad_value("without", &limits.without.to_string(), expected));
-        }
-        limits.memory = match memory {
-            None => usual_memory(limits.max_message),
-            // Less would let the largest message wait for ever.
-            Some(value) => {
-                let least = 3 * limits.max_message + LEAST_MEMORY_BYTES;
-                parse_in("memory", value, least, 8 * MAX_MESSAGE_BYTES)?
-            }
-        };
-        Ok(Parts { scheme, place, backend, limits, device })
-    }
-}
-
-impl Limits {
-    /// Writes the options of an address with these limits, those that are not the usual ones.
-    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let usual = Limits { memory: usual_memory(self.max_message), ..Limits::default() };
-        for (key, value, default) in [
-            ("window", u64::from(self.window), u64::from(usual.window)),
-            ("slot", u64::from(self.slot), u64::from(usual.slot)),
-            ("max_message", self.max_message, usual.max_message),
-            ("memory", self.memory, usual.memory),
-        ] {
-            if value != default {
-                write!(f, "&{key}={value}")?;
-            }
-        }
-        if self.silence != usual.silence {
-            write!(f, "&silence={}ms", self.silence.as_millis())?;
-        }
-        if !self.without.is_empty() {
-            write!(f, "&without={}", self.without)?;
-        }
-        Ok(())
-    }
 }
 
 impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        let Parts { scheme, place, backend, limits, device } =
-            Parts::read(text, SCHEMES, "shm://NAME or rdma://HOST:PORT")?;
+        let (scheme, place, options) = split(text)?;
+        let mut device = DeviceChoice::default();
+        let in_network = scheme == "rdma";
+        let own: &[_] = if in_network { RDMA_OPTIONS } else { &[] };
+        let AddressOptions { backend, config } = AddressOptions::read(options, own, |key, value| {
+            match key {
+                "device" => device.name = Some(parse_device(value)?),
+                "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
+                _ => device.ib_port = Some(parse_index(key, value, 1)?),
+            }
+            Ok(())
+        })?;
         let place = match scheme {
             "rdma" => Place::rdma(place, device)?,
             _ => Place::shm(place)?,
         };
-        Ok(Address { name: place.to_text(), place, backend, limits })
+        Ok(Address { name: place.to_text(), place, backend, config })
     }
 }
 
@@ -214,12 +64,14 @@ impl fmt::Display for Address {
                 write!(f, "&ib_port={port}")?;
             }
         }
-        self.limits.write(f)
+        self.config.write_options(f)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Address, AddressError> {
@@ -233,25 +85,16 @@ mod tests {
         );
         let address = address.unwrap();
         assert_eq!(address.name(), "kv-1.a_b");
-        assert_eq!(address.backend(), BackendKind::WriteImm);
-        let limits = address.limits();
-        assert_eq!((limits.window, limits.slot, limits.max_message), (8, 1024, 2 << 30));
-        assert_eq!(limits.silence, Duration::from_secs(90));
-        assert_eq!(parse(&address.to_string()).unwrap(), address);
-    }
-
-    #[test]
-    fn an_end_can_do_without_some_optimizations() {
-        let address = parse("shm://a?without=bulk,inline&backend=datagram").unwrap();
-        let without = address.limits().without;
-        assert!(without.has(Optimization::Inline) && without.has(Optimization::Bulk));
-        assert!(!without.has(Optimization::Coalescing));
+        assert_eq!(address.backend().name(), "write_imm");
+        let config = address.config();
+        assert_eq!((config.window, config.slot, config.max_message), (8, 1024, 2 << 30));
+        assert_eq!(config.silence, Duration::from_secs(90));
         assert_eq!(parse(&address.to_string()).unwrap(), address);
     }
 
     #[test]
     fn a_slot_is_made_of_whole_cache_lines() {
-        assert_eq!(parse("shm://a?slot=65").unwrap().limits().slot, 128);
+        assert_eq!(parse("shm://a?slot=65").unwrap().config().slot, 128);
     }
 
     #[test]
@@ -292,11 +135,6 @@ mod tests {
             ("shm://kv?silence=61m", "from 1s to 60m"),
             ("shm://kv?silence=+5s", "silence=+5s"),
             ("shm://kv?silence=99999999999999999999m", "silence="),
-            (
-                "shm://kv?backend=datagram&without=inline,spin",
-                "doorbells, polls, selective, inline",
-            ),
-            ("shm://kv?without=inline", "backend=datagram with it; write_imm has no such switches"),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

@@ -1,6 +1,10 @@
 //! Where a server is: by a name on this machine, or by a port in a network.
 
-use super::{AddressError, MAX_NAME_BYTES};
+use super::AddressError;
+
+/// Longest name of a `shm://` address: an abstract Unix socket's name has 107 bytes, and the user id and a prefix go in
+/// front of ours.
+pub const MAX_NAME_BYTES: usize = 64;
 
 /// Longest host name, as the domain name system has it.
 const MAX_HOST_BYTES: usize = 253;
@@ -42,7 +46,7 @@ pub struct DeviceChoice {
 }
 
 /// Whether this can name a service.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed)
 }

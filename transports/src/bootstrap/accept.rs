@@ -1,4 +1,4 @@
-//! Taking clients in.
+//! Accepting clients.
 //!
 //! One thread accepts, and each handshake has a short-lived thread of its own, so that a client that
 //! is stuck in the middle of its handshake delays nobody. Their number is bounded, and so is the time
@@ -16,29 +16,29 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::admission::Admission;
-use super::running::{Handshakes, MAX_HANDSHAKES, Running};
-use super::stream::{FrameStream, StreamError};
-use super::tether::{OnBreak, Tether};
-use super::{Listener, Socket};
-use crate::backend::{Accepted, Keepsake};
-use crate::handshake::{Frame, FrameError, Hello, Reject, Terms, Welcome};
+use super::deadline_stream::{DeadlineStream, StreamError};
+use super::handshakes::{Handshakes, MAX_HANDSHAKES, Running};
+use super::liveness::{LivenessSocket, OnPeerGone};
+use super::socket::{Listener, Liveness, Socket};
+use crate::contract::{Accepted, NoticedBy, OnDisconnect, Terms};
+use crate::handshake::{FrameError, Hello, Reject, ServerHandshake, ServerStep, Welcome};
 
 /// How long to wait for a file descriptor to come back.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 
 /// What all handshakes of one server share.
-struct Reservoir {
+struct Acceptance {
     address: String,
     admission: Admission,
     timeout: Duration,
     handshakes: Handshakes,
-    /// Whether clients are still taken in. Whoever holds the lock decides about one client.
+    /// Whether clients are still accepted.
     open: Mutex<bool>,
     /// Wakes the accepting thread: a handshake has ended, or the server stops.
     wake: OwnedFd,
 }
 
-impl Reservoir {
+impl Acceptance {
     fn wake(&self) {
         // Fails only when the counter is full; then the thread is awake already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -48,39 +48,31 @@ impl Reservoir {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One client's handshake, from its hello to its hand-over.
-    fn shake_hands(&self, mut stream: FrameStream, running: &Running<'_>) {
-        let outcome = match stream.check_peer() {
-            Err(reason) => Err(Reject::NotPermitted { reason }),
-            Ok(()) => match stream.receive() {
-                Ok(Frame::Hello(hello)) => {
-                    running.heard();
-                    self.admit(&stream, &hello)
-                }
-                Ok(_) => Err(Reject::Malformed { what: "no hello".into() }),
-                // A frame of our version tells the client which one that is.
-                Err(StreamError::Frame(error @ FrameError::Version { .. })) => {
-                    Err(Reject::Malformed { what: error.to_string() })
-                }
-                Err(error) => {
-                    tracing::debug!(address = self.address, %error, "a client said no hello");
-                    return;
-                }
-            },
-        };
-        let (terms, Accepted { setup, withdraw, keepsake }) = match outcome {
-            Ok(admitted) => admitted,
-            Err(reject) => {
-                tracing::info!(address = self.address, ?reject, "refused a client");
-                // Whoever is refused and does not listen is owed nothing more.
-                let _ = stream.send(&Frame::Reject(reject));
+    /// One client's handshake, from its hello until a server thread has it.
+    fn shake_hands(&self, mut stream: DeadlineStream, running: &Running<'_>) {
+        if let Err(reason) = stream.check_peer() {
+            return self.refuse(&mut stream, Reject::NotPermitted { reason });
+        }
+        let mut handshake = ServerHandshake::default();
+        let hello = match receive(&mut stream, &mut handshake) {
+            Ok(ServerStep::Decide(hello)) => hello,
+            Ok(ServerStep::Refuse(answer)) => return self.hang_up(&mut stream, &answer),
+            other => {
+                tracing::debug!(address = self.address, ?other, "a client said no hello");
                 return;
             }
         };
-        let welcome = Frame::Welcome(Welcome { terms, setup });
-        match stream.send(&welcome).and_then(|()| stream.receive()) {
-            Ok(Frame::Ready) if self.is_open() => {
-                self.tie(stream.into_socket(), withdraw, &keepsake);
+        running.set_heard();
+        let (terms, accepted) = match self.admit(&stream, &hello) {
+            Ok(admitted) => admitted,
+            Err(reject) => return self.refuse(&mut stream, reject),
+        };
+        let Accepted { setup, withdraw, on_disconnect } = accepted;
+        let welcome = handshake.welcome(Welcome { terms, setup });
+        let sent = stream.send(&welcome).map_err(Left::from);
+        match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
+            Ok(ServerStep::Ready) if self.is_open() => {
+                self.watch(stream.into_socket(), withdraw, &on_disconnect);
             }
             other => {
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
@@ -89,17 +81,28 @@ impl Reservoir {
         }
     }
 
-    /// Sees to it that the client is withdrawn when its process or machine is gone; and that it hears when its
-    /// server thread has dropped it.
-    fn tie(&self, socket: Box<dyn Socket>, withdraw: OnBreak, keepsake: &Keepsake) {
-        let notices = self.admission.backend().notices_death();
-        let tied = match socket.become_tether(self.admission.silence()) {
-            Ok(false) if notices => return,
-            Ok(_) => Tether::hold(socket, withdraw),
+    fn refuse(&self, stream: &mut DeadlineStream, reject: Reject) {
+        tracing::info!(address = self.address, ?reject, "refused a client");
+        self.hang_up(stream, &ServerHandshake::reject(reject));
+    }
+
+    /// Says why, as far as the client listens.
+    fn hang_up(&self, stream: &mut DeadlineStream, answer: &[u8]) {
+        if let Err(error) = stream.send(answer) {
+            tracing::debug!(address = self.address, %error, "a refused client was not told why");
+        }
+    }
+
+    /// Withdraws the client when its process or machine is gone, and lets it notice when its server thread drops it.
+    fn watch(&self, socket: Box<dyn Socket>, withdraw: OnPeerGone, on_disconnect: &OnDisconnect) {
+        let noticed_by = self.admission.death_notice().server;
+        let watched = match socket.watch_liveness(self.admission.silence()) {
+            Ok(Liveness::IfDeviceIsSilent) if noticed_by == NoticedBy::Device => return,
+            Ok(_) => LivenessSocket::hold(socket, withdraw),
             Err(error) => Err((error, withdraw)),
         };
-        match tied {
-            Ok(tether) => keepsake.keep(Box::new(tether)),
+        match watched {
+            Ok(watched) => on_disconnect.keep(Box::new(watched)),
             Err((error, withdraw)) => {
                 tracing::warn!(address = self.address, %error, "cannot watch a client");
                 withdraw();
@@ -107,7 +110,7 @@ impl Reservoir {
         }
     }
 
-    fn admit(&self, stream: &FrameStream, hello: &Hello) -> Result<(Terms, Accepted), Reject> {
+    fn admit(&self, stream: &DeadlineStream, hello: &Hello) -> Result<(Terms, Accepted), Reject> {
         self.admission.admit(hello, || {
             if !self.is_open() {
                 return Err("the server is shutting down");
@@ -117,14 +120,38 @@ impl Reservoir {
     }
 }
 
+/// Why a client's bytes came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Left {
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Reads until the handshake has a step to take.
+fn receive(
+    stream: &mut DeadlineStream,
+    handshake: &mut ServerHandshake,
+) -> Result<ServerStep, Left> {
+    let mut buffer = Vec::new();
+    loop {
+        buffer.resize(handshake.missing(), 0);
+        match handshake.receive(stream.receive(&mut buffer)?)? {
+            ServerStep::Receive => {}
+            step => return Ok(step),
+        }
+    }
+}
+
 /// The thread that accepts, until it is stopped.
 pub(super) struct Accepting {
-    reservoir: Arc<Reservoir>,
+    acceptance: Arc<Acceptance>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Accepting {
-    /// Takes the clients of `listener` in.
+    /// Accepts the clients of `listener`.
     pub(super) fn start(
         listener: Box<dyn Listener>,
         admission: Admission,
@@ -136,7 +163,7 @@ impl Accepting {
         };
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| io("making an event counter")(error.into()))?;
-        let reservoir = Arc::new(Reservoir {
+        let acceptance = Arc::new(Acceptance {
             address: address.to_owned(),
             admission,
             timeout,
@@ -144,19 +171,19 @@ impl Accepting {
             open: Mutex::new(true),
             wake,
         });
-        let shared = Arc::clone(&reservoir);
+        let shared = Arc::clone(&acceptance);
         let thread = thread::Builder::new()
             .name("farcall-accept".into())
             .spawn(move || accept_loop(&shared, &*listener))
             .map_err(io("starting the accepting thread"))?;
-        Ok(Accepting { reservoir, thread: Some(thread) })
+        Ok(Accepting { acceptance, thread: Some(thread) })
     }
 }
 
 impl Acceptor for Accepting {
     fn stop(&mut self) {
-        *self.reservoir.open.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.reservoir.wake();
+        *self.acceptance.open.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.acceptance.wake();
         if let Some(thread) = self.thread.take() {
             // The thread owns the socket: when it has ended, the address is free.
             let _ = thread.join();
@@ -170,46 +197,46 @@ impl Drop for Accepting {
     }
 }
 
-fn accept_loop(reservoir: &Arc<Reservoir>, listener: &dyn Listener) {
-    while reservoir.is_open() {
-        let Some(knocks) = wait(reservoir, Some(listener), None) else { return };
-        if !knocks {
+fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
+    while acceptance.is_open() {
+        let Some(is_client) = wait(acceptance, Some(listener), None) else { return };
+        if !is_client {
             continue;
         }
-        if reservoir.handshakes.count() >= MAX_HANDSHAKES {
+        if acceptance.handshakes.count() >= MAX_HANDSHAKES {
             // The end of a handshake wakes us.
-            let until = reservoir.handshakes.make_room(Instant::now());
-            if wait(reservoir, None, until).is_none() {
+            let until = acceptance.handshakes.make_room(Instant::now());
+            if wait(acceptance, None, until).is_none() {
                 return;
             }
             continue;
         }
         match listener.accept() {
-            Ok(socket) => begin_handshake(reservoir, socket),
-            Err(error) if is_passing(&error) => {}
+            Ok(socket) => begin_handshake(acceptance, socket),
+            Err(error) if is_transient(&error) => {}
             Err(error) => {
                 // Out of file descriptors, most likely: they come back when clients leave.
-                tracing::warn!(address = reservoir.address, %error, "cannot accept a client now");
+                tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
                 thread::park_timeout(DESCRIPTOR_PAUSE);
             }
         }
     }
 }
 
-/// The client has gone again, or nobody was there.
-fn is_passing(error: &io::Error) -> bool {
+/// The client has gone again, or there was none.
+fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
 }
 
-/// Waits until woken, or for a client, or for so long. Answers whether a client knocks; `None` if
+/// Waits until woken, or for a client, or for so long. Answers whether a client is_client; `None` if
 /// waiting is impossible.
 fn wait(
-    reservoir: &Reservoir,
+    acceptance: &Acceptance,
     listener: Option<&dyn Listener>,
     timeout: Option<Duration>,
 ) -> Option<bool> {
-    let mut events = vec![PollFd::new(&reservoir.wake, PollFlags::IN)];
+    let mut events = vec![PollFd::new(&acceptance.wake, PollFlags::IN)];
     if let Some(listener) = listener {
         events.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN));
     }
@@ -220,28 +247,28 @@ fn wait(
     match rustix::event::poll(&mut events, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
-            tracing::error!(address = reservoir.address, %error, "cannot accept any more");
+            tracing::error!(address = acceptance.address, %error, "cannot accept any more");
             return None;
         }
     }
     if !events[0].revents().is_empty() {
         let mut counter = [0; 8];
-        let _ = rustix::io::read(&reservoir.wake, &mut counter);
+        let _ = rustix::io::read(&acceptance.wake, &mut counter);
     }
     Some(events.get(1).is_some_and(|event| event.revents().contains(PollFlags::IN)))
 }
 
-fn begin_handshake(reservoir: &Arc<Reservoir>, socket: Box<dyn Socket>) {
+fn begin_handshake(acceptance: &Arc<Acceptance>, socket: Box<dyn Socket>) {
     /// Wakes the accepting thread whatever becomes of the handshake's.
-    struct Wake(Arc<Reservoir>);
+    struct Wake(Arc<Acceptance>);
     impl Drop for Wake {
         fn drop(&mut self) {
             self.0.wake();
         }
     }
-    let stream = FrameStream::new(socket, Instant::now() + reservoir.timeout);
-    let entry = reservoir.handshakes.enter(stream.second_name().ok(), Instant::now());
-    let shared = Arc::clone(reservoir);
+    let stream = DeadlineStream::new(socket, Instant::now() + acceptance.timeout);
+    let entry = acceptance.handshakes.enter(stream.second_name().ok(), Instant::now());
+    let shared = Arc::clone(acceptance);
     let shake = move || {
         let wake = Wake(shared);
         let running = wake.0.handshakes.running(entry);
@@ -249,7 +276,7 @@ fn begin_handshake(reservoir: &Arc<Reservoir>, socket: Box<dyn Socket>) {
     };
     let spawned = thread::Builder::new().name("farcall-handshake".into()).spawn(shake);
     if let Err(error) = spawned {
-        tracing::warn!(address = reservoir.address, %error, "no thread for a handshake");
-        drop(reservoir.handshakes.running(entry));
+        tracing::warn!(address = acceptance.address, %error, "no thread for a handshake");
+        drop(acceptance.handshakes.running(entry));
     }
 }

@@ -1,41 +1,47 @@
-//! Who is let in, and to which server thread.
+//! Which clients are let in, and to which server thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::backend::{Accepted, BackendKind, Intake, SetupError};
-use crate::handshake::{Hello, Reception, Reject, Terms};
+use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError, Terms};
+use crate::handshake::{Hello, Offer, Reject};
 
-/// The reception of a server, and the ways to its threads.
+/// What a server offers, and the ways to its threads.
 #[derive(Debug)]
-pub(crate) struct Admission {
-    reception: Reception,
+pub struct Admission {
+    offer: Offer,
+    death_notice: DeathNotice,
     intakes: Vec<Box<dyn Intake>>,
     next: AtomicUsize,
 }
 
 impl Admission {
-    pub(crate) fn new(reception: Reception, intakes: Vec<Box<dyn Intake>>) -> Admission {
-        Admission { reception, intakes, next: AtomicUsize::new(0) }
+    /// The admission of a server over this backend, with an intake for each of its threads.
+    pub fn new(backend: &dyn Backend, offer: Offer, intakes: Vec<Box<dyn Intake>>) -> Admission {
+        let death_notice = backend.death_notice();
+        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0) }
     }
 
-    /// The server's backend.
-    pub(crate) fn backend(&self) -> BackendKind {
-        self.reception.backend()
+    /// How the server's ends notice that a client's process has died.
+    pub(crate) fn death_notice(&self) -> DeathNotice {
+        self.death_notice
     }
 
-    /// How long a client's machine may be silent.
-    pub(crate) fn silence(&self) -> Duration {
-        self.reception.limits().silence
+    /// How long a client's machine may stay silent before it is declared dead.
+    pub fn silence(&self) -> Duration {
+        self.offer.config().silence
     }
 
-    /// Hands a client that fits to a server thread. `time_left`: how long that may take, or why there is no time.
-    pub(crate) fn admit(
+    /// Hands a client that fits to a server thread. `time_left` says how long that may take, or why there is no time.
+    ///
+    /// # Errors
+    /// Why the client is refused, for the client.
+    pub fn admit(
         &self,
         hello: &Hello,
         time_left: impl FnOnce() -> Result<Duration, &'static str>,
     ) -> Result<(Terms, Accepted), Reject> {
-        let terms = self.reception.check(hello)?;
+        let terms = self.offer.check(hello)?;
         let refuse = |reason: String| Err(Reject::Refused { reason });
         let timeout = match time_left() {
             Ok(timeout) => timeout,
@@ -45,7 +51,8 @@ impl Admission {
         let mut full = String::new();
         for _ in 0..self.intakes.len() {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.intakes.len();
-            match self.intakes[turn].accept(&terms, &hello.setup, timeout) {
+            let client = NewClient { terms: &terms, setup: &hello.setup, timeout };
+            match self.intakes[turn].accept(client) {
                 Ok(accepted) => return Ok((terms, accepted)),
                 Err(SetupError::Full(reason)) => full = reason,
                 Err(SetupError::Misbehaved(what)) => {

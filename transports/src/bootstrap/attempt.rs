@@ -1,4 +1,4 @@
-//! One attempt to connect: what can go wrong with it, in the words of its caller.
+//! One attempt to connect: what can go wrong with it, in errors that name its address.
 
 use std::fmt::Display;
 use std::io;
@@ -7,20 +7,22 @@ use std::time::Duration;
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 
-use crate::address::Limits;
-use crate::backend::{BackendKind, PendingClient, SetupError};
-use crate::handshake::{Frame, FrameError, Hello, PROTOCOL_VERSION, Reject, Welcome, within};
+use crate::contract::{Backend, Config, PendingClient, SetupError};
+use crate::handshake::{FrameError, Hello, PROTOCOL_VERSION, Refusal, Reject};
 
-/// Errors name the address as its user wrote it.
-pub(crate) struct Attempt<'a> {
-    pub(crate) address: &'a dyn Display,
-    pub(crate) timeout: Duration,
+/// An attempt to connect to an address, which its errors name as the user wrote it.
+#[derive(Clone, Copy)]
+pub struct Attempt<'a> {
+    /// The address.
+    pub address: &'a dyn Display,
+    /// The bound on the attempt.
+    pub timeout: Duration,
 }
 
 /// The first frame of a client.
-pub(crate) fn hello(
-    backend: BackendKind,
-    limits: &Limits,
+pub fn hello(
+    backend: &dyn Backend,
+    config: &Config,
     service: &'static ServiceDescription,
     pending: &dyn PendingClient,
 ) -> Hello {
@@ -28,7 +30,7 @@ pub(crate) fn hello(
         backend: backend.name().to_owned(),
         service: service.name.to_owned(),
         fingerprint: service.fingerprint,
-        terms: limits.terms(),
+        terms: config.terms(),
         setup: pending.setup(),
     }
 }
@@ -38,30 +40,35 @@ impl Attempt<'_> {
         self.address.to_string()
     }
 
-    pub(crate) fn io(&self, doing: &'static str, cause: io::Error) -> ConnectError {
+    /// The system failed while `doing`.
+    pub fn io(&self, doing: &'static str, cause: io::Error) -> ConnectError {
         ConnectError::Io { address: self.address(), doing, cause }
     }
 
-    pub(crate) fn timed_out(&self) -> ConnectError {
+    /// The time is over.
+    pub fn timed_out(&self) -> ConnectError {
         ConnectError::TimedOut { address: self.address(), after: self.timeout }
     }
 
-    pub(crate) fn misbehaved(&self, what: impl ToString) -> ConnectError {
+    /// The peer broke the protocol.
+    pub fn misbehaved(&self, what: impl ToString) -> ConnectError {
         ConnectError::PeerMisbehaved { address: self.address(), what: what.to_string() }
     }
 
-    pub(crate) fn no_server(&self, hint: impl Into<String>) -> ConnectError {
+    /// Nobody listens; `hint` says what to do.
+    pub fn no_server(&self, hint: impl Into<String>) -> ConnectError {
         ConnectError::NoServer { address: self.address(), hint: hint.into() }
     }
 
-    pub(crate) fn device(
+    /// The device failed.
+    pub fn device(
         &self,
         cause: impl std::error::Error + Send + Sync + 'static,
     ) -> ConnectError {
         ConnectError::Device { address: self.address(), cause: cause.into() }
     }
 
-    pub(crate) fn frame(&self, error: FrameError) -> ConnectError {
+    fn frame(&self, error: FrameError) -> ConnectError {
         match error {
             FrameError::Version { theirs } => ConnectError::VersionMismatch {
                 address: self.address(),
@@ -73,7 +80,8 @@ impl Attempt<'_> {
         }
     }
 
-    pub(crate) fn setup(&self, error: SetupError) -> ConnectError {
+    /// This end could not be made.
+    pub fn setup(&self, error: SetupError) -> ConnectError {
         let address = self.address();
         match error {
             SetupError::Unsupported(what) => ConnectError::Unsupported { address, what },
@@ -85,17 +93,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// The server's welcome, with terms that its client can take.
-    pub(crate) fn welcomed(&self, answer: Frame, hello: &Hello) -> Result<Welcome, ConnectError> {
-        match answer {
-            Frame::Welcome(welcome) if within(&welcome.terms, &hello.terms) => Ok(welcome),
-            Frame::Welcome(Welcome { terms, .. }) => {
-                Err(self.misbehaved(format!("impossible terms {terms:?}")))
-            }
-            Frame::Reject(reject) => Err(self.rejected(reject, hello)),
-            Frame::Hello(_) | Frame::Ready => {
-                Err(self.misbehaved("it answered with a client's frame"))
-            }
+    /// Why a handshake did not end in a connection.
+    pub fn refused(&self, refusal: Refusal, hello: &Hello) -> ConnectError {
+        match refusal {
+            Refusal::Frame(error) => self.frame(error),
+            Refusal::Rejected(reject) => self.rejected(reject, hello),
+            Refusal::ImpossibleTerms(terms) => self.misbehaved(format!("impossible terms {terms:?}")),
+            Refusal::UnexpectedFrame => self.misbehaved("it answered with a client's frame"),
         }
     }
 

@@ -5,16 +5,18 @@ use std::time::Instant;
 
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::transport::{ClientTransport, Dial, DialOptions};
 use rustix::io::Errno;
 
 use super::attempt::{self, Attempt};
-use super::stream::{FrameStream, StreamError};
-use super::{Socket, device, tethered};
+use super::deadline_stream::{DeadlineStream, StreamError};
+use super::liveness::LivenessSocket;
+use super::socket::{Liveness, Socket, tcp, unix};
+use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::backend::SetupError;
-use crate::handshake::{Frame, Welcome};
-use crate::{tcp, unix};
+use crate::contract::{Answer, Fabric, NoticedBy, PendingClient, Placement, SetupError};
+use crate::handshake::{ClientHandshake, Welcome};
 
 /// An attempt to dial an address in text.
 struct Dialler<'a> {
@@ -26,7 +28,6 @@ impl Dialler<'_> {
     fn stream(&self, error: StreamError) -> ConnectError {
         match error {
             StreamError::TimedOut => self.attempt.timed_out(),
-            StreamError::Frame(error) => self.attempt.frame(error),
             StreamError::Closed => self.attempt.misbehaved(error),
             StreamError::Io(error) => self.attempt.io("the handshake", error),
         }
@@ -83,47 +84,85 @@ impl Dialler<'_> {
     }
 }
 
+impl Dialler<'_> {
+    /// What this end needs of its device, before the server hears of it: a client that connects and says nothing is
+    /// suspicious.
+    fn prepare(&self, site: &Site, share: bool) -> Result<Box<dyn PendingClient>, ConnectError> {
+        let device = device::shared(self.address).map_err(|error| self.attempt.device(error))?;
+        let placement = Placement { site, fabric: Fabric::Verbs(&device), share };
+        self.address
+            .backend()
+            .dial(&placement, self.address.config())
+            .inspect_err(|error| {
+                if matches!(error, SetupError::Device(_)) {
+                    device::forget(self.address);
+                }
+            })
+            .map_err(|error| self.attempt.setup(error))
+    }
+
+    /// Says hello, and waits for the welcome.
+    fn shake_hands(
+        &self,
+        stream: &mut DeadlineStream,
+        handshake: &mut ClientHandshake,
+    ) -> Result<Welcome, ConnectError> {
+        stream.send(&handshake.hello_bytes()).map_err(|error| self.stream(error))?;
+        let mut buffer = Vec::new();
+        loop {
+            buffer.resize(handshake.missing(), 0);
+            let bytes = stream.receive(&mut buffer).map_err(|error| self.stream(error))?;
+            let received = handshake.receive(bytes);
+            let refused = |refusal| self.attempt.refused(refusal, handshake.hello());
+            if let Some(welcome) = received.map_err(refused)? {
+                return Ok(welcome);
+            }
+        }
+    }
+
+    /// Ends the connection with its peer, if the liveness socket is needed for that.
+    fn watch(
+        &self,
+        client: Box<dyn ClientTransport>,
+        site: &Site,
+        socket: Box<dyn Socket>,
+    ) -> io::Result<Box<dyn ClientTransport>> {
+        let liveness = socket.watch_liveness(self.address.config().silence)?;
+        let noticed_by = self.address.backend().death_notice().client;
+        if (liveness, noticed_by) == (Liveness::IfDeviceIsSilent, NoticedBy::Device) {
+            return Ok(client);
+        }
+        liveness_layer::end_with_peer(client, site, |on_peer_gone| {
+            let watched = LivenessSocket::hold(socket, on_peer_gone).map_err(|(error, _)| error)?;
+            Ok(Box::new(watched) as Box<dyn Send>)
+        })
+    }
+}
+
 impl Dial for Address {
     fn dial(
         &self,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        let dialler =
-            Dialler { address: self, attempt: Attempt { address: self, timeout: options.timeout } };
-        let attempt = &dialler.attempt;
+        let attempt = Attempt { address: self, timeout: options.timeout };
+        let dialler = Dialler { address: self, attempt };
         let deadline = Instant::now() + options.timeout;
-        let device = device::shared(self).map_err(|error| attempt.device(error))?;
-        // Before the server hears of us: whoever has connected there and says nothing is suspicious.
-        let pending = self
-            .backend()
-            .prepare(&device, &self.limits(), options.thread.as_ref())
-            .inspect_err(|error| {
-                if matches!(error, SetupError::Device(_)) {
-                    device::forget(self);
-                }
-            })
-            .map_err(|error| attempt.setup(error))?;
-        let mut stream = FrameStream::new(dialler.connect(deadline)?, deadline);
+        let pending = dialler.prepare(site, options.share)?;
+        let mut stream = DeadlineStream::new(dialler.connect(deadline)?, deadline);
         stream
             .check_peer()
             .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
-        let hello = attempt::hello(self.backend(), &self.limits(), service, &*pending);
-        let answer = stream
-            .send(&Frame::Hello(hello.clone()))
-            .and_then(|()| stream.receive())
-            .map_err(|error| dialler.stream(error))?;
-        let Welcome { terms, setup } = attempt.welcomed(answer, &hello)?;
-        let remaining = stream.remaining().map_err(|error| dialler.stream(error))?;
-        let client =
-            pending.finish(&terms, &setup, remaining).map_err(|error| attempt.setup(error))?;
-        stream.send(&Frame::Ready).map_err(|error| dialler.stream(error))?;
-        let socket = stream.into_socket();
-        let tied = match socket.become_tether(self.limits().silence) {
-            Ok(false) if self.backend().notices_death() => Ok(client),
-            Ok(_) => tethered::tie(client, socket),
-            Err(error) => Err(error),
-        };
-        tied.map_err(|error| attempt.io("watching the connection", error))
+        let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
+        let mut handshake = ClientHandshake::new(hello);
+        let Welcome { terms, setup } = dialler.shake_hands(&mut stream, &mut handshake)?;
+        let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
+        let answer = Answer { terms: &terms, setup: &setup, timeout };
+        let client = pending.finish(answer).map_err(|error| attempt.setup(error))?;
+        stream.send(&ClientHandshake::ready_bytes()).map_err(|error| dialler.stream(error))?;
+        dialler
+            .watch(client, site, stream.into_socket())
+            .map_err(|error| attempt.io("watching the connection", error))
     }
 }

@@ -85,7 +85,7 @@ impl Handshakes {
 
 impl Running<'_> {
     /// Its client has said hello.
-    pub(super) fn heard(&self) {
+    pub(super) fn set_heard(&self) {
         let mut entries = self.handshakes.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.number == self.number);
         if let Some(entry) = entry {
@@ -121,7 +121,7 @@ mod tests {
                 handshakes.enter(Some(ours.into()), begin + Duration::from_millis(100 * age));
             running.push(handshakes.running(number));
         }
-        running[0].heard();
+        running[0].set_heard();
         let early = handshakes.make_room(begin + SILENCE);
         assert_eq!(early, Some(Duration::from_millis(100)));
         handshakes.make_room(begin + SILENCE + Duration::from_millis(100));

@@ -5,36 +5,38 @@ use std::net::TcpListener;
 
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, Binding, Bound};
 use rustix::io::Errno;
 
-use super::Listener;
 use super::accept::Accepting;
 use super::admission::Admission;
-use super::halves::{Halves, check_services};
+use super::server_halves::{ServerHalves, check_services};
+use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::handshake::Reception;
-use crate::{tcp, unix};
+use crate::contract::Fabric;
+use crate::handshake::Offer;
 
 impl Binding for Address {
     fn bind(
         &self,
-        threads: usize,
+        sites: &[Site],
         services: &[&'static ServiceDescription],
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
-        check_services(threads, services)?;
-        // The place first: whoever is second should not have made anything.
+        check_services(sites.len(), services)?;
+        // The place first: a second server should not have made anything.
         let (listener, address) = listen(self, options)?;
         let address = address.to_string();
         let devices = self
-            .open_devices(threads)
+            .open_devices(sites.len())
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
-        let of = (self.backend(), &self.limits());
-        let Halves { transports, intakes } =
-            Halves::make(&address, of, &devices, options.max_clients)?;
-        let reception = Reception::new(self.backend(), services, self.limits());
-        let admission = Admission::new(reception, intakes);
+        let threads = sites.iter().zip(devices.iter().map(Fabric::Verbs));
+        let of = (self.backend(), self.config());
+        let ServerHalves { transports, intakes } =
+            ServerHalves::make(&address, of, threads, options.max_clients)?;
+        let offer = Offer::new(self.backend().name(), services, self.config().clone());
+        let admission = Admission::new(self.backend(), offer, intakes);
         let acceptor = Accepting::start(listener, admission, options.handshake_timeout, &address)?;
         Ok(Bound { transports, acceptor: Box::new(acceptor), address })
     }

@@ -1,9 +1,9 @@
-//! A connection's tether: the socket of its handshake, kept as long as the connection. When it breaks,
-//! the other end's process or machine is gone.
+//! The liveness socket of a connection: the socket of its handshake, kept open. When it closes, the peer's process or
+//! machine is gone.
 //!
-//! An RDMA NIC answers for a process that hangs, and says nothing of one that died until something is
-//! sent to it. The kernel closes a dead process's sockets at once, and asks an idle machine whether it is
-//! still there. One thread watches all tethers of the process; on the data path there is only a flag.
+//! An RDMA NIC answers for a process that hangs, and says nothing of one that died until something is sent to it. The
+//! kernel closes a dead process's sockets at once, and probes an idle machine. One thread watches all liveness sockets of
+//! the process; the data path only looks at a flag.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,71 +15,71 @@ use std::thread;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::Socket;
+use super::socket::Socket;
 
-/// What to do when a tether breaks: short work, on the watching thread.
-pub(crate) type OnBreak = Box<dyn FnOnce() + Send>;
+/// What to do when the peer is gone: short work, on the watching thread.
+pub type OnPeerGone = Box<dyn FnOnce() + Send>;
 
-/// Holds one end of a tether. Dropping it lets go, and the other end notices.
+/// A liveness socket that is watched. Dropping it closes the socket, and the peer notices.
 #[derive(Debug)]
-pub(super) struct Tether {
+pub(super) struct LivenessSocket {
     watch: Arc<Watch>,
     number: u64,
 }
 
-impl Tether {
-    /// Keeps the socket, and calls `on_break` once when the other end is gone; never after this was
+impl LivenessSocket {
+    /// Keeps the socket, and calls `on_peer_gone` once when the peer is gone; never after this was
     /// dropped.
     pub(super) fn hold(
         socket: Box<dyn Socket>,
-        on_break: OnBreak,
-    ) -> Result<Tether, (io::Error, OnBreak)> {
+        on_peer_gone: OnPeerGone,
+    ) -> Result<LivenessSocket, (io::Error, OnPeerGone)> {
         let watch = match Watch::of_this_process() {
             Ok(watch) => watch,
-            Err(error) => return Err((error, on_break)),
+            Err(error) => return Err((error, on_peer_gone)),
         };
         let number = watch.next.fetch_add(1, Ordering::Relaxed);
-        // Until it is entered, its break must wait.
-        let mut ties = watch.lock();
+        // Its event must wait until it is entered.
+        let mut sockets = watch.lock();
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         let data = EventData::new_u64(number);
         if let Err(error) = epoll::add(&watch.events, socket.as_fd(), data, flags) {
-            return Err((error.into(), on_break));
+            return Err((error.into(), on_peer_gone));
         }
-        ties.insert(number, Tie { socket, on_break });
-        drop(ties);
-        Ok(Tether { watch, number })
+        sockets.insert(number, Watched { socket, on_peer_gone });
+        drop(sockets);
+        Ok(LivenessSocket { watch, number })
     }
 
-    /// Whether it has broken.
+    /// Whether the peer is gone.
     #[cfg(test)]
-    fn is_broken(&self) -> bool {
+    fn is_closed(&self) -> bool {
         !self.watch.lock().contains_key(&self.number)
     }
 }
 
-impl Drop for Tether {
+impl Drop for LivenessSocket {
     fn drop(&mut self) {
-        self.watch.let_go(self.number);
+        self.watch.remove_entry(self.number);
     }
 }
 
-struct Tie {
+struct Watched {
     socket: Box<dyn Socket>,
-    on_break: OnBreak,
+    on_peer_gone: OnPeerGone,
 }
 
 struct Watch {
     events: OwnedFd,
     next: AtomicU64,
-    ties: Mutex<HashMap<u64, Tie>>,
+    sockets: Mutex<HashMap<u64, Watched>>,
 }
 
-/// Broken tethers that are looked at together.
+/// Events that are taken together.
 const EVENTS: usize = 64;
 
 impl Watch {
-    /// The one that watches all; it starts with the first tether.
+    /// The watch of this process; it starts with the first liveness socket.
     fn of_this_process() -> io::Result<Arc<Watch>> {
         static WATCH: Mutex<Option<Arc<Watch>>> = Mutex::new(None);
         let mut watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,22 +93,22 @@ impl Watch {
         let watch = Arc::new(Watch {
             events: epoll::create(CreateFlags::CLOEXEC)?,
             next: AtomicU64::new(0),
-            ties: Mutex::default(),
+            sockets: Mutex::default(),
         });
         let watching = Arc::clone(&watch);
-        thread::Builder::new().name("farcall-tethers".into()).spawn(move || watching.run())?;
+        thread::Builder::new().name("farcall-liveness".into()).spawn(move || watching.run())?;
         Ok(watch)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Tie>> {
-        self.ties.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Watched>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn let_go(&self, number: u64) -> Option<OnBreak> {
-        let Tie { socket, on_break } = self.lock().remove(&number)?;
+    fn remove_entry(&self, number: u64) -> Option<OnPeerGone> {
+        let Watched { socket, on_peer_gone } = self.lock().remove(&number)?;
         // Fails only if it was not watched any more.
         let _ = epoll::delete(&self.events, socket.as_fd());
-        Some(on_break)
+        Some(on_peer_gone)
     }
 
     /// Runs as long as the process.
@@ -123,12 +123,12 @@ impl Watch {
                     return;
                 }
             }
-            // Whatever it is: after its handshake nobody says anything more.
+            // Any event is the end: after the handshake neither end sends anything.
             for event in &events {
                 // The kernel packs it: its field is copied, not borrowed.
                 let Event { data, .. } = *event;
-                if let Some(on_break) = self.let_go(data.u64()) {
-                    on_break();
+                if let Some(on_peer_gone) = self.remove_entry(data.u64()) {
+                    on_peer_gone();
                 }
             }
         }
@@ -137,7 +137,7 @@ impl Watch {
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("tethers", &self.lock().len()).finish_non_exhaustive()
+        f.debug_struct("Watch").field("sockets", &self.lock().len()).finish_non_exhaustive()
     }
 }
 
@@ -150,47 +150,47 @@ mod tests {
 
     use super::*;
 
-    fn tether() -> (Tether, UnixStream, Receiver<()>) {
+    fn pair() -> (LivenessSocket, UnixStream, Receiver<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
-        let tether =
-            Tether::hold(Box::new(ours), Box::new(move || tell.send(()).unwrap_or_default()));
-        let tether = tether.ok().unwrap();
-        (tether, theirs, told)
+        let liveness =
+            LivenessSocket::hold(Box::new(ours), Box::new(move || tell.send(()).unwrap_or_default()));
+        let liveness = liveness.ok().unwrap();
+        (liveness, theirs, told)
     }
 
     const BOUND: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_peer_that_goes_breaks_it_once() {
-        let (tether, theirs, told) = tether();
-        assert!(!tether.is_broken());
+    fn a_peer_that_goes_is_told_once() {
+        let (liveness, theirs, told) = pair();
+        assert!(!liveness.is_closed());
         drop(theirs);
         told.recv_timeout(BOUND).unwrap();
-        assert!(tether.is_broken());
+        assert!(liveness.is_closed());
         assert!(told.recv_timeout(BOUND).is_err(), "it has been called, and is gone");
     }
 
     #[test]
-    fn a_peer_that_talks_breaks_it_too() {
-        let (tether, mut theirs, told) = tether();
+    fn a_peer_that_sends_anything_is_gone_too() {
+        let (liveness, mut theirs, told) = pair();
         theirs.write_all(b"GET").unwrap();
         told.recv_timeout(BOUND).unwrap();
-        assert!(tether.is_broken());
+        assert!(liveness.is_closed());
     }
 
     #[test]
-    fn letting_go_is_noticed_there_and_not_here() {
-        let (tether, theirs, told) = tether();
+    fn a_drop_is_noticed_by_the_peer_and_not_told_here() {
+        let (liveness, theirs, told) = pair();
         let (other_tell, other_told) = mpsc::channel();
-        let other = Tether::hold(
+        let other = LivenessSocket::hold(
             Box::new(theirs),
             Box::new(move || other_tell.send(()).unwrap_or_default()),
         );
         let other = other.ok().unwrap();
-        drop(tether);
+        drop(liveness);
         other_told.recv_timeout(BOUND).unwrap();
-        assert!(other.is_broken());
+        assert!(other.is_closed());
         // Dropped, not called.
         assert_eq!(told.recv_timeout(BOUND), Err(mpsc::RecvTimeoutError::Disconnected));
     }

@@ -1,66 +1,60 @@
-//! A client's connection that ends when its tether breaks.
+//! A client's connection that ends when its peer is gone, as the liveness socket tells.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, Progress};
-use farcall_core::transport::{ClientLayer, ClientTransport, ReplySink};
+use farcall_core::transport::{ClientLayer, ClientTransport, Closing, ReplySink};
 
-use super::Socket;
-use super::tether::{OnBreak, Tether};
+use super::liveness::OnPeerGone;
 
-/// Any transport, and the tether of its connection.
-struct Tethered {
-    // First: the connection says goodbye before its tether breaks at the other end.
+/// Any transport, and what watches its peer.
+struct LivenessLayer {
+    // First: the connection says goodbye before the peer sees the liveness socket close.
     inner: Box<dyn ClientTransport>,
-    broken: Arc<AtomicBool>,
-    /// The transport knows that the server is gone.
-    told: bool,
-    _tether: Box<dyn Send>,
+    is_peer_gone: Arc<AtomicBool>,
+    /// The transport was told.
+    is_told: bool,
+    _watch: Box<dyn Send>,
 }
 
-/// Ties a connection to the socket of its handshake.
-pub(super) fn tie(
+/// Ends the connection when the peer is gone: `watch` gets what to call then, and gives what is dropped with the
+/// connection.
+///
+/// # Errors
+/// Those of `watch`.
+pub fn end_with_peer<E>(
     inner: Box<dyn ClientTransport>,
-    socket: Box<dyn Socket>,
-) -> std::io::Result<Box<dyn ClientTransport>> {
-    tie_with(inner, |on_break| {
-        let tether = Tether::hold(socket, on_break).map_err(|(error, _)| error)?;
-        Ok(Box::new(tether) as Box<dyn Send>)
-    })
-}
-
-/// Ties a connection to whatever calls what it is given when the server is gone, and lets go when dropped.
-pub(crate) fn tie_with<E>(
-    inner: Box<dyn ClientTransport>,
-    hold: impl FnOnce(OnBreak) -> Result<Box<dyn Send>, E>,
+    site: &Site,
+    watch: impl FnOnce(OnPeerGone) -> Result<Box<dyn Send>, E>,
 ) -> Result<Box<dyn ClientTransport>, E> {
-    let broken = Arc::new(AtomicBool::new(false));
-    let (flag, unparker) = (Arc::clone(&broken), inner.unparker());
-    let on_break = move || {
+    let is_peer_gone = Arc::new(AtomicBool::new(false));
+    let (flag, site) = (Arc::clone(&is_peer_gone), site.clone());
+    let on_peer_gone = move || {
         flag.store(true, Ordering::Release);
-        unparker.unpark();
+        site.wake();
     };
-    let tether = hold(Box::new(on_break))?;
-    Ok(Box::new(Tethered { inner, broken, told: false, _tether: tether }))
+    let watch = watch(Box::new(on_peer_gone))?;
+    Ok(Box::new(LivenessLayer { inner, is_peer_gone, is_told: false, _watch: watch }))
 }
 
-impl Tethered {
+impl LivenessLayer {
     #[inline]
     fn has_news(&self) -> bool {
-        self.broken.load(Ordering::Acquire) && !self.told
+        self.is_peer_gone.load(Ordering::Acquire) && !self.is_told
     }
 
-    /// The server is gone, and all that it sent has been taken.
+    /// The server is gone, and everything that it sent has been taken.
     #[cold]
     fn end(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        self.told = true;
-        self.inner.peer_gone();
+        self.is_told = true;
+        self.inner.close(Closing::PeerGone);
         self.inner.poll(now, sink)
     }
 }
 
-impl ClientLayer for Tethered {
+impl ClientLayer for LivenessLayer {
     #[inline]
     fn inner(&self) -> &dyn ClientTransport {
         &*self.inner
@@ -73,7 +67,7 @@ impl ClientLayer for Tethered {
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        // Read before the poll: answers that came before the end are found by it.
+        // Read before the poll, so that the poll finds the answers that came before the end.
         let news = self.has_news();
         let progress = self.inner.poll(now, sink);
         if news && progress.worked == 0 {
@@ -82,9 +76,7 @@ impl ClientLayer for Tethered {
         progress
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        if !self.has_news() {
-            self.inner.park(until);
-        }
+    fn arm(&mut self) -> bool {
+        !self.has_news() && self.inner.arm()
     }
 }

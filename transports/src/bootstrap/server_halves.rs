@@ -1,43 +1,47 @@
-//! The server threads' halves, at whatever address.
+//! The halves of a server's threads, at whatever address.
 
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::transport::ServerTransport;
-use farcall_verbs::Device;
 
-use crate::address::Limits;
-use crate::backend::{BackendKind, Intake, ServerHalf, SetupError};
+use crate::contract::{Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError};
 
 /// Most server threads of one address.
 const MAX_THREADS: usize = 1024;
 
-/// What the threads poll, and where their clients come in.
-pub(crate) struct Halves {
-    pub(crate) transports: Vec<Box<dyn ServerTransport>>,
-    pub(crate) intakes: Vec<Box<dyn Intake>>,
+/// What the server's threads poll, and where their clients come in, in the order of the threads.
+pub struct ServerHalves {
+    /// For the server threads.
+    pub transports: Vec<Box<dyn ServerTransport>>,
+    /// For the threads that accept.
+    pub intakes: Vec<Box<dyn Intake>>,
 }
 
-impl Halves {
-    /// One thread's for each of `devices`, together for at most `max_clients`.
-    pub(crate) fn make(
+impl ServerHalves {
+    /// A half for each server thread, which has a site and a fabric; together for at most `max_clients`.
+    ///
+    /// # Errors
+    /// [`BindError::Unsupported`] and [`BindError::Device`], which name the address.
+    pub fn make<'a>(
         address: &str,
-        (backend, limits): (BackendKind, &Limits),
-        devices: &[Device],
+        (backend, config): (&dyn Backend, &Config),
+        threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>)>,
         max_clients: usize,
-    ) -> Result<Halves, BindError> {
+    ) -> Result<ServerHalves, BindError> {
         let failed = |error: SetupError| match error {
             SetupError::Unsupported(what) => {
                 BindError::Unsupported { address: address.to_owned(), what }
             }
             other => BindError::Device { address: address.to_owned(), cause: other.into() },
         };
-        let mut halves = Halves { transports: Vec::new(), intakes: Vec::new() };
-        let threads = devices.len();
-        for (thread, device) in devices.iter().enumerate() {
+        let mut halves = ServerHalves { transports: Vec::new(), intakes: Vec::new() };
+        let count = threads.len();
+        for (thread, (site, fabric)) in threads.enumerate() {
             // Together exactly as many as asked for.
-            let share = max_clients / threads + usize::from(thread < max_clients % threads);
+            let share = max_clients / count + usize::from(thread < max_clients % count);
             let ServerHalf { transport, intake } =
-                backend.serve(device, limits, share).map_err(failed)?;
+                backend.serve(&Placement::new(site, fabric), config, share).map_err(failed)?;
             halves.transports.push(transport);
             halves.intakes.push(intake);
         }
@@ -45,8 +49,11 @@ impl Halves {
     }
 }
 
-/// Refuses what no server can be.
-pub(crate) fn check_services(
+/// Refuses numbers of threads and lists of services that no server can have.
+///
+/// # Errors
+/// [`BindError::Threads`], [`BindError::NoService`], [`BindError::DuplicateService`].
+pub fn check_services(
     threads: usize,
     services: &[&'static ServiceDescription],
 ) -> Result<(), BindError> {

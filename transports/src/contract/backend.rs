@@ -122,12 +122,12 @@ pub trait Intake: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`SetupError::Misbehaved`] if the client's bytes make no sense, [`SetupError::Full`] if no more clients fit, and
     /// failures of the device.
-    fn accept(&self, client: Admission<'_>) -> Result<Accepted, SetupError>;
+    fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError>;
 }
 
 /// A client that is to be accepted.
 #[derive(Debug, Clone, Copy)]
-pub struct Admission<'a> {
+pub struct NewClient<'a> {
     /// What both ends agreed on.
     pub terms: &'a Terms,
     /// The bytes of [`PendingClient::setup`].

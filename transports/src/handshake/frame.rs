@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::contract::Terms;
+
 /// The version of everything that two ends must agree on: these frames, and each backend's layout.
 pub const PROTOCOL_VERSION: u32 = 1;
 
@@ -12,7 +14,7 @@ pub const MAX_BODY_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
 
-/// In front of each frame, the same in every version, so that a mismatch can be told.
+/// In front of each frame, the same in every version, so that a mismatch can be told from garbage.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Prefix {
@@ -22,18 +24,7 @@ struct Prefix {
 }
 
 /// Bytes in front of each frame's body.
-pub const PREFIX_BYTES: usize = size_of::<Prefix>();
-
-/// What both ends must agree on; each number is the smaller of the two ends'.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
-    /// Calls outstanding on the connection.
-    pub window: u32,
-    /// Bytes of one slot, both headers included.
-    pub slot: u32,
-    /// Largest message in bytes.
-    pub max_message: u64,
-}
+const PREFIX_BYTES: usize = size_of::<Prefix>();
 
 /// The client's first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +137,7 @@ impl Frame {
     }
 
     /// The length of the body that follows this prefix.
-    pub fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, FrameError> {
+    fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, FrameError> {
         let prefix = Prefix::read_from_bytes(prefix).map_err(|_| FrameError::Magic)?;
         if prefix.magic != MAGIC {
             return Err(FrameError::Magic);
@@ -163,10 +154,48 @@ impl Frame {
     }
 
     /// The frame of a body, which nothing follows.
-    pub fn from_body(body: &[u8]) -> Result<Frame, FrameError> {
+    fn from_body(body: &[u8]) -> Result<Frame, FrameError> {
         match postcard::take_from_bytes(body) {
             Ok((frame, [])) => Ok(frame),
             _ => Err(FrameError::Body),
+        }
+    }
+}
+
+/// Puts frames together from bytes that come in any pieces.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    bytes: Vec<u8>,
+    /// Known once the prefix is there.
+    body_len: Option<usize>,
+}
+
+impl FrameReader {
+    /// How many bytes are missing until there is more to say. A reader of a socket that asks for no more never takes what
+    /// follows the frame.
+    pub fn missing(&self) -> usize {
+        PREFIX_BYTES + self.body_len.unwrap_or(0) - self.bytes.len()
+    }
+
+    /// Takes bytes off the front, up to the end of the frame. Gives the frame once it is whole, and begins another.
+    ///
+    /// # Errors
+    /// [`FrameError`] as soon as the bytes cannot be a frame; nothing more can be read then.
+    pub fn push(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
+        loop {
+            let (front, rest) = bytes.split_at(self.missing().min(bytes.len()));
+            self.bytes.extend_from_slice(front);
+            *bytes = rest;
+            if self.missing() > 0 {
+                return Ok(None);
+            }
+            if self.body_len.is_some() {
+                let frame = Frame::from_body(&self.bytes[PREFIX_BYTES..])?;
+                *self = FrameReader::default();
+                return Ok(Some(frame));
+            }
+            let prefix = self.bytes.first_chunk().ok_or(FrameError::Magic)?;
+            self.body_len = Some(Frame::body_len(prefix)?);
         }
     }
 }
@@ -176,10 +205,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
-        let prefix = bytes.first_chunk().ok_or(FrameError::Magic)?;
-        let len = Frame::body_len(prefix)?;
-        Frame::from_body(bytes.get(PREFIX_BYTES..PREFIX_BYTES + len).ok_or(FrameError::Body)?)
+    fn read(mut bytes: &[u8]) -> Result<Frame, FrameError> {
+        FrameReader::default().push(&mut bytes)?.ok_or(FrameError::Body)
     }
 
     fn hello() -> Frame {
@@ -196,6 +223,20 @@ mod tests {
     fn frames_are_read_back() {
         for frame in [hello(), Frame::Ready, Frame::Reject(Reject::Fingerprint { theirs: 7 })] {
             assert_eq!(read(&frame.to_bytes()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn frames_are_read_in_any_pieces_and_one_by_one() {
+        let stream = [hello().to_bytes(), Frame::Ready.to_bytes()].concat();
+        for piece in [1, 7, stream.len()] {
+            let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
+            for mut bytes in stream.chunks(piece) {
+                while !bytes.is_empty() {
+                    frames.extend(reader.push(&mut bytes).unwrap());
+                }
+            }
+            assert_eq!(frames, [hello(), Frame::Ready]);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What two ends agree on before any data flows, as a state machine of bytes.
+//! What two ends agree on before any data flows: frames, and a state machine for each end.
 //!
 //! ```text
 //! client                               server
@@ -8,15 +8,18 @@
 //!   Ready                           ->   a server thread takes the client over
 //! ```
 //!
-//! Over TCP both ends then keep the socket, silently, as long as the connection: when it closes, the
-//! other end is gone.
+//! The machines take bytes and give bytes. They know no socket, no clock and no backend: sockets and the simulated rack
+//! drive the same ones. Afterwards both ends keep the socket open as the liveness socket: when it closes, the other end
+//! is gone.
 
-mod message;
-mod reception;
+mod client;
+mod frame;
+mod offer;
+mod server;
 
-pub use message::{
-    Frame, FrameError, Hello, MAX_BODY_BYTES, PREFIX_BYTES, PROTOCOL_VERSION, Reject, Terms,
-    Welcome,
+pub use client::{ClientHandshake, Refusal};
+pub use frame::{
+    Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, PROTOCOL_VERSION, Reject, Welcome,
 };
-pub use reception::Reception;
-pub(crate) use reception::within;
+pub use offer::Offer;
+pub use server::{ServerHandshake, ServerStep};

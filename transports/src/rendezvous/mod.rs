@@ -13,3 +13,5 @@ pub(crate) mod server;
 pub(crate) mod wire;
 
 pub(crate) use chunks::CHUNK_BYTES;
+#[cfg(test)]
+pub(crate) use chunks::RING_CHUNKS;

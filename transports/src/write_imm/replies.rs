@@ -2,23 +2,24 @@
 
 use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::transport::{CallToken, Replies};
+use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
-use super::connection::Phase;
+use super::connection::{Connection, Phase};
 use super::layout::{HEADER_BYTES, Kind};
 use super::requests::Clients;
+use crate::kit::lending::Lending;
 
 impl Replies for Clients {
     #[inline]
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
-        let Some(connection) = self.roster.get(call.client()) else {
-            return Err(ReserveError::Closed);
-        };
+        let Clients { roster, lending, drafts, .. } = self;
+        let Some(connection) = roster.get(call.client()) else { return Err(ReserveError::Closed) };
         let max_small = connection.max_small;
         let Some(slot) = connection.slot_of(call) else { return Err(ReserveError::Closed) };
-        slot.large_reply = false;
+        slot.large_reply = len > max_small;
         if len > max_small {
-            return self.reserve_large(call, len);
+            return reserve_large(connection, lending, drafts, call.slot(), len);
         }
         match connection.link.stage(call.slot()) {
             Some(staged) => Ok(&mut staged[HEADER_BYTES..HEADER_BYTES + len]),
@@ -40,20 +41,21 @@ impl Replies for Clients {
     }
 }
 
-impl Clients {
-    #[cold]
-    fn reserve_large(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
-        let Some(connection) = self.roster.get(call.client()) else {
-            return Err(ReserveError::Closed);
-        };
-        if len as u64 > connection.max_message {
-            return Err(ReserveError::TooLarge { len: len as u64, max: connection.max_message });
-        }
-        let buffer = connection.large.reserve(call.slot(), len, &mut self.lending)?;
-        connection.slots[call.slot() as usize].large_reply = true;
-        Ok(self.drafts.open(buffer))
+#[cold]
+fn reserve_large<'c>(
+    connection: &'c mut Connection,
+    lending: &mut Lending,
+    drafts: &'c mut Drafts,
+    slot: u32,
+    len: usize,
+) -> Result<&'c mut [u8], ReserveError> {
+    if len as u64 > connection.max_message {
+        return Err(ReserveError::TooLarge { len: len as u64, max: connection.max_message });
     }
+    Ok(drafts.open(connection.large.reserve(slot, len, lending)?))
+}
 
+impl Clients {
     #[cold]
     fn post_large(&mut self, call: &CallToken, len: usize) {
         let index = call.slot();

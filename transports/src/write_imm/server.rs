@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::layout::MAX_CLIENTS;
 use super::requests::{Clients, Disconnect};
 use super::setup::{Port, Side, Sizes};
-use crate::contract::{Accepted, Admission, Config, Intake, OnDisconnect, SetupError};
+use crate::contract::{Accepted, NewClient, Config, Intake, OnDisconnect, SetupError};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;
@@ -175,10 +175,10 @@ impl WriteImmIntake {
     fn make(
         &self,
         id: ClientId,
-        client: &Admission<'_>,
+        client: &NewClient<'_>,
         on_disconnect: &OnDisconnect,
     ) -> Result<(Vec<u8>, Connection), SetupError> {
-        let Admission { terms, setup, timeout } = *client;
+        let NewClient { terms, setup, timeout } = *client;
         let completions = Sizes::new(terms, self.device.caps()).completions() as u64;
         let Some(completions) = self.completions.charge(completions) else {
             return Err(SetupError::Full(format!(
@@ -196,7 +196,7 @@ impl WriteImmIntake {
 }
 
 impl Intake for WriteImmIntake {
-    fn accept(&self, client: Admission<'_>) -> Result<Accepted, SetupError> {
+    fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
         self.queue.accept(|id, on_disconnect| self.make(id, &client, on_disconnect))
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum ResolveError {
 }
 
 /// The addresses of `host`, at least one.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     host: &str,
     port: u16,
     deadline: Instant,

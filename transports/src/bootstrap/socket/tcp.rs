@@ -2,18 +2,15 @@
 //!
 //! There are no credentials: whoever can reach the port can call.
 
-mod resolve;
-
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-pub(crate) use resolve::ResolveError;
-
 use crate::address::NetworkPlace;
-use crate::bootstrap::{Listener, Socket};
+use super::resolve::{self, ResolveError};
+use super::{Listener, Liveness, Socket};
 
 /// Questions after which an idle machine that answers none is gone, after as long a silence. A cable may be out for a
 /// moment.
@@ -84,18 +81,18 @@ impl Socket for TcpStream {
         TcpStream::set_write_timeout(self, Some(timeout))
     }
 
-    /// Nothing tells who it is: see the module's words.
+    /// TCP has no credentials.
     fn check_peer(&self) -> Result<(), String> {
         Ok(())
     }
 
-    fn become_tether(&self, silence: Duration) -> io::Result<bool> {
+    fn watch_liveness(&self, silence: Duration) -> io::Result<Liveness> {
         let (interval, count) = probes(silence);
         sockopt::set_socket_keepalive(self, true)?;
         sockopt::set_tcp_keepidle(self, interval)?;
         sockopt::set_tcp_keepintvl(self, interval)?;
         sockopt::set_tcp_keepcnt(self, count)?;
-        Ok(true)
+        Ok(Liveness::Needed)
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::bootstrap::{Listener, Socket};
+use super::{Listener, Liveness, Socket};
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -81,8 +81,8 @@ impl Socket for UnixStream {
         }
     }
 
-    fn become_tether(&self, _silence: Duration) -> io::Result<bool> {
-        Ok(false)
+    fn watch_liveness(&self, _silence: Duration) -> io::Result<Liveness> {
+        Ok(Liveness::IfDeviceIsSilent)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Messages that fit a slot: windows, generations, abandoned calls, terms.
 
 use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::transport::Delivery;
 
 use super::pair::{Host, limits, pattern};
 
@@ -18,14 +19,14 @@ fn messages_of_every_size_up_to_a_slot_come_back() {
 #[test]
 fn a_full_window_is_backpressure_and_frees_in_any_order() {
     let mut host = Host::new(limits(4, 256, 4096));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     let slots: Vec<_> = (0..4u8).map(|n| caller.send(&[n])).collect();
     let full = caller.transport.reserve(1).map(|_| ()).unwrap_err();
     assert_eq!(full, ReserveError::Backpressure(Backpressure::Credits));
-    host.run(&mut [&mut caller], |host, _| host.desk.held.len() == 4);
+    host.run(&mut [&mut caller], |host, _| host.handlers.held.len() == 4);
     // The last is answered first: its slot is free, and no other is touched by its next use.
-    let (call, bytes) = host.desk.held.pop_back().unwrap();
+    let (call, bytes) = host.handlers.held.pop_back().unwrap();
     super::pair::answer(call, &bytes, host.transport.replies()).unwrap();
     host.settle(&mut [&mut caller]);
     assert_eq!(caller.heard.replies.pop_front().unwrap(), (slots[3], vec![3]));
@@ -34,10 +35,10 @@ fn a_full_window_is_backpressure_and_frees_in_any_order() {
     assert_ne!(again.generation, slots[3].generation);
     host.settle(&mut [&mut caller]);
     for n in 0..3 {
-        assert_eq!(host.desk.held[n].1, [n as u8]);
+        assert_eq!(host.handlers.held[n].1, [n as u8]);
     }
-    while !host.desk.held.is_empty() {
-        let bytes = host.desk.held[0].1.clone();
+    while !host.handlers.held.is_empty() {
+        let bytes = host.handlers.held[0].1.clone();
         host.answer(&bytes).unwrap();
     }
     host.settle(&mut [&mut caller]);
@@ -49,20 +50,20 @@ fn a_full_window_is_backpressure_and_frees_in_any_order() {
 #[test]
 fn a_late_reply_frees_its_slot_and_is_not_delivered() {
     let mut host = Host::new(limits(1, 256, 4096));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     let slot = caller.send(b"slow");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
     caller.transport.abandon(slot);
-    caller.transport.flush(host.now);
+    caller.transport.flush();
     host.settle(&mut [&mut caller]);
-    assert_eq!(host.desk.cancelled, [(0, slot.index)]);
+    assert_eq!(host.handlers.cancelled, [(0, slot.index)]);
     let full = caller.transport.reserve(1).map(|_| ()).unwrap_err();
     assert_eq!(full, ReserveError::Backpressure(Backpressure::Credits));
     host.answer(b"too late").unwrap();
     host.settle(&mut [&mut caller]);
     assert!(caller.heard.replies.is_empty());
-    host.desk.hold = false;
+    host.handlers.hold = false;
     assert_eq!(host.call(&mut caller, b"next"), b"next");
 }
 
@@ -74,8 +75,8 @@ fn a_request_that_has_not_left_is_taken_back() {
     let slot = caller.post(&[1; 1000]);
     caller.transport.abandon(slot);
     assert_eq!(host.call(&mut caller, b"this one"), b"this one");
-    assert_eq!(host.desk.requests, 1);
-    assert!(host.desk.cancelled.is_empty());
+    assert_eq!(host.handlers.requests, 1);
+    assert!(host.handlers.cancelled.is_empty());
 }
 
 #[test]
@@ -116,10 +117,10 @@ fn replies_of_one_turn_survive_many_rounds_of_every_queue() {
         while let Ok((slot, room)) = caller.transport.reserve(100) {
             room[..4].copy_from_slice(&sent.to_le_bytes());
             room[4..].fill(sent as u8);
-            caller.transport.post(slot, host.now);
+            caller.transport.post(slot, Delivery::AtMostOnce);
             sent += 1;
         }
-        caller.transport.flush(host.now);
+        caller.transport.flush();
         host.poll();
         caller.poll(host.now);
         for (_, bytes) in caller.heard.replies.drain(..) {
@@ -139,7 +140,7 @@ fn a_server_that_does_not_poll_costs_the_client_nothing_but_time() {
         let slots: Vec<_> = (0..16).map(|_| caller.send(&[round; 3000])).collect();
         for slot in slots {
             caller.transport.abandon(slot);
-            caller.transport.flush(host.now);
+            caller.transport.flush();
         }
         for _ in 0..10 {
             caller.poll(host.now);

@@ -8,11 +8,12 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use super::super::layout::{Announce, HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
+use super::super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
 use super::pair::{BOUND, Caller, Host, limits};
-use crate::backend::BackendKind;
+use crate::contract::Answer;
+use crate::rendezvous::wire::Announce;
 
-/// A client that has a queue pair, the keys, and no manners.
+/// A client that has a queue pair and the keys, and breaks the rules.
 struct Rogue {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -44,7 +45,7 @@ impl Rogue {
     fn new(host: &Host) -> Rogue {
         let (mut qp, cq, pd, ours) = Rogue::end(host);
         let ours = postcard::to_allocvec(&ours).unwrap();
-        let accepted = host.intake.accept(&host.limits.terms(), &ours, BOUND).unwrap();
+        let accepted = host.accept_bytes(&host.config.terms(), &ours).unwrap();
         let theirs: Setup = postcard::from_bytes(&accepted.setup).unwrap();
         let endpoint = Endpoint::from_bytes(&theirs.endpoint).unwrap();
         qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
@@ -96,8 +97,8 @@ fn is_dropped_alone(attack: impl FnOnce(&mut Rogue)) {
         rogue.poll();
     }
     assert_eq!(host.transport.connections(), 1);
-    assert_eq!(host.desk.disconnected.len(), 1);
-    assert_eq!(host.desk.disconnected[0].0, rogue.client);
+    assert_eq!(host.handlers.disconnected.len(), 1);
+    assert_eq!(host.handlers.disconnected[0].0, rogue.client);
     assert_eq!(host.call(&mut honest, b"after"), b"after");
     assert!(honest.heard.closed.is_empty());
 }
@@ -183,13 +184,15 @@ fn a_malformed_announcement() {
 fn a_server_that_answers_what_nobody_asked_is_left() {
     let host = Host::new(limits(4, 256, 10_000));
     let limits = limits(4, 256, 10_000);
-    let pending = BackendKind::WriteImm.prepare(&host.device, &limits, None).unwrap();
+    let pending = host.dial(&limits);
     let theirs: Setup = postcard::from_bytes(&pending.setup()).unwrap();
     let (mut qp, _cq, _pd, ours) = Rogue::end(&host);
     let endpoint = Endpoint::from_bytes(&theirs.endpoint).unwrap();
     qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
     let ours = postcard::to_allocvec(&ours).unwrap();
-    let mut caller = Caller::new(pending.finish(&limits.terms(), &ours, BOUND).unwrap());
+    let terms = limits.terms();
+    let answer = Answer { terms: &terms, setup: &ours, timeout: BOUND };
+    let mut caller = Caller::new(pending.finish(answer).unwrap());
     let mut message = vec![0; HEADER_BYTES];
     put_header(&mut message, 77, Kind::Inline);
     let imm = Immediate { op: Op::Message, client: 0, slot: 1 }.to_wire();

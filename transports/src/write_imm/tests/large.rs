@@ -2,10 +2,12 @@
 
 use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::time::Instant;
+use farcall_core::transport::Delivery;
 
-use super::super::chunks::{CHUNK_BYTES, RING_CHUNKS};
+use crate::rendezvous::CHUNK_BYTES;
+use crate::rendezvous::RING_CHUNKS;
 use super::pair::{Host, limits, pattern};
-use crate::address::Limits;
+use crate::contract::Config;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const RING: usize = CHUNK * RING_CHUNKS as usize;
@@ -45,12 +47,12 @@ fn large_and_small_calls_share_a_connection() {
 #[test]
 fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers() {
     let mut host = Host::new(limits(2, 256, 10_000));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     let error = caller.transport.reserve(10_001).map(|_| ()).unwrap_err();
     assert_eq!(error, ReserveError::TooLarge { len: 10_001, max: 10_000 });
     caller.send(b"?");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
     let error = host.answer(&[0; 10_001]).unwrap_err();
     assert_eq!(error, ReserveError::TooLarge { len: 10_001, max: 10_000 });
 }
@@ -58,12 +60,12 @@ fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers() {
 #[test]
 fn an_answer_may_come_out_other_than_reserved() {
     let mut host = Host::new(limits(2, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     for (reserved, posted) in [(5000, 100), (5000, 4000), (5000, 0)] {
         caller.send(b"?");
-        host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
-        let (call, _) = host.desk.held.pop_front().unwrap();
+        host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
+        let (call, _) = host.handlers.held.pop_front().unwrap();
         let replies = host.transport.replies();
         replies.reserve(&call, reserved).unwrap().fill(7);
         replies.post(call, posted);
@@ -72,8 +74,8 @@ fn an_answer_may_come_out_other_than_reserved() {
     }
     // A large answer that failed to be made, and the error that goes instead.
     caller.send(b"?");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
-    let (call, _) = host.desk.held.pop_front().unwrap();
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
+    let (call, _) = host.handlers.held.pop_front().unwrap();
     let replies = host.transport.replies();
     replies.reserve(&call, 5000).unwrap();
     replies.reserve(&call, 3).unwrap().copy_from_slice(b"err");
@@ -95,7 +97,7 @@ fn a_large_call_can_be_abandoned_in_every_phase() {
             caller.poll(host.now);
         }
         caller.transport.abandon(slot);
-        caller.transport.flush(host.now);
+        caller.transport.flush();
         host.settle(&mut [&mut caller]);
         caller.heard.replies.clear();
         assert!(caller.heard.closed.is_empty() && caller.heard.failed.is_empty(), "{turns}");
@@ -105,13 +107,13 @@ fn a_large_call_can_be_abandoned_in_every_phase() {
 }
 
 /// Memory for four messages with their rings, of which a client may hold half.
-fn scarce(max_message: u64) -> Limits {
-    Limits {
+fn scarce(max_message: u64) -> Config {
+    Config {
         window: 4,
         slot: 256,
         max_message,
         memory: 4 * max_message + (4 << 20),
-        ..Limits::default()
+        ..Config::default()
     }
 }
 
@@ -143,7 +145,7 @@ fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end() {
     let mut lively = host.admit();
     lively.send(&bytes);
     host.settle(&mut [&mut lively]);
-    assert!(lively.heard.replies.is_empty() && host.desk.disconnected.is_empty());
+    assert!(lively.heard.replies.is_empty() && host.handlers.disconnected.is_empty());
     for _ in 0..200 {
         // Virtual time: a tenth of a second per turn.
         host.now = host.now.saturating_add_nanos(100_000_000);
@@ -151,7 +153,7 @@ fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end() {
         lively.poll(host.now);
     }
     host.run(&mut [&mut lively], |_, callers| !callers[0].heard.replies.is_empty());
-    assert!(!host.desk.disconnected.is_empty());
+    assert!(!host.handlers.disconnected.is_empty());
     assert!(lively.heard.closed.is_empty());
 }
 
@@ -168,7 +170,7 @@ fn a_waiting_request_that_is_abandoned_waits_no_more() {
     let waiting = third.send(&bytes);
     host.settle(&mut []);
     third.transport.abandon(waiting);
-    third.transport.flush(host.now);
+    third.transport.flush();
     host.settle(&mut [&mut third]);
     assert_eq!(host.call(&mut third, b"on"), b"on");
     host.run(&mut [&mut first, &mut second], |_, callers| {
@@ -201,13 +203,13 @@ fn memory_is_used_again() {
     }
     let (slot, _) = caller.transport.reserve(1 << 20).unwrap();
     caller.transport.release(slot);
-    caller.transport.flush(Instant::ZERO);
+    caller.transport.flush();
 }
 
 #[test]
 fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
     let tight =
-        Limits { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20, ..Limits::default() };
+        Config { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20, ..Config::default() };
     let mut host = Host::new(tight);
     let (mut one, mut two) = (host.admit(), host.admit());
     let bytes = pattern(3, 1 << 20);
@@ -216,8 +218,8 @@ fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
         for caller in [&mut one, &mut two] {
             while let Ok((slot, room)) = caller.transport.reserve(bytes.len()) {
                 room.copy_from_slice(&bytes);
-                caller.transport.post(slot, host.now);
-                caller.transport.flush(host.now);
+                caller.transport.post(slot, Delivery::AtMostOnce);
+                caller.transport.flush();
                 sent += 1;
             }
         }
@@ -232,7 +234,7 @@ fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
             return;
         }
     }
-    panic!("stuck after {sent} calls: {:?}", host.desk);
+    panic!("stuck after {sent} calls: {:?}", host.handlers);
 }
 
 /// Turns after which calls that move at all have moved.

@@ -2,6 +2,7 @@
 
 use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::time::Instant;
+use farcall_core::transport::{Closing, WindDown};
 
 use super::pair::{Host, answer, limits, pattern};
 
@@ -11,10 +12,10 @@ fn a_client_that_says_goodbye_is_gone_at_once() {
     let mut caller = host.admit();
     host.call(&mut caller, b"hello");
     assert_eq!(host.transport.connections(), 1);
-    caller.transport.close();
+    caller.transport.close(Closing::Goodbye);
     host.settle(&mut [&mut caller]);
     assert_eq!(host.transport.connections(), 0);
-    assert_eq!(host.desk.disconnected.len(), 1);
+    assert_eq!(host.handlers.disconnected.len(), 1);
     assert_eq!(caller.transport.reserve(1).map(|_| ()).unwrap_err(), ReserveError::Closed);
     assert_eq!(caller.heard.closed.len(), 1);
 }
@@ -22,13 +23,13 @@ fn a_client_that_says_goodbye_is_gone_at_once() {
 #[test]
 fn a_dropped_client_leaves_calls_that_nobody_can_answer() {
     let mut host = Host::new(limits(4, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
     drop(caller);
     host.run(&mut [], |host, _| host.transport.connections() == 0);
-    let (call, _) = host.desk.held.pop_front().unwrap();
+    let (call, _) = host.handlers.held.pop_front().unwrap();
     let error = answer(call, b"answer", host.transport.replies()).unwrap_err();
     assert_eq!(error, ReserveError::Closed);
 }
@@ -36,17 +37,17 @@ fn a_dropped_client_leaves_calls_that_nobody_can_answer() {
 #[test]
 fn a_new_client_of_the_same_number_does_not_get_old_answers() {
     let mut host = Host::new(limits(4, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut first = host.admit();
     first.send(b"first");
-    host.run(&mut [&mut first], |host, _| !host.desk.held.is_empty());
+    host.run(&mut [&mut first], |host, _| !host.handlers.held.is_empty());
     drop(first);
     host.run(&mut [], |host, _| host.transport.connections() == 0);
     let mut second = host.admit();
     second.send(b"second");
-    host.run(&mut [&mut second], |host, _| host.desk.held.len() == 2);
-    let (old, _) = host.desk.held.pop_front().unwrap();
-    let (new, _) = host.desk.held.pop_front().unwrap();
+    host.run(&mut [&mut second], |host, _| host.handlers.held.len() == 2);
+    let (old, _) = host.handlers.held.pop_front().unwrap();
+    let (new, _) = host.handlers.held.pop_front().unwrap();
     assert_eq!(old.client(), new.client());
     assert_eq!(answer(old, b"old", host.transport.replies()), Err(ReserveError::Closed));
     answer(new, b"new", host.transport.replies()).unwrap();
@@ -78,13 +79,13 @@ fn clients_come_and_go_and_leave_room_for_others() {
 #[test]
 fn a_server_says_goodbye_after_its_last_replies() {
     let mut host = Host::new(limits(4, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let (mut one, mut two) = (host.admit(), host.admit());
     one.send(b"one");
-    host.run(&mut [&mut one, &mut two], |host, _| !host.desk.held.is_empty());
-    let (call, _) = host.desk.held.pop_front().unwrap();
+    host.run(&mut [&mut one, &mut two], |host, _| !host.handlers.held.is_empty());
+    let (call, _) = host.handlers.held.pop_front().unwrap();
     answer(call, b"last", host.transport.replies()).unwrap();
-    host.transport.close();
+    host.transport.wind_down(host.now, WindDown::Close);
     for caller in [&mut one, &mut two] {
         for _ in 0..10 {
             caller.poll(host.now);
@@ -98,10 +99,10 @@ fn a_server_says_goodbye_after_its_last_replies() {
 #[test]
 fn a_server_that_vanishes_is_noticed() {
     let mut host = Host::new(limits(4, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
     let now = host.now;
     drop(host);
     for _ in 0..1000 {
@@ -135,23 +136,23 @@ fn a_handshake_that_ends_badly_leaves_no_client() {
 #[test]
 fn a_server_that_ends_sees_its_last_answers_arrive() {
     let mut host = Host::new(limits(16, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut callers = [host.admit(), host.admit()];
     for caller in &mut callers {
         for seed in 0..16 {
             caller.post(&pattern(seed, 240));
         }
-        caller.transport.flush(Instant::ZERO);
+        caller.transport.flush();
     }
     let [first, second] = &mut callers;
-    host.run(&mut [first, second], |host, _| host.desk.held.len() == 32);
-    while let Some((call, bytes)) = host.desk.held.pop_front() {
+    host.run(&mut [first, second], |host, _| host.handlers.held.len() == 32);
+    while let Some((call, bytes)) = host.handlers.held.pop_front() {
         answer(call, &bytes, host.transport.replies()).unwrap();
     }
-    host.transport.close();
+    host.transport.wind_down(host.now, WindDown::Close);
     // The clients need not do anything for it.
     let mut asked = 0;
-    while !host.transport.has_left(Instant::ZERO) {
+    while !host.transport.wind_down(Instant::ZERO, WindDown::Close) {
         asked += 1;
         assert!(asked < 1000, "the answers never arrive");
     }
@@ -168,11 +169,11 @@ fn a_server_that_ends_sees_its_last_answers_arrive() {
 #[test]
 fn a_server_that_is_known_to_be_gone_ends_its_calls_once() {
     let mut host = Host::new(limits(4, 256, 1 << 20));
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");
-    host.run(&mut [&mut caller], |host, _| !host.desk.held.is_empty());
-    caller.transport.peer_gone();
+    host.run(&mut [&mut caller], |host, _| !host.handlers.held.is_empty());
+    caller.transport.close(Closing::PeerGone);
     for _ in 0..3 {
         caller.transport.poll(Instant::ZERO, &mut caller.heard);
     }

@@ -1,18 +1,23 @@
-//! Two ends, joined without sockets or threads, and the sinks that write down what they hear.
+//! Two ends, joined without sockets or threads, and sinks that record what arrives.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use farcall_core::error::{ReserveError, TransportFailure};
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    CallToken, ClientTransport, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+    CallToken, ClientTransport, Delivery, Message, Replies, ReplySink, RequestSink,
+    ServerTransport, SlotId,
 };
 use farcall_verbs::Device;
 
-use crate::address::Limits;
-use crate::backend::{Accepted, BackendKind, Intake, PendingClient, SetupError};
-use crate::handshake::{Hello, Reception, Terms};
+use crate::contract::{
+    Accepted, Answer, Backend, Config, Fabric, Intake, NewClient, PendingClient, Placement,
+    SetupError, Terms,
+};
+use crate::handshake::{Hello, Offer};
+use crate::write_imm::WriteImm;
 
 /// Turns after which something that should happen never will.
 const MANY_TURNS: usize = 100_000;
@@ -23,9 +28,9 @@ pub(super) const BOUND: Duration = Duration::from_secs(5);
 /// What a server turn is in virtual time.
 pub(super) const TURN_NANOS: u64 = 1000;
 
-pub(super) fn limits(window: u32, slot: u32, max_message: u64) -> Limits {
+pub(super) fn limits(window: u32, slot: u32, max_message: u64) -> Config {
     let memory = 3 * max_message + (16 << 20);
-    Limits { window, slot, max_message, memory, ..Limits::default() }
+    Config { window, slot, max_message, memory, ..Config::default() }
 }
 
 /// Bytes that differ from their neighbours, and from those of other seeds.
@@ -67,7 +72,7 @@ impl ReplySink for Heard {
 
 /// A server's handlers: echo at once, or hold until told.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct Handlers {
     pub(super) hold: bool,
     pub(super) held: VecDeque<(CallToken, Vec<u8>)>,
     /// Answers that found no memory.
@@ -77,7 +82,7 @@ pub(super) struct Desk {
     pub(super) disconnected: Vec<(u32, u32)>,
 }
 
-impl RequestSink for Desk {
+impl RequestSink for Handlers {
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.requests += 1;
         if self.hold {
@@ -117,6 +122,14 @@ pub(super) fn answer(
     Ok(())
 }
 
+pub(super) fn finish(
+    pending: Box<dyn PendingClient>,
+    terms: &Terms,
+    accepted: &Accepted,
+) -> Result<Box<dyn ClientTransport>, SetupError> {
+    pending.finish(Answer { terms, setup: &accepted.setup, timeout: BOUND })
+}
+
 /// One client, by hand.
 pub(super) struct Caller {
     pub(super) transport: Box<dyn ClientTransport>,
@@ -131,20 +144,20 @@ impl Caller {
     pub(super) fn post(&mut self, bytes: &[u8]) -> SlotId {
         let (slot, room) = self.transport.reserve(bytes.len()).unwrap();
         room.copy_from_slice(bytes);
-        self.transport.post(slot, Instant::ZERO);
+        self.transport.post(slot, Delivery::AtMostOnce);
         slot
     }
 
     /// Posts and rings.
     pub(super) fn send(&mut self, bytes: &[u8]) -> SlotId {
         let slot = self.post(bytes);
-        self.transport.flush(Instant::ZERO);
+        self.transport.flush();
         slot
     }
 
     pub(super) fn poll(&mut self, now: Instant) -> u32 {
         let progress = self.transport.poll(now, &mut self.heard);
-        self.transport.flush(now);
+        self.transport.flush();
         progress.worked
     }
 }
@@ -153,44 +166,60 @@ impl Caller {
 pub(super) struct Host {
     pub(super) transport: Box<dyn ServerTransport>,
     pub(super) intake: Box<dyn Intake>,
-    pub(super) desk: Desk,
+    pub(super) handlers: Handlers,
     pub(super) device: Device,
-    pub(super) limits: Limits,
+    pub(super) config: Config,
     pub(super) now: Instant,
 }
 
 impl Host {
-    pub(super) fn new(limits: Limits) -> Host {
+    pub(super) fn new(config: Config) -> Host {
         let device = Device::open("shm").unwrap();
-        let half = BackendKind::WriteImm.serve(&device, &limits, 8).unwrap();
+        let site = Site::new();
+        let at = Placement::new(&site, Fabric::Verbs(&device));
+        let half = WriteImm.serve(&at, &config, 8).unwrap();
         Host {
             transport: half.transport,
             intake: half.intake,
-            desk: Desk::default(),
+            handlers: Handlers::default(),
             device,
-            limits,
+            config,
             now: Instant::ZERO,
         }
     }
 
+    pub(super) fn dial(&self, config: &Config) -> Box<dyn PendingClient> {
+        let site = Site::new();
+        let at = Placement::new(&site, Fabric::Verbs(&self.device));
+        WriteImm.dial(&at, config).unwrap()
+    }
+
+    pub(super) fn accept_bytes(&self, terms: &Terms, setup: &[u8]) -> Result<Accepted, SetupError> {
+        self.intake.accept(NewClient { terms, setup, timeout: BOUND })
+    }
+
+    fn accept(&self, pending: &dyn PendingClient, terms: &Terms) -> Result<Accepted, SetupError> {
+        self.accept_bytes(terms, &pending.setup())
+    }
+
     /// A client that has said hello with these limits, and the terms it gets.
-    fn hello(&self, limits: &Limits) -> (Box<dyn PendingClient>, Terms) {
-        let pending = BackendKind::WriteImm.prepare(&self.device, limits, None).unwrap();
+    fn hello(&self, config: &Config) -> (Box<dyn PendingClient>, Terms) {
+        let pending = self.dial(config);
         let hello = Hello {
             backend: "write_imm".into(),
             service: SERVICE.name.into(),
             fingerprint: SERVICE.fingerprint,
-            terms: limits.terms(),
+            terms: config.terms(),
             setup: pending.setup(),
         };
-        let reception = Reception::new(BackendKind::WriteImm, &[&SERVICE], self.limits);
-        (pending, reception.check(&hello).unwrap())
+        let offer = Offer::new(WriteImm.name(), &[&SERVICE], self.config.clone());
+        (pending, offer.check(&hello).unwrap())
     }
 
     pub(super) fn try_admit(&self) -> Result<Caller, SetupError> {
-        let (pending, terms) = self.hello(&self.limits);
-        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND)?;
-        Ok(Caller::new(pending.finish(&terms, &accepted.setup, BOUND)?))
+        let (pending, terms) = self.hello(&self.config);
+        let accepted = self.accept(&*pending, &terms)?;
+        Ok(Caller::new(finish(pending, &terms, &accepted)?))
     }
 
     pub(super) fn admit(&self) -> Caller {
@@ -198,46 +227,46 @@ impl Host {
     }
 
     /// One more client, with limits of its own.
-    pub(super) fn admit_with(&self, limits: &Limits) -> Caller {
-        let (pending, terms) = self.hello(limits);
-        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
-        Caller::new(pending.finish(&terms, &accepted.setup, BOUND).unwrap())
+    pub(super) fn admit_with(&self, config: &Config) -> Caller {
+        let (pending, terms) = self.hello(config);
+        let accepted = self.accept(&*pending, &terms).unwrap();
+        Caller::new(finish(pending, &terms, &accepted).unwrap())
     }
 
     /// A client that takes its own limit on messages for the server's.
-    pub(super) fn admit_trusting(&self, limits: &Limits) -> Caller {
-        let (pending, terms) = self.hello(limits);
-        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
-        let terms = Terms { max_message: limits.max_message, ..terms };
-        Caller::new(pending.finish(&terms, &accepted.setup, BOUND).unwrap())
+    pub(super) fn admit_trusting(&self, config: &Config) -> Caller {
+        let (pending, terms) = self.hello(config);
+        let accepted = self.accept(&*pending, &terms).unwrap();
+        let terms = Terms { max_message: config.max_message, ..terms };
+        Caller::new(finish(pending, &terms, &accepted).unwrap())
     }
 
     /// A client that was accepted, and does not know it yet.
     pub(super) fn admit_unfinished(&self) -> (Box<dyn PendingClient>, Accepted) {
-        let (pending, terms) = self.hello(&self.limits);
-        let accepted = self.intake.accept(&terms, &pending.setup(), BOUND).unwrap();
+        let (pending, terms) = self.hello(&self.config);
+        let accepted = self.accept(&*pending, &terms).unwrap();
         (pending, accepted)
     }
 
     pub(super) fn poll(&mut self) -> u32 {
         self.now = self.now.saturating_add_nanos(TURN_NANOS);
-        let progress = self.transport.poll(self.now, &mut self.desk);
-        while let Some((call, bytes)) = self.desk.deferred.pop_front() {
+        let progress = self.transport.poll(self.now, &mut self.handlers);
+        while let Some((call, bytes)) = self.handlers.deferred.pop_front() {
             if try_answer(&call, &bytes, self.transport.replies()).is_err() {
-                self.desk.deferred.push_front((call, bytes));
+                self.handlers.deferred.push_front((call, bytes));
                 break;
             }
             self.transport.replies().post(call, bytes.len());
         }
-        self.transport.flush(self.now);
+        self.transport.flush();
         progress.worked
     }
 
     /// Answers the request that was held first, with these bytes.
     pub(super) fn answer(&mut self, bytes: &[u8]) -> Result<(), ReserveError> {
-        let (call, _) = self.desk.held.pop_front().unwrap();
+        let (call, _) = self.handlers.held.pop_front().unwrap();
         let outcome = answer(call, bytes, self.transport.replies());
-        self.transport.flush(self.now);
+        self.transport.flush();
         outcome
     }
 
@@ -256,7 +285,7 @@ impl Host {
                 caller.poll(self.now);
             }
         }
-        panic!("it never came to be; the desk: {:?}", self.desk);
+        panic!("it never came to be; the handlers: {:?}", self.handlers);
     }
 
     /// Polls all until nobody does anything any more.

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientThread, ClientTransport, DialOptions};
+use farcall_core::transport::{ClientTransport, DialOptions};
+use farcall_transports::bootstrap::{self, Attempt};
+use farcall_transports::contract::{Answer, Fabric, PendingClient, Placement};
+use farcall_transports::handshake::{ClientHandshake, Welcome};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
 use super::admitted::Admitted;
-use super::charge;
-use super::network::{LEG_NS, Network, RETRY_NS, read};
-use super::ties::Place;
-use crate::backend::PendingClient;
-use crate::bootstrap::attempt::{self, Attempt};
-use crate::bootstrap::tethered;
-use crate::handshake::{Frame, Hello, Welcome};
+use super::cpu_costs;
+use super::liveness::NodeLife;
+use super::network::{LEG_NS, Network, RETRY_NS};
 
 /// A connection that is being made by a program of a node: it takes [turns](Dialling::turn).
 ///
@@ -25,12 +25,12 @@ use crate::handshake::{Frame, Hello, Welcome};
 /// lost is sent again until the time of [`DialOptions`] is over.
 pub struct Dialling {
     network: Arc<Network>,
-    from: Place,
+    from: NodeLife,
     to: Node,
     address: RackAddress,
     service: &'static ServiceDescription,
-    timeout: Duration,
-    thread: Option<ClientThread>,
+    site: Site,
+    options: DialOptions,
     deadline: Instant,
     step: Step,
 }
@@ -47,12 +47,12 @@ pub enum Dialled {
 enum Step {
     /// Nothing has happened yet.
     New,
-    /// The wish for a connection comes to the server's node at this moment.
-    Knocking {
+    /// The connection request reaches the server's node at this moment.
+    Connecting {
         client: Client,
         at: Instant,
     },
-    /// Nobody listens there, as is known at this moment.
+    /// The client learns at this moment that nobody listens there.
     Refused {
         at: Instant,
     },
@@ -74,15 +74,16 @@ enum Step {
 /// The client's half of the handshake.
 struct Client {
     pending: Box<dyn PendingClient>,
-    hello: Hello,
+    handshake: ClientHandshake,
 }
 
 impl Dialling {
     pub(super) fn new(
         network: &Arc<Network>,
-        from: Place,
+        from: NodeLife,
         address: &str,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Dialling, ConnectError> {
         let address: RackAddress =
@@ -98,11 +99,16 @@ impl Dialling {
             to,
             address,
             service,
-            timeout: options.timeout,
-            thread: options.thread.clone(),
+            site: site.clone(),
+            options: options.clone(),
             deadline: Instant::FAR_FUTURE,
             step: Step::New,
         })
+    }
+
+    /// The site that the connection is for.
+    pub fn site(&self) -> &Site {
+        &self.site
     }
 
     /// Does what can be done at `now`. The time for it begins with the first turn.
@@ -120,8 +126,8 @@ impl Dialling {
     fn advance(&mut self, now: Instant) -> Result<Step, Ended> {
         let step = std::mem::replace(&mut self.step, Step::Over);
         if let Step::New = step {
-            self.deadline = now + self.timeout;
-            return Ok(Step::Knocking { client: self.prepare()?, at: after(now, LEG_NS) });
+            self.deadline = now + self.options.timeout;
+            return Ok(Step::Connecting { client: self.prepare()?, at: after(now, LEG_NS) });
         }
         if step.at() > now {
             return if now >= self.deadline {
@@ -133,30 +139,29 @@ impl Dialling {
         match step {
             Step::New | Step::Over => Ok(Step::Over),
             Step::Refused { .. } => Err(self.attempt().no_server(self.nobody_listens()).into()),
-            Step::Knocking { client, .. } if !self.gets_there() => {
-                Ok(Step::Knocking { client, at: after(now, RETRY_NS) })
+            Step::Connecting { client, .. } if !self.reaches_server() => {
+                Ok(Step::Connecting { client, at: after(now, RETRY_NS) })
             }
-            Step::Knocking { client, .. } => Ok(match self.network.listening(&self.address) {
+            Step::Connecting { client, .. } => Ok(match self.network.listening(&self.address) {
                 Some(_) => Step::Greeting { client, at: after(now, 2 * LEG_NS) },
                 None => Step::Refused { at: after(now, LEG_NS) },
             }),
-            Step::Greeting { client, .. } if !self.gets_there() => {
+            Step::Greeting { client, .. } if !self.reaches_server() => {
                 Ok(Step::Greeting { client, at: after(now, RETRY_NS) })
             }
             Step::Greeting { client, .. } => {
                 let Some(listening) = self.network.listening(&self.address) else {
                     return Ok(Step::Refused { at: after(now, LEG_NS) });
                 };
-                let hello = Frame::Hello(client.hello.clone()).to_bytes();
+                let hello = client.handshake.hello_bytes();
                 let (answer, admitted) = listening.answer(&hello, self.deadline - now);
-                let (answer, at) = (answer.to_bytes(), after(now, LEG_NS));
-                Ok(Step::Answered { client, answer, admitted, at })
+                Ok(Step::Answered { client, answer, admitted, at: after(now, LEG_NS) })
             }
-            Step::Answered { client, answer, admitted, .. } if !self.comes_back() => {
+            Step::Answered { client, answer, admitted, .. } if !self.reaches_client() => {
                 Ok(Step::Answered { client, answer, admitted, at: after(now, RETRY_NS) })
             }
-            Step::Answered { admitted: Some(ref admitted), .. } if !admitted.lives() => {
-                // Whoever has answered is gone, and what runs there now knows nothing of it.
+            Step::Answered { admitted: Some(ref admitted), .. } if !admitted.is_served() => {
+                // The server that answered is gone, and what runs there now knows nothing of it.
                 Err(self.attempt().no_server(self.nobody_listens()).into())
             }
             Step::Answered { client, answer, admitted, .. } => {
@@ -166,26 +171,27 @@ impl Dialling {
     }
 
     fn attempt(&self) -> Attempt<'_> {
-        attempt(&self.address, self.timeout)
+        attempt(&self.address, self.options.timeout)
     }
 
     /// What this end has to say.
     fn prepare(&self) -> Result<Client, ConnectError> {
-        let (backend, limits) = (self.address.backend(), self.address.limits());
+        let (backend, config) = (self.address.backend(), self.address.config());
         let device = self.from.node.device();
+        let (fabric, share) = (Fabric::Verbs(&device), self.options.share);
         let pending = backend
-            .prepare(&device, &limits, self.thread.as_ref())
+            .dial(&Placement { site: &self.site, fabric, share }, config)
             .map_err(|error| self.attempt().setup(error))?;
-        let hello = attempt::hello(backend, &limits, self.service, &*pending);
-        Ok(Client { pending, hello })
+        let hello = bootstrap::hello(backend, config, self.service, &*pending);
+        Ok(Client { pending, handshake: ClientHandshake::new(hello) })
     }
 
-    fn gets_there(&self) -> bool {
-        self.from.runs() && self.from.node.reaches(&self.to)
+    fn reaches_server(&self) -> bool {
+        self.from.is_running() && self.from.node.reaches(&self.to)
     }
 
-    fn comes_back(&self) -> bool {
-        self.from.runs() && self.to.reaches(&self.from.node)
+    fn reaches_client(&self) -> bool {
+        self.from.is_running() && self.to.reaches(&self.from.node)
     }
 
     fn nobody_listens(&self) -> String {
@@ -197,24 +203,32 @@ impl Dialling {
 
     fn finish(
         &self,
-        Client { pending, hello }: Client,
+        Client { pending, mut handshake }: Client,
         answer: &[u8],
         admitted: Option<Admitted>,
         now: Instant,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
         let attempt = self.attempt();
-        let answer = read(answer).map_err(|error| attempt.frame(error))?;
-        let Welcome { terms, setup } = attempt.welcomed(answer, &hello)?;
-        let client = pending
-            .finish(&terms, &setup, self.deadline - now)
-            .map_err(|error| attempt.setup(error))?;
-        let client = charge::client(client, &self.from.node, self.network.costs());
-        let Some(admitted) = admitted else {
+        let received = handshake.receive(answer);
+        let refused = |refusal| attempt.refused(refusal, handshake.hello());
+        let (Some(Welcome { terms, setup }), Some(admitted)) =
+            (received.map_err(refused)?, admitted)
+        else {
             return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
         };
-        tethered::tie_with(client, |client_hears| {
-            let end = (self.from.clone(), self.address.limits().silence);
-            Ok(Box::new(admitted.tie(&self.network.ties, end, client_hears)))
+        let timeout = self.deadline - now;
+        let client = pending
+            .finish(Answer { terms: &terms, setup: &setup, timeout })
+            .map_err(|error| attempt.setup(error))?;
+        let client = cpu_costs::client(client, &self.from.node, self.network.costs());
+        bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
+            let end = (self.from.clone(), self.address.config().silence);
+            let ready = ClientHandshake::ready_bytes();
+            let liveness = &self.network.liveness;
+            match admitted.finish(&ready, liveness, end, on_server_gone) {
+                Some(end) => Ok(Box::new(end) as Box<dyn Send>),
+                None => Err(attempt.misbehaved("it does not take a client that is ready")),
+            }
         })
     }
 }
@@ -239,7 +253,7 @@ impl Step {
     fn at(&self) -> Instant {
         match self {
             Step::New => Instant::ZERO,
-            Step::Knocking { at, .. }
+            Step::Connecting { at, .. }
             | Step::Refused { at }
             | Step::Greeting { at, .. }
             | Step::Answered { at, .. } => *at,

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use farcall_core::error::BindError;
 use farcall_core::server::ServerThread;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound};
+use farcall_transports::bootstrap::{Admission, ServerHalves, check_services};
+use farcall_transports::contract::Fabric;
+use farcall_transports::handshake::Offer;
 use farcall_verbs::sim::{Actor, Next, Turn};
 
 use super::address::RackAddress;
-use super::charge;
+use super::cpu_costs;
+use super::liveness::NodeLife;
 use super::network::{Listening, Network};
-use super::ties::Place;
-use crate::bootstrap::admission::Admission;
-use crate::bootstrap::halves::{Halves, check_services};
-use crate::handshake::Reception;
 
-/// What comes after a turn of anything that makes [`Progress`]: whoever has worked looks once more, and whoever found
-/// nothing waits for what it says.
+/// What an actor does after a turn that made this progress: after work it looks once more; after an empty turn it waits for
+/// what `next` says.
 pub fn turn_after(progress: Progress) -> Turn {
     let next = match progress.next {
         _ if !progress.is_idle() => Next::Now,
@@ -45,35 +46,36 @@ impl Actor for ServerActor {
 /// An address, and the rack on which it is one.
 pub(super) struct RackBinding<'a> {
     pub(super) network: &'a Arc<Network>,
-    pub(super) place: Place,
+    pub(super) life: NodeLife,
     pub(super) address: RackAddress,
 }
 
 impl Binding for RackBinding<'_> {
     fn bind(
         &self,
-        threads: usize,
+        sites: &[Site],
         services: &[&'static ServiceDescription],
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
-        check_services(threads, services)?;
-        let RackBinding { network, place, address } = self;
-        let (text, limits) = (address.to_string(), address.limits());
+        check_services(sites.len(), services)?;
+        let RackBinding { network, life, address } = self;
+        let (text, config) = (address.to_string(), address.config());
         let in_use = || BindError::InUse { address: text.clone() };
-        // Whoever is second should not have made anything.
+        // A second server should not have made anything.
         if network.listening(address).is_some() {
             return Err(in_use());
         }
-        let of = (address.backend(), &limits);
         // Opened for each thread, as `rdma://` addresses do.
-        let devices: Vec<_> = (0..threads).map(|_| place.node.device()).collect();
-        let Halves { transports, intakes } =
-            Halves::make(&text, of, &devices, options.max_clients)?;
+        let devices: Vec<_> = sites.iter().map(|_| life.node.device()).collect();
+        let threads = sites.iter().zip(devices.iter().map(Fabric::Verbs));
+        let of = (address.backend(), config);
+        let ServerHalves { transports, intakes } =
+            ServerHalves::make(&text, of, threads, options.max_clients)?;
         let costs = network.costs();
-        let transports = transports.into_iter().map(|it| charge::server(it, &place.node, costs));
-        let reception = Reception::new(address.backend(), services, limits);
-        let admission = Admission::new(reception, intakes);
-        let listening = Arc::new(Listening { place: place.clone(), admission });
+        let transports = transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
+        let offer = Offer::new(address.backend().name(), services, config.clone());
+        let admission = Admission::new(address.backend(), offer, intakes);
+        let listening = Arc::new(Listening { life: life.clone(), admission });
         if !network.listen(address, &listening) {
             return Err(in_use());
         }

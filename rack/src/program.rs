@@ -13,20 +13,23 @@ use std::time::Duration;
 
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, DialOptions};
 use farcall_core::{Channel, ChannelDriver, ChannelOptions, ServiceClient};
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
-use super::dialling::{Dialled, Dialling};
+use super::clock::site_of;
+use super::dial::{Dialled, Dialling};
+use super::liveness::NodeLife;
 use super::network::Network;
 use super::server::turn_after;
-use super::ties::Place;
 
 /// What a program has of the node that it runs on. Clones are the same program's.
 #[derive(Clone)]
 pub struct Host {
-    place: Place,
+    life: NodeLife,
+    site: Site,
     network: Arc<Network>,
     reactor: Rc<Reactor>,
 }
@@ -43,13 +46,19 @@ struct Reactor {
 }
 
 impl Host {
-    pub(super) fn new(place: Place, network: Arc<Network>) -> Host {
-        Host { place, network, reactor: Rc::default() }
+    pub(super) fn new(life: NodeLife, network: Arc<Network>) -> Host {
+        let site = site_of(&life.node);
+        Host { life, site, network, reactor: Rc::default() }
     }
 
     /// The node.
     pub fn node(&self) -> &Node {
-        &self.place.node
+        &self.life.node
+    }
+
+    /// The site of the program.
+    pub fn site(&self) -> &Site {
+        &self.site
     }
 
     /// Time that has passed on the rack.
@@ -68,14 +77,14 @@ impl Host {
         self.connect_with(address, &ChannelOptions::default()).await
     }
 
-    /// Connects with deadlines and bounds of one's own. When the server is gone, so is the connection: make another.
+    /// Connects with these options. When the server is gone, so is the connection: make another.
     pub async fn connect_with<C: ServiceClient>(
         &self,
         address: &str,
         options: &ChannelOptions,
     ) -> Result<C, ConnectError> {
         let transport = self.dial(address, C::DESCRIPTION, &options.dial).await?;
-        let (channel, driver) = Channel::driven(transport, C::DESCRIPTION, options);
+        let (channel, driver) = Channel::driven(transport, &self.site, C::DESCRIPTION, options);
         self.reactor.channels.borrow_mut().push(driver);
         Ok(C::from_channel(channel))
     }
@@ -87,8 +96,9 @@ impl Host {
         service: &'static ServiceDescription,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        let from = self.place.clone();
-        let mut dialling = Dialling::new(&self.network, from, address, service, options)?;
+        let from = self.life.clone();
+        let mut dialling =
+            Dialling::new(&self.network, from, address, service, &self.site, options)?;
         let dialled = self.until(Instant::ZERO, |now| match dialling.turn(now) {
             Dialled::Done(result) => Ok(result),
             Dialled::NotYet(at) => Err(at),
@@ -133,7 +143,7 @@ impl Host {
     }
 }
 
-/// What two things want that have the same turns.
+/// The progress of two things that have their turns together.
 fn both(one: Progress, other: Progress) -> Progress {
     Progress {
         worked: one.worked + other.worked,

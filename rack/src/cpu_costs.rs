@@ -1,20 +1,18 @@
-//! What calls cost their cores, beside posting and polling, which the devices charge.
-
-use std::sync::Arc;
+//! What calls cost their cores, in addition to posting and polling, which the devices charge.
 
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
     CallToken, ClientLayer, ClientTransport, Message, Replies, ReplySink, RequestSink,
-    ServerTransport, SlotId, Unpark,
+    ServerTransport, SlotId, WindDown,
 };
 use farcall_verbs::sim::Node;
 
-/// What a call costs the cores of its two ends, beside what the device charges for posting and polling.
+/// What a call costs the cores of its two ends, in addition to what the device charges for posting and polling.
 ///
-/// What a handler does itself is up to the handler: it says so to [`Node::busy`]. The usual values are for calls of 32
-/// bytes, as `cargo bench -p farcall-bench --bench dispatch` measures them on the core of a server: some 40 ns
-/// for the client's `stub`, some 80 for a request in the server's `turn`.
+/// A handler charges its own work with [`Node::busy`]. The usual values are for calls of 32
+/// bytes, as `cargo bench -p farcall-bench --bench dispatch` measures them: some 40 ns for the client's `stub`, some
+/// 80 ns for a request in the server's `turn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuCosts {
@@ -55,14 +53,14 @@ impl CpuCosts {
     }
 }
 
-/// Anything, and the node whose cores it uses.
+/// A transport, and the node whose cores it uses.
 struct Charged<T> {
     inner: T,
     node: Node,
     costs: CpuCosts,
 }
 
-/// A client whose calls cost that.
+/// A client whose calls have these costs.
 pub(super) fn client(
     inner: Box<dyn ClientTransport>,
     node: &Node,
@@ -71,7 +69,7 @@ pub(super) fn client(
     Box::new(Charged { inner, node: node.clone(), costs })
 }
 
-/// A server thread whose calls cost that.
+/// A server thread whose calls have these costs.
 pub(super) fn server(
     inner: Box<dyn ServerTransport>,
     node: &Node,
@@ -126,10 +124,6 @@ impl ReplySink for Answers<'_> {
 }
 
 impl ServerTransport for Charged<Box<dyn ServerTransport>> {
-    fn now(&self) -> Instant {
-        self.inner.now()
-    }
-
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let Charged { inner, node, costs } = self;
         inner.poll(now, &mut Requests { sink, node, ns: costs.dispatch_ns })
@@ -139,32 +133,20 @@ impl ServerTransport for Charged<Box<dyn ServerTransport>> {
         self.inner.replies()
     }
 
-    fn flush(&mut self, now: Instant) {
-        self.inner.flush(now);
+    fn flush(&mut self) {
+        self.inner.flush();
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        self.inner.park(until);
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.inner.unparker()
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
     }
 
     fn connections(&self) -> usize {
         self.inner.connections()
     }
 
-    fn has_unfetched(&self) -> bool {
-        self.inner.has_unfetched()
-    }
-
-    fn close(&mut self) {
-        self.inner.close();
-    }
-
-    fn has_left(&mut self, now: Instant) -> bool {
-        self.inner.has_left(now)
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
+        self.inner.wind_down(now, step)
     }
 }
 

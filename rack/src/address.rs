@@ -3,17 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::address::{AddressError, Limits, Parts, is_name};
-use crate::backend::BackendKind;
+use farcall_transports::{AddressError, AddressOptions, Backend, Config, is_name};
 
-/// The scheme of addresses on a rack.
+/// The schemes of addresses on a rack.
 const SCHEMES: &[&str] = &["sim"];
 
 /// The address of a service on a simulated rack: `sim://NODE/NAME`, where NODE is the number of a node, and the options
-/// of any [`Address`](crate::Address).
+/// of any [`Address`](farcall_transports::Address).
 ///
 /// ```
-/// use farcall_transports::rack::RackAddress;
+/// use farcall_rack::RackAddress;
+///
 /// let address: RackAddress = "sim://3/kv?window=32".parse().unwrap();
 /// assert_eq!((address.node(), address.name()), (3, "kv"));
 /// ```
@@ -21,8 +21,7 @@ const SCHEMES: &[&str] = &["sim"];
 pub struct RackAddress {
     node: u16,
     name: String,
-    backend: BackendKind,
-    limits: Limits,
+    options: AddressOptions,
 }
 
 impl RackAddress {
@@ -37,13 +36,13 @@ impl RackAddress {
     }
 
     /// The backend that carries the calls.
-    pub fn backend(&self) -> BackendKind {
-        self.backend
+    pub fn backend(&self) -> &'static dyn Backend {
+        self.options.backend
     }
 
-    /// The limits of this end.
-    pub fn limits(&self) -> Limits {
-        self.limits
+    /// What this end is ready to give.
+    pub fn config(&self) -> &Config {
+        &self.options.config
     }
 }
 
@@ -51,7 +50,8 @@ impl FromStr for RackAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<RackAddress, AddressError> {
-        let Parts { place, backend, limits, .. } = Parts::read(text, SCHEMES, "sim://NODE/NAME")?;
+        let (_, place, options) = AddressOptions::split(text, SCHEMES, "sim://NODE/NAME")?;
+        let options = AddressOptions::read(options, &[], |_, _| Ok(()))?;
         let bad = |what| AddressError::BadNode { place: place.to_owned(), what };
         let Some((node, name)) = place.split_once('/') else {
             return Err(bad("it has no name"));
@@ -64,14 +64,14 @@ impl FromStr for RackAddress {
         if !is_name(name) {
             return Err(AddressError::BadName { name: name.to_owned() });
         }
-        Ok(RackAddress { node, name: name.to_owned(), backend, limits })
+        Ok(RackAddress { node, name: name.to_owned(), options })
     }
 }
 
 impl fmt::Display for RackAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sim://{}/{}?backend={}", self.node, self.name, self.backend.name())?;
-        self.limits.write(f)
+        write!(f, "sim://{}/{}?backend={}", self.node, self.name, self.backend().name())?;
+        self.config().write_options(f)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     fn an_address_is_read_and_written_back() {
         let address: RackAddress = "sim://12/kv-1?slot=1k&window=8".parse().unwrap();
         assert_eq!((address.node(), address.name()), (12, "kv-1"));
-        assert_eq!((address.limits().slot, address.limits().window), (1024, 8));
+        assert_eq!((address.config().slot, address.config().window), (1024, 8));
         assert_eq!(address.to_string().parse::<RackAddress>().unwrap(), address);
     }
 

@@ -1,24 +1,27 @@
-//! The backends on a simulated rack: the very code of servers and clients, as actors in virtual time.
+//! farcall on a simulated rack: the very code of servers and clients, as actors in virtual time.
 //!
 //! A [`Rack`] is a [`Sim`] and the network over which connections are made on it. A server's threads are actors on the
 //! cores of its node; a client is an actor's own poll-mode connection, or an `async` program. Everything takes place in one
 //! thread, and the same seed gives the same run.
 //!
 //! # How connections begin and end
-//! As those of `rdma://` addresses do: the frames of [`handshake`](crate::handshake) travel apart from the simulated NICs,
-//! through a network that takes its time, and that knows of nodes that are dead and of ways that are cut. When a node is
-//! gone, its peers learn it from their queue pairs, or when they have been silent for as long as
-//! the address allows (`silence`).
+//! As those of `rdma://` addresses do: the frames of the [handshake](farcall_transports::handshake) travel apart from the
+//! simulated NICs, through a network that takes its time, and that knows of nodes that are dead and of ways that are cut.
+//! When a node is gone, its peers learn it from their queue pairs, or when they have been silent for as long as the
+//! address allows (`silence`).
+
+#![forbid(unsafe_code)]
 
 mod address;
 mod admitted;
-mod charge;
-mod dialling;
-mod knock;
+mod clock;
+mod cpu_costs;
+mod dial;
+mod liveness;
 mod network;
 mod program;
+mod raw_handshake;
 mod server;
-mod ties;
 
 use std::fmt;
 use std::future::Future;
@@ -28,22 +31,24 @@ use std::sync::Arc;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::server::{DrivenServer, ServerBuilder};
 use farcall_core::service::{PollClient, ServiceDescription};
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{ClientTransport, DialOptions};
 use farcall_core::{Connection, ConnectionOptions};
 use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 
 pub use address::RackAddress;
-pub use charge::CpuCosts;
-pub use dialling::{Dialled, Dialling};
-pub use knock::Knocked;
+pub use clock::site_of;
+pub use cpu_costs::CpuCosts;
+pub use dial::{Dialled, Dialling};
 pub use program::{Host, Task};
+pub use raw_handshake::RawAnswer;
 pub use server::turn_after;
 
+use liveness::{Liveness, NodeLife};
 use network::Network;
 use program::Program;
 use server::{RackBinding, ServerActor};
-use ties::{Place, Ties};
 
 /// A simulated rack, with servers and clients on its nodes. It is a [`Sim`] besides: what that can do, this can.
 ///
@@ -65,10 +70,10 @@ impl Rack {
         let own = sim.add_node();
         let node = sim.node(own);
         let network = Network::new(node.clone());
-        let ties = Arc::clone(&network.ties);
-        let keeper = sim.spawn(own, move |now_ns| ties::keep(&ties, &node, now_ns));
-        sim.wake_on_faults(keeper);
-        Ties::set_keeper(&network.ties, sim.waker(keeper));
+        let all = Arc::clone(&network.liveness);
+        let caretaker = sim.spawn(own, move |now_ns| liveness::look_after(&all, &node, now_ns));
+        sim.wake_on_faults(caretaker);
+        Liveness::set_caretaker(&network.liveness, sim.waker(caretaker));
         Rack { sim, network }
     }
 
@@ -77,11 +82,14 @@ impl Rack {
         self.network.set_costs(costs);
     }
 
-    fn place(&self, node: NodeId) -> Place {
-        Place::new(self.sim.node(node))
+    fn life(&self, node: NodeId) -> NodeLife {
+        NodeLife::new(self.sim.node(node))
     }
 
     /// Listens at an address of this rack, such as `sim://1/kv`, and puts the server's threads onto cores of that node.
+    ///
+    /// # Errors
+    /// [`BindError`]: the address is not one of this rack, or is in use, or the node's device cannot carry the backend.
     pub fn serve(
         &mut self,
         address: &str,
@@ -94,28 +102,36 @@ impl Rack {
                 "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
             return Err(BindError::Unsupported { address: address.to_string(), what: what.into() });
         };
-        let binding =
-            RackBinding { network: &self.network, place: Place::new(node.clone()), address };
-        let (server, threads) = server.assemble(&binding)?;
+        let life = NodeLife::new(node.clone());
+        let binding = RackBinding { network: &self.network, life, address };
+        let sites = (0..server.thread_count()).map(|_| site_of(&node)).collect();
+        let (server, threads) = server.assemble(&[&binding], sites)?;
         for thread in threads {
             self.sim.spawn(node.id(), ServerActor(thread));
         }
         Ok(server)
     }
 
-    /// A connection to be made from that node: for an actor, which drives it.
+    /// A connection to be made from that node, for the site of the actor that drives it: see [`site_of`].
+    ///
+    /// # Errors
+    /// [`ConnectError`]: the address is not one of this rack.
     pub fn dial(
         &self,
         from: NodeId,
         address: &str,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Dialling, ConnectError> {
-        Dialling::new(&self.network, self.place(from), address, service, options)
+        Dialling::new(&self.network, self.life(from), address, service, site, options)
     }
 
-    /// Lets happen what happens until the connection is made. It may be used from outside of actors, between steps, or
-    /// move into an actor of its node.
+    /// Runs the rack until the connection is made. The connection may be used from outside of actors, between steps, or move
+    /// into an actor of its node.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: why there is no connection.
     pub fn finish(
         &mut self,
         mut dialling: Dialling,
@@ -129,15 +145,19 @@ impl Rack {
     }
 
     /// A client on that node, connected when this returns: see [`finish`](Rack::finish).
+    ///
+    /// # Errors
+    /// [`ConnectError`]: why there is no connection.
     pub fn connect<C: PollClient>(
         &mut self,
         from: NodeId,
         address: &str,
         options: &ConnectionOptions,
     ) -> Result<C, ConnectError> {
-        let dialling = self.dial(from, address, C::DESCRIPTION, &options.dial)?;
+        let site = options.site.clone().unwrap_or_else(|| site_of(&self.sim.node(from)));
+        let dialling = self.dial(from, address, C::DESCRIPTION, &site, &options.dial)?;
         let transport = self.finish(dialling)?;
-        Ok(C::from_connection(Connection::new(transport, options)))
+        Ok(C::from_connection(Connection::new(transport, &site, options)))
     }
 
     /// Puts a program onto a core of that node.
@@ -149,14 +169,14 @@ impl Rack {
     where
         F: Future + 'static,
     {
-        let host = Host::new(self.place(node), Arc::clone(&self.network));
+        let host = Host::new(self.life(node), Arc::clone(&self.network));
         let (program, task) = Program::new(host.clone(), program(host));
         self.sim.spawn(node, program);
         task
     }
 
-    /// Runs a program on that node to its end, and everything else meanwhile. `None`: its node was killed, or nothing
-    /// happens any more and it still waits.
+    /// Runs a program on that node to its end, and everything else meanwhile. `None`: its node was killed, or the rack is
+    /// idle and the program still waits.
     pub fn run<F>(&mut self, node: NodeId, program: impl FnOnce(Host) -> F) -> Option<F::Output>
     where
         F: Future + 'static,

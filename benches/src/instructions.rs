@@ -1,0 +1,132 @@
+//! Calls with both ends in one thread, for a profiler that counts instructions.
+//!
+//! `cargo xtask instructions` runs this under callgrind. The number of instructions of a call hardly varies from run to run,
+//! so a change of 1 % shows on a busy machine, where no measurement of time would show it.
+
+use std::collections::VecDeque;
+use std::process;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use farcall::{ConnectPoll, PollClient, Server};
+use farcall_core::server::ServerThread;
+use farcall_core::time::Instant;
+use farcall_transports::{Address, BackendKind};
+use farcall_verbs::Device;
+
+use crate::echo::service::{EchoPollClient, EchoServer, Parrot};
+use crate::echo::shape::Pending;
+
+/// Outstanding calls of the cases that are counted: each call alone, and calls that share turns and doorbells.
+const WINDOWS: [usize; 2] = [1, 32];
+
+/// Calls before those that count: every slot, buffer and timer was used many times by then.
+const WARMING_CALLS: usize = 4096;
+
+/// What a round takes on the driver's clock. It is not the device's: on that, timers would fire in one run and not in another.
+const ROUND: Duration = Duration::from_micros(1);
+
+/// Rounds in which no answer comes, after which none is expected any more: a second on the driver's clock. The first datagrams
+/// are lost until the device's own threads have connected both ends.
+const EMPTY_ROUNDS: usize = 1_000_000;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The backend under the stubs.
+    pub backend: String,
+    /// Calls that the client keeps outstanding.
+    pub window: usize,
+}
+
+/// Every backend with every window.
+pub fn cases() -> Vec<Case> {
+    let names = BackendKind::names().into_iter();
+    let of = |backend: &str| WINDOWS.map(|window| Case { backend: backend.to_owned(), window });
+    names.flat_map(of).collect()
+}
+
+/// Makes so many calls of 32 bytes in `count_these`, after some that do not count.
+///
+/// # Errors
+///
+/// Nothing can listen or connect, or a call fails.
+pub fn run(case: &Case, calls: usize) -> Result<()> {
+    let Case { backend, window } = case;
+    // At least the default, so that a small window does not also mean few slots.
+    let slots = window.max(&64);
+    let id = process::id();
+    let address = format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}");
+    let binding: Address = address.parse()?;
+    let (parrot, _) = Parrot::new();
+    let (_server, mut threads) = Server::builder()
+        .service(EchoServer::new(parrot))
+        .assemble(&binding)
+        .with_context(|| format!("cannot listen at {address}"))?;
+    let mut ends = Ends {
+        server: threads.pop().context("a server without a thread")?,
+        client: EchoPollClient::connect(&address)
+            .with_context(|| format!("cannot connect to {address}"))?,
+        now: Instant::from_nanos(Device::open("shm")?.now_ns()),
+        outstanding: VecDeque::with_capacity(*window),
+    };
+    ends.calls(WARMING_CALLS, *window)?;
+    count_these(&mut ends, calls, *window)
+}
+
+/// The profiler counts from the begin of this function to its end, and finds it by its name.
+#[inline(never)]
+fn count_these(ends: &mut Ends, calls: usize, window: usize) -> Result<()> {
+    ends.calls(calls, window)
+}
+
+/// A connection's two ends.
+struct Ends {
+    client: EchoPollClient,
+    server: ServerThread,
+    now: Instant,
+    /// Oldest first.
+    outstanding: VecDeque<Pending<[u8; 32]>>,
+}
+
+impl Ends {
+    /// Makes so many calls, `window` of them outstanding.
+    #[inline]
+    fn calls(&mut self, calls: usize, window: usize) -> Result<()> {
+        let (mut started, mut ended, mut empty_rounds) = (0, 0, 0);
+        while ended < calls {
+            while started < calls && self.outstanding.len() < window {
+                self.outstanding.push_back(self.client.start_echo_32(argument(started))?);
+                started += 1;
+            }
+            self.now += ROUND;
+            self.client.connection().turn(self.now);
+            self.server.turn(self.now);
+            self.client.connection().turn(self.now);
+            let before = ended;
+            while let Some(oldest) = self.outstanding.front_mut() {
+                let Some(answer) = self.client.take(oldest) else { break };
+                ensure!(answer? == argument(ended), "an answer differs from what was sent");
+                self.outstanding.pop_front();
+                ended += 1;
+            }
+            if ended > before {
+                empty_rounds = 0;
+                continue;
+            }
+            empty_rounds += 1;
+            if empty_rounds > EMPTY_ROUNDS {
+                bail!("no answer in {EMPTY_ROUNDS} rounds; {ended} of {calls} calls have ended");
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Differs from call to call.
+#[inline]
+fn argument(call: usize) -> [u8; 32] {
+    [call as u8; 32]
+}

@@ -1,0 +1,121 @@
+//! The network over which connections are made, apart from the simulated NICs.
+//!
+//! The frames of a handshake take as long as they would over TCP, are lost where the rack's faults say so, and are sent
+//! again; nothing else about them is modelled.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farcall_verbs::sim::Node;
+
+use farcall_transports::bootstrap::Admission;
+use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep, Welcome};
+
+use super::address::RackAddress;
+use super::admitted::Admitted;
+use super::cpu_costs::CpuCosts;
+use super::liveness::{Liveness, NodeLife};
+
+/// One way through the kernel's network, with both ends' share in it.
+pub(super) const LEG_NS: u64 = 25_000;
+
+/// What was lost is sent again after so long.
+pub(super) const RETRY_NS: u64 = 10_000_000;
+
+/// The bound on a handshake by hand.
+pub(super) const RAW_HANDSHAKE_BOUND: Duration = Duration::from_secs(5);
+
+/// All that listens on a rack, and what holds its connections together.
+pub(super) struct Network {
+    pub(super) liveness: Arc<Mutex<Liveness>>,
+    /// Any node, by which the others are found.
+    pub(super) any: Node,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    listening: BTreeMap<(u16, String), Arc<Listening>>,
+    costs: CpuCosts,
+}
+
+/// A server that takes clients in.
+pub(super) struct Listening {
+    pub(super) life: NodeLife,
+    pub(super) admission: Admission,
+}
+
+impl Network {
+    pub(super) fn new(any: Node) -> Arc<Network> {
+        Arc::new(Network { liveness: Arc::default(), any, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn costs(&self) -> CpuCosts {
+        self.lock().costs
+    }
+
+    pub(super) fn set_costs(&self, costs: CpuCosts) {
+        self.lock().costs = costs;
+    }
+
+    /// The server that listens there now.
+    pub(super) fn listening(&self, address: &RackAddress) -> Option<Arc<Listening>> {
+        let key = (address.node(), address.name().to_owned());
+        let state = self.lock();
+        // A server of an earlier start of its node is gone.
+        state.listening.get(&key).filter(|listening| listening.life.is_running()).cloned()
+    }
+
+    /// Listens there from now on; `false`: another server does.
+    pub(super) fn listen(&self, address: &RackAddress, listening: &Arc<Listening>) -> bool {
+        let key = (address.node(), address.name().to_owned());
+        let mut state = self.lock();
+        let taken = state.listening.get(&key).is_some_and(|other| other.life.is_running());
+        if !taken {
+            state.listening.insert(key, Arc::clone(listening));
+        }
+        !taken
+    }
+
+    /// Stops listening there, if this is the server that does.
+    pub(super) fn stop(&self, address: &RackAddress, listening: &Arc<Listening>) {
+        let key = (address.node(), address.name().to_owned());
+        let mut state = self.lock();
+        if state.listening.get(&key).is_some_and(|now| Arc::ptr_eq(now, listening)) {
+            state.listening.remove(&key);
+        }
+    }
+}
+
+impl Listening {
+    /// Answers the bytes of a client's first frame. Gives the client too, if it is let in.
+    pub(super) fn answer(&self, hello: &[u8], time_left: Duration) -> (Vec<u8>, Option<Admitted>) {
+        let mut handshake = ServerHandshake::default();
+        let hello = match handshake.receive(hello) {
+            Ok(ServerStep::Decide(hello)) => hello,
+            Ok(ServerStep::Refuse(answer)) => return (answer, None),
+            Ok(ServerStep::Receive | ServerStep::Ready) => {
+                let what = "an incomplete frame".to_owned();
+                return (ServerHandshake::reject(Reject::Malformed { what }), None);
+            }
+            // A socket would be closed without a word.
+            Err(error) => {
+                let what = error.to_string();
+                return (ServerHandshake::reject(Reject::Malformed { what }), None);
+            }
+        };
+        match self.admission.admit(&hello, || Ok(time_left)) {
+            Ok((terms, accepted)) => {
+                let answer = handshake.welcome(Welcome { terms, setup: accepted.setup.clone() });
+                let silence = self.admission.silence();
+                (answer, Some(Admitted::new(handshake, accepted, self.life.clone(), silence)))
+            }
+            Err(reject) => (ServerHandshake::reject(reject), None),
+        }
+    }
+}

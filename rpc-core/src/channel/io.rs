@@ -1,0 +1,168 @@
+//! The I/O of one channel, as a state machine: its calls over a connection, and the way to the next connection.
+
+use super::driver::Driver;
+use super::options::ChannelOptions;
+use super::redial::{Redial, Step};
+use super::shared::Shared;
+use crate::error::{ConnectError, RpcError, TransportFailure};
+use crate::service::ServiceDescription;
+use crate::site::Site;
+use crate::time::{Instant, PollAt, Progress};
+use crate::transport::{ClientTransport, Closing, Dial, DialOptions};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use std::sync::Arc;
+use std::thread;
+
+/// One channel of an I/O thread.
+pub(super) struct ChannelIo {
+    pub(super) driver: Driver,
+    pub(super) shared: Arc<Shared>,
+    pub(super) link: Link,
+    pub(super) dialler: Dialler,
+    /// Dropped with this: [`Channel::close`](super::Channel::close) waits for it.
+    pub(super) _end: Sender<()>,
+}
+
+/// The connection, or the attempts to make the next one.
+pub(super) enum Link {
+    Up(Box<dyn ClientTransport>),
+    Down { redial: Redial, dialling: Option<Receiver<Dialled>> },
+}
+
+type Dialled = Result<Box<dyn ClientTransport>, ConnectError>;
+
+/// How the channel made its connection, to make it again.
+pub(super) struct Dialler {
+    pub(super) address: Arc<dyn Dial>,
+    pub(super) service: &'static ServiceDescription,
+    pub(super) site: Site,
+    pub(super) options: ChannelOptions,
+}
+
+impl ChannelIo {
+    /// One turn at `now`. Never waits.
+    #[inline]
+    pub(super) fn turn(&mut self, now: Instant) -> Progress {
+        let Link::Up(transport) = &mut self.link else { return self.turn_unconnected(now) };
+        let progress = self.driver.turn(now, &mut **transport);
+        match self.driver.lost() {
+            None => progress,
+            Some(why) => self.lose_connection(why, progress),
+        }
+    }
+
+    /// The channel was closed, or no caller is left.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.stopped()
+    }
+
+    /// Nothing came since the last turn, and what comes from now on wakes the thread. After
+    /// [`Site::fall_asleep`].
+    pub(super) fn may_sleep(&mut self) -> bool {
+        if self.shared.has_news(self.driver.seen_cancels()) {
+            return false;
+        }
+        match &mut self.link {
+            Link::Up(transport) => transport.arm(),
+            Link::Down { dialling, .. } => dialling.as_ref().is_none_or(Receiver::is_empty),
+        }
+    }
+
+    #[cold]
+    fn lose_connection(&mut self, why: TransportFailure, mut progress: Progress) -> Progress {
+        tracing::info!(service = self.dialler.service.name, %why, "connection lost");
+        let redial = Redial::new(self.dialler.options.reconnect);
+        self.link = Link::Down { redial, dialling: None };
+        progress.worked += 1;
+        progress.next = PollAt::Now;
+        progress
+    }
+
+    #[cold]
+    fn turn_unconnected(&mut self, now: Instant) -> Progress {
+        let mut progress = self.driver.turn_unconnected(now);
+        let Link::Down { redial, dialling } = &mut self.link else { return progress };
+        match dialling.as_ref().map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => {}
+            Some(Ok(Ok(transport))) => {
+                self.driver.connected(transport.limits().window);
+                self.link = Link::Up(transport);
+                tracing::info!(service = self.dialler.service.name, "connected again");
+                progress.worked += 1;
+            }
+            Some(Ok(Err(error))) => {
+                *dialling = None;
+                tracing::debug!(service = self.dialler.service.name, %error, "dialling failed");
+                if let Some(error) = redial.failed(now, &error) {
+                    self.driver.fail_waiting(&error);
+                }
+                progress.worked += 1;
+            }
+            Some(Err(TryRecvError::Disconnected)) => {
+                *dialling = None;
+                self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                progress.worked += 1;
+            }
+            None if !self.driver.is_waiting() => redial.stop_waiting(),
+            None => match redial.step(now) {
+                Step::Dial => {
+                    *dialling = self.dialler.dial();
+                    if dialling.is_none() {
+                        self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                    }
+                    progress.worked += 1;
+                }
+                Step::Wait(until) => progress.next = progress.next.earlier(PollAt::At(until)),
+                Step::GiveUp => {
+                    self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                    progress.worked += 1;
+                }
+            },
+        }
+        progress
+    }
+}
+
+impl Drop for ChannelIo {
+    fn drop(&mut self) {
+        if let Link::Up(transport) = &mut self.link {
+            transport.close(Closing::Goodbye);
+        }
+    }
+}
+
+impl Dialler {
+    /// Dials on a thread of its own, because dialling blocks. `None` if the system has no thread.
+    fn dial(&self) -> Option<Receiver<Dialled>> {
+        let (answer, dialled) = bounded(1);
+        let (address, service) = (self.address.clone(), self.service);
+        let (site, options): (Site, DialOptions) = (self.site.clone(), self.options.dial.clone());
+        let dial = move || {
+            let answer = DialAnswer { site: &site, answer: Some(answer) };
+            answer.send(address.dial(service, &site, &options));
+        };
+        thread::Builder::new().name("farcall-dial".into()).spawn(dial).ok().map(|_| dialled)
+    }
+}
+
+/// Where a dialling thread leaves its result. Wakes the I/O thread, also when dialling panics.
+struct DialAnswer<'a> {
+    site: &'a Site,
+    answer: Option<Sender<Dialled>>,
+}
+
+impl DialAnswer<'_> {
+    fn send(self, dialled: Dialled) {
+        if let Some(answer) = &self.answer {
+            // If the channel was closed meanwhile, this drops the connection.
+            let _ = answer.send(dialled);
+        }
+    }
+}
+
+impl Drop for DialAnswer<'_> {
+    fn drop(&mut self) {
+        self.answer = None;
+        self.site.wake();
+    }
+}

@@ -1,0 +1,231 @@
+//! The work of one server thread, as a state machine: time and transports are arguments.
+
+use super::context::CallContext;
+use super::executor::{Executor, Task};
+use super::paths::ReplyPaths;
+use super::reply::{Reply, UnansweredCall};
+use super::table::{Table, Target};
+use super::turn::{Cancel, Turn};
+use crate::service::Service;
+use crate::time::{Instant, PollAt, Progress};
+use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use crate::wire::{HEADER_BYTES, RequestHeader, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How often answers that found no memory are tried again.
+const DEFERRED_RETRY_NS: u64 = 100_000;
+
+/// The services of a thread, their handlers in flight, and what waits for the next turn.
+pub(super) struct Dispatcher {
+    services: Services,
+    turn: Turn,
+    executor: Executor,
+}
+
+/// The services of a thread, and which methods they have.
+struct Services {
+    instances: Vec<Box<dyn Service>>,
+    methods: Table,
+    /// The row that counts calls of unknown methods.
+    unknown_row: u32,
+    /// The server ends: new requests are refused.
+    is_refusing: bool,
+}
+
+impl Dispatcher {
+    pub(super) fn new(
+        instances: Vec<Box<dyn Service>>,
+        methods: Table,
+        unknown_row: u32,
+        turn: Turn,
+        executor: Executor,
+    ) -> Self {
+        let services = Services { instances, methods, unknown_row, is_refusing: false };
+        Dispatcher { services, turn, executor }
+    }
+
+    pub(super) fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// One turn at `now`: handles the requests that arrived, runs the handlers that were woken, sends all replies.
+    ///
+    /// After a turn that worked, the driver reads the clock and calls [`end_turn`](Self::end_turn).
+    #[inline]
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        transports: &mut [Box<dyn ServerTransport>],
+    ) -> Progress {
+        self.turn.now = now;
+        let mut progress = Progress::IDLE;
+        for (number, transport) in transports.iter_mut().enumerate() {
+            let mut sink = Sink {
+                transport: number as u32,
+                services: &self.services,
+                turn: &mut self.turn,
+                executor: &mut self.executor,
+            };
+            progress = progress.and(transport.poll(now, &mut sink));
+        }
+        if self.has_chores() {
+            progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
+        }
+        if progress.is_idle() {
+            self.turn.end_empty();
+            progress.next = progress.next.earlier(self.poll_at());
+        } else {
+            transports.iter_mut().for_each(|transport| transport.flush());
+        }
+        progress
+    }
+
+    /// Ends a turn that worked, after its replies have left.
+    #[inline]
+    pub(super) fn end_turn(&mut self, now: Instant) {
+        self.turn.end(now);
+    }
+
+    #[inline]
+    fn has_chores(&self) -> bool {
+        self.executor.has_ready()
+            || !self.turn.cancels.is_empty()
+            || self.turn.now >= self.executor.earliest()
+            || self.turn.has_deferred()
+    }
+
+    /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
+    fn do_chores(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
+        let Dispatcher { turn, executor, .. } = self;
+        let mut worked = 0;
+        if !turn.cancels.is_empty() {
+            let mut cancels = core::mem::take(&mut turn.cancels);
+            for cancel in cancels.drain(..) {
+                executor.cancel(&cancel, turn, paths);
+                worked += 1;
+            }
+            turn.cancels = cancels;
+        }
+        worked += executor.run(turn, paths);
+        if turn.now >= executor.earliest() {
+            worked += executor.expire(turn, paths);
+        }
+        if turn.has_deferred() {
+            worked += turn.send_deferred(paths);
+        }
+        worked
+    }
+
+    /// When the next turn has work that no event announces.
+    fn poll_at(&self) -> PollAt {
+        if self.executor.has_ready() {
+            return PollAt::Now;
+        }
+        let deadlines = match self.executor.earliest() {
+            at if at != Instant::FAR_FUTURE && self.executor.len() > 0 => PollAt::At(at),
+            _ => PollAt::OnEvent,
+        };
+        if self.turn.has_deferred() {
+            // Most memory is freed with an event; memory that handlers free is not.
+            let again = self.turn.now.saturating_add_nanos(DEFERRED_RETRY_NS);
+            return deadlines.earlier(PollAt::At(again));
+        }
+        deadlines
+    }
+
+    /// Refuses requests from now on with [`Status::ShuttingDown`].
+    pub(super) fn refuse_requests(&mut self) {
+        self.services.is_refusing = true;
+    }
+
+    pub(super) fn is_refusing(&self) -> bool {
+        self.services.is_refusing
+    }
+
+    /// Every accepted request is answered.
+    pub(super) fn is_done(&self) -> bool {
+        self.executor.len() == 0 && !self.turn.has_deferred()
+    }
+
+    /// Drops the handlers that are left. Returns how many.
+    pub(super) fn abort_all(&mut self, transports: &mut [Box<dyn ServerTransport>]) -> u32 {
+        self.executor.abort_all(&mut self.turn, &mut ReplyPaths::new(transports))
+    }
+}
+
+/// Takes the requests of one transport.
+struct Sink<'a> {
+    transport: u32,
+    services: &'a Services,
+    turn: &'a mut Turn,
+    executor: &'a mut Executor,
+}
+
+impl RequestSink for Sink<'_> {
+    #[inline]
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        self.turn.begin_request();
+        let header = RequestHeader::read(&message);
+        let method = header.map_or(0, RequestHeader::method);
+        let target = header.and_then(|_| self.services.methods.find(method));
+        let row = target.map_or(self.services.unknown_row, |target| target.row);
+        self.turn.counters.started(row);
+        let arrived = self.turn.arrival();
+        let deadline = match header.map_or(0, RequestHeader::timeout_us) {
+            0 => Instant::FAR_FUTURE,
+            us => arrived.saturating_add_nanos(u64::from(us) * 1000),
+        };
+        let now = self.turn.now;
+        let task = Task::new(call, self.transport, row, arrived, deadline);
+        let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
+        let reply = unanswered.reply();
+        let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
+            return reply.no_such_method(method);
+        };
+        if self.services.is_refusing {
+            return reply.fail_with(Status::ShuttingDown);
+        }
+        if now >= deadline {
+            return reply.fail_with(Status::Late);
+        }
+        CallContext::enter(deadline, now, false);
+        self.services.dispatch(target, arguments, reply);
+        CallContext::leave();
+    }
+
+    #[cold]
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
+        let (transport, slot) = (self.transport, Some((slot, generation)));
+        self.turn.cancels.push(Cancel { transport, client, client_generation, slot });
+    }
+
+    #[cold]
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        let transport = self.transport;
+        self.turn.cancels.push(Cancel { transport, client, client_generation, slot: None });
+    }
+}
+
+impl Services {
+    #[inline]
+    fn dispatch(&self, target: Target, arguments: Message<'_>, reply: Reply<'_>) {
+        let service = &*self.instances[target.service as usize];
+        let method = target.method as usize;
+        // Unwinding drops the reply, which then answers that the handler panicked.
+        let handled = catch_unwind(AssertUnwindSafe(|| service.dispatch(method, arguments, reply)));
+        if handled.is_err() {
+            log_panic(service, method);
+        }
+    }
+}
+
+#[cold]
+fn log_panic(service: &dyn Service, method: usize) {
+    let description = service.description();
+    let name = description.methods.get(method).map_or("?", |method| method.name);
+    tracing::error!(
+        service = description.name,
+        method = name,
+        "a handler panicked; its call failed, the server goes on"
+    );
+}

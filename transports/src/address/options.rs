@@ -1,0 +1,195 @@
+//! The options of an address: those of all addresses, those of one backend, those of one scheme.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::AddressError;
+use crate::contract::{
+    Backend, Config, LEAST_MEMORY_BYTES, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES,
+    MIN_SILENCE, MIN_SLOT_BYTES, default_memory,
+};
+use crate::registry;
+
+/// The options that an address of any scheme and backend may carry after its `?`.
+pub const OPTIONS: &[&str] = &["backend", "window", "slot", "max_message", "memory", "silence"];
+
+/// The options that only an `rdma://` address may carry.
+pub const RDMA_OPTIONS: &[&str] = &["device", "gid_index", "ib_port"];
+
+/// A number of bytes, with an optional suffix: `k`, `m` or `g`, in powers of 1,024.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_lowercase() {
+        b'k' => (&text[..text.len() - 1], 10),
+        b'm' => (&text[..text.len() - 1], 20),
+        b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A time: a number of `ms`, `s` or `m`.
+fn parse_time(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_millis = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(unit_millis).map(Duration::from_millis)
+}
+
+fn parse_in(key: &str, value: &str, least: u64, most: u64) -> Result<u64, AddressError> {
+    parse_bytes(value).filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+        let expected = format!("a number from {least} to {most} (k, m and g multiply by 1,024)");
+        AddressError::bad_value(key, value, expected)
+    })
+}
+
+/// The options that addresses of all schemes have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressOptions {
+    /// The backend that carries the calls.
+    pub backend: &'static dyn Backend,
+    /// What this end is ready to give.
+    pub config: Config,
+}
+
+impl AddressOptions {
+    /// Splits an address of one of these schemes into scheme, place and options. `like` shows what is expected.
+    ///
+    /// # Errors
+    /// [`AddressError::NoScheme`] and [`AddressError::UnknownScheme`].
+    pub fn split<'a>(
+        text: &'a str,
+        schemes: &'static [&'static str],
+        like: &'static str,
+    ) -> Result<(&'a str, &'a str, &'a str), AddressError> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(AddressError::NoScheme { text: text.to_owned(), like });
+        };
+        if !schemes.contains(&scheme) {
+            return Err(AddressError::UnknownScheme { scheme: scheme.to_owned(), known: schemes });
+        }
+        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+        Ok((scheme, place, options))
+    }
+
+    /// Reads the part after `?`. Options of the scheme's `own` go to `take_own`.
+    ///
+    /// # Errors
+    /// [`AddressError`], which names the option and what would be right.
+    pub fn read(
+        text: &str,
+        own: &[&'static str],
+        mut take_own: impl FnMut(&str, &str) -> Result<(), AddressError>,
+    ) -> Result<AddressOptions, AddressError> {
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        for option in text.split('&').filter(|option| !option.is_empty()) {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            if pairs.iter().any(|(seen, _)| *seen == key) {
+                return Err(AddressError::Repeated { key: key.to_owned() });
+            }
+            pairs.push((key, value));
+        }
+        let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
+        let backend = match given("backend") {
+            None => registry::default_backend(),
+            Some(name) => registry::find(name)
+                .ok_or_else(|| AddressError::UnknownBackend { backend: name.to_owned() })?,
+        };
+        let mut config = Config::default();
+        for &(key, value) in &pairs {
+            match key {
+                // Read above, and below.
+                "backend" | "memory" => {}
+                "window" => {
+                    let most = backend.max_window();
+                    config.window = parse_in(key, value, 1, most.into())? as u32;
+                }
+                "slot" => {
+                    let (least, most) = (MIN_SLOT_BYTES.into(), MAX_SLOT_BYTES.into());
+                    let slot = parse_in(key, value, least, most)?;
+                    // Whole cache lines, so that two slots never share one.
+                    config.slot = slot.next_multiple_of(64) as u32;
+                }
+                "max_message" => config.max_message = parse_in(key, value, 1, MAX_MESSAGE_BYTES)?,
+                "silence" => {
+                    config.silence = parse_time(value)
+                        .filter(|time| (MIN_SILENCE..=MAX_SILENCE).contains(time))
+                        .ok_or_else(|| {
+                            let expected = "a time from 1s to 60m, or in ms".into();
+                            AddressError::bad_value(key, value, expected)
+                        })?;
+                }
+                _ if own.contains(&key) => take_own(key, value)?,
+                _ => read_backend_option(&mut config, backend, own, key, value)?,
+            }
+        }
+        config.memory = match given("memory") {
+            None => default_memory(config.max_message),
+            // Less would let the largest message wait for ever.
+            Some(value) => {
+                let least = 3 * config.max_message + LEAST_MEMORY_BYTES;
+                parse_in("memory", value, least, 8 * MAX_MESSAGE_BYTES)?
+            }
+        };
+        Ok(AddressOptions { backend, config })
+    }
+}
+
+/// An option that is neither every address's nor the scheme's own.
+fn read_backend_option(
+    config: &mut Config,
+    backend: &'static dyn Backend,
+    own: &[&'static str],
+    key: &str,
+    value: &str,
+) -> Result<(), AddressError> {
+    if let Some(spec) = backend.options().iter().find(|spec| spec.name == key) {
+        if !(spec.accepts)(value) {
+            return Err(AddressError::bad_value(key, value, (spec.expected)()));
+        }
+        config.options.set(spec, value);
+        return Ok(());
+    }
+    let has = |other: &&&dyn Backend| other.options().iter().any(|spec| spec.name == key);
+    let theirs: Vec<_> = registry::ALL.iter().filter(has).map(|other| other.name()).collect();
+    if !theirs.is_empty() {
+        let (key, backend) = (key.to_owned(), backend.name());
+        return Err(AddressError::OtherBackend { key, backend, theirs });
+    }
+    let specs = backend.options().iter().map(|spec| spec.name);
+    let known = OPTIONS.iter().chain(own).copied().chain(specs).collect();
+    Err(AddressError::UnknownOption { key: key.to_owned(), known })
+}
+
+impl Config {
+    /// Writes the options of an address with this configuration, each after a `&`, except those at their defaults.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    pub fn write_options(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Config { memory: default_memory(self.max_message), ..Config::default() };
+        for (key, value, default) in [
+            ("window", u64::from(self.window), u64::from(usual.window)),
+            ("slot", u64::from(self.slot), u64::from(usual.slot)),
+            ("max_message", self.max_message, usual.max_message),
+            ("memory", self.memory, usual.memory),
+        ] {
+            if value != default {
+                write!(f, "&{key}={value}")?;
+            }
+        }
+        if self.silence != usual.silence {
+            write!(f, "&silence={}ms", self.silence.as_millis())?;
+        }
+        self.options.write(f)
+    }
+}

@@ -1,0 +1,112 @@
+//! The server's half of the handshake.
+
+use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
+
+/// A handshake with one client, at the server.
+#[derive(Debug, Default)]
+pub struct ServerHandshake {
+    reader: FrameReader,
+    is_welcomed: bool,
+}
+
+/// What the client's bytes come to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ServerStep {
+    /// More bytes are needed: [`missing`](ServerHandshake::missing) says how many.
+    Receive,
+    /// The client's first frame: answer it with [`welcome`](ServerHandshake::welcome) or
+    /// [`reject`](ServerHandshake::reject).
+    Decide(Hello),
+    /// The client is connected: a server thread may have it.
+    Ready,
+    /// The client broke the protocol: send these bytes, and hang up.
+    Refuse(Vec<u8>),
+}
+
+impl ServerHandshake {
+    /// How many bytes of the client's next frame are missing.
+    pub fn missing(&self) -> usize {
+        self.reader.missing()
+    }
+
+    /// Takes bytes of the client's.
+    ///
+    /// # Errors
+    /// The bytes are not a frame: it is not a client of farcall, and gets no answer.
+    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<ServerStep, FrameError> {
+        let refuse = |what: String| ServerStep::Refuse(Self::reject(Reject::Malformed { what }));
+        Ok(match self.reader.push(&mut bytes) {
+            Ok(None) => ServerStep::Receive,
+            Ok(Some(Frame::Hello(hello))) if !self.is_welcomed => ServerStep::Decide(hello),
+            Ok(Some(Frame::Ready)) if self.is_welcomed => ServerStep::Ready,
+            Ok(Some(_)) if !self.is_welcomed => refuse("no hello".into()),
+            Ok(Some(_)) => refuse("a frame that was not due".into()),
+            // A frame of our version tells the client which one that is.
+            Err(error @ FrameError::Version { .. }) => refuse(error.to_string()),
+            Err(error) => return Err(error),
+        })
+    }
+
+    /// The bytes for a client that is let in. Its next frame says that it is ready.
+    pub fn welcome(&mut self, welcome: Welcome) -> Vec<u8> {
+        self.is_welcomed = true;
+        Frame::Welcome(welcome).to_bytes()
+    }
+
+    /// The bytes for a client that is not let in.
+    pub fn reject(reject: Reject) -> Vec<u8> {
+        Frame::Reject(reject).to_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Terms;
+
+    const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
+
+    fn hello() -> Hello {
+        Hello {
+            backend: "write_imm".into(),
+            service: "Kv".into(),
+            fingerprint: 7,
+            terms: TERMS,
+            setup: vec![1],
+        }
+    }
+
+    #[test]
+    fn a_client_says_hello_is_welcomed_and_is_ready() {
+        let mut handshake = ServerHandshake::default();
+        let bytes = Frame::Hello(hello()).to_bytes();
+        let mut step = ServerStep::Receive;
+        for byte in bytes {
+            assert_eq!(step, ServerStep::Receive);
+            step = handshake.receive(&[byte]).unwrap();
+        }
+        assert_eq!(step, ServerStep::Decide(hello()));
+        handshake.welcome(Welcome { terms: TERMS, setup: Vec::new() });
+        assert_eq!(handshake.receive(&Frame::Ready.to_bytes()), Ok(ServerStep::Ready));
+    }
+
+    #[test]
+    fn frames_that_are_not_due_are_refused() {
+        let hello = Frame::Hello(hello()).to_bytes();
+        let mut handshake = ServerHandshake::default();
+        let refused = handshake.receive(&Frame::Ready.to_bytes());
+        assert!(matches!(refused, Ok(ServerStep::Refuse(_))));
+        handshake.welcome(Welcome { terms: TERMS, setup: Vec::new() });
+        assert!(matches!(handshake.receive(&hello), Ok(ServerStep::Refuse(_))));
+    }
+
+    #[test]
+    fn another_version_is_answered_and_garbage_is_not() {
+        let mut bytes = Frame::Ready.to_bytes();
+        bytes[8] = 9;
+        let refused = ServerHandshake::default().receive(&bytes);
+        assert!(matches!(refused, Ok(ServerStep::Refuse(_))));
+        let garbage = ServerHandshake::default().receive(b"GET / HTTP/1.1\r\n\r\n");
+        assert_eq!(garbage, Err(FrameError::Magic));
+    }
+}
