@@ -1,173 +1,136 @@
-//! The calls of one session, at the client: how they are posted, and what is sent of them.
+//! The calls of one session, at the client: what is sent of them, and what becomes of them.
 
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt};
-use farcall_core::transport::{Limits, ReplySink, SlotId};
+use farcall_core::transport::{Delivery, Limits, Message, ReplySink, SlotId};
 use farcall_verbs::DatagramSource;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::congestion::Congestion;
-use super::flight::Flight;
-use super::port::{Port, Way};
-use super::round_trip::RoundTrip;
-use super::setup::CREDITS;
-use super::timers::Timers;
-use super::transfers::{Step, Transfers};
-use super::window::{Phase, Say, Window};
-use super::wire::{Kind, Range};
-use crate::address::{self, Optimization};
-use crate::memory;
+use super::ablation::{Optimization, Without};
+use super::client_port::ClientPort;
+use super::port::{Peer, Port};
+use super::releases::Releases;
+use super::retransmission::Retransmission;
+use super::setup::{CREDITS, EndSetup, max_small, part_bytes};
+use super::window::{Phase, ToSend, Window};
+use super::wire::{self, Id, Kind, LATE, Messages, Range};
+use crate::contract::{Config, SetupError, Terms};
+use crate::kit::memory;
+use crate::repair::transfers::{Step, Taken, Transfers};
 
 /// Parts that one poll sends: some 20 us of copying, which is what a small call may have to wait for.
 const STEPS_PER_POLL: usize = 16;
 
-/// A long response that has been taken, of which the server does not know yet.
-#[derive(Debug)]
-pub(crate) struct Release {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) unsaid: bool,
-    pub(crate) tries: u32,
-    pub(crate) due: Instant,
-}
-
 /// Why the session must end.
 pub(crate) type Broken = FailureKind;
 
-/// The calls, and what became of them. What is heard of them is in `heard.rs`, what is sent again in `overdue.rs`.
+const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
+
 #[derive(Debug)]
 pub(crate) struct Calls {
-    way: Way,
-    /// Our number of the session.
+    peer: Peer,
+    /// Our number for the session.
     session: u32,
-    pub(crate) window: Window,
-    /// Slots that were sent since the last poll: their time counts from the next.
-    pub(crate) fresh: Vec<u32>,
-    pub(crate) releases: Vec<Release>,
-    pub(crate) flight: Flight,
-    pub(crate) congestion: Congestion,
-    pub(crate) transfers: Transfers,
-    pub(crate) timers: Timers,
-    pub(crate) round_trip: RoundTrip,
-    /// What is lost is sent again.
-    pub(crate) recovers: bool,
-    pub(crate) max_message: u64,
-    max_whole: usize,
-    pub(crate) over: Option<TransportFailure>,
-    /// The sink was told so.
-    told: bool,
-    goodbye: bool,
+    window: Window,
+    retransmission: Retransmission,
+    transfers: Transfers,
+    releases: Releases,
+    max_message: u64,
+    max_small: usize,
 }
 
 impl Calls {
+    /// The calls of the session of that number, with the server that gave this setup.
     pub(crate) fn new(
-        way: Way,
+        port: &ClientPort,
         session: u32,
-        window: u32,
-        (max_message, max_whole): (u64, usize),
-        transfers: Transfers,
-        limits: &address::Limits,
-        has_network: bool,
-    ) -> Calls {
-        Calls {
-            way,
+        terms: &Terms,
+        setup: &[u8],
+        config: &Config,
+    ) -> Result<Calls, SetupError> {
+        let theirs = EndSetup::from_bytes(setup)?;
+        let peer = theirs.peer(&port.pd, theirs.epoch, port.mtu)?;
+        let (part, max_small) = (part_bytes(peer.mtu), max_small(terms, peer.mtu));
+        // No more than we have receives for.
+        let credits = theirs.credits.min(CREDITS);
+        let without = Without::of(config);
+        let is_controlled = port.has_network && !without.has(Optimization::Congestion);
+        let most = if is_controlled { terms.window.max(CREDITS) } else { 0 };
+        Ok(Calls {
+            peer,
             session,
-            window: Window::new(window),
-            fresh: Vec::with_capacity(window as usize),
-            releases: Vec::new(),
-            flight: Flight::new(window),
-            congestion: Congestion::new(
-                if has_network && !limits.without.has(Optimization::Congestion) {
-                    window.max(CREDITS)
-                } else {
-                    0
-                },
-            ),
-            transfers,
-            timers: Timers::new(limits.silence),
-            round_trip: RoundTrip::default(),
-            recovers: !limits.without.has(Optimization::Recovery),
-            max_message,
-            max_whole,
-            over: None,
-            told: false,
-            goodbye: false,
-        }
+            window: Window::new(terms.window),
+            retransmission: Retransmission::new(terms.window, most, config.silence, without),
+            transfers: Transfers::new(terms.window, &port.pd, config.memory, part, credits),
+            releases: Releases::default(),
+            max_message: terms.max_message,
+            max_small,
+        })
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     pub(crate) fn limits(&self) -> Limits {
         Limits { window: self.window.slots.len() as u32, max_message: self.max_message }
     }
 
-    /// Whether a datagram with this header came from this session's server.
-    #[inline]
-    pub(crate) fn is_ours(&self, session: u32, epoch: u64, source: Option<DatagramSource>) -> bool {
-        session == self.session && self.way.leads_to(epoch, source)
-    }
-
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        if self.over.is_some() {
-            return Err(ReserveError::Closed);
-        }
         if len as u64 > self.max_message {
             return Err(ReserveError::TooLarge { len: len as u64, max: self.max_message });
         }
-        if len > self.max_whole {
-            return self.reserve_long(len);
+        if len > self.max_small {
+            return self.reserve_large(len);
         }
-        self.window.take(len).ok_or(Backpressure::Credits.into())
+        self.window.reserve(len).ok_or(Backpressure::Credits.into())
     }
 
     #[cold]
-    fn reserve_long(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+    fn reserve_large(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
         let Some(index) = self.window.next_free() else { return Err(Backpressure::Credits.into()) };
         let Some(bytes) = self.transfers.reserve(index, len) else {
             return Err(Backpressure::Memory.into());
         };
-        let Some(id) = self.window.take_long() else { return Err(Backpressure::Credits.into()) };
+        let Some(id) = self.window.reserve_large() else {
+            return Err(Backpressure::Credits.into());
+        };
         Ok((id, bytes))
     }
 
     pub(crate) fn release(&mut self, id: SlotId) {
-        if self.window.is(id, Phase::Reserved) {
+        if self.window.get(id).is_some_and(|slot| slot.phase == Phase::Reserved) {
             self.end(id.index);
         }
     }
 
     #[inline]
-    pub(crate) fn post(&mut self, id: SlotId, idempotent: bool) {
-        assert!(self.window.is(id, Phase::Reserved), "posted slot {id:?} was not reserved");
-        let slot = &mut self.window.slots[id.index as usize];
-        slot.idempotent = idempotent;
-        slot.phase = if slot.is_long() { Phase::Announced } else { Phase::Posted };
+    pub(crate) fn post(&mut self, id: SlotId, delivery: Delivery) {
+        self.window.post(id, delivery);
         if !self.releases.is_empty() {
-            // The next generation says it too.
-            self.releases.retain(|release| release.slot != id.index);
+            self.releases.remove_slot(id.index);
         }
-        self.window.say(id.index, Say::Request);
     }
 
     #[cold]
     pub(crate) fn abandon(&mut self, id: SlotId) {
-        let Some(slot) = self.window.slots.get_mut(id.index as usize) else { return };
-        let posted = !matches!(slot.phase, Phase::Free | Phase::Reserved);
-        if slot.generation != id.generation || !posted || slot.abandoned {
+        let Some(slot) = self.window.get(id) else { return };
+        if !slot.is_posted() || slot.abandoned {
             return;
         }
         if !slot.sent {
             // It has not left: nothing to wait for.
-            self.window.outbox.retain(|index| *index != id.index);
             return self.end(id.index);
         }
         if slot.phase == Phase::Fetching {
-            return self.let_go(id.index);
+            return self.end_fetched(id.index);
         }
         slot.abandoned = true;
-        slot.tries = 0;
+        slot.repeats = 0;
         self.transfers.forget(id.index);
-        self.window.say(id.index, Say::Cancel);
+        self.window.queue(id.index, ToSend::Cancel);
     }
 
     /// Sends what waits, under one doorbell.
@@ -180,194 +143,153 @@ impl Calls {
             self.window.outbox.pop_front();
         }
         if !self.releases.is_empty() {
-            self.put_releases(port);
+            self.releases.put(port, &self.peer);
         }
-        port.seal(&self.way);
+        port.post(&self.peer);
         port.ring();
     }
 
-    /// Puts what the slot has to say into a datagram, if there is room.
+    /// Puts what is to be sent of the slot into a datagram, if there is room.
     #[inline]
     fn put(&mut self, port: &mut Port, index: u32) -> bool {
-        let slot = &self.window.slots[index as usize];
-        if slot.say != Say::Request || !slot.is_unheard() {
-            return self.put_other(port, index);
+        let Calls { peer, window, retransmission, transfers, .. } = self;
+        let slot = &mut window.slots[index as usize];
+        if slot.to_send != ToSend::Request || !slot.is_unknown() {
+            return self.put_question(port, index);
         }
-        let announced;
-        let (kind, body): (Kind, &[u8]) = if slot.phase == Phase::Posted {
-            let kind = if slot.idempotent { Kind::Idempotent } else { Kind::Request };
-            (kind, slot.request())
-        } else {
-            announced = U64::from(self.transfers.request_len(index));
-            (Kind::Announce, announced.as_bytes())
+        let len;
+        let (kind, body) = match (slot.phase, slot.delivery) {
+            (Phase::Posted, Delivery::AtMostOnce) => (Kind::Request, slot.request()),
+            (Phase::Posted, Delivery::Idempotent) => (Kind::Idempotent, slot.request()),
+            _ => {
+                len = U64::from(transfers.request_len(index));
+                (Kind::Announce, len.as_bytes())
+            }
         };
-        if self.is_held() && !port.takes(&self.way, body.len()) {
+        if retransmission.is_full() && !port.fits(peer, body.len()) {
             return false;
         }
-        let room =
-            port.put(&self.way, kind, (index, slot.generation, slot.next_copy()), (body, &[]));
-        if room {
-            let datagram = self.flight.enter(port.sealed());
-            self.window.slots[index as usize].datagram = Some(datagram);
-            self.has_said(index);
+        let has_room = port.put(peer, kind, slot.next_id(index), (body, &[]));
+        if has_room {
+            retransmission.add_request(index, slot, port.posted());
         }
-        room
+        has_room
     }
 
     /// The same of anything but a request.
     #[cold]
-    fn put_other(&mut self, port: &mut Port, index: u32) -> bool {
-        let slot = &self.window.slots[index as usize];
-        let id = (index, slot.generation, slot.next_copy());
-        let room = match (slot.say, slot.phase) {
-            (Say::Ask, Phase::Known) => port.put(&self.way, Kind::Ask, id, (&[], &[])),
-            (Say::Cancel, _) => port.put(&self.way, Kind::Cancel, id, (&[], &[])),
-            (Say::Missing, Phase::Fetching) => match self.transfers.ask_again(index) {
+    fn put_question(&mut self, port: &mut Port, index: u32) -> bool {
+        let Calls { peer, window, retransmission, transfers, .. } = self;
+        let slot = &mut window.slots[index as usize];
+        let id = slot.next_id(index);
+        let has_room = match (slot.to_send, slot.phase) {
+            (ToSend::Ask, Phase::Known) => port.put(peer, Kind::Ask, id, (&[], &[])),
+            (ToSend::Cancel, _) => port.put(peer, Kind::Cancel, id, (&[], &[])),
+            (ToSend::Missing, Phase::Fetching) => match transfers.missing(index) {
                 Some((base, mask)) => {
-                    let range = Range::new(base, mask);
-                    let id = (index, slot.generation, self.transfers.round(index));
-                    port.put(&self.way, Kind::Ask, id, (range.as_bytes(), &[]))
+                    let id = Id { mark: transfers.round(index), ..id };
+                    port.put(peer, Kind::Ask, id, (Range::new(base, mask).as_bytes(), &[]))
                 }
                 None => true,
             },
             // Answered meanwhile.
             _ => {
-                self.window.slots[index as usize].say = Say::Nothing;
+                slot.to_send = ToSend::Nothing;
                 return true;
             }
         };
-        if room {
-            self.has_said(index);
+        if has_room {
+            retransmission.add(index, slot);
         }
-        room
-    }
-
-    #[inline]
-    fn has_said(&mut self, index: u32) {
-        let slot = &mut self.window.slots[index as usize];
-        slot.say = Say::Nothing;
-        slot.copy = slot.next_copy();
-        slot.sent = true;
-        self.fresh.push(index);
-    }
-
-    #[cold]
-    fn put_releases(&mut self, port: &mut Port) {
-        for release in &mut self.releases {
-            let id = (release.slot, release.generation, 0);
-            if release.unsaid && port.put(&self.way, Kind::Release, id, (&[], &[])) {
-                release.unsaid = false;
-            }
-        }
+        has_room
     }
 
     /// The slot is free again.
     #[inline]
-    pub(crate) fn end(&mut self, index: u32) {
-        self.heard_of(index);
-        let slot = &self.window.slots[index as usize];
-        if slot.is_long() || slot.phase == Phase::Fetching {
+    fn end(&mut self, index: u32) {
+        let slot = &mut self.window.slots[index as usize];
+        self.retransmission.forget_datagram(slot);
+        if slot.is_large() || slot.phase == Phase::Fetching {
             self.transfers.forget(index);
         }
-        self.window.end(index);
+        self.window.free(index);
     }
 
-    /// The slot is free, and the server may free the long response.
+    /// The slot is free, and the server may free the large response.
     #[cold]
-    pub(crate) fn let_go(&mut self, index: u32) {
-        let generation = self.window.slots[index as usize].generation;
-        let due = Instant::ZERO;
-        self.releases.push(Release { slot: index, generation, unsaid: true, tries: 0, due });
-        self.timers.at(due);
+    fn end_fetched(&mut self, index: u32) {
+        self.releases.push(index, self.window.slots[index as usize].generation);
+        self.retransmission.queue_release();
         self.end(index);
     }
 
-    /// Something is to be sent, is due, or must be told.
+    /// Begins the timeouts of what was sent since the last poll.
     #[inline]
-    pub(crate) fn needs_attention(&self, now: Instant) -> bool {
-        self.timers.next() <= now || !self.window.outbox.is_empty() || !self.transfers.is_idle()
+    pub(crate) fn start_timers(&mut self, now: Instant) {
+        self.retransmission.start_timers(&mut self.window, now);
     }
 
-    /// Whether a poll would have something to do at once.
-    pub(crate) fn has_work(&self, port: &Port) -> bool {
-        let news = self.over.is_some() || port.is_broken();
-        (news && !self.told)
-            || (!news && !self.window.outbox.is_empty() && port.has_room() && !self.is_held())
-    }
-
-    /// No more requests may be under way.
+    /// Something is to be sent, or is due.
     #[inline]
-    fn is_held(&self) -> bool {
-        self.flight.under_way() >= self.congestion.window() || !self.flight.has_room()
+    pub(crate) fn need_attention(&self, now: Instant) -> bool {
+        self.retransmission.is_due(now)
+            || !self.window.outbox.is_empty()
+            || !self.transfers.is_idle()
     }
 
-    /// Something could not be sent, for want of room in the send queue.
-    pub(crate) fn waits_for_room(&self) -> bool {
+    /// Something waits for room in the send queue, or for answers.
+    pub(crate) fn wait_for_room(&self) -> bool {
         !self.window.outbox.is_empty()
+    }
+
+    /// Something waits, and could be sent now.
+    pub(crate) fn can_send(&self, port: &Port) -> bool {
+        self.wait_for_room() && port.has_room() && !self.retransmission.is_full()
     }
 
     /// When a poll has something to do that no event announces.
     #[inline]
     pub(crate) fn poll_at(&self) -> PollAt {
-        match self.timers.next() {
-            Instant::FAR_FUTURE => PollAt::OnEvent,
-            at => PollAt::At(at),
+        self.retransmission.poll_at()
+    }
+
+    /// Queues again what is due.
+    pub(crate) fn queue_due(&mut self, now: Instant) -> Result<(), Broken> {
+        let Calls { window, retransmission, transfers, releases, .. } = self;
+        let is_due = retransmission.is_due(now);
+        match is_due && retransmission.queue_due(window, transfers, releases, now) {
+            true => Err(FailureKind::PeerGone),
+            false => Ok(()),
         }
     }
 
-    /// Moves long messages on, and sends again what is due, unless there is more that has come and was not looked
-    /// at. Answers how many steps it took, and when to come back.
-    #[cold]
-    pub(crate) fn drive(
-        &mut self,
-        port: &mut Port,
-        now: Instant,
-        more: bool,
-        sink: &mut dyn ReplySink,
-    ) -> (u32, PollAt) {
-        if self.over.is_some() {
-            return (0, PollAt::OnEvent);
-        }
-        if port.is_broken() {
-            self.close(port, FailureKind::Device("its queue pair is in error"), sink);
-            return (0, PollAt::OnEvent);
-        }
-        if !more && self.timers.next() <= now && self.fire(now) {
-            self.close(port, FailureKind::PeerGone, sink);
-            return (0, PollAt::OnEvent);
-        }
-        // What waited before goes before.
-        self.flush(port);
+    /// Moves large messages on. Answers how many steps it took, and when to come back.
+    pub(crate) fn move_large(&mut self, port: &mut Port, now: Instant) -> (u32, PollAt) {
+        let Calls { peer, window, retransmission, transfers, .. } = self;
         let mut moved = 0;
         while moved < STEPS_PER_POLL && port.has_room() {
-            let Some(step) = self.transfers.step(now, self.congestion.window()) else { break };
+            let Some(step) = transfers.step(now, retransmission.allowance()) else { break };
             moved += 1;
-            let slot = match step {
-                Step::Part { slot, number, range } => {
-                    let number = U32::from(number);
-                    let bytes = self.transfers.bytes(slot, range);
-                    let generation = self.window.slots[slot as usize].generation;
-                    let id = (slot, generation, self.transfers.round(slot));
-                    port.put(&self.way, Kind::Part, id, (number.as_bytes(), bytes));
-                    slot
+            let (Step::Part { slot: index, .. } | Step::Ask { slot: index, .. }) = step;
+            let slot = &mut window.slots[index as usize];
+            let mark = transfers.round(index);
+            let id = Id { slot: index, generation: slot.generation, mark };
+            match step {
+                Step::Part { number, range, .. } => {
+                    let bytes = transfers.bytes(index, range);
+                    port.put(peer, Kind::Part, id, (U32::from(number).as_bytes(), bytes));
                 }
-                Step::Ask { slot, base, mask } => {
-                    let generation = self.window.slots[slot as usize].generation;
-                    let id = (slot, generation, self.transfers.round(slot));
-                    let range = Range::new(base, mask);
-                    port.put(&self.way, Kind::Ask, id, (range.as_bytes(), &[]));
-                    slot
+                Step::Ask { base, mask, .. } => {
+                    port.put(peer, Kind::Ask, id, (Range::new(base, mask).as_bytes(), &[]));
                 }
-            };
-            port.seal(&self.way);
-            let slot = &mut self.window.slots[slot as usize];
-            slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.tries));
-            self.timers.at(slot.due);
+            }
+            port.post(peer);
+            retransmission.start_timer(slot, now);
         }
         port.ring();
         let next = if moved == STEPS_PER_POLL {
             PollAt::Now
-        } else if self.transfers.wants_memory() {
+        } else if transfers.wants_memory() {
             PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
         } else {
             PollAt::OnEvent
@@ -375,28 +297,165 @@ impl Calls {
         (moved as u32, next)
     }
 
-    /// Says goodbye.
-    pub(crate) fn say_goodbye(&mut self, port: &mut Port) {
-        if std::mem::replace(&mut self.goodbye, true) {
-            return;
+    /// A datagram with these messages has arrived; it is dropped if it is not of this session.
+    #[inline]
+    pub(crate) fn on_datagram(
+        &mut self,
+        (session, epoch, messages): (u32, u64, Messages<'_>),
+        source: Option<DatagramSource>,
+        now: Instant,
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        if session != self.session || !self.peer.has_sent(epoch, source) {
+            return Ok(());
         }
-        self.over.get_or_insert(TransportFailure::new(FailureKind::Closed, true));
-        port.put(&self.way, Kind::Goodbye, (0, 0, 0), (&[], &[]));
-        port.seal_last(&self.way);
-        port.ring();
+        self.retransmission.note_datagram();
+        for message in messages {
+            self.handle_message(&message, now, sink)?;
+        }
+        if self.retransmission.has_overtaken() {
+            self.retransmission.queue_overtaken(&mut self.window, now);
+        }
+        Ok(())
     }
 
-    /// The session is over; the sink hears of it once.
-    #[cold]
-    pub(crate) fn close(&mut self, port: &mut Port, kind: FailureKind, sink: &mut dyn ReplySink) {
-        let why = *self.over.get_or_insert(TransportFailure::new(kind, true));
-        if !std::mem::replace(&mut self.told, true) {
-            tracing::debug!(%why, "session closed");
-            if kind == FailureKind::Goodbye {
-                // The server waits for it, for a moment.
-                self.say_goodbye(port);
+    #[inline]
+    fn handle_message(
+        &mut self,
+        message: &wire::Message<'_>,
+        now: Instant,
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        let Id { slot: index, generation, mark } = message.id;
+        if message.kind == Kind::Response
+            && let Some(slot) = self.window.slots.get(index as usize)
+            && slot.generation == generation
+            && slot.awaits_response()
+        {
+            let abandoned = slot.abandoned;
+            self.retransmission.acknowledge_copy(slot, mark, now);
+            self.end(index);
+            if !abandoned {
+                sink.reply(SlotId { index, generation }, Message::Borrowed(message.body));
             }
-            sink.closed(why);
+            return Ok(());
+        }
+        self.handle_uncommon(message, now, sink)
+    }
+
+    /// Everything but a small response that is waited for.
+    #[cold]
+    fn handle_uncommon(
+        &mut self,
+        message: &wire::Message<'_>,
+        now: Instant,
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        let wire::Message { kind, id: Id { slot: index, generation, mark }, .. } = *message;
+        match kind {
+            Kind::Goodbye => return Err(FailureKind::Goodbye),
+            Kind::Released => {
+                self.releases.acknowledge(message.id);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let Calls { window, retransmission, transfers, .. } = self;
+        let Some(slot) = window.slots.get_mut(index as usize) else { return Err(NONSENSE) };
+        if slot.generation != generation {
+            return Ok(()); // A copy of something old.
+        }
+        retransmission.acknowledge_copy(slot, mark, now);
+        retransmission.forget_datagram(slot);
+        let (phase, round) = (slot.phase, mark & !LATE);
+        match kind {
+            Kind::Running if slot.awaits_response() && phase != Phase::Known => {
+                slot.phase = Phase::Known;
+                transfers.forget(index);
+                retransmission.restart_timer(slot, now);
+            }
+            Kind::Progress if phase == Phase::Announced => {
+                if !slot.abandoned {
+                    slot.phase = Phase::Sending;
+                    transfers.start(index);
+                }
+                retransmission.restart_timer(slot, now);
+            }
+            Kind::Progress if phase == Phase::Sending && !slot.abandoned => {
+                let range = message.range().ok_or(NONSENSE)?;
+                let arrived = (range.base.get(), range.mask.get());
+                let (is_new, is_done) =
+                    transfers.acknowledge(index, round, arrived).ok_or(NONSENSE)?;
+                if let Some(sent_at) = transfers.finish_timing() {
+                    retransmission.record_round_trip(now, sent_at, None);
+                }
+                if is_done {
+                    slot.phase = Phase::Known;
+                }
+                if is_new {
+                    retransmission.restart_timer(slot, now);
+                }
+            }
+            Kind::Lent if slot.awaits_response() => {
+                let len = message.len().ok_or(NONSENSE)?;
+                if slot.abandoned {
+                    self.end_fetched(index);
+                    return Ok(());
+                }
+                if len > self.max_message || !transfers.lent(index, len) {
+                    return Err(FailureKind::PeerMisbehaved("a response over the limit"));
+                }
+                slot.phase = Phase::Fetching;
+                retransmission.restart_timer(slot, now);
+            }
+            Kind::Part if phase == Phase::Fetching => {
+                let (number, bytes) = message.part().ok_or(NONSENSE)?;
+                let taken = transfers.take_part(index, round, number, bytes);
+                if let Some(sent_at) = transfers.finish_timing() {
+                    retransmission.record_round_trip(now, sent_at, None);
+                }
+                match taken {
+                    Taken::No => {}
+                    Taken::Yes => retransmission.restart_timer(slot, now),
+                    Taken::Whole(whole) => {
+                        self.end_fetched(index);
+                        let message = Message::Owned(bytes::Bytes::from_owner(whole));
+                        sink.reply(SlotId { index, generation }, message);
+                    }
+                }
+            }
+            Kind::Dropped if slot.abandoned => self.end(index),
+            // The response has left, and was lost.
+            Kind::Dropped
+                if phase == Phase::Known
+                    && slot.delivery == Delivery::Idempotent
+                    && !slot.is_large() =>
+            {
+                slot.phase = Phase::Posted;
+                retransmission.restart_timer(slot, now);
+                window.queue(index, ToSend::Request);
+            }
+            Kind::Forgotten if slot.awaits_response() => {
+                self.fail(index, TransportFailure::new(FailureKind::PeerGone, true), sink);
+            }
+            Kind::OverLimit if slot.awaits_response() => {
+                let limit = message.over_limit().ok_or(NONSENSE)?;
+                let kind = FailureKind::TooLarge { len: limit.len.get(), max: limit.max.get() };
+                self.fail(index, TransportFailure::new(kind, false), sink);
+            }
+            // Copies of what arrived before, and what the client knows already.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The slot is free again, and its call fails alone.
+    fn fail(&mut self, index: u32, why: TransportFailure, sink: &mut dyn ReplySink) {
+        let slot = &self.window.slots[index as usize];
+        let (abandoned, generation) = (slot.abandoned, slot.generation);
+        self.end(index);
+        if !abandoned {
+            sink.failed(SlotId { index, generation }, why);
         }
     }
 }

@@ -1,116 +1,53 @@
 //! The client's half: reserve, post, poll.
 
-use std::sync::Arc;
-
 use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, Unpark};
-
-use farcall_verbs::{
-    CompletionOpcode, Device, GRH_BYTES, ProtectionDomain, Status, WorkCompletion,
-};
+use farcall_core::transport::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 
 use super::calls::{Broken, Calls};
-use super::port::Port;
-use super::setup::{EndSetup, Sizes, mix, qkey};
-use super::wire::Header;
-use crate::backend::SetupError;
-use crate::completions::{Completions, failure};
+use super::client_port::{LockedPort, Received, SessionPort};
+use super::port::{Peer, Port};
+use super::wire::{Id, Kind};
 
-/// A client's queue pair, ready, and where it completes.
+/// When to look again for room in the send queue of a shared port: another thread may have made it.
+const ROOM_RETRY_NANOS: u64 = 100_000;
+
+/// A session with one server thread.
 #[derive(Debug)]
-pub(crate) struct Line {
-    // Dropped in this order: queue pair, completion queue.
-    pub(crate) port: Port,
-    pub(crate) completions: Completions,
-    pub(crate) pd: ProtectionDomain,
-    pub(crate) qkey: u32,
-    pub(crate) mtu: usize,
-    pub(crate) has_network: bool,
-}
-
-impl Line {
-    pub(crate) fn open(device: &Device, sizes: &Sizes) -> Result<Line, SetupError> {
-        let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
-        let pd = device.alloc_pd()?;
-        let mut port = Port::open(device, &pd, &completions.queue(), sizes)?;
-        let qkey = qkey(&port.qp().endpoint(), device.now_ns());
-        port.activate(qkey)?;
-        let has_network = device.caps().network;
-        Ok(Line { port, completions, pd, qkey, mtu: sizes.mtu, has_network })
-    }
-
-    /// What a client says of a session of that number.
-    pub(crate) fn setup(&self, session: u32, now_ns: u64) -> Vec<u8> {
-        let endpoint = self.port.qp().endpoint();
-        let salt = mix(endpoint.to_bytes(), now_ns.wrapping_add(1) ^ u64::from(session) << 32);
-        EndSetup::new(&endpoint, self.qkey, session, salt, self.mtu).to_bytes()
-    }
-}
-
-/// A session with one server thread, over a queue pair of its own.
-#[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct Client<P: SessionPort> {
     calls: Calls,
-    line: Line,
+    port: P,
+    ending: Ending,
 }
 
-impl Client {
-    pub(crate) fn new(line: Line, calls: Calls) -> Client {
-        Client { calls, line }
-    }
+/// Whether and why the session is over, and who was told.
+#[derive(Debug, Default)]
+struct Ending {
+    why: Option<TransportFailure>,
+    sink_was_told: bool,
+    server_was_told: bool,
 }
 
-/// What a completion of the queue pair says about the calls.
-#[inline]
-fn complete(
-    port: &mut Port,
-    calls: &mut Calls,
-    completion: &mut WorkCompletion,
-    now: Instant,
-    sink: &mut dyn ReplySink,
-) -> Result<(), Broken> {
-    if completion.status != Status::Success {
-        return Err(lost(completion));
+impl<P: SessionPort> Client<P> {
+    pub(crate) fn new(port: P, calls: Calls) -> Client<P> {
+        Client { calls, port, ending: Ending::default() }
     }
-    if completion.opcode != CompletionOpcode::Recv {
-        port.retire(completion);
-        return Ok(());
-    }
-    let Some(buffer) = completion.buffer.take() else { return Ok(()) };
-    let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
-    let outcome = match datagram.and_then(Header::split) {
-        Some((session, epoch, messages)) if calls.is_ours(session, epoch, completion.source) => {
-            calls.datagram(messages, now, sink)
-        }
-        _ => Ok(()),
-    };
-    port.recycle(buffer);
-    outcome
-}
 
-/// What a completion in error says about the session.
-#[cold]
-pub(crate) fn lost(completion: &WorkCompletion) -> Broken {
-    tracing::debug!(status = ?completion.status, "a work request failed");
-    match completion.status {
-        Status::LocalProtection | Status::LocalLength => FailureKind::Device("local protection"),
-        _ => FailureKind::Device("its queue pair is in error"),
+    fn say_goodbye(&mut self) {
+        self.ending.say_goodbye(&mut self.port.lock().port, self.calls.peer());
     }
 }
 
-impl ClientTransport for Client {
-    #[inline]
-    fn now(&self) -> Instant {
-        self.line.completions.now()
-    }
-
+impl<P: SessionPort> ClientTransport for Client<P> {
     fn limits(&self) -> Limits {
         self.calls.limits()
     }
 
     #[inline]
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        if self.ending.why.is_some() {
+            return Err(ReserveError::Closed);
+        }
         self.calls.reserve(len)
     }
 
@@ -119,18 +56,16 @@ impl ClientTransport for Client {
     }
 
     #[inline]
-    fn post(&mut self, id: SlotId, _now: Instant) {
-        self.calls.post(id, false);
+    fn post(&mut self, id: SlotId, delivery: Delivery) {
+        self.calls.post(id, delivery);
     }
 
     #[inline]
-    fn post_idempotent(&mut self, id: SlotId, _now: Instant) {
-        self.calls.post(id, true);
-    }
-
-    #[inline]
-    fn flush(&mut self, _now: Instant) {
-        self.calls.flush(&mut self.line.port);
+    fn flush(&mut self) {
+        // If another thread has the port, the next poll sends what waits.
+        if let Some(mut port) = self.port.try_lock() {
+            self.calls.flush(&mut port.port);
+        }
     }
 
     fn abandon(&mut self, id: SlotId) {
@@ -139,62 +74,116 @@ impl ClientTransport for Client {
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        if let Some(why) = self.calls.over {
-            self.calls.close(&mut self.line.port, why.kind, sink);
+        let Client { calls, port, ending } = self;
+        let Some(mut port) = port.try_lock() else {
+            return Progress { next: PollAt::Now, ..Progress::IDLE };
+        };
+        if let Some(why) = ending.why {
+            ending.close(&mut port.port, calls.peer(), why.kind, sink);
             return Progress::IDLE;
         }
-        self.calls.stamp(now);
-        let completed = match self.line.completions.poll() {
-            Ok(completed) => completed,
-            Err(error) => {
-                self.calls.close(&mut self.line.port, failure(error), sink);
-                return Progress::IDLE;
+        calls.start_timers(now);
+        let Received { outcome, worked, more, scanned } = port.receive(calls, now, sink);
+        let mut progress = Progress { worked, next: PollAt::OnEvent, scanned };
+        let mut outcome = outcome.and_then(|()| check(&port.port));
+        if outcome.is_ok() && calls.need_attention(now) {
+            match drive(calls, &mut port.port, now, more) {
+                Ok((moved, next)) => (progress.worked, progress.next) = (worked + moved, next),
+                Err(broken) => outcome = Err(broken),
             }
-        };
-        let found = completed.len();
-        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
-        for completion in completed {
-            if let Err(broken) =
-                complete(&mut self.line.port, &mut self.calls, completion, now, sink)
-            {
-                self.calls.close(&mut self.line.port, broken, sink);
-                return progress;
+            if P::IS_SHARED {
+                // What waited for room may have left without an event of this session.
+                calls.start_timers(now);
             }
         }
-        if self.calls.needs_attention(now) || self.line.port.is_broken() {
-            let more = self.line.completions.is_batch(found);
-            let (moved, next) = self.calls.drive(&mut self.line.port, now, more, sink);
-            progress.worked += moved;
-            progress.next = next;
+        if let Err(broken) = outcome {
+            ending.close(&mut port.port, calls.peer(), broken, sink);
+            return progress;
         }
-        progress.next = progress.next.earlier(self.calls.poll_at());
-        if self.line.completions.is_batch(found) {
+        progress.next = progress.next.earlier(calls.poll_at());
+        if P::IS_SHARED && calls.wait_for_room() {
+            let again = now.saturating_add_nanos(ROOM_RETRY_NANOS);
+            progress.next = progress.next.earlier(PollAt::At(again));
+        }
+        if more {
             progress.next = PollAt::Now;
         }
-        progress.scanned = self.line.completions.scanned();
         progress
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        self.line.completions.park(until, || self.calls.has_work(&self.line.port));
+    fn arm(&mut self) -> bool {
+        let Client { calls, port, ending } = self;
+        let Some(mut port) = port.try_lock() else { return false };
+        port.arm(|port| match ending.why.is_some() || port.is_broken() {
+            true => !ending.sink_was_told,
+            false => calls.can_send(port),
+        })
     }
 
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.line.completions.unparker()
-    }
-
-    fn close(&mut self) {
-        self.calls.say_goodbye(&mut self.line.port);
-    }
-
-    fn peer_gone(&mut self) {
-        let why = TransportFailure::new(FailureKind::PeerGone, true);
-        self.calls.over.get_or_insert(why);
+    fn close(&mut self, why: Closing) {
+        match why {
+            Closing::Goodbye => self.say_goodbye(),
+            Closing::PeerGone => {
+                let gone = TransportFailure::new(FailureKind::PeerGone, true);
+                self.ending.why.get_or_insert(gone);
+            }
+        }
     }
 }
 
-impl Drop for Client {
+impl<P: SessionPort> Drop for Client<P> {
     fn drop(&mut self) {
-        self.close();
+        self.say_goodbye();
+    }
+}
+
+#[inline]
+fn check(port: &Port) -> Result<(), Broken> {
+    match port.is_broken() {
+        true => Err(FailureKind::Device("its queue pair is in error")),
+        false => Ok(()),
+    }
+}
+
+/// Sends what waited, and again what is due, and moves large messages on. Answers how many steps it took, and when to come
+/// back. Nothing is due while there is more that has arrived and was not looked at.
+#[cold]
+fn drive(
+    calls: &mut Calls,
+    port: &mut Port,
+    now: Instant,
+    more: bool,
+) -> Result<(u32, PollAt), Broken> {
+    if !more {
+        calls.queue_due(now)?;
+    }
+    // What waited before goes before.
+    calls.flush(port);
+    Ok(calls.move_large(port, now))
+}
+
+impl Ending {
+    fn say_goodbye(&mut self, port: &mut Port, peer: &Peer) {
+        if std::mem::replace(&mut self.server_was_told, true) {
+            return;
+        }
+        self.why.get_or_insert(TransportFailure::new(FailureKind::Closed, true));
+        port.put(peer, Kind::Goodbye, Id::NONE, (&[], &[]));
+        port.post_last(peer);
+        port.ring();
+    }
+
+    /// The session is over; the sink is told once.
+    #[cold]
+    fn close(&mut self, port: &mut Port, peer: &Peer, kind: FailureKind, sink: &mut dyn ReplySink) {
+        let why = *self.why.get_or_insert(TransportFailure::new(kind, true));
+        if !std::mem::replace(&mut self.sink_was_told, true) {
+            tracing::debug!(%why, "session closed");
+            if kind == FailureKind::Goodbye {
+                // The server waits for it, for a moment.
+                self.say_goodbye(port, peer);
+            }
+            sink.closed(why);
+        }
     }
 }

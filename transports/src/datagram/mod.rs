@@ -1,103 +1,193 @@
 //! `datagram`: UD SEND both ways, after FaSST (OSDI 2016), with the loss recovery that FaSST leaves out.
 //!
-//! One UD queue pair of a server thread talks to all of its clients: a NIC keeps one context, however
-//! many they are. What UD may lose, double or reorder is repaired by the client (eRPC, NSDI 2019,
-//! section 5.3): the server has no timers, it answers what it is asked.
+//! One UD queue pair of a server thread talks to all of its clients: a NIC keeps one context, however many they are. UD may
+//! lose, double or reorder datagrams; the client repairs that (eRPC, NSDI 2019, section 5.3). The server has no timers: it
+//! answers what it is asked.
 //!
 //! # The life of a call
 //!
-//! 1. The client takes a free slot of its window, and gives it the next generation. Request and slot are
-//!    kept until the response has come.
-//! 2. Requests of one turn leave coalesced, as many in one datagram as fit the MTU, all of them under one
-//!    doorbell. A datagram names its session and that session's epoch, a secret of the two ends:
-//!    what a former life or somebody else sent is dropped.
-//! 3. The server runs the handler if the generation is new to that slot. If it is the slot's own, it says
-//!    "running", or repeats the response that it keeps; an older one is dropped. So a handler runs at
-//!    most once, whatever the wire does.
+//! 1. The client takes a free slot of its window, in its next generation. Request and slot are kept until the response has
+//!    arrived.
+//! 2. Requests of one turn leave coalesced, as many in one datagram as fit the MTU, all of them under one doorbell. A
+//!    datagram names its session and the session's epoch, a secret of the two ends; datagrams of a former session, or of
+//!    somebody else, are dropped.
+//! 3. The server runs the handler if the generation is new to that slot. If it is the slot's own, the server says that the
+//!    call runs, or repeats the response that it keeps; an older one is dropped. So a handler runs at most once, whatever
+//!    the network does.
 //! 4. Responses of one turn to one client are coalesced in the same way.
 //! 5. The next generation in a slot acknowledges the response before, which frees it.
 //!
-//! Of a call whose method is marked idempotent nothing of this is kept: a handler that answers in place writes its answer into
-//! the datagram that leaves, and when that is lost, the call runs again. While a handler takes longer, its slot says so.
+//! Of a call whose method is marked idempotent nothing of this is kept: a handler that answers in place writes its response
+//! into the datagram that leaves, and when that is lost, the call runs again. While a handler takes longer, its slot says so.
 //!
-//! A client that has been silent for twice as long as it may be has all of its answers, or does not look for them: what is
-//! kept for it then is eight bytes for each slot, which say what must not run again.
+//! A client that has been silent for twice as long as it may be has all of its responses, or does not look for them. Then
+//! the server keeps eight bytes for each of its slots, which say what must not run again.
 //!
-//! # What is lost
+//! # Loss
 //!
-//! A request of which nothing is heard while three later datagrams are answered is sent again at once (RACK, RFC 8985), and
-//! so is a part that three later ones have overtaken. What nobody overtakes is sent again after a retransmission timeout, which
+//! A request that the server has not mentioned while it answered three later datagrams is sent again at once (RACK,
+//! RFC 8985), and so is a part that three later ones have overtaken. Other losses are found by a retransmission timeout, which
 //! follows the measured round trips (Jacobson, RFC 6298), doubles each time, and has a floor and a cap. Each message tells which
-//! copy it is, and its answer which copy it answers and whether it took a handler longer than a turn: so a round trip is
-//! measured also where something was repeated (Karn), and never with a slow handler's time in it. Of a request that the server is
-//! known to have only a short question is repeated. Many timeouts without any word from the server, over as long as `silence`
-//! allows, end the connection.
+//! copy it is; its answer tells which copy it answers, and whether that took longer than a turn. So round trips are also
+//! measured where something was repeated (Karn), and never include the time of a slow handler. If the server is known to have
+//! a request, only a short question is repeated. A server that is silent during many timeouts, over as long as `silence` allows,
+//! is declared dead.
 //!
-//! Repair is selective: what has come is not sent again.
+//! Repair is selective: what has arrived is not sent again.
 //!
-//! A session whose round trips grow by what queues take sends less (Swift, SIGCOMM 2020): its congestion window counts
-//! the datagrams of requests that are under way, and the parts. In the memory of one machine there is no network to spare, and no such window.
+//! A session whose round trips grow in queues sends less (Swift, SIGCOMM 2020): its congestion window counts the datagrams of
+//! requests that are under way, and the parts. Within one machine there is no network, and no such window.
 //!
-//! # Messages longer than a slot
+//! # Messages larger than a slot
 //!
-//! A longer request is announced; the server finds memory for it and says so; the client sends it in parts
-//! of one datagram each, and hears which have come (a base and a mask of 64). A longer response
-//! is offered, and the client asks for ranges of its parts. So the client paces both directions: no more
-//! parts are under way than the server gave credits for. Transfers take turns part by part, and small
-//! messages go before them.
+//! A larger request is announced; the server finds memory for it and says so; the client sends it in parts of one datagram
+//! each, and is told which have arrived (a base and a mask of 64). A larger response is lent: the client asks for ranges of
+//! its parts, and releases it. So the client paces both directions: no more parts are under way than the server gave credits
+//! for. Transfers take turns part by part, and small messages go before them.
 //!
 //! # Set-up
 //!
-//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the
-//! credits. A client has a queue pair for each connection, or one for all that a thread dials, if the thread says so
-//! ([`ClientThread`](farcall_core::transport::ClientThread)): then datagrams find their session by its number, and the connection that is
-//! polled puts by what has come for others.
+//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the credits. A client
+//! has a queue pair for each connection, or one for all of its [site](farcall_core::site::Site): then datagrams find their
+//! session by its number, and the polled connection queues datagrams that arrived for the others.
 //!
 //! # Ends
 //!
-//! Either end says goodbye, best effort. Of a process that dies the other end hears by the connection's tether (the socket of the
-//! handshake) at once, of a machine that dies when that has been silent for as long as `silence` allows: also a client without
-//! calls, and the server, without a datagram more. A client with a call to wait for gives up a server that does not answer in
-//! that time though its machine is there. Calls in flight then end, and say that they may have run. A new session has another
-//! epoch, so that what the former one has sent is nobody's.
+//! Either end says goodbye, best effort. The death of a process is noticed at once by the connection's liveness socket (the
+//! socket of the handshake); the death of a machine when that socket has been silent for as long as `silence` allows. Neither
+//! needs a call or a datagram. A client with calls outstanding also gives up a server that does not answer in that time
+//! though its machine does. Calls in flight then end, and say that they may have run. A new session has another epoch, so
+//! that datagrams of the former one are dropped.
 //!
 //! # Knobs
 //!
-//! `window` (calls outstanding), `slot` (the longest message that goes whole, at most what a datagram holds),
-//! `max_message`, `memory` (bytes of longer messages per thread), `silence` (how long a peer may say nothing),
-//! `without` (what each optimization is worth: [`Optimization`](crate::Optimization)).
+//! `window` (calls outstanding), `slot` (the longest small message, at most what a datagram holds), `max_message`, `memory`
+//! (bytes of large messages per thread), `silence` (how long a peer may say nothing). With the cargo feature `ablation` also
+//! `without`, to measure what each optimization is worth.
 //!
 //! # When to use it
 //!
-//! Many clients, small messages. A large message costs a copy and some overhead for each MTU, and a lost datagram
-//! costs its call a round trip or two, or a retransmission timeout where nothing follows it.
+//! Many clients, small messages. A large message costs a copy and some overhead for each MTU, and a lost datagram costs its
+//! call a round trip or two, or a retransmission timeout if nothing follows it.
 
-mod begin;
+#[cfg_attr(
+    not(feature = "ablation"),
+    expect(unreachable_pub, reason = "it is public where optimizations can be turned off")
+)]
+mod ablation;
 mod calls;
 mod client;
-mod congestion;
-mod flight;
-mod heard;
-mod intake;
-mod landing;
-mod overdue;
-mod parts;
-mod passing;
+mod client_port;
+mod idle_sessions;
+mod in_place;
+mod large;
+mod outgoing;
 mod port;
-mod round_trip;
+mod releases;
+mod replies;
+mod requests;
+mod retransmission;
 mod server;
 mod session;
-mod sessions;
-mod settling;
 mod setup;
 mod shared;
-mod timers;
-mod transfers;
 mod window;
 mod wire;
 
-pub(crate) use begin::{prepare, serve};
-pub(crate) use setup::check;
-
 #[cfg(test)]
 mod tests;
+
+use farcall_core::transport::ClientTransport;
+
+#[cfg(feature = "ablation")]
+pub use ablation::{Optimization, Without};
+
+use crate::contract::{
+    Answer, Backend, Config, DeathNotice, Fabric, OptionSpec, PendingClient, Placement, ServerHalf,
+    SetupError,
+};
+use calls::Calls;
+use client::Client;
+use client_port::{ClientPort, SessionPort};
+use server::Server;
+use setup::Sizes;
+use shared::PortShare;
+
+/// The backend `datagram`.
+#[derive(Debug)]
+pub(crate) struct Datagram;
+
+const NAME: &str = "datagram";
+
+impl Backend for Datagram {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        ablation::OPTIONS
+    }
+
+    fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
+        setup::check(fabric.device(NAME)?.caps())
+    }
+
+    fn death_notice(&self) -> DeathNotice {
+        DeathNotice::BY_SOCKET
+    }
+
+    fn dial(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+    ) -> Result<Box<dyn PendingClient>, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let without = ablation::Without::of(config);
+        if at.share {
+            return Ok(Pending::new(PortShare::open(at.site, device, without)?, at, config));
+        }
+        let sizes = Sizes::of_client(config.window, device.caps(), without);
+        Ok(Pending::new(ClientPort::open(at.site, device, &sizes)?, at, config))
+    }
+
+    fn serve(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+        max_clients: usize,
+    ) -> Result<ServerHalf, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let (server, intake) = Server::new(at.site, device, config, max_clients)?;
+        Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
+    }
+}
+
+/// A client whose session has not begun.
+struct Pending<P> {
+    port: P,
+    setup: Vec<u8>,
+    config: Config,
+}
+
+impl<P: SessionPort + 'static> Pending<P> {
+    fn new(mut port: P, at: &Placement<'_>, config: &Config) -> Box<dyn PendingClient> {
+        let session = port.session();
+        let setup = port.lock().setup(session, at.site.now());
+        Box::new(Pending { port, setup, config: config.clone() })
+    }
+}
+
+impl<P: SessionPort + 'static> PendingClient for Pending<P> {
+    fn setup(&self) -> Vec<u8> {
+        self.setup.clone()
+    }
+
+    fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
+        let Pending { mut port, config, .. } = *self;
+        let session = port.session();
+        let calls = Calls::new(&port.lock(), session, answer.terms, answer.setup, &config)?;
+        Ok(Box::new(Client::new(port, calls)))
+    }
+}

@@ -1,35 +1,37 @@
-//! A UD queue pair: datagrams put together and posted, receives replenished. The same for client and server.
+//! A UD queue pair: builds and posts datagrams, and replenishes receives. The same for client and server.
 
+use farcall_core::time::Instant;
 use farcall_verbs::{
-    AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, GRH_BYTES, PostError,
-    ProtectionDomain, QpNumber, QpType, QueuePair, QueuePairConfig, WorkCompletion, WorkRequest,
+    AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, Endpoint, GRH_BYTES,
+    PostError, ProtectionDomain, QpNumber, QpType, QueuePair, QueuePairConfig, WorkCompletion,
+    WorkRequest,
 };
 use zerocopy::IntoBytes;
 
-use super::setup::Sizes;
+use super::ablation::{Optimization, Without};
+use super::setup::{Sizes, qkey};
 use super::wire::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, MessageHeader};
-use crate::address::Optimization;
-use crate::backend::SetupError;
+use crate::contract::SetupError;
+use crate::kit::send_queue::SendQueue;
 use crate::planted::{Bug, is_planted};
-use crate::send_queue::SendQueue;
 
-/// The way to the other end of a session.
+/// The other end of a session.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Peer {
     pub(crate) handle: AddressHandle,
     pub(crate) qp: QpNumber,
     pub(crate) qkey: u32,
-    /// Its number of the session.
+    /// Its number for the session.
     pub(crate) session: u32,
     pub(crate) epoch: u64,
-    /// The longest datagram between the two.
+    /// The longest datagram between the two ends.
     pub(crate) mtu: usize,
 }
 
-impl Way {
-    /// Whether the other end has sent this, in this life: what a former one or somebody else has sent is not for us.
+impl Peer {
+    /// Whether it has sent this in this session, and not in a former one of the same number.
     #[inline]
-    pub(crate) fn leads_to(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
+    pub(crate) fn has_sent(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
         let is_theirs = source.is_none_or(|source| source.qp == self.qp);
         (is_theirs && epoch == self.epoch) || is_planted(Bug::FormerLife)
     }
@@ -40,11 +42,8 @@ pub(crate) struct Port {
     qp: QueuePair,
     send_queue: SendQueue,
     max_inline: usize,
-    /// The longest datagram that still takes in another message.
-    max_shared: usize,
-    /// Each datagram has a doorbell of its own.
-    rings_each: bool,
-    /// The datagram that is put together, in so many bytes of the buffer; none if 0.
+    without: Without,
+    /// The datagram that is built: `built` bytes of the buffer; none if that is 0.
     building: Buffer,
     built: usize,
     /// One for each work request that the send queue holds.
@@ -52,23 +51,31 @@ pub(crate) struct Port {
     /// Receives that were consumed and not yet posted again.
     consumed: Vec<Buffer>,
     replenish_at: usize,
-    /// Datagrams that were put together so far.
-    sealed: u32,
+    /// Datagrams that were posted so far.
+    posted: u32,
     /// Something was posted since the last doorbell.
     unrung: bool,
-    /// The doorbell waits for more.
+    /// The doorbell is held back.
     held: bool,
     broken: bool,
 }
 
+/// A queue pair, as peers must know it.
+#[derive(Debug)]
+pub(crate) struct PortAddress {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) qkey: u32,
+}
+
 impl Port {
-    /// A queue pair that is ready, with all its receives.
+    /// A queue pair that is ready, with all its receives, and its address.
     pub(crate) fn open(
         device: &Device,
         pd: &ProtectionDomain,
         cq: &CompletionQueueHandle,
         sizes: &Sizes,
-    ) -> Result<Port, SetupError> {
+        now: Instant,
+    ) -> Result<(Port, PortAddress), SetupError> {
         let config = QueuePairConfig::new(QpType::Ud, cq, cq)
             .max_send_wr(sizes.send_depth)
             .max_recv_wr(sizes.recv_depth);
@@ -84,31 +91,34 @@ impl Port {
             let posted = qp.post_recv(0, Some(buffer));
             posted.map_err(|error| SetupError::Device(error.into()))?;
         }
-        let lacks = |optimization| sizes.without.has(optimization);
-        Ok(Port {
+        let endpoint = qp.endpoint();
+        let qkey = qkey(&endpoint, now);
+        qp.activate(qkey)?;
+        let without = sizes.without;
+        let port = Port {
             qp,
-            send_queue: if lacks(Optimization::Selective) {
+            send_queue: if without.has(Optimization::Selective) {
                 SendQueue::signaling_all(sizes.send_depth as u32)
             } else {
                 SendQueue::new(sizes.send_depth as u32)
             },
-            max_inline: if lacks(Optimization::Inline) { 0 } else { device.caps().max_inline },
-            max_shared: if lacks(Optimization::Coalescing) { 0 } else { usize::MAX },
-            rings_each: lacks(Optimization::Doorbells),
+            max_inline: if without.has(Optimization::Inline) {
+                0
+            } else {
+                device.caps().max_inline
+            },
+            without,
             building,
             built: 0,
             spare,
             consumed: Vec::with_capacity(sizes.recv_depth),
             replenish_at: sizes.replenish_at,
-            sealed: 0,
+            posted: 0,
             unrung: false,
             held: false,
             broken: false,
-        })
-    }
-
-    pub(crate) fn qp(&self) -> &QueuePair {
-        &self.qp
+        };
+        Ok((port, PortAddress { endpoint, qkey }))
     }
 
     #[cfg(test)]
@@ -116,15 +126,15 @@ impl Port {
         &mut self.qp
     }
 
-    /// Lets datagrams with this key in, and others out.
-    pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), SetupError> {
-        Ok(self.qp.activate(qkey)?)
-    }
-
     /// The queue pair is in error: no session over it can go on.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// A work request has failed, and with it the queue pair.
+    pub(crate) fn mark_broken(&mut self) {
+        self.broken = true;
     }
 
     /// One more datagram can be posted.
@@ -138,30 +148,36 @@ impl Port {
         self.broken || self.send_queue.is_empty()
     }
 
-    /// Datagrams that were put together so far: the number of the one that a message is put into next.
+    /// Datagrams that were posted so far: the number of the one that is built.
     #[inline]
-    pub(crate) fn sealed(&self) -> u32 {
-        self.sealed
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted
     }
 
-    /// A message of so many bytes needs no new datagram.
-    pub(crate) fn takes(&self, way: &Way, body: usize) -> bool {
-        self.built > 0 && self.built + MESSAGE_BYTES + body <= way.mtu.min(self.max_shared)
+    /// The longest datagram to this peer that gets another message.
+    #[inline]
+    fn max_shared(&self, peer: &Peer) -> usize {
+        if self.without.has(Optimization::Coalescing) { 0 } else { peer.mtu }
+    }
+
+    /// A message with this many bytes needs no new datagram.
+    pub(crate) fn fits(&self, peer: &Peer, body: usize) -> bool {
+        self.built > 0 && self.built + MESSAGE_BYTES + body <= self.max_shared(peer)
     }
 
     /// Puts a message, whose body is made of two pieces, into a datagram to this peer. `false` if the send queue
-    /// is full: the caller keeps it. Between messages to different peers goes a [`seal`](Port::seal).
+    /// is full: the caller keeps it. Between messages to different peers goes a [`post`](Port::post).
     #[inline]
     pub(crate) fn put(
         &mut self,
-        way: &Way,
+        peer: &Peer,
         kind: Kind,
         id: Id,
         (front, back): (&[u8], &[u8]),
     ) -> bool {
         let body = front.len() + back.len();
         let len = MESSAGE_BYTES + body;
-        if !self.make_room(way, len) {
+        if !self.make_room(peer, len) {
             return false;
         }
         let header = MessageHeader::new(kind, id, body);
@@ -173,11 +189,11 @@ impl Port {
         true
     }
 
-    /// Begins a message to this peer whose body, of that length, is to be filled through [`body`](Port::body) and
-    /// [kept](Port::keep). Beginning another one instead forgets it. `false` if the send queue is full.
+    /// Begins a message to this peer, whose body of `len` bytes is filled through [`body`](Port::body) and then
+    /// [finished](Port::finish). Beginning another one instead discards it. `false` if the send queue is full.
     #[inline]
-    pub(crate) fn begin(&mut self, way: &Way, kind: Kind, id: Id, len: usize) -> bool {
-        if !self.make_room(way, MESSAGE_BYTES + len) {
+    pub(crate) fn begin(&mut self, peer: &Peer, kind: Kind, id: Id, len: usize) -> bool {
+        if !self.make_room(peer, MESSAGE_BYTES + len) {
             return false;
         }
         let header = MessageHeader::new(kind, id, len);
@@ -186,84 +202,84 @@ impl Port {
         true
     }
 
-    /// The body of the message that was begun, as long as it was said to be.
+    /// The `len` bytes of the body of the message that was begun.
     #[inline]
     pub(crate) fn body(&mut self, len: usize) -> &mut [u8] {
         &mut self.building[self.built + MESSAGE_BYTES..][..len]
     }
 
-    /// The message that was begun is part of the datagram, with so many bytes of its body.
+    /// The message that was begun becomes part of the datagram, with `len` bytes of its body.
     #[inline]
-    pub(crate) fn keep(&mut self, len: usize) {
+    pub(crate) fn finish(&mut self, len: usize) {
         MessageHeader::set_len(&mut self.building[self.built..], len);
         self.built += MESSAGE_BYTES + len;
     }
 
     /// Room for a message of `len` bytes in a datagram to this peer; `false` if the send queue is full.
     #[inline]
-    fn make_room(&mut self, way: &Way, len: usize) -> bool {
-        debug_assert!(HEADER_BYTES + len <= way.mtu);
-        if self.built > 0 && self.built + len > way.mtu.min(self.max_shared) {
-            self.seal(way);
+    fn make_room(&mut self, peer: &Peer, len: usize) -> bool {
+        debug_assert!(HEADER_BYTES + len <= peer.mtu);
+        if self.built > 0 && self.built + len > self.max_shared(peer) {
+            self.post(peer);
         }
         if self.built == 0 {
             if !self.has_room() {
                 return false;
             }
-            let header = Header::new(way.session, way.epoch);
+            let header = Header::new(peer.session, peer.epoch);
             self.building[..HEADER_BYTES].copy_from_slice(header.as_bytes());
             self.built = HEADER_BYTES;
         }
         true
     }
 
-    /// Posts the datagram that was put together, if there is one. It leaves with the next doorbell.
+    /// Posts the datagram that was built, if there is one. It leaves with the next doorbell.
     #[inline]
-    pub(crate) fn seal(&mut self, way: &Way) {
-        self.seal_as(way, false);
+    pub(crate) fn post(&mut self, peer: &Peer) {
+        self.post_as(peer, false);
     }
 
-    /// Posts it as the last of all, whose completion is waited for.
-    pub(crate) fn seal_last(&mut self, way: &Way) {
-        self.seal_as(way, true);
+    /// Posts the last datagram of a session, whose completion is waited for.
+    pub(crate) fn post_last(&mut self, peer: &Peer) {
+        self.post_as(peer, true);
     }
 
     #[inline]
-    fn seal_as(&mut self, way: &Way, must_signal: bool) {
+    fn post_as(&mut self, peer: &Peer, must_signal: bool) {
         let len = std::mem::take(&mut self.built);
         if len <= HEADER_BYTES || self.broken {
             return;
         }
-        self.sealed = self.sealed.wrapping_add(1);
+        self.posted = self.posted.wrapping_add(1);
         let signal = self.send_queue.post(must_signal).map(u64::from);
         self.unrung = true;
         let outcome = if len <= self.max_inline {
             let request =
-                WorkRequest::send(&self.building[..len]).to(&way.handle, way.qp, way.qkey);
-            post(&mut self.qp, request.unsignaled(), signal)
+                WorkRequest::send(&self.building[..len]).to(&peer.handle, peer.qp, peer.qkey);
+            post_unrung(&mut self.qp, request.unsignaled(), signal)
         } else {
-            // As many as work requests, of which one more has room.
+            // There are as many as the send queue has work requests, and it has room for one.
             let Some(next) = self.spare.pop() else { return };
             let mut buffer = std::mem::replace(&mut self.building, next);
             buffer.set_len(len);
-            let request = WorkRequest::send(buffer).to(&way.handle, way.qp, way.qkey);
-            post(&mut self.qp, request.unsignaled(), signal)
+            let request = WorkRequest::send(buffer).to(&peer.handle, peer.qp, peer.qkey);
+            post_unrung(&mut self.qp, request.unsignaled(), signal)
         };
         if let Err(error) = outcome {
-            self.failed(error);
+            self.post_failed(error);
         }
-        if self.rings_each {
+        if self.without.has(Optimization::Doorbells) {
             self.ring_at_once();
         }
     }
 
     #[cold]
-    fn failed(&mut self, error: PostError) {
+    fn post_failed(&mut self, error: PostError) {
         tracing::debug!(%error, "a datagram queue pair broke while posting");
         self.broken = true;
     }
 
-    /// One doorbell for all datagrams that were posted, to whomever.
+    /// One doorbell for all datagrams that were posted.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if !self.held {
@@ -278,7 +294,7 @@ impl Port {
         }
     }
 
-    /// From now on the doorbell waits; or does not any more, and what has waited leaves.
+    /// Holds the doorbell back; or does not any more, and what waited leaves.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
         self.ring();
@@ -294,7 +310,7 @@ impl Port {
         });
     }
 
-    /// The buffer of a receive, to be posted again. That is done in batches.
+    /// Takes the buffer of a receive, to post it again. That is done in batches.
     #[inline]
     pub(crate) fn recycle(&mut self, mut buffer: Buffer) {
         buffer.set_len(buffer.capacity());
@@ -316,7 +332,7 @@ impl Port {
 }
 
 #[inline]
-fn post(
+fn post_unrung(
     qp: &mut QueuePair,
     request: WorkRequest<'_>,
     signal: Option<u64>,

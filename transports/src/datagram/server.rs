@@ -1,34 +1,43 @@
 //! The server's half: one thread's sessions.
 
-use std::sync::Arc;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{Replies, RequestSink, ServerTransport, Unpark};
+use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
 use farcall_verbs::{CqError, Device, ProtectionDomain};
 
-use super::intake::{Contact, DatagramIntake, MAX_SESSIONS, Us};
-use super::port::Port;
-use super::round_trip::CAP_NANOS;
-use super::sessions::{End, STEPS_PER_POLL, Sessions};
-use super::setup::{Sizes, qkey};
-use crate::address::Limits;
-use crate::backend::SetupError;
-use crate::completions::{Completions, Nobody};
-use crate::door::Door;
-use crate::memory::{self, Budget, Exposure, LargeBuffers};
+use super::ablation::Without;
+use super::idle_sessions::IdleSessions;
+use super::outgoing::{Outgoing, STEPS_PER_POLL};
+use super::port::{Port, PortAddress};
+use super::requests::{Disconnect, Sessions};
+use super::session::{Bounds, Session};
+use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
+use crate::contract::{Accepted, Admission, Config, Intake, OnDisconnect, SetupError};
+use crate::kit::accept_queue::{AcceptQueue, ClientId};
+use crate::kit::completions::{Completions, DiscardRequests};
+use crate::kit::lending::Lending;
+use crate::kit::memory::{Budget, Exposure, LargeBuffers};
+use crate::kit::roster::Roster;
+use crate::repair::round_trip::CAP_NANOS;
 
-/// A client that misses an answer asks again within this time; afterwards it has it.
+/// Most sessions of one server thread.
+const MAX_SESSIONS: usize = 1 << 20;
+
+/// A client that misses a response asks again within this time; afterwards it has it.
 const LINGER_NANOS: u64 = 2 * CAP_NANOS;
 
-/// So long a server that ends waits until its clients have answered its goodbye. Those that do not look at it are
-/// told by the end of their tether.
-const PARTING_NANOS: u64 = 50_000_000;
+/// How long a server that ends waits until its clients have answered its goodbye. Those that do not poll learn of its end
+/// by the liveness socket.
+const GOODBYE_NANOS: u64 = 50_000_000;
 
-/// How often it is said meanwhile.
+/// How often it says goodbye meanwhile.
 const GOODBYE_EVERY_NANOS: u64 = 5_000_000;
 
-/// How often a server thread whose queues are in error makes new ones.
-const ANEW_EVERY_NANOS: u64 = 100_000_000;
+/// How often a server thread whose queues are in error tries to make new ones.
+const RENEW_EVERY_NANOS: u64 = 100_000_000;
 
 /// All sessions of one server thread.
 #[derive(Debug)]
@@ -36,169 +45,201 @@ pub(crate) struct Server {
     // Dropped in this order: queue pair, completion queue.
     pub(super) sessions: Sessions,
     completions: Completions,
-    /// When answers left last.
-    answered: Instant,
-    closed: bool,
-    /// Until when clients may answer the goodbye, and when they are told it again.
-    parting: Option<(Instant, Instant)>,
-    us: Arc<Us>,
-    /// Broken queues are not made anew before this.
-    anew_at: Instant,
+    local: Arc<LocalEnd>,
+    polled_at: Instant,
+    /// When replies left last.
+    replied_at: Instant,
+    /// When it stops to wait for its clients' goodbyes, and when it says its own again.
+    goodbye: Option<(Instant, Instant)>,
+    is_closed: bool,
+    /// When it may try to make new queues.
+    renew_at: Instant,
+}
+
+/// Where the accepting threads make the server's ends of sessions.
+#[derive(Debug)]
+pub(crate) struct DatagramIntake {
+    queue: Arc<AcceptQueue<Session>>,
+    local: Arc<LocalEnd>,
+}
+
+/// The local end of all sessions of a server thread.
+#[derive(Debug)]
+struct LocalEnd {
+    site: Site,
+    device: Device,
+    pd: ProtectionDomain,
+    sizes: Sizes,
+    port: Mutex<PortAddress>,
 }
 
 impl Server {
     /// A server thread's half for at most `max_clients`, and where they come in.
     pub(crate) fn new(
+        site: &Site,
         device: &Device,
-        limits: &Limits,
+        config: &Config,
         max_clients: usize,
     ) -> Result<(Server, DatagramIntake), SetupError> {
-        let sizes = Sizes::of_server(device.caps(), limits.without);
-        let completions = Completions::in_batches(device, sizes.completions(), sizes.batch)?;
+        let sizes = Sizes::of_server(device.caps(), Without::of(config));
+        let completions = Completions::in_batches(site, device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
-        let (port, contact) = open(device, &pd, &completions, &sizes)?;
-        let budget = Budget::new(limits.memory);
-        let buffers = LargeBuffers::new(&pd, Exposure::Private, &budget);
-        let us = Arc::new(Us::new(device, pd, contact, sizes));
-        let (door, arrivals) = Door::new(&completions, max_clients.min(MAX_SESSIONS));
-        let server = Server {
-            sessions: Sessions::new(device, port, arrivals, buffers, budget, limits.silence),
-            completions,
-            answered: Instant::ZERO,
-            closed: false,
-            parting: None,
-            us: Arc::clone(&us),
-            anew_at: Instant::ZERO,
+        let (port, address) = Port::open(device, &pd, &completions.queue(), &sizes, site.now())?;
+        let budget = Budget::new(config.memory);
+        let (queue, arrivals) = AcceptQueue::new(site, max_clients.min(MAX_SESSIONS));
+        let sessions = Sessions {
+            roster: Roster::new(arrivals),
+            outgoing: Outgoing::new(port),
+            buffers: LargeBuffers::new(&pd, Exposure::Private, &budget),
+            lending: Lending::new(budget),
+            idle: IdleSessions::new(config.silence),
+            broken: Vec::new(),
         };
-        Ok((server, DatagramIntake { door, us }))
+        let (site, device, port) = (site.clone(), device.clone(), Mutex::new(address));
+        let local = Arc::new(LocalEnd { site, device, pd, sizes, port });
+        let server = Server {
+            sessions,
+            completions,
+            local: Arc::clone(&local),
+            polled_at: Instant::ZERO,
+            replied_at: Instant::ZERO,
+            goodbye: None,
+            is_closed: false,
+            renew_at: Instant::ZERO,
+        };
+        Ok((server, DatagramIntake { queue, local }))
     }
 
-    /// The queues are in error: no session of this thread can go on, and no other can begin until there are new ones.
+    /// The queues are in error: no session of this thread can go on, and none can begin until there are new queues.
     #[cold]
-    fn begin_anew(
-        &mut self,
-        error: &dyn std::fmt::Display,
-        now: Instant,
-        sink: &mut dyn RequestSink,
-    ) -> Progress {
-        let us = Arc::clone(&self.us);
-        let mut contact = us.contact();
-        // Also those who were told of the old queue pair, and do not know yet.
+    fn renew(&mut self, error: &dyn Display, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let local = Arc::clone(&self.local);
+        let mut address = local.port();
+        // Also those that were told of the old queue pair, and have not sent anything yet.
         self.sessions.take_arrivals(sink);
-        self.end_all(error, sink);
-        if self.closed {
+        self.drop_all(error, sink);
+        if self.is_closed {
             return Progress::IDLE;
         }
-        if now >= self.anew_at {
-            self.anew_at = now.saturating_add_nanos(ANEW_EVERY_NANOS);
-            let Us { device, pd, sizes, .. } = &*us;
+        if now >= self.renew_at {
+            self.renew_at = now.saturating_add_nanos(RENEW_EVERY_NANOS);
+            let LocalEnd { device, pd, sizes, .. } = &*local;
             let renewed = self.completions.renew();
-            match renewed.and_then(|()| open(device, pd, &self.completions, sizes)) {
-                Ok((port, told)) => {
-                    (self.sessions.port, *contact) = (port, told);
-                    self.sessions.failed = false;
+            match renewed
+                .and_then(|()| Port::open(device, pd, &self.completions.queue(), sizes, now))
+            {
+                Ok((port, new_address)) => {
+                    (self.sessions.outgoing.port, *address) = (port, new_address);
                     return Progress::IDLE;
                 }
                 Err(error) => tracing::error!(%error, "a server thread has no queue pair"),
             }
         }
-        Progress { next: PollAt::At(self.anew_at), ..Progress::IDLE }
+        Progress { next: PollAt::At(self.renew_at), ..Progress::IDLE }
     }
 
-    fn end_all(&mut self, error: &dyn std::fmt::Display, sink: &mut dyn RequestSink) {
-        if self.sessions.count > 0 {
+    #[cold]
+    fn drop_all(&mut self, error: &dyn Display, sink: &mut dyn RequestSink) {
+        if self.sessions.roster.count() > 0 {
             tracing::error!(%error, "dropping all clients of this thread");
         }
-        for number in 0..self.sessions.entries.len() as u32 {
-            self.sessions.remove(number, End::Lost, sink);
+        for client in 0..self.sessions.roster.end() {
+            self.sessions.remove(client, Disconnect::Lost, sink);
         }
     }
 
-    /// The rare work: parts of long answers, requests that wait for memory.
+    /// The rare work: parts of large responses, requests that wait for memory.
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> (usize, PollAt) {
         let sessions = &mut self.sessions;
-        if std::mem::take(&mut sessions.shortage) {
+        if sessions.lending.take_shortage() {
             sessions.buffers.trim();
             sessions.find_stalled(now);
-            // Sets it again if there is still none.
             sessions.serve_waiting(now);
         }
-        while let Some(number) = sessions.stalled.pop() {
-            sessions.remove(number, End::Stalled, sink);
+        while let Some(client) = sessions.broken.pop() {
+            sessions.remove(client, Disconnect::Stalled, sink);
         }
-        // What is said here leaves at once: the turn may have nothing else to send.
+        // Grants leave at once: the turn may have nothing else to send.
         let parts = sessions.ring();
-        let next = if parts == STEPS_PER_POLL {
-            PollAt::Now
-        } else if sessions.shortage {
-            // Memory comes back from handlers without an event.
-            PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))
-        } else {
-            PollAt::OnEvent
+        let next = match parts {
+            STEPS_PER_POLL => PollAt::Now,
+            _ => sessions.lending.poll_at(now),
         };
         (parts, next)
     }
 
-    fn needs_attention(&self) -> bool {
-        self.sessions.has_posts() || self.sessions.shortage || !self.sessions.stalled.is_empty()
+    fn say_goodbye(&mut self) {
+        if !std::mem::replace(&mut self.is_closed, true) {
+            self.sessions.say_goodbye();
+        }
     }
-}
 
-/// A queue pair for these completions, and what clients are told of it.
-fn open(
-    device: &Device,
-    pd: &ProtectionDomain,
-    completions: &Completions,
-    sizes: &Sizes,
-) -> Result<(Port, Contact), SetupError> {
-    let mut port = Port::open(device, pd, &completions.queue(), sizes)?;
-    let endpoint = port.qp().endpoint();
-    let qkey = qkey(&endpoint, device.now_ns());
-    port.activate(qkey)?;
-    Ok((port, Contact { endpoint, qkey }))
+    /// No client lacks a response. Small ones are acknowledged only by the next request.
+    fn is_drained(&self, now: Instant) -> bool {
+        let lingers = self.replied_at.saturating_add_nanos(LINGER_NANOS) > now
+            && self.sessions.roster.count() > 0
+            && self.replied_at > Instant::ZERO;
+        let has_lent = self.sessions.roster.iter().any(Session::has_lent);
+        !(lingers || self.sessions.has_posts() || has_lent)
+    }
+
+    /// Says goodbye again and again, until all clients have answered or for long enough.
+    fn close(&mut self, now: Instant) -> bool {
+        self.say_goodbye();
+        self.poll(now, &mut DiscardRequests);
+        let again = now.saturating_add_nanos(GOODBYE_EVERY_NANOS);
+        let first = (now.saturating_add_nanos(GOODBYE_NANOS), again);
+        let (until, next) = self.goodbye.get_or_insert(first);
+        if now >= *next {
+            *next = again;
+            self.sessions.say_goodbye();
+        }
+        let is_over = self.sessions.roster.count() == 0 || now >= *until;
+        self.sessions.ring();
+        is_over && !self.sessions.has_posts() && self.sessions.outgoing.port.has_left()
+    }
 }
 
 impl ServerTransport for Server {
     #[inline]
-    fn now(&self) -> Instant {
-        self.completions.now()
-    }
-
-    #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        self.polled_at = now;
         let completed = match self.completions.poll() {
             Ok(completed) => completed,
             Err(error @ CqError::DeviceLost) => {
-                self.end_all(&error, sink);
+                self.drop_all(&error, sink);
                 return Progress::IDLE;
             }
-            Err(error) => return self.begin_anew(&error, now, sink),
+            Err(error) => return self.renew(&error, now, sink),
         };
         let found = completed.len();
-        self.sessions.turn = self.sessions.turn.wrapping_add(1);
-        // After the poll: whoever has sent a request has been announced before.
-        if self.sessions.arrivals.has_news() {
-            self.sessions.take_arrivals(sink);
+        let sessions = &mut self.sessions;
+        sessions.outgoing.turn = sessions.outgoing.turn.wrapping_add(1);
+        // After the poll: a client that has sent a request was announced before.
+        if sessions.roster.has_news() {
+            sessions.take_arrivals(sink);
         }
         for completion in completed {
-            self.sessions.complete(completion, now, sink);
+            sessions.complete(completion, now, sink);
         }
-        if self.sessions.failed || self.sessions.port.is_broken() {
-            return self.begin_anew(&"its queue pair is in error", now, sink);
+        if sessions.outgoing.port.is_broken() {
+            return self.renew(&"its queue pair is in error", now, sink);
         }
+        let has_shortage = sessions.lending.has_shortage();
+        let needs_attention = sessions.has_posts() || has_shortage || !sessions.broken.is_empty();
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
-        // Where requests came, what there is to say leaves with their answers, in the turn's flush.
-        if self.needs_attention() && (found == 0 || self.sessions.shortage) {
+        // Where requests arrived, what waits leaves with their replies, in the turn's flush.
+        if needs_attention && (found == 0 || has_shortage) {
             let (parts, next) = self.attend(now, sink);
             progress.worked += parts as u32;
             progress.next = next;
         }
-        let Sessions { settling, entries, .. } = &mut self.sessions;
-        if settling.is_due(now) {
-            settling.step(entries, now);
+        let Sessions { idle, roster, .. } = &mut self.sessions;
+        if idle.is_due(now) {
+            idle.step(roster, now);
         }
-        progress.next = progress.next.earlier(settling.poll_at());
+        progress.next = progress.next.earlier(idle.poll_at());
         if self.completions.is_batch(found) {
             progress.next = PollAt::Now;
         }
@@ -212,60 +253,72 @@ impl ServerTransport for Server {
     }
 
     #[inline]
-    fn flush(&mut self, now: Instant) {
-        if self.sessions.has_answers() {
-            self.answered = now;
+    fn flush(&mut self) {
+        if self.sessions.has_replies() {
+            self.replied_at = self.polled_at;
         }
         if self.sessions.has_posts() {
             self.sessions.ring();
         }
     }
 
-    fn park(&mut self, until: Option<Instant>) {
-        let sessions = &self.sessions;
-        self.completions.park(until, || sessions.has_news());
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.completions.unparker()
+    fn arm(&mut self) -> bool {
+        let Server { sessions, completions, .. } = self;
+        completions.arm(|| sessions.has_work())
     }
 
     fn connections(&self) -> usize {
-        self.sessions.count
+        self.sessions.roster.count()
     }
 
-    fn has_unfetched(&self) -> bool {
-        // Whole answers are acknowledged only by the next request; a client that misses one asks for it soon.
-        let lingers = self.answered.saturating_add_nanos(LINGER_NANOS) > self.now()
-            && self.sessions.count > 0
-            && self.answered > Instant::ZERO;
-        lingers || self.sessions.has_posts() || self.sessions.has_offers()
-    }
-
-    fn close(&mut self) {
-        if !std::mem::replace(&mut self.closed, true) {
-            self.sessions.say_goodbye();
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
+        match step {
+            WindDown::Drain => self.is_drained(now),
+            WindDown::Close => self.close(now),
         }
-    }
-
-    fn has_left(&mut self, now: Instant) -> bool {
-        // Requests that come now are not taken: their clients are told goodbye.
-        self.poll(now, &mut Nobody);
-        let again = now.saturating_add_nanos(GOODBYE_EVERY_NANOS);
-        let first = (now.saturating_add_nanos(PARTING_NANOS), again);
-        let (until, say_at) = self.parting.get_or_insert(first);
-        if now >= *say_at {
-            *say_at = again;
-            self.sessions.say_goodbye();
-        }
-        let is_over = self.sessions.count == 0 || now >= *until;
-        self.sessions.ring();
-        is_over && !self.sessions.has_posts() && self.sessions.port.has_left()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.close();
+        self.say_goodbye();
+    }
+}
+
+impl LocalEnd {
+    /// Held from a look at it until the session is announced: who replaces the port then knows all sessions that were
+    /// made with the one before.
+    fn port(&self) -> MutexGuard<'_, PortAddress> {
+        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server's end of a session, and what its client must know of it.
+    fn make(
+        &self,
+        port: &PortAddress,
+        id: ClientId,
+        client: &Admission<'_>,
+        on_disconnect: &OnDisconnect,
+    ) -> Result<(Vec<u8>, Session), SetupError> {
+        let Admission { terms, setup, .. } = *client;
+        let theirs = EndSetup::from_bytes(setup)?;
+        let salt = u64::from(id.generation) << 32 ^ self.site.now().as_nanos();
+        let epoch = mix(port.endpoint.to_bytes(), theirs.mix(salt));
+        let peer = theirs.peer(&self.pd, epoch, self.sizes.mtu)?;
+        let ours = EndSetup::new(port, id.number, epoch, peer.mtu);
+        let bounds = Bounds {
+            window: terms.window,
+            max_message: terms.max_message,
+            max_small: max_small(terms, peer.mtu),
+            part_bytes: part_bytes(peer.mtu),
+        };
+        Ok((ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard())))
+    }
+}
+
+impl Intake for DatagramIntake {
+    fn accept(&self, client: Admission<'_>) -> Result<Accepted, SetupError> {
+        let port = self.local.port();
+        self.queue.accept(|id, on_disconnect| self.local.make(&port, id, &client, on_disconnect))
     }
 }

@@ -4,72 +4,88 @@ use farcall_core::time::Instant;
 use farcall_core::transport::CallToken;
 use farcall_verbs::Buffer;
 
-use super::parts::{Cut, Incoming};
-use super::port::Way;
-use crate::backend::Custody;
-use crate::door::Seat;
+use super::port::Peer;
+use super::wire::{Id, LAST_COPY, LATE};
+use crate::contract::DropGuard;
+use crate::kit::accept_queue::ClientId;
+use crate::kit::lending::Loan;
+use crate::kit::roster::Member;
+use crate::repair::parts::{Incoming, Parts};
 
 /// What became of the request of a slot's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// No request has ever come.
+pub(crate) enum Phase {
+    /// No request has ever arrived.
     Unused,
-    /// It was announced, and waits for memory, or comes in parts.
-    Coming,
+    /// It was announced, and waits for memory, or arrives in parts.
+    Landing,
     /// A handler has it.
-    Running,
-    /// It was answered; the answer is kept.
+    Busy,
+    /// It was answered; the response is kept.
     Answered,
-    /// It was answered, so long ago that the answer is not kept any more.
+    /// It was answered so long ago that the response is not kept any more.
     Forgotten,
-    /// It ended before a handler saw it, or its long answer has been taken.
-    Over,
+    /// It ended before a handler saw it, or its large response has been fetched.
+    Ended,
 }
 
-/// A long message of a slot.
+/// A large message of a slot.
 #[derive(Debug)]
 pub(crate) enum Large {
     /// A request that waits for memory.
     Waiting,
-    /// A request whose parts come.
+    /// A request whose parts arrive.
     Landing { incoming: Incoming, whole: Buffer },
-    /// An answer that is written.
+    /// A response that a handler fills.
     Draft(Buffer),
-    /// An answer whose parts are asked for: those that are wanted now.
-    Offer { whole: Buffer, cut: Cut, base: u32, wanted: u64 },
+    /// A response that the client fetches, and the parts that it asks for now.
+    Lent { whole: Buffer, parts: Parts, base: u32, wanted: u64 },
     /// A request that is refused, with its length.
     OverLimit { len: u64 },
 }
 
-/// Which generation of a slot was seen last, and what became of it. Of a session that is idle for long no more is kept.
+/// Which generation of a slot was seen last, and what became of it. An idle session keeps no more than this.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
-    pub(crate) state: State,
-    /// The client is to be told how it stands: the answer if there is one.
-    pub(crate) unsaid: bool,
-    /// In the line of those whose parts are wanted.
-    pub(crate) sending: bool,
-    /// It may run again: its answer is not kept once it has left.
+    pub(crate) phase: Phase,
+    /// The client is to be told how it stands: it is in the outbox.
+    pub(crate) is_queued: bool,
+    /// It is in the queue of those whose parts are wanted.
+    pub(crate) is_sending: bool,
+    /// It may run again: its response is not kept once it has left.
     pub(crate) idempotent: bool,
 }
 
 impl Default for Slot {
     fn default() -> Slot {
-        let state = State::Unused;
-        Slot { generation: 0, state, unsaid: false, sending: false, idempotent: false }
+        let phase = Phase::Unused;
+        Slot { generation: 0, phase, is_queued: false, is_sending: false, idempotent: false }
     }
 }
 
 /// The messages of a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// An answer that goes whole.
+    /// A small response.
     pub(crate) reply: Vec<u8>,
     pub(crate) large: Option<Box<Large>>,
-    /// Which copy of the client's latest message came, and in which turn.
+    /// Which copy of the client's latest message arrived, and in which turn.
     pub(crate) mark: u8,
-    pub(crate) turn: u32,
+    turn: u32,
+}
+
+impl Body {
+    #[inline]
+    fn receive(&mut self, mark: u8, turn: u32) {
+        (self.mark, self.turn) = (mark, turn);
+    }
+
+    /// The mark of what is sent in this turn.
+    #[inline]
+    pub(crate) fn mark(&self, turn: u32) -> u8 {
+        if self.turn == turn { self.mark & LAST_COPY } else { self.mark | LATE }
+    }
 }
 
 /// What the generation of a message says.
@@ -79,7 +95,7 @@ pub(crate) enum Age {
     New,
     /// The slot's own.
     Same,
-    /// Seen long ago; or too early, which no client of ours is.
+    /// Seen before; or too early, which our clients never are.
     Stale,
 }
 
@@ -87,68 +103,69 @@ impl Slot {
     #[inline]
     pub(crate) fn age(&self, generation: u32) -> Age {
         let ahead = generation.wrapping_sub(self.generation) as i32;
-        match self.state {
-            State::Unused => Age::New,
+        match self.phase {
+            Phase::Unused => Age::New,
             _ if ahead == 0 => Age::Same,
-            State::Answered | State::Forgotten | State::Over if ahead > 0 => Age::New,
+            Phase::Answered | Phase::Forgotten | Phase::Ended if ahead > 0 => Age::New,
             _ => Age::Stale,
         }
     }
 }
 
-/// What a session may have, agreed on at its beginning.
+/// What both ends of a session agreed on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) window: u32,
     pub(crate) max_message: u64,
-    /// The longest answer that goes whole.
-    pub(crate) max_whole: usize,
+    /// The longest response that goes in one datagram.
+    pub(crate) max_small: usize,
     pub(crate) part_bytes: usize,
+}
+
+/// A slot whose call waits for its answer.
+pub(crate) struct Unanswered<'a> {
+    pub(crate) slot: &'a mut Slot,
+    pub(crate) body: &'a mut Body,
+    pub(crate) loan: &'a mut Loan,
+    pub(crate) bounds: &'a Bounds,
 }
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) way: Way,
-    /// Our number of it, and which session under that number.
-    pub(crate) number: u32,
-    pub(crate) generation: u32,
+    pub(crate) peer: Peer,
+    pub(crate) id: ClientId,
     pub(crate) bounds: Bounds,
-    /// As many as were used.
-    slots: Vec<Slot>,
-    /// Of those that were used since the session was [idle for long](Session::settle).
-    bodies: Vec<Body>,
-    /// Slots that have something to say, in order.
+    /// Up to the highest that was used.
+    pub(crate) slots: Vec<Slot>,
+    /// Of the slots that were used since the session was [idle](Session::forget_replies).
+    pub(crate) bodies: Vec<Body>,
+    /// Slots whose status the client is to be told, in order.
     pub(crate) outbox: Vec<u16>,
-    /// Long answers of these slots and generations are gone, as the client wished and is to be told.
+    /// Slots and generations whose large response is freed, as the client is to be told.
     pub(crate) released: Vec<(u16, u32)>,
-    /// It is in the line of those that have.
-    pub(crate) dirty: bool,
-    /// Bytes of its long messages here.
-    pub(crate) held: u64,
-    /// When one of them last moved on.
-    pub(crate) moved: Instant,
-    /// When the client last said something.
-    pub(crate) heard: Instant,
-    // Last: what the client sees of its end comes after the goodbye.
-    _custody: Custody,
+    pub(crate) in_line: bool,
+    /// Memory of its large messages.
+    pub(crate) loan: Loan,
+    /// When the client last sent something.
+    pub(crate) heard_at: Instant,
+    // Last: the client sees the end of the liveness socket after the goodbye.
+    _drop_guard: DropGuard,
 }
 
 impl Session {
-    pub(crate) fn new(way: Way, seat: Seat, bounds: Bounds, custody: Custody) -> Session {
+    pub(crate) fn new(peer: Peer, id: ClientId, bounds: Bounds, drop_guard: DropGuard) -> Session {
         Session {
-            way,
-            number: seat.number,
-            generation: seat.generation,
+            peer,
+            id,
             bounds,
             slots: Vec::new(),
             bodies: Vec::new(),
             outbox: Vec::new(),
             released: Vec::new(),
-            dirty: false,
-            held: 0,
-            moved: Instant::ZERO,
-            heard: Instant::ZERO,
-            _custody: custody,
+            in_line: false,
+            loan: Loan::default(),
+            heard_at: Instant::ZERO,
+            _drop_guard: drop_guard,
         }
     }
 
@@ -164,14 +181,6 @@ impl Session {
         self.slots.get_mut(index as usize)
     }
 
-    pub(crate) fn slots(&self) -> &[Slot] {
-        &self.slots
-    }
-
-    pub(crate) fn bodies(&self) -> &[Body] {
-        &self.bodies
-    }
-
     /// The messages of a slot that was used.
     #[inline]
     pub(crate) fn body(&mut self, index: u32) -> &mut Body {
@@ -182,87 +191,115 @@ impl Session {
         &mut self.bodies[index]
     }
 
-    /// This copy of a message of the slot's came in this turn.
+    /// The slot of a call, if it still waits for its answer.
     #[inline]
-    pub(crate) fn came(&mut self, index: u32, mark: u8, turn: u32) {
-        if let Some(body) = self.bodies.get_mut(index as usize) {
-            (body.mark, body.turn) = (mark, turn);
+    pub(crate) fn slot_of(&mut self, call: &CallToken) -> Option<Unanswered<'_>> {
+        let index = call.slot() as usize;
+        let slot = self.slots.get_mut(index)?;
+        let is_same = self.id.generation == call.client_generation()
+            && slot.generation == call.generation()
+            && slot.phase == Phase::Busy;
+        if !is_same {
+            return None;
+        }
+        let body = self.bodies.get_mut(index)?;
+        Some(Unanswered { slot, body, loan: &mut self.loan, bounds: &self.bounds })
+    }
+
+    /// The right to answer the request of this slot and generation.
+    #[inline]
+    pub(crate) fn token(&self, index: u32, generation: u32) -> CallToken {
+        CallToken::new(self.id.number, self.id.generation, index, generation)
+    }
+
+    /// A message of the slot's arrived in this turn.
+    pub(crate) fn receive(&mut self, id: Id, turn: u32) {
+        if let Some(body) = self.bodies.get_mut(id.slot as usize) {
+            body.receive(id.mark, turn);
         }
     }
 
-    /// The slot's long message.
+    /// A new request has arrived in the slot, or its cancellation. It acknowledges the response before.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: Id, phase: Phase, turn: u32) {
+        let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
+        (slot.generation, slot.phase, slot.idempotent) = (id.generation, phase, false);
+        let body = self.body(id.slot);
+        body.receive(id.mark, turn);
+        if body.large.is_some() {
+            self.free_large(id.slot);
+        }
+    }
+
+    /// The slot's large message.
     #[inline]
     pub(crate) fn large(&mut self, index: u32) -> Option<&mut Large> {
         self.bodies.get_mut(index as usize)?.large.as_deref_mut()
     }
 
-    /// A request of this generation has come: what the slot had before is acknowledged by it.
-    #[inline]
-    pub(crate) fn begin(&mut self, index: u32, generation: u32, state: State) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        (slot.generation, slot.state, slot.idempotent) = (generation, state, false);
-        if self.body(index).large.is_some() {
-            self.free_large(index);
-        }
-    }
-
-    /// Frees the slot's long message.
+    /// Frees the slot's large message.
     #[cold]
     pub(crate) fn free_large(&mut self, index: u32) {
         let Some(body) = self.bodies.get_mut(index as usize) else { return };
         match body.large.take().map(|large| *large) {
-            Some(Large::Landing { whole, .. } | Large::Offer { whole, .. }) => {
-                self.held -= whole.len() as u64;
+            Some(Large::Landing { whole, .. } | Large::Lent { whole, .. }) => {
+                self.loan.give_back(whole.len() as u64);
             }
             Some(Large::Waiting | Large::Draft(_) | Large::OverLimit { .. }) | None => {}
         }
     }
 
-    /// It keeps answers.
-    pub(crate) fn keeps(&self) -> bool {
+    /// A large response waits for its client to fetch it.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.bodies.iter().any(|body| matches!(body.large.as_deref(), Some(Large::Lent { .. })))
+    }
+
+    /// It keeps responses.
+    pub(crate) fn keeps_replies(&self) -> bool {
         !self.bodies.is_empty()
     }
 
-    /// The client has been silent for so long that it has all answers, or does not look for them: what is kept is which
-    /// generation was seen. Not while there is something under way.
-    pub(crate) fn settle(&mut self) {
-        let rests = |slot: &Slot| !matches!(slot.state, State::Coming | State::Running);
-        if self.dirty || self.held > 0 || !self.slots.iter().all(rests) {
+    /// Frees all responses, and all but the slots' generations; not while there is something under way.
+    pub(crate) fn forget_replies(&mut self) {
+        let is_idle = |slot: &Slot| !matches!(slot.phase, Phase::Landing | Phase::Busy);
+        if self.in_line || !self.loan.is_empty() || !self.slots.iter().all(is_idle) {
             return;
         }
         for slot in &mut self.slots {
-            if slot.state == State::Answered {
-                slot.state = State::Forgotten;
+            if slot.phase == Phase::Answered {
+                slot.phase = Phase::Forgotten;
             }
         }
         self.slots.shrink_to_fit();
         (self.bodies, self.outbox, self.released) = Default::default();
     }
 
-    /// The right to answer what is in this slot now.
+    /// Queues the slot's status for the client: the response if there is one.
     #[inline]
-    pub(crate) fn token(&self, index: u32) -> CallToken {
-        let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
-        CallToken::new(self.number, self.generation, index, generation)
-    }
-
-    /// The slot has something to tell. Answers whether the session has to get in line.
-    #[inline]
-    pub(crate) fn say(&mut self, index: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
-        if !std::mem::replace(&mut slot.unsaid, true) {
+    pub(crate) fn queue_status(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if !std::mem::replace(&mut slot.is_queued, true) {
             self.outbox.push(index as u16);
         }
-        !std::mem::replace(&mut self.dirty, true)
     }
 
-    /// The client is to hear that a long answer is gone. Answers whether the session has to get in line.
-    pub(crate) fn say_released(&mut self, index: u32, generation: u32) -> bool {
-        if self.released.len() >= self.slots.len() {
-            return false; // It asks again.
+    /// Queues a message that a large response is freed.
+    pub(crate) fn queue_released(&mut self, index: u32, generation: u32) {
+        // Beyond this the client asks again.
+        if self.released.len() < self.slots.len() {
+            self.released.push((index as u16, generation));
         }
-        self.released.push((index as u16, generation));
-        !std::mem::replace(&mut self.dirty, true)
+    }
+}
+
+impl Member for Session {
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    #[inline]
+    fn in_line(&mut self) -> &mut bool {
+        &mut self.in_line
     }
 }
 
@@ -270,34 +307,34 @@ impl Session {
 mod tests {
     use super::*;
 
-    fn slot(generation: u32, state: State) -> Slot {
-        Slot { generation, state, ..Slot::default() }
+    fn slot(generation: u32, phase: Phase) -> Slot {
+        Slot { generation, phase, ..Slot::default() }
     }
 
     #[test]
     fn a_generation_runs_once() {
         assert_eq!(Slot::default().age(1), Age::New);
-        for state in [State::Coming, State::Running, State::Answered, State::Forgotten, State::Over]
+        for phase in [Phase::Landing, Phase::Busy, Phase::Answered, Phase::Forgotten, Phase::Ended]
         {
-            assert_eq!(slot(7, state).age(7), Age::Same);
-            assert_eq!(slot(7, state).age(6), Age::Stale);
+            assert_eq!(slot(7, phase).age(7), Age::Same);
+            assert_eq!(slot(7, phase).age(6), Age::Stale);
         }
     }
 
     #[test]
     fn the_next_generation_waits_for_the_end_of_this() {
-        for state in [State::Coming, State::Running] {
-            assert_eq!(slot(7, state).age(8), Age::Stale);
+        for phase in [Phase::Landing, Phase::Busy] {
+            assert_eq!(slot(7, phase).age(8), Age::Stale);
         }
-        for state in [State::Answered, State::Forgotten, State::Over] {
-            assert_eq!(slot(7, state).age(8), Age::New);
+        for phase in [Phase::Answered, Phase::Forgotten, Phase::Ended] {
+            assert_eq!(slot(7, phase).age(8), Age::New);
         }
     }
 
     #[test]
-    fn generations_go_round() {
-        assert_eq!(slot(u32::MAX, State::Answered).age(0), Age::New);
-        assert_eq!(slot(0, State::Answered).age(u32::MAX), Age::Stale);
+    fn generations_wrap() {
+        assert_eq!(slot(u32::MAX, Phase::Answered).age(0), Age::New);
+        assert_eq!(slot(0, Phase::Answered).age(u32::MAX), Age::Stale);
     }
 
     #[test]

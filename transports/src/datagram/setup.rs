@@ -1,16 +1,16 @@
-//! What each end makes before a session, and what they tell each other about it.
+//! What each end makes before a session begins, and what it tells the other end about it.
 
+use farcall_core::time::Instant;
 use farcall_verbs::{Capabilities, Endpoint, Operation, ProtectionDomain, QpType};
 use serde::{Deserialize, Serialize};
 
-use super::port::Way;
+use super::ablation::{Optimization, Without};
+use super::port::{Peer, PortAddress};
 use super::wire::{HEADER_BYTES, MAX_MTU, MESSAGE_BYTES, PART_BYTES};
-use crate::address::{Optimization, Without};
-use crate::backend::SetupError;
-use crate::completions::POLL_BATCH;
-use crate::handshake::Terms;
+use crate::contract::{SetupError, Terms};
+use crate::kit::completions::POLL_BATCH;
 
-/// A datagram has room for the smallest slot and both headers.
+/// A datagram of this length has room for the smallest slot and both headers.
 const LEAST_MTU: usize = 256;
 
 /// Refuses devices that cannot carry this backend.
@@ -34,11 +34,11 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Parts of long messages that one session may have under way in each direction: twice what a NIC's link
-/// holds on its way (30 KiB at 56 Gbit/s and 4 us), and less than a sender's inbox at a shm receiver.
+/// Parts of large messages that one session may have under way in each direction: twice what a link holds (30 KiB at
+/// 56 Gbit/s and 4 us), and less than a sender's inbox at a shm receiver.
 pub(crate) const CREDITS: u32 = 16;
 
-/// How much of everything a queue pair has.
+/// How large a queue pair and its queues are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     /// The longest datagram.
@@ -63,7 +63,7 @@ impl Sizes {
         Sizes::new(SERVER_SENDS, SERVER_RECEIVES, caps, without)
     }
 
-    /// Each call may be answered in a datagram of its own, twice over; parts come besides.
+    /// Each call may be answered in a datagram of its own, twice; parts need some more.
     pub(crate) fn of_client(window: u32, caps: &Capabilities, without: Without) -> Sizes {
         let window = window as usize;
         Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps, without)
@@ -88,13 +88,13 @@ impl Sizes {
     }
 }
 
-/// Bytes of a long message's parts, where datagrams have so many.
+/// Bytes of each part of a large message, if datagrams have `mtu`.
 pub(crate) fn part_bytes(mtu: usize) -> usize {
     mtu - HEADER_BYTES - MESSAGE_BYTES - PART_BYTES
 }
 
-/// The longest message that goes whole.
-pub(crate) fn max_whole(terms: &Terms, mtu: usize) -> usize {
+/// The longest message that goes in one datagram.
+pub(crate) fn max_small(terms: &Terms, mtu: usize) -> usize {
     (terms.slot as usize).min(mtu - HEADER_BYTES) - MESSAGE_BYTES
 }
 
@@ -103,26 +103,21 @@ pub(crate) fn max_whole(terms: &Terms, mtu: usize) -> usize {
 pub(crate) struct EndSetup {
     endpoint: Vec<u8>,
     qkey: u32,
-    /// Its number of the session.
+    /// Its number for the session.
     session: u32,
-    /// From the client: what makes the epoch another one each time. From the server: the epoch.
+    /// From the client: a salt, so that each session has another epoch. From the server: the epoch.
     pub(crate) epoch: u64,
-    /// Its longest datagram; in the server's answer that of the session.
+    /// Its longest datagram; in the server's answer the session's.
     mtu: u32,
     /// From the server: parts that may be under way.
     pub(crate) credits: u32,
 }
 
 impl EndSetup {
-    pub(crate) fn new(
-        endpoint: &Endpoint,
-        qkey: u32,
-        session: u32,
-        epoch: u64,
-        mtu: usize,
-    ) -> Self {
-        let endpoint = endpoint.to_bytes().to_vec();
-        EndSetup { endpoint, qkey, session, epoch, mtu: mtu as u32, credits: CREDITS }
+    pub(crate) fn new(port: &PortAddress, session: u32, epoch: u64, mtu: usize) -> EndSetup {
+        let endpoint = port.endpoint.to_bytes().to_vec();
+        let (qkey, mtu) = (port.qkey, mtu as u32);
+        EndSetup { endpoint, qkey, session, epoch, mtu, credits: CREDITS }
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -138,16 +133,16 @@ impl EndSetup {
         Ok(setup)
     }
 
-    /// The way to that end, in this epoch, with datagrams of at most `mtu`.
-    pub(crate) fn way(
+    /// That end as the peer of a session of this epoch, with datagrams of at most `mtu`.
+    pub(crate) fn peer(
         &self,
         pd: &ProtectionDomain,
         epoch: u64,
         mtu: usize,
-    ) -> Result<Way, SetupError> {
+    ) -> Result<Peer, SetupError> {
         let endpoint = Endpoint::from_bytes(&self.endpoint)
             .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
-        Ok(Way {
+        Ok(Peer {
             handle: pd.create_address_handle(&endpoint)?,
             qp: endpoint.qp(),
             qkey: self.qkey,
@@ -157,8 +152,8 @@ impl EndSetup {
         })
     }
 
-    /// Unlike that of any other session: made of both ends' endpoints, which hold what their devices drew at
-    /// random, and of the time.
+    /// A number unlike that of any other session: made of both ends' endpoints, which hold random numbers of their devices,
+    /// and of the time.
     pub(crate) fn mix(&self, salt: u64) -> u64 {
         mix(&self.endpoint, salt ^ self.epoch)
     }
@@ -176,9 +171,9 @@ pub(crate) fn mix(bytes: &[u8], salt: u64) -> u64 {
     })
 }
 
-/// The key of a queue pair. With the highest bit set it would be a privileged one.
-pub(crate) fn qkey(endpoint: &Endpoint, now_ns: u64) -> u32 {
-    mix(endpoint.to_bytes(), now_ns) as u32 >> 1
+/// The Q_Key of a queue pair, without the highest bit: that would make it privileged.
+pub(crate) fn qkey(endpoint: &Endpoint, now: Instant) -> u32 {
+    mix(endpoint.to_bytes(), now.as_nanos()) as u32 >> 1
 }
 
 #[cfg(test)]
@@ -205,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_lacks_is_told() {
+    fn what_the_device_lacks_is_named() {
         assert!(check(&caps()).is_ok());
         let mut small = caps();
         small.mtu = 100;
@@ -213,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn every_least_answer_goes_whole() {
-        let terms = Terms { window: 1, slot: crate::address::MIN_SLOT_BYTES, max_message: 1 };
-        assert!(max_whole(&terms, LEAST_MTU) >= farcall_core::transport::MIN_REPLY_BYTES);
-        let terms = Terms { slot: crate::address::MAX_SLOT_BYTES, ..terms };
-        assert_eq!(max_whole(&terms, 4096), 4096 - HEADER_BYTES - MESSAGE_BYTES);
+    fn every_least_reply_goes_in_one_datagram() {
+        let terms = Terms { window: 1, slot: crate::contract::MIN_SLOT_BYTES, max_message: 1 };
+        assert!(max_small(&terms, LEAST_MTU) >= farcall_core::transport::MIN_REPLY_BYTES);
+        let terms = Terms { slot: crate::contract::MAX_SLOT_BYTES, ..terms };
+        assert_eq!(max_small(&terms, 4096), 4096 - HEADER_BYTES - MESSAGE_BYTES);
     }
 
     #[test]

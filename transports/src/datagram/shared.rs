@@ -1,149 +1,130 @@
-//! One queue pair for all sessions of a client's thread.
+//! One queue pair for all sessions of a site.
 //!
-//! Whichever session is polled takes what has come, and puts by what is for others: a copy each, in an inbox that has a
-//! bound, so that a session that nobody polls keeps no receives from the others. A full one loses datagrams, as wires do.
+//! The session that is polled takes all that has arrived, and queues what is for others in their inboxes, as copies: a
+//! session that is not polled keeps no receives from the others. An inbox has a bound; beyond it datagrams are lost.
 //!
-//! The sessions belong to one thread, which takes the lock once for each poll and each flush, and never waits for it:
-//! when another thread uses one of them after all and has the lock, this is not the session's turn.
+//! The sessions belong to one thread, which takes the lock once for each poll and each flush, and never waits for it: when
+//! another thread uses one of them after all and has the lock, this is not the session's turn.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
-use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Limits, ReplySink, SlotId, ThreadShare, Unpark};
-use farcall_verbs::{
-    CompletionChannel, CompletionOpcode, DatagramSource, Device, GRH_BYTES, Status,
-};
+use farcall_core::site::{Site, SiteResource};
+use farcall_core::time::Instant;
+use farcall_core::transport::ReplySink;
+use farcall_verbs::{DatagramSource, Device};
 
+use super::ablation::Without;
 use super::calls::{Broken, Calls};
-use super::client::{Line, lost};
+use super::client_port::{ClientPort, LockedPort, Received, SessionPort, complete};
+use super::port::Port;
 use super::setup::Sizes;
 use super::wire::Header;
-use crate::address::Without;
-use crate::backend::SetupError;
-use crate::completions::failure;
+use crate::contract::SetupError;
+use crate::kit::completions::failure;
 
-/// Datagrams that are put by for one session: more than its window has outstanding, usually.
+/// Datagrams that are queued for one session: usually more than its window has outstanding.
 const INBOX_BYTES: usize = 64 << 10;
 
-/// When to look again for room in the send queue, where others may have made it.
-const ROOM_RETRY_NANOS: u64 = 100_000;
-
-/// A queue pair that sessions share.
+/// A queue pair that the sessions of a site share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedPort {
+    site: Site,
     device: Device,
     without: Without,
     exchange: Mutex<Exchange>,
-    channel: CompletionChannel,
-    /// Threads that sleep until something comes for one of their sessions.
-    sleepers: AtomicU32,
+    /// The queue pair is in error: new sessions get another one.
+    is_broken: AtomicBool,
 }
 
-/// What whoever has the lock works with.
+/// What the session works with that has the lock.
 #[derive(Debug)]
-pub(crate) struct Exchange {
-    pub(crate) line: Line,
+struct Exchange {
+    port: ClientPort,
     inboxes: Inboxes,
     /// Several sessions have their turns together.
-    together: bool,
-    /// One of them has looked for what has come, and has taken all.
-    looked: bool,
-    /// The queue pair is in error.
-    broken: bool,
+    in_turn: bool,
+    /// One of them has looked for what has arrived, and has taken all.
+    is_polled: bool,
 }
 
-/// What has come for sessions that were not polled yet.
+impl SharedPort {
+    /// The port of this site and device, opened with its first session.
+    fn at(site: &Site, device: &Device, without: Without) -> Result<Arc<SharedPort>, SetupError> {
+        let fits = |known: &SharedPort| {
+            let is_broken = known.is_broken.load(Ordering::Relaxed);
+            known.device.is_same(device) && known.without == without && !is_broken
+        };
+        if let Ok(known) = site.share(fits, || Err(())) {
+            return Ok(known);
+        }
+        // Opened outside of `share`: the port shares the site's completion channel itself.
+        let sizes = Sizes::of_server(device.caps(), without);
+        let exchange = Exchange {
+            port: ClientPort::open(site, device, &sizes)?,
+            inboxes: Inboxes::default(),
+            in_turn: false,
+            is_polled: false,
+        };
+        let opened = SharedPort {
+            site: site.clone(),
+            device: device.clone(),
+            without,
+            exchange: Mutex::new(exchange),
+            is_broken: AtomicBool::new(false),
+        };
+        site.share(fits, || Ok(opened))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Exchange> {
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SiteResource for SharedPort {
+    fn begin_turn(&self) {
+        let mut exchange = self.lock();
+        exchange.in_turn = true;
+        exchange.port.port.hold(true);
+    }
+
+    fn end_turn(&self) {
+        let mut exchange = self.lock();
+        (exchange.in_turn, exchange.is_polled) = (false, false);
+        exchange.port.port.hold(false);
+    }
+}
+
+/// What has arrived for sessions that were not polled yet.
 #[derive(Debug, Default)]
 struct Inboxes {
     /// By the sessions' numbers.
     all: Vec<Inbox>,
     free: Vec<u32>,
     /// How many are not empty.
-    waiting: usize,
-    /// Something was put by since a thread got ready to sleep.
-    news: bool,
+    filled: usize,
+    /// Something was queued since the last time a thread got ready to sleep.
+    has_new: bool,
     /// Memory of those that were emptied.
-    spare: Vec<Mail>,
+    spare: Vec<Datagrams>,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
     is_open: bool,
-    mail: Mail,
+    datagrams: Datagrams,
 }
 
 /// Datagrams, one after the other, each with its end and its sender.
 #[derive(Debug, Default)]
-struct Mail {
+struct Datagrams {
     bytes: Vec<u8>,
     ends: Vec<(usize, Option<DatagramSource>)>,
 }
 
-impl Mail {
-    fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-}
-
-impl Shared {
-    pub(crate) fn open(device: &Device, without: Without) -> Result<Shared, SetupError> {
-        let line = Line::open(device, &Sizes::of_server(device.caps(), without))?;
-        let channel = line.completions.channel().clone();
-        let exchange = Exchange {
-            line,
-            inboxes: Inboxes::default(),
-            together: false,
-            looked: false,
-            broken: false,
-        };
-        Ok(Shared {
-            device: device.clone(),
-            without,
-            exchange: Mutex::new(exchange),
-            channel,
-            sleepers: AtomicU32::new(0),
-        })
-    }
-
-    /// Whether sessions over this device, with these switches, can use it.
-    pub(crate) fn fits(&self, device: &Device, without: Without) -> bool {
-        self.device.is_same(device) && self.without == without && !self.lock().broken
-    }
-
-    /// Waits for another thread's poll. Only for what is not part of a turn: sessions that begin and end.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Exchange> {
-        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `None`: another thread has it.
-    #[inline]
-    fn try_lock(&self) -> Option<MutexGuard<'_, Exchange>> {
-        match self.exchange.try_lock() {
-            Ok(exchange) => Some(exchange),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
-
-impl ThreadShare for Shared {
-    fn begin_turn(&self) {
-        let mut exchange = self.lock();
-        exchange.together = true;
-        exchange.line.port.hold(true);
-    }
-
-    fn end_turn(&self) {
-        let mut exchange = self.lock();
-        (exchange.together, exchange.looked) = (false, false);
-        exchange.line.port.hold(false);
-    }
-}
-
 impl Inboxes {
-    /// Opens one.
+    /// Opens one for a new session, whose number this is.
     fn open(&mut self) -> u32 {
         let number = self.free.pop().unwrap_or(self.all.len() as u32);
         if number as usize == self.all.len() {
@@ -154,278 +135,221 @@ impl Inboxes {
     }
 
     fn close(&mut self, number: u32) {
-        if let Some(mail) = self.take(number) {
-            self.give_back(mail);
+        if let Some(datagrams) = self.take(number) {
+            self.give_back(datagrams);
         }
         self.all[number as usize].is_open = false;
         self.free.push(number);
     }
 
-    /// A datagram for another session than the one that is polled. `false`: it is lost.
-    fn put(&mut self, number: u32, datagram: &[u8], source: Option<DatagramSource>) -> bool {
-        let Some(Inbox { is_open: true, mail }) = self.all.get_mut(number as usize) else {
+    /// Queues a datagram for another session than the one that is polled. `false`: it is lost.
+    fn push(&mut self, number: u32, datagram: &[u8], source: Option<DatagramSource>) -> bool {
+        let Some(Inbox { is_open: true, datagrams }) = self.all.get_mut(number as usize) else {
             return false;
         };
-        if mail.bytes.len() + datagram.len() > INBOX_BYTES {
+        if datagrams.bytes.len() + datagram.len() > INBOX_BYTES {
             return false;
         }
-        if mail.is_empty() {
-            self.waiting += 1;
-            *mail = self.spare.pop().unwrap_or_default();
+        if datagrams.ends.is_empty() {
+            self.filled += 1;
+            *datagrams = self.spare.pop().unwrap_or_default();
         }
-        mail.bytes.extend_from_slice(datagram);
-        mail.ends.push((mail.bytes.len(), source));
-        self.news = true;
+        datagrams.bytes.extend_from_slice(datagram);
+        datagrams.ends.push((datagrams.bytes.len(), source));
+        self.has_new = true;
         true
     }
 
-    /// What was put by for a session.
+    /// What was queued for a session.
     #[inline]
-    fn take(&mut self, number: u32) -> Option<Mail> {
-        if self.waiting == 0 {
+    fn take(&mut self, number: u32) -> Option<Datagrams> {
+        if self.filled == 0 {
             return None;
         }
-        let mail = &mut self.all.get_mut(number as usize)?.mail;
-        if mail.is_empty() {
+        let datagrams = &mut self.all.get_mut(number as usize)?.datagrams;
+        if datagrams.ends.is_empty() {
             return None;
         }
-        self.waiting -= 1;
-        Some(std::mem::take(mail))
+        self.filled -= 1;
+        Some(std::mem::take(datagrams))
     }
 
-    fn give_back(&mut self, mut mail: Mail) {
-        mail.bytes.clear();
-        mail.ends.clear();
-        self.spare.push(mail);
+    fn give_back(&mut self, mut datagrams: Datagrams) {
+        datagrams.bytes.clear();
+        datagrams.ends.clear();
+        self.spare.push(datagrams);
     }
 
-    /// Another session has to be polled before the thread sleeps: said once for what came together, as somebody may
-    /// never poll it.
-    fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.news) && self.waiting > 0
+    /// Another session has to be polled before the thread sleeps. Said once for all that arrived together: some sessions
+    /// are never polled.
+    fn take_new(&mut self) -> bool {
+        std::mem::take(&mut self.has_new) && self.filled > 0
     }
 }
 
-/// A session's place at a shared queue pair.
+/// A session's use of a shared port.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) number: u32,
+pub(crate) struct PortShare {
+    shared: Arc<SharedPort>,
+    session: u32,
 }
 
-impl Seat {
-    pub(crate) fn take(shared: Arc<Shared>) -> Seat {
-        let number = shared.lock().inboxes.open();
-        Seat { shared, number }
+impl PortShare {
+    /// A new session at the shared port of this site and device.
+    pub(crate) fn open(
+        site: &Site,
+        device: &Device,
+        without: Without,
+    ) -> Result<PortShare, SetupError> {
+        let shared = SharedPort::at(site, device, without)?;
+        let session = shared.lock().inboxes.open();
+        Ok(PortShare { shared, session })
+    }
+
+    #[inline]
+    fn locked<'a>(&'a self, exchange: MutexGuard<'a, Exchange>) -> LockedShare<'a> {
+        LockedShare { exchange, shared: &self.shared, session: self.session }
     }
 }
 
-impl Drop for Seat {
+impl Drop for PortShare {
     fn drop(&mut self) {
-        self.shared.lock().inboxes.close(self.number);
+        self.shared.lock().inboxes.close(self.session);
     }
 }
 
-/// A session with one server thread, over a queue pair that others use as well.
-#[derive(Debug)]
-pub(crate) struct SharingClient {
-    calls: Calls,
-    seat: Seat,
-}
+impl SessionPort for PortShare {
+    const IS_SHARED: bool = true;
 
-impl SharingClient {
-    pub(crate) fn new(seat: Seat, calls: Calls) -> SharingClient {
-        SharingClient { calls, seat }
+    type Locked<'a> = LockedShare<'a>;
+
+    fn session(&self) -> u32 {
+        self.session
+    }
+
+    #[inline]
+    fn try_lock(&mut self) -> Option<LockedShare<'_>> {
+        match self.shared.exchange.try_lock() {
+            Ok(exchange) => Some(self.locked(exchange)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.locked(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn lock(&mut self) -> LockedShare<'_> {
+        self.locked(self.shared.lock())
     }
 }
 
-/// A turn of a session.
-struct TurnOf<'a> {
-    number: u32,
+/// A shared port in the turn of one of its sessions.
+pub(crate) struct LockedShare<'a> {
+    exchange: MutexGuard<'a, Exchange>,
+    shared: &'a SharedPort,
+    session: u32,
+}
+
+impl Deref for LockedShare<'_> {
+    type Target = ClientPort;
+
+    #[inline]
+    fn deref(&self) -> &ClientPort {
+        &self.exchange.port
+    }
+}
+
+impl DerefMut for LockedShare<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut ClientPort {
+        &mut self.exchange.port
+    }
+}
+
+impl LockedPort for LockedShare<'_> {
+    fn receive(&mut self, calls: &mut Calls, now: Instant, sink: &mut dyn ReplySink) -> Received {
+        let Exchange { port, inboxes, in_turn, is_polled } = &mut *self.exchange;
+        let session = self.session;
+        let mut turn = Turn { session, calls, now, sink, outcome: Ok(()), has_queued: false };
+        let mut worked = turn.empty_inbox(inboxes);
+        let (mut more, mut scanned) = (false, 0);
+        if !*is_polled {
+            let found = turn.poll(port, inboxes);
+            worked += found;
+            (more, scanned) = (port.completions.is_batch(found), port.completions.scanned());
+            *is_polled = *in_turn && !more;
+        }
+        let Turn { outcome, has_queued, .. } = turn;
+        // Another thread may sleep until something comes for its sessions.
+        if has_queued
+            || (port.port.is_broken() && !self.shared.is_broken.swap(true, Ordering::Relaxed))
+        {
+            self.shared.site.rouse();
+        }
+        Received { outcome, worked: worked as u32, more, scanned }
+    }
+
+    fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool {
+        let Exchange { port: ClientPort { port, completions, .. }, inboxes, .. } =
+            &mut *self.exchange;
+        !inboxes.take_new() && completions.arm(|| has_work(port))
+    }
+}
+
+/// The turn of a session.
+struct Turn<'a> {
+    session: u32,
     calls: &'a mut Calls,
     now: Instant,
     sink: &'a mut dyn ReplySink,
     /// Why the session must end.
-    broken: Option<Broken>,
-    /// Something came for another session.
-    others: bool,
+    outcome: Result<(), Broken>,
+    /// Something arrived for another session.
+    has_queued: bool,
 }
 
-impl TurnOf<'_> {
-    fn datagram(&mut self, datagram: &[u8], source: Option<DatagramSource>, others: &mut Inboxes) {
-        let Some((session, epoch, messages)) = Header::split(datagram) else { return };
-        if session != self.number {
-            self.others |= others.put(session, datagram, source);
-        } else if self.broken.is_none() && self.calls.is_ours(session, epoch, source) {
-            self.broken = self.calls.datagram(messages, self.now, self.sink).err();
+impl Turn<'_> {
+    fn handle(&mut self, datagram: &[u8], source: Option<DatagramSource>, inboxes: &mut Inboxes) {
+        let Some(parsed @ (session, ..)) = Header::split(datagram) else { return };
+        if session != self.session {
+            self.has_queued |= inboxes.push(session, datagram, source);
+        } else if self.outcome.is_ok() {
+            self.outcome = self.calls.on_datagram(parsed, source, self.now, self.sink);
         }
     }
 
-    /// What was put by.
-    fn mail(&mut self, inboxes: &mut Inboxes) -> u32 {
-        let Some(mail) = inboxes.take(self.number) else { return 0 };
+    /// Takes what others have queued; answers how much.
+    fn empty_inbox(&mut self, inboxes: &mut Inboxes) -> usize {
+        let Some(datagrams) = inboxes.take(self.session) else { return 0 };
         let mut start = 0;
-        for &(end, source) in &mail.ends {
-            self.datagram(&mail.bytes[start..end], source, inboxes);
+        for &(end, source) in &datagrams.ends {
+            self.handle(&datagrams.bytes[start..end], source, inboxes);
             start = end;
         }
-        let count = mail.ends.len() as u32;
-        inboxes.give_back(mail);
+        let count = datagrams.ends.len();
+        inboxes.give_back(datagrams);
         count
     }
 
-    /// What has come to the queue pair, for whomever. Answers how much that was.
-    fn completions(&mut self, exchange: &mut Exchange) -> usize {
-        let Exchange { line: Line { port, completions, .. }, inboxes, broken, .. } = exchange;
+    /// Takes what has arrived at the queue pair, for any session; answers how much.
+    fn poll(&mut self, port: &mut ClientPort, inboxes: &mut Inboxes) -> usize {
+        let ClientPort { port, completions, .. } = port;
         let completed = match completions.poll() {
             Ok(completed) => completed,
             Err(error) => {
-                *broken = true;
-                self.broken.get_or_insert(failure(error));
+                port.mark_broken();
+                self.outcome = Err(failure(error));
                 return 0;
             }
         };
         for completion in &mut *completed {
-            if completion.status != Status::Success {
-                *broken = true;
-                self.broken.get_or_insert(lost(completion));
-            } else if completion.opcode != CompletionOpcode::Recv {
-                port.retire(completion);
-            } else if let Some(buffer) = completion.buffer.take() {
-                let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
-                self.datagram(datagram.unwrap_or_default(), completion.source, inboxes);
-                port.recycle(buffer);
+            let outcome = complete(port, completion, |datagram, source| {
+                self.handle(datagram, source, inboxes);
+                Ok(())
+            });
+            if outcome.is_err() {
+                port.mark_broken();
+                self.outcome = std::mem::replace(&mut self.outcome, Ok(())).and(outcome);
             }
         }
         completed.len()
-    }
-}
-
-impl ClientTransport for SharingClient {
-    #[inline]
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.seat.shared.device.now_ns())
-    }
-
-    fn limits(&self) -> Limits {
-        self.calls.limits()
-    }
-
-    #[inline]
-    fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        self.calls.reserve(len)
-    }
-
-    fn release(&mut self, slot: SlotId) {
-        self.calls.release(slot);
-    }
-
-    #[inline]
-    fn post(&mut self, id: SlotId, _now: Instant) {
-        self.calls.post(id, false);
-    }
-
-    #[inline]
-    fn post_idempotent(&mut self, id: SlotId, _now: Instant) {
-        self.calls.post(id, true);
-    }
-
-    #[inline]
-    fn flush(&mut self, _now: Instant) {
-        // If another thread has the queue pair, the next poll sends what waits.
-        if let Some(mut exchange) = self.seat.shared.try_lock() {
-            self.calls.flush(&mut exchange.line.port);
-        }
-    }
-
-    fn abandon(&mut self, id: SlotId) {
-        self.calls.abandon(id);
-    }
-
-    fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        let SharingClient { calls, seat: Seat { shared, number } } = self;
-        let Some(mut exchange) = shared.try_lock() else {
-            return Progress { next: PollAt::Now, ..Progress::IDLE };
-        };
-        let exchange = &mut *exchange;
-        if let Some(why) = calls.over {
-            calls.close(&mut exchange.line.port, why.kind, sink);
-            return Progress::IDLE;
-        }
-        calls.stamp(now);
-        let mut turn = TurnOf { number: *number, calls, now, sink, broken: None, others: false };
-        let put_by = turn.mail(&mut exchange.inboxes);
-        let looks = !exchange.looked;
-        let found = if looks { turn.completions(exchange) } else { 0 };
-        let TurnOf { calls, sink, mut broken, others, .. } = turn;
-        if exchange.broken || exchange.line.port.is_broken() {
-            exchange.broken = true;
-            broken.get_or_insert(FailureKind::Device("its queue pair is in error"));
-        }
-        if (others || exchange.broken) && shared.sleepers.load(Ordering::Relaxed) > 0 {
-            shared.channel.wake();
-        }
-        let mut progress = Progress { worked: found as u32 + put_by, ..Progress::IDLE };
-        if let Some(broken) = broken {
-            calls.close(&mut exchange.line.port, broken, sink);
-            return progress;
-        }
-        let more = exchange.line.completions.is_batch(found);
-        exchange.looked = exchange.together && !more;
-        if calls.needs_attention(now) {
-            let (moved, next) = calls.drive(&mut exchange.line.port, now, more, sink);
-            // What has waited for room may have left without an event of this session.
-            calls.stamp(now);
-            progress.worked += moved;
-            progress.next = next;
-        }
-        progress.next = progress.next.earlier(calls.poll_at());
-        if calls.waits_for_room() {
-            // Which may come with a completion that another thread finds.
-            let again = now.saturating_add_nanos(ROOM_RETRY_NANOS);
-            progress.next = progress.next.earlier(PollAt::At(again));
-        }
-        if more {
-            progress.next = PollAt::Now;
-        }
-        if looks {
-            progress.scanned = exchange.line.completions.scanned();
-        }
-        progress
-    }
-
-    fn park(&mut self, until: Option<Instant>) {
-        let SharingClient { calls, seat: Seat { shared, .. } } = self;
-        let Some(mut guard) = shared.try_lock() else { return };
-        let Exchange { line: Line { port, completions, .. }, inboxes, .. } = &mut *guard;
-        if inboxes.has_news() || !completions.arm(|| calls.has_work(port)) {
-            return;
-        }
-        let sleep = completions.sleep_time(until);
-        // Whoever has the lock next sees it, and wakes this thread for what it puts by.
-        shared.sleepers.fetch_add(1, Ordering::Relaxed);
-        drop(guard);
-        // A failure to sleep is a spurious wake-up: the driver polls and comes back.
-        let _ = shared.channel.wait(sleep);
-        shared.sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        self.seat.shared.lock().line.completions.unparker()
-    }
-
-    fn close(&mut self) {
-        self.calls.say_goodbye(&mut self.seat.shared.lock().line.port);
-    }
-
-    fn peer_gone(&mut self) {
-        let why = TransportFailure::new(FailureKind::PeerGone, true);
-        self.calls.over.get_or_insert(why);
-    }
-}
-
-impl Drop for SharingClient {
-    fn drop(&mut self) {
-        self.close();
     }
 }

@@ -1,13 +1,14 @@
-//! The slots of one session, at the client: which are free, and how far the requests of the others have come.
+//! The slots of one session, at the client: which are free, how far the requests of the others have come, and what is to
+//! be sent of them.
 
 use std::collections::VecDeque;
 
 use farcall_core::time::Instant;
-use farcall_core::transport::SlotId;
+use farcall_core::transport::{Delivery, SlotId};
 
-use super::flight::Datagram;
-use super::wire::LAST_COPY;
+use super::wire::{Id, LAST_COPY};
 use crate::planted::{Bug, is_planted};
+use crate::repair::flight::Datagram;
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,55 +16,55 @@ pub(crate) enum Phase {
     Free,
     /// The caller fills it.
     Reserved,
-    /// It goes whole; no word of it yet.
+    /// Posted, small. The server has not mentioned it.
     Posted,
-    /// It goes in parts, as soon as the server has room.
+    /// The server was asked for room for it.
     Announced,
     /// Its parts are under way.
     Sending,
     /// The server has it.
     Known,
-    /// Its long response is fetched, or waits for memory.
+    /// Its large response is fetched, or waits for memory.
     Fetching,
 }
 
 /// What is to be sent of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Say {
+pub(crate) enum ToSend {
     Nothing,
     /// The request, or its announcement.
     Request,
-    /// What has become of it?
+    /// A question how it stands.
     Ask,
     Cancel,
-    /// What is missing of the response.
+    /// A question for the missing parts of the response.
     Missing,
 }
 
-/// A length that says: the request goes in parts.
-const LONG: usize = usize::MAX;
+/// The `len` of a large request.
+const LARGE: usize = usize::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
-    pub(crate) say: Say,
-    /// Nobody waits for the reply; the slot is kept until it has come.
+    pub(crate) to_send: ToSend,
+    /// Nobody waits for the reply; the slot is kept until it has arrived.
     pub(crate) abandoned: bool,
-    /// It may run more than once.
-    pub(crate) idempotent: bool,
+    pub(crate) delivery: Delivery,
     /// Some of it has left.
     pub(crate) sent: bool,
-    /// How often it was sent again since the last progress, and ever.
-    pub(crate) tries: u32,
+    /// How often it was repeated since the last progress.
+    pub(crate) repeats: u32,
+    /// How often it was sent after the first time.
     pub(crate) copy: u8,
-    /// Nothing was heard yet of what left in this datagram.
+    /// The datagram that it left in, until the server mentions it.
     pub(crate) datagram: Option<Datagram>,
-    /// When it was sent at first and at last, and when it is sent again: known from the poll after it has left.
+    /// When it was sent first and last, and when it is repeated: known from the poll after it has left.
     pub(crate) first_at: Instant,
     pub(crate) sent_at: Instant,
     pub(crate) due: Instant,
-    /// Bytes of a request that goes whole.
+    /// Bytes of a small request.
     len: usize,
     bytes: Vec<u8>,
 }
@@ -73,11 +74,11 @@ impl Slot {
         Slot {
             generation: 0,
             phase: Phase::Free,
-            say: Say::Nothing,
+            to_send: ToSend::Nothing,
             abandoned: false,
-            idempotent: false,
+            delivery: Delivery::AtMostOnce,
             sent: false,
-            tries: 0,
+            repeats: 0,
             copy: 0,
             datagram: None,
             first_at: Instant::ZERO,
@@ -88,16 +89,28 @@ impl Slot {
         }
     }
 
-    /// It was posted, and its response is not known.
+    /// It was posted, and its call is not over.
     #[inline]
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn is_posted(&self) -> bool {
+        !matches!(self.phase, Phase::Free | Phase::Reserved)
+    }
+
+    /// It was posted, and the server has not said what the response is.
+    #[inline]
+    pub(crate) fn awaits_response(&self) -> bool {
         matches!(self.phase, Phase::Posted | Phase::Announced | Phase::Sending | Phase::Known)
     }
 
-    /// Nothing was heard of its request or announcement.
+    /// The server has not mentioned its request or announcement.
     #[inline]
-    pub(crate) fn is_unheard(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         matches!(self.phase, Phase::Posted | Phase::Announced)
+    }
+
+    /// Its message that leaves next.
+    #[inline]
+    pub(crate) fn next_id(&self, slot: u32) -> Id {
+        Id { slot, generation: self.generation, mark: self.next_copy() }
     }
 
     /// Which copy leaves next.
@@ -106,9 +119,9 @@ impl Slot {
         if self.sent { (self.copy + 1).min(LAST_COPY) } else { 0 }
     }
 
-    /// When the copy was sent that this mark says was answered at once.
+    /// When the copy was sent that the server answered at once with this mark.
     #[inline]
-    pub(crate) fn answered_copy(&self, mark: u8) -> Option<Instant> {
+    pub(crate) fn sent_at(&self, mark: u8) -> Option<Instant> {
         if self.due == Instant::FAR_FUTURE || mark == LAST_COPY {
             None
         } else if mark == self.copy {
@@ -122,25 +135,25 @@ impl Slot {
 
     /// Its request goes in parts.
     #[inline]
-    pub(crate) fn is_long(&self) -> bool {
-        self.len == LONG
+    pub(crate) fn is_large(&self) -> bool {
+        self.len == LARGE
     }
 
-    /// A request that goes whole.
+    /// A small request.
     #[inline]
     pub(crate) fn request(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The slots, and which have something to say.
+/// The slots, and which have something to send.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) slots: Box<[Slot]>,
     free: Vec<u32>,
-    /// Slots from this one on were never taken.
+    /// Slots from this one on were never used.
     used: u32,
-    /// Slots that have something to say, in order.
+    /// Slots that have something to send, in order.
     pub(crate) outbox: VecDeque<u32>,
 }
 
@@ -155,21 +168,21 @@ impl Window {
         }
     }
 
-    /// Slots from this one on were never taken.
+    /// Slots from this one on were never used.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
 
-    /// The slot that the next request takes.
+    /// The slot that the next request gets.
     #[inline]
     pub(crate) fn next_free(&self) -> Option<u32> {
         self.free.last().copied()
     }
 
-    /// Takes that slot for a request of `len` bytes.
+    /// Takes that slot for a small request.
     #[inline]
-    pub(crate) fn take(&mut self, len: usize) -> Option<(SlotId, &mut [u8])> {
-        let (index, slot) = self.begin()?;
+    pub(crate) fn reserve(&mut self, len: usize) -> Option<(SlotId, &mut [u8])> {
+        let (index, slot) = self.take()?;
         slot.len = len;
         if slot.bytes.len() < len {
             slot.bytes.resize(len, 0);
@@ -177,16 +190,16 @@ impl Window {
         Some((SlotId { index, generation: slot.generation }, &mut slot.bytes[..len]))
     }
 
-    /// Takes it for a request that goes in parts, whose bytes are elsewhere.
+    /// Takes it for a large request, whose bytes are elsewhere.
     #[cold]
-    pub(crate) fn take_long(&mut self) -> Option<SlotId> {
-        let (index, slot) = self.begin()?;
-        slot.len = LONG;
+    pub(crate) fn reserve_large(&mut self) -> Option<SlotId> {
+        let (index, slot) = self.take()?;
+        slot.len = LARGE;
         Some(SlotId { index, generation: slot.generation })
     }
 
     #[inline]
-    fn begin(&mut self) -> Option<(u32, &mut Slot)> {
+    fn take(&mut self) -> Option<(u32, &mut Slot)> {
         let index = self.free.pop()?;
         self.used = self.used.max(index + 1);
         let slot = &mut self.slots[index as usize];
@@ -195,39 +208,58 @@ impl Window {
         Some((index, slot))
     }
 
+    /// The slot, if it is in this use.
     #[inline]
-    pub(crate) fn is(&self, id: SlotId, phase: Phase) -> bool {
-        self.slots
-            .get(id.index as usize)
-            .is_some_and(|slot| slot.generation == id.generation && slot.phase == phase)
+    pub(crate) fn get(&mut self, id: SlotId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.index as usize).filter(|slot| slot.generation == id.generation)
     }
 
+    /// The filled request leaves with the next flush.
     #[inline]
-    pub(crate) fn say(&mut self, index: u32, what: Say) {
+    pub(crate) fn post(&mut self, id: SlotId, delivery: Delivery) {
+        let Some(slot) = self.get(id).filter(|slot| slot.phase == Phase::Reserved) else {
+            panic!("posted slot {id:?} was not reserved");
+        };
+        slot.delivery = delivery;
+        slot.phase = if slot.is_large() { Phase::Announced } else { Phase::Posted };
+        slot.to_send = ToSend::Request;
+        self.outbox.push_back(id.index);
+    }
+
+    /// Something else is to be sent of the slot.
+    #[inline]
+    pub(crate) fn queue(&mut self, index: u32, what: ToSend) {
         let slot = &mut self.slots[index as usize];
-        if slot.say == Say::Nothing {
+        if slot.to_send == ToSend::Nothing {
             match what {
-                Say::Request => self.outbox.push_back(index),
+                ToSend::Request => self.outbox.push_back(index),
                 // Requests may have to wait for others.
                 _ => self.outbox.push_front(index),
             }
         }
-        slot.say = what;
+        slot.to_send = what;
+    }
+
+    /// Nothing is to be sent of the slot any more.
+    #[cold]
+    pub(crate) fn unqueue(&mut self, index: u32) {
+        self.outbox.retain(|queued| *queued != index);
+        self.slots[index as usize].to_send = ToSend::Nothing;
     }
 
     /// The slot is free again.
     #[inline]
-    pub(crate) fn end(&mut self, index: u32) {
+    pub(crate) fn free(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        if slot.say != Say::Nothing {
-            self.outbox.retain(|waiting| *waiting != index);
-            slot.say = Say::Nothing;
+        if slot.to_send != ToSend::Nothing {
+            self.unqueue(index);
         }
+        let slot = &mut self.slots[index as usize];
         if slot.abandoned && is_planted(Bug::DoubleCredit) {
             self.free.push(index);
         }
         slot.phase = Phase::Free;
-        (slot.abandoned, slot.sent, slot.copy, slot.tries) = (false, false, 0, 0);
+        (slot.abandoned, slot.sent, slot.copy, slot.repeats) = (false, false, 0, 0);
         slot.due = Instant::FAR_FUTURE;
         self.free.push(index);
     }

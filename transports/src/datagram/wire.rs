@@ -1,7 +1,7 @@
 //! The bytes on the wire: the header of a datagram, and of each message in it.
 //!
-//! Everything here was written by a peer until it is checked: parsing returns `Option` and never panics. It
-//! works on receive buffers, which nobody else can write.
+//! Parsing trusts nothing that a peer wrote: it returns `Option` and never panics. It works on receive buffers, which no
+//! peer can write.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,9 +12,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) struct Header {
     /// The layout of what follows.
     version: U32,
-    /// The receiver's number of the session.
+    /// The receiver's number for the session.
     session: U32,
-    /// The secret of the session, new in each life of it.
+    /// The secret of the session.
     epoch: U64,
 }
 
@@ -37,29 +37,29 @@ impl Header {
     }
 }
 
-/// What a message is. Those with a direction are ignored from the wrong end.
+/// What a message is. One that comes from the wrong end is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Client: a whole request.
+    /// Client: a small request.
     Request = 1,
-    /// Client: a request of so many bytes ([`U64`]) wants to come in parts.
+    /// Client: a large request of this many bytes ([`U64`]) is to be sent in parts.
     Announce = 2,
-    /// Either: a part of a long message, after its number ([`U32`]).
+    /// Either: a part of a large message, after its number ([`U32`]).
     Part = 3,
-    /// Client: what has become of this request? With a [`Range`]: send these parts of its response.
+    /// Client: asks how this request stands. With a [`Range`]: asks for these parts of its response.
     Ask = 4,
-    /// Client: nobody waits for this request's response any more.
+    /// Client: the response to this request is not needed any more.
     Cancel = 5,
-    /// Client: the long response has been taken.
+    /// Client: the large response has been fetched.
     Release = 6,
     /// Either: nothing follows. The slot is zero.
     Goodbye = 7,
-    /// Server: a whole response.
+    /// Server: a small response.
     Response = 8,
-    /// Server: the response has so many bytes ([`U64`]); parts of it can be asked for.
-    Offer = 9,
-    /// Server: which parts of the request have come ([`Range`]).
+    /// Server: the response has this many bytes ([`U64`]); the client asks for its parts.
+    Lent = 9,
+    /// Server: which parts of the request have arrived ([`Range`]).
     Progress = 10,
     /// Server: the announced request waits for memory.
     Wait = 11,
@@ -67,13 +67,13 @@ pub(crate) enum Kind {
     Running = 12,
     /// Server: the cancelled request ended before a handler saw it.
     Dropped = 13,
-    /// Server: the long response is gone here, as the client wished.
+    /// Server: the large response is freed, as the client said.
     Released = 14,
     /// Server: the announced request is over the limit ([`OverLimit`]).
     OverLimit = 15,
-    /// Client: a whole request that may run again, so that nothing need be kept of it.
+    /// Client: a small request that may run more than once: the server keeps nothing of it.
     Idempotent = 16,
-    /// Server: the request was answered, so long ago that the answer is not kept any more.
+    /// Server: the request was answered so long ago that the response is not kept any more.
     Forgotten = 17,
 }
 
@@ -87,7 +87,7 @@ impl Kind {
         Kind::Release,
         Kind::Goodbye,
         Kind::Response,
-        Kind::Offer,
+        Kind::Lent,
         Kind::Progress,
         Kind::Wait,
         Kind::Running,
@@ -109,7 +109,8 @@ impl Kind {
 #[repr(C)]
 pub(crate) struct MessageHeader {
     kind: u8,
-    /// From the client: which copy of the message this is. From the server: which copy it answers, and whether [late](LATE).
+    /// From the client: which copy of the message this is. From the server: which copy it answers, and whether it is
+    /// [late](LATE).
     mark: u8,
     slot: U16,
     generation: U32,
@@ -117,11 +118,11 @@ pub(crate) struct MessageHeader {
     len: U16,
 }
 
-/// In a server's mark: the answer did not come in the turn that took the message in, so the time until it came is not
-/// that of the network.
+/// In a server's mark: the answer left in a later turn than the one in which the message arrived, so the time between them
+/// is not the network's.
 pub(crate) const LATE: u8 = 1 << 7;
 
-/// The copy that all later ones are called too.
+/// The number of the last copy that has its own; all later ones have it too.
 pub(crate) const LAST_COPY: u8 = LATE - 1;
 
 /// Bytes in front of every message.
@@ -130,26 +131,36 @@ pub(crate) const MESSAGE_BYTES: usize = size_of::<MessageHeader>();
 /// Bytes in front of the part in a [`Kind::Part`].
 pub(crate) const PART_BYTES: usize = size_of::<U32>();
 
-/// A message's bytes are counted in 16 bits.
+/// Longer datagrams could hold messages whose length does not fit its 16 bits.
 pub(crate) const MAX_MTU: usize = 1 << 15;
 
-/// Slot, generation and mark of a message.
-pub(crate) type Id = (u32, u32, u8);
+/// Which message it is: the slot, which use of the slot, and which copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Id {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) mark: u8,
+}
+
+impl Id {
+    /// Of a goodbye, which belongs to no slot.
+    pub(crate) const NONE: Id = Id { slot: 0, generation: 0, mark: 0 };
+}
 
 impl MessageHeader {
     #[inline]
-    pub(crate) fn new(kind: Kind, (slot, generation, mark): Id, len: usize) -> MessageHeader {
-        debug_assert!(slot < 1 << 16 && len < 1 << 16);
+    pub(crate) fn new(kind: Kind, id: Id, len: usize) -> MessageHeader {
+        debug_assert!(id.slot < 1 << 16 && len < 1 << 16);
         MessageHeader {
             kind: kind as u8,
-            mark,
-            slot: (slot as u16).into(),
-            generation: generation.into(),
+            mark: id.mark,
+            slot: (id.slot as u16).into(),
+            generation: id.generation.into(),
             len: (len as u16).into(),
         }
     }
 
-    /// Changes the length in a header that was written there.
+    /// Changes the length in the header at the front of these bytes.
     #[inline]
     pub(crate) fn set_len(bytes: &mut [u8], len: usize) {
         debug_assert!(len < 1 << 16);
@@ -163,13 +174,11 @@ impl MessageHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: Kind,
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) mark: u8,
+    pub(crate) id: Id,
     pub(crate) body: &'a [u8],
 }
 
-/// The messages of a datagram, as far as they make sense.
+/// The messages of a datagram, up to the first that makes no sense.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Messages<'a> {
     rest: &'a [u8],
@@ -184,18 +193,18 @@ impl<'a> Iterator for Messages<'a> {
         let (body, rest) = rest.split_at_checked(header.len.get().into())?;
         self.rest = rest;
         let (slot, generation) = (header.slot.get().into(), header.generation.get());
-        let (kind, mark) = (Kind::from_wire(header.kind)?, header.mark);
-        Some(Message { kind, slot, generation, mark, body })
+        let id = Id { slot, generation, mark: header.mark };
+        Some(Message { kind: Kind::from_wire(header.kind)?, id, body })
     }
 }
 
 impl Message<'_> {
-    /// The length that is announced or offered.
+    /// The length of a message that is announced or lent.
     pub(crate) fn len(&self) -> Option<u64> {
         U64::read_from_bytes(self.body).ok().map(U64::get)
     }
 
-    /// The parts that are asked for, or have come.
+    /// The parts that are asked for, or have arrived.
     pub(crate) fn range(&self) -> Option<Range> {
         Range::read_from_bytes(self.body).ok()
     }
@@ -212,8 +221,8 @@ impl Message<'_> {
     }
 }
 
-/// Some of 64 parts from `base` on. In a [`Kind::Progress`] all before `base` have come, and of those after it
-/// the ones in the mask; in a [`Kind::Ask`] those in the mask are wanted.
+/// Some of the 64 parts from `base` on. In a [`Kind::Progress`] all before `base` have arrived, and those in the mask; a
+/// [`Kind::Ask`] asks for those in the mask.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Range {
@@ -246,8 +255,8 @@ mod tests {
 
     fn datagram(messages: &[(Kind, u32, u32, &[u8])]) -> Vec<u8> {
         let mut bytes = Header::new(7, 0x1122_3344_5566_7788).as_bytes().to_vec();
-        for (kind, slot, generation, body) in messages {
-            let header = MessageHeader::new(*kind, (*slot, *generation, 5), body.len());
+        for &(kind, slot, generation, body) in messages {
+            let header = MessageHeader::new(kind, Id { slot, generation, mark: 5 }, body.len());
             bytes.extend_from_slice(header.as_bytes());
             bytes.extend_from_slice(body);
         }
@@ -262,8 +271,11 @@ mod tests {
             let (session, epoch, messages) = Header::split(&bytes).unwrap();
             assert_eq!((session, epoch), (7, 0x1122_3344_5566_7788));
             let read: Vec<_> = messages.collect();
-            assert_eq!(read[0], Message { kind, slot: 3, generation: 9, mark: 5, body: b"one" });
-            assert_eq!(read[1].slot, 1023);
+            assert_eq!(
+                read[0],
+                Message { kind, id: Id { slot: 3, generation: 9, mark: 5 }, body: b"one" }
+            );
+            assert_eq!(read[1].id.slot, 1023);
             assert_eq!(read.len(), 2);
         }
     }

@@ -5,10 +5,10 @@ use farcall_core::time::Instant;
 /// Before the first measurement (eRPC's fixed timeout is as long).
 const FIRST_NANOS: u64 = 5_000_000;
 
-/// Some ten round trips of a rack. A copy that was not needed costs a message; one that comes late costs a call.
+/// About ten round trips of a rack. An unneeded copy costs a message; a late one costs a call.
 const FLOOR_NANOS: u64 = 20_000;
 
-/// A server that is there is never asked less often than this.
+/// The longest timeout, whatever was measured and however often something was repeated.
 pub(crate) const CAP_NANOS: u64 = 64_000_000;
 
 /// Smoothed round trips of one session.
@@ -27,9 +27,9 @@ impl Default for RoundTrip {
 }
 
 impl RoundTrip {
-    /// Takes in one measured round trip, of which the answer says which copy it answers.
+    /// Records one round trip, whose answer says which copy it answers.
     #[inline]
-    pub(crate) fn measured(&mut self, nanos: u64) {
+    pub(crate) fn record(&mut self, nanos: u64) {
         let sample = nanos.min(CAP_NANOS);
         if self.smoothed == 0 {
             self.smoothed = sample;
@@ -42,9 +42,9 @@ impl RoundTrip {
         self.timeout = (self.smoothed + 4 * self.deviation).clamp(FLOOR_NANOS, CAP_NANOS);
     }
 
-    /// The answer to what was sent before this should have come by now: a round trip and a quarter ago, as the window for
-    /// reordering of RACK (RFC 8985, section 6.2).
-    pub(crate) fn not_late(&self, now: Instant) -> Instant {
+    /// The answer to what was sent before this moment should have come by now: a round trip and a quarter ago, as the
+    /// reordering window of RACK (RFC 8985, section 6.2).
+    pub(crate) fn answered_if_sent_before(&self, now: Instant) -> Instant {
         let nanos = match self.smoothed {
             0 => FIRST_NANOS,
             smoothed => smoothed + smoothed / 4,
@@ -52,10 +52,10 @@ impl RoundTrip {
         Instant::from_nanos(now.as_nanos().saturating_sub(nanos))
     }
 
-    /// Nanoseconds to wait for a message that was sent again so often already.
+    /// Nanoseconds to wait for the answer to a message that was repeated this often.
     #[inline]
-    pub(crate) fn timeout(&self, tries: u32) -> u64 {
-        (self.timeout << tries.min(12)).min(CAP_NANOS)
+    pub(crate) fn timeout(&self, repeats: u32) -> u64 {
+        (self.timeout << repeats.min(12)).min(CAP_NANOS)
     }
 }
 
@@ -66,43 +66,43 @@ mod tests {
     fn settled(at_nanos: u64) -> RoundTrip {
         let mut round_trip = RoundTrip::default();
         for _ in 0..200 {
-            round_trip.measured(at_nanos);
+            round_trip.record(at_nanos);
         }
         round_trip
     }
 
     #[test]
-    fn it_waits_long_before_it_knows() {
+    fn the_first_timeout_is_long() {
         assert_eq!(RoundTrip::default().timeout(0), FIRST_NANOS);
     }
 
     #[test]
-    fn a_steady_round_trip_is_waited_for_and_little_more() {
+    fn the_timeout_of_a_steady_round_trip_is_little_more_than_it() {
         let timeout = settled(8_000_000).timeout(0);
         assert!((8_000_000..9_000_000).contains(&timeout), "{timeout}");
     }
 
     #[test]
-    fn a_round_trip_that_varies_is_waited_for_longer() {
+    fn the_timeout_of_a_varying_round_trip_is_longer() {
         let mut round_trip = settled(4_000_000);
         let steady = round_trip.timeout(0);
         for turn in 0..100 {
-            round_trip.measured(if turn % 2 == 0 { 2_000_000 } else { 6_000_000 });
+            round_trip.record(if turn % 2 == 0 { 2_000_000 } else { 6_000_000 });
         }
         assert!(round_trip.timeout(0) > steady + 4_000_000);
     }
 
     #[test]
-    fn it_stays_between_floor_and_cap() {
+    fn the_timeout_stays_between_floor_and_cap() {
         assert_eq!(settled(3_000).timeout(0), FLOOR_NANOS);
         assert_eq!(settled(0).timeout(0), FLOOR_NANOS);
         let mut slow = RoundTrip::default();
-        slow.measured(u64::MAX);
+        slow.record(u64::MAX);
         assert_eq!((slow.timeout(0), slow.timeout(9)), (CAP_NANOS, CAP_NANOS));
     }
 
     #[test]
-    fn it_doubles_with_each_try() {
+    fn the_timeout_doubles_with_each_repeat() {
         let round_trip = settled(3_000);
         assert_eq!(round_trip.timeout(1), 2 * FLOOR_NANOS);
         assert_eq!(round_trip.timeout(3), 8 * FLOOR_NANOS);

@@ -1,58 +1,60 @@
-//! When the client sends again, and when it gives the server up.
+//! When a client sends again, and when it declares its server dead.
 
 use std::time::Duration;
 
 use farcall_core::time::Instant;
 
-/// So often a server must have been asked while it was silent. A client that was not polled for long has not asked.
-const SILENT_TRIES: u32 = 16;
+/// A silent server must have been asked this often. A client that was not polled for long has not asked.
+const SILENT_REPEATS: u32 = 16;
 
 /// The next timeout of a session, and how long the server has been silent.
 #[derive(Debug)]
 pub(crate) struct Timers {
     /// No timeout is before this.
     next: Instant,
-    /// Since when, and how often, the server was asked again without an answer.
+    /// Since when, and how often, messages were repeated without an answer.
     silent_since: Option<Instant>,
-    tries: u32,
-    /// With no word for so long it is gone. Of a server's process that died the tether tells at once.
+    repeats: u32,
+    /// How long the server may stay silent before it is declared dead. If its process has died, the liveness socket tells
+    /// at once.
     silence: Duration,
 }
 
 impl Timers {
     pub(crate) fn new(silence: Duration) -> Timers {
-        Timers { next: Instant::FAR_FUTURE, silent_since: None, tries: 0, silence }
+        Timers { next: Instant::FAR_FUTURE, silent_since: None, repeats: 0, silence }
     }
 
-    /// Something is due at this moment.
+    /// There is a timeout at this moment.
     #[inline]
-    pub(crate) fn at(&mut self, due: Instant) {
+    pub(crate) fn set(&mut self, due: Instant) {
         self.next = self.next.min(due);
     }
 
+    /// No timeout is before this.
     #[inline]
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// What is due is looked for; whatever goes on says so again.
-    pub(crate) fn fire(&mut self) {
+    /// The caller looks for what is due, and [sets](Timers::set) all that remains.
+    pub(crate) fn clear(&mut self) {
         self.next = Instant::FAR_FUTURE;
     }
 
-    /// A word from the server.
+    /// The server has said something.
     #[inline]
-    pub(crate) fn heard(&mut self) {
-        if self.tries > 0 {
-            (self.silent_since, self.tries) = (None, 0);
+    pub(crate) fn note_answer(&mut self) {
+        if self.repeats > 0 {
+            (self.silent_since, self.repeats) = (None, 0);
         }
     }
 
-    /// Something was sent again. Answers whether the server counts as gone.
-    pub(crate) fn asked_again(&mut self, now: Instant) -> bool {
+    /// Something was sent again. Tells whether the server is to be declared dead.
+    pub(crate) fn note_repeat(&mut self, now: Instant) -> bool {
         let since = *self.silent_since.get_or_insert(now);
-        self.tries = self.tries.saturating_add(1);
-        self.tries >= SILENT_TRIES && since + self.silence <= now
+        self.repeats = self.repeats.saturating_add(1);
+        self.repeats >= SILENT_REPEATS && since + self.silence <= now
     }
 }
 
@@ -65,24 +67,24 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_given_up_after_many_questions_and_seconds() {
+    fn a_silent_server_is_declared_dead_after_many_repeats_and_seconds() {
         let mut timers = Timers::new(Duration::from_secs(5));
-        assert!((0..100).all(|_| !timers.asked_again(at(1))));
-        assert!(!timers.asked_again(at(5)));
-        assert!(timers.asked_again(at(6)));
-        timers.heard();
-        assert!(!timers.asked_again(at(30)));
-        assert!(!timers.asked_again(at(50)), "it was not asked meanwhile");
+        assert!((0..100).all(|_| !timers.note_repeat(at(1))));
+        assert!(!timers.note_repeat(at(5)));
+        assert!(timers.note_repeat(at(6)));
+        timers.note_answer();
+        assert!(!timers.note_repeat(at(30)));
+        assert!(!timers.note_repeat(at(50)), "nothing was repeated meanwhile");
     }
 
     #[test]
-    fn the_earliest_timeout_counts_until_it_fires() {
+    fn the_earliest_timeout_counts_until_it_is_cleared() {
         let mut timers = Timers::new(Duration::from_secs(5));
-        timers.at(at(3));
-        timers.at(at(2));
-        timers.at(at(4));
+        timers.set(at(3));
+        timers.set(at(2));
+        timers.set(at(4));
         assert_eq!(timers.next(), at(2));
-        timers.fire();
+        timers.clear();
         assert_eq!(timers.next(), Instant::FAR_FUTURE);
     }
 }

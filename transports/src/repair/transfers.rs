@@ -1,4 +1,4 @@
-//! The client's long messages: requests that it sends in parts, responses whose parts it asks for.
+//! The client's large messages: requests that it sends in parts, responses whose parts it asks for.
 //!
 //! All that are under way take turns, part by part, so that none keeps the others waiting.
 
@@ -8,9 +8,11 @@ use std::ops::Range;
 use farcall_core::time::Instant;
 use farcall_verbs::{Buffer, ProtectionDomain};
 
-use super::parts::{Cut, Fetch, Outgoing};
-use super::wire::LAST_COPY;
-use crate::memory::{Budget, Exposure, LargeBuffers};
+use super::parts::{Fetch, Outgoing, Parts};
+use crate::kit::memory::{Budget, Exposure, LargeBuffers};
+
+/// Rounds are counted in the bits of this mask.
+pub(crate) const ROUND_MASK: u8 = 0x7f;
 
 /// One step, to be sent.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) enum Step {
     Ask { slot: u32, base: u32, mask: u64 },
 }
 
-/// A part whose round trip is timed: from sending it, or asking for it, until it is known to have come.
+/// A part whose round trip is measured: from sending it, or asking for it, until it is known to have arrived.
 #[derive(Debug, Clone, Copy)]
 struct Timing {
     slot: u32,
@@ -42,7 +44,7 @@ enum Large {
     /// A response for which there is no memory yet.
     Waiting {
         len: usize,
-        cut: Cut,
+        parts: Parts,
     },
     Fetching {
         whole: Buffer,
@@ -50,10 +52,10 @@ enum Large {
     },
 }
 
-/// What a part came to.
+/// What became of a part of a response.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// Nobody waits for it.
+    /// It is not expected.
     No,
     Yes,
     /// It was the last one.
@@ -63,7 +65,7 @@ pub(crate) enum Taken {
 #[derive(Debug)]
 pub(crate) struct Transfers {
     requests: LargeBuffers,
-    /// Apart, so that requests which wait for the server never hold what a response needs.
+    /// Separate, so that requests which wait for the server never hold what a response needs.
     responses: LargeBuffers,
     large: Box<[Large]>,
     /// Slots whose parts are under way, in turn.
@@ -72,12 +74,11 @@ pub(crate) struct Transfers {
     waiting: VecDeque<u32>,
     sending: u32,
     fetching: u32,
-    /// The part whose round trip is timed.
     timing: Option<Timing>,
-    /// When the part was sent, or asked for, that has come.
+    /// When the part was sent, or asked for, whose round trip has ended.
     timed: Option<Instant>,
-    /// Of each slot: how many timeouts its parts had. What is said in a round is answered with its number, so that nobody
-    /// takes the answer to a first copy for that to a second (Karn).
+    /// How many timeouts the parts of each slot had. Messages of a round are answered with its number, so that the answer to
+    /// a first copy is not taken for that to a second (Karn).
     rounds: Box<[u8]>,
     credits: u32,
     part_bytes: usize,
@@ -121,7 +122,7 @@ impl Transfers {
 
     /// Memory for a request of this slot, if there is some now.
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
-        Cut::new(len as u64, self.part_bytes)?;
+        Parts::new(len as u64, self.part_bytes)?;
         let buffer = buffer(self.requests.take(len), len)?;
         let large = &mut self.large[slot as usize];
         *large = Large::Request(buffer);
@@ -143,26 +144,26 @@ impl Transfers {
     pub(crate) fn start(&mut self, slot: u32) {
         let large = &mut self.large[slot as usize];
         let Large::Request(whole) = std::mem::replace(large, Large::None) else { return };
-        let Some(cut) = Cut::new(whole.len() as u64, self.part_bytes) else { return };
-        *large = Large::Sending { whole, outgoing: Outgoing::new(cut) };
+        let Some(parts) = Parts::new(whole.len() as u64, self.part_bytes) else { return };
+        *large = Large::Sending { whole, outgoing: Outgoing::new(parts) };
         self.sending += 1;
         self.active.push_back(slot);
     }
 
-    /// The server says what has come: whether that is news, and whether it was all. `None` if it cannot be.
+    /// The server says what has arrived. Tells whether that is new, and whether it is all; `None` if it cannot be.
     pub(crate) fn acknowledge(
         &mut self,
         slot: u32,
         round: u8,
-        (base, come): (u32, u64),
+        (base, arrived): (u32, u64),
     ) -> Option<(bool, bool)> {
         let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else {
             return Some((false, false));
         };
-        let news = outgoing.acknowledge(base, come)?;
+        let news = outgoing.acknowledge(base, arrived)?;
         let done = outgoing.is_done();
         if let Some(timing) = self.timing.filter(|it| it.slot == slot)
-            && outgoing.has_come(timing.part)
+            && outgoing.has_arrived(timing.part)
         {
             self.timing = None;
             self.timed = (timing.round == round).then_some(timing.sent_at);
@@ -173,9 +174,9 @@ impl Transfers {
         Some((news, done))
     }
 
-    /// Of a round trip that has ended since this was asked last: when it began.
+    /// When the round trip began that has ended since the last call.
     #[inline]
-    pub(crate) fn timed(&mut self) -> Option<Instant> {
+    pub(crate) fn finish_timing(&mut self) -> Option<Instant> {
         self.timed.take()
     }
 
@@ -184,49 +185,49 @@ impl Transfers {
         self.rounds[slot as usize]
     }
 
-    fn time(&mut self, slot: u32, part: u32, now: Instant) {
+    fn begin_timing(&mut self, slot: u32, part: u32, now: Instant) {
         if self.timing.is_none() {
             let round = self.round(slot);
             self.timing = Some(Timing { slot, part, round, sent_at: now });
         }
     }
 
-    /// Something of the slot is sent again in the same round.
-    fn forget_timing(&mut self, slot: u32) {
+    /// Something of the slot is sent again in the same round, or not expected any more.
+    fn cancel_timing(&mut self, slot: u32) {
         self.timing = self.timing.filter(|it| it.slot != slot);
     }
 
-    /// Nothing was heard of the slot's parts for long.
-    pub(crate) fn timed_out(&mut self, slot: u32) {
+    /// The server has not mentioned the slot's parts for a timeout.
+    pub(crate) fn time_out(&mut self, slot: u32) {
         let round = &mut self.rounds[slot as usize];
-        *round = (*round + 1) & LAST_COPY;
+        *round = (*round + 1) & ROUND_MASK;
         if let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] {
-            outgoing.timed_out();
+            outgoing.time_out();
         }
     }
 
-    /// The slot's response waits at the server; `false` if no message is so long.
-    pub(crate) fn offered(&mut self, slot: u32, len: u64) -> bool {
-        let Some(cut) = Cut::new(len, self.part_bytes) else { return false };
+    /// The slot's response waits at the server; `false` if no message can have this length.
+    pub(crate) fn lent(&mut self, slot: u32, len: u64) -> bool {
+        let Some(parts) = Parts::new(len, self.part_bytes) else { return false };
         self.forget(slot);
-        self.large[slot as usize] = Large::Waiting { len: len as usize, cut };
+        self.large[slot as usize] = Large::Waiting { len: len as usize, parts };
         self.waiting.push_back(slot);
         true
     }
 
     /// Gives memory to those that wait for it, in order.
     ///
-    /// One response is always fetched, even beyond the budget: answers that came in another order than their
-    /// caller takes them may hold all of it, and the caller waits for this one.
+    /// One response is always fetched, even beyond the budget: responses that arrived in another order than their caller
+    /// takes them may hold all of it, and the caller waits for this one.
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            if let Large::Waiting { len, cut } = self.large[slot as usize] {
+            if let Large::Waiting { len, parts } = self.large[slot as usize] {
                 let within = buffer(self.responses.take(len), len);
                 let must = self.fetching == 0;
                 let beyond =
                     || must.then(|| buffer(self.responses.take_beyond(len), len)).flatten();
                 let Some(whole) = within.or_else(beyond) else { return };
-                self.large[slot as usize] = Large::Fetching { whole, fetch: Fetch::new(cut) };
+                self.large[slot as usize] = Large::Fetching { whole, fetch: Fetch::new(parts) };
                 self.fetching += 1;
                 self.active.push_back(slot);
             }
@@ -234,8 +235,8 @@ impl Transfers {
         }
     }
 
-    /// A part of a response.
-    pub(crate) fn take(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
+    /// A part of a response has arrived.
+    pub(crate) fn take_part(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
         let large = &mut self.large[slot as usize];
         let Large::Fetching { whole, fetch } = large else { return Taken::No };
         let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
@@ -254,8 +255,8 @@ impl Transfers {
         }
     }
 
-    /// The parts that were asked for and have not come.
-    pub(crate) fn ask_again(&self, slot: u32) -> Option<(u32, u64)> {
+    /// The parts that were asked for and have not arrived.
+    pub(crate) fn missing(&self, slot: u32) -> Option<(u32, u64)> {
         match &self.large[slot as usize] {
             Large::Fetching { fetch, .. } => fetch.ask_again(),
             _ => None,
@@ -281,9 +282,9 @@ impl Transfers {
                     }
                     let Some((number, range)) = outgoing.next() else { continue };
                     if repeats {
-                        self.forget_timing(slot);
+                        self.cancel_timing(slot);
                     } else {
-                        self.time(slot, number, now);
+                        self.begin_timing(slot, number, now);
                     }
                     return Some(Step::Part { slot, number, range });
                 }
@@ -291,16 +292,16 @@ impl Transfers {
                     if fetch.has_lost()
                         && let Some((base, mask)) = fetch.ask_lost()
                     {
-                        self.forget_timing(slot);
+                        self.cancel_timing(slot);
                         return Some(Step::Ask { slot, base, mask });
                     }
-                    // Asks are for several parts at a time.
+                    // Several parts are asked for at a time.
                     let under_way = fetch.under_way();
                     if fetch.is_asked() || under_way > fetching / 2 {
                         continue;
                     }
                     let Some((base, mask)) = fetch.ask(fetching - under_way) else { continue };
-                    self.time(slot, base + mask.trailing_zeros(), now);
+                    self.begin_timing(slot, base + mask.trailing_zeros(), now);
                     return Some(Step::Ask { slot, base, mask });
                 }
                 Large::None | Large::Request(_) | Large::Waiting { .. } => {}
@@ -317,14 +318,14 @@ impl Transfers {
         }
     }
 
-    /// Frees what the slot has.
+    /// Frees the slot's large message.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.leave(slot);
-        self.forget_timing(slot);
+        self.cancel_timing(slot);
         self.large[slot as usize] = Large::None;
     }
 
-    /// Takes the slot out of all lines.
+    /// Takes the slot out of all queues.
     fn leave(&mut self, slot: u32) {
         match &self.large[slot as usize] {
             Large::None | Large::Request(_) => {}
@@ -344,7 +345,7 @@ impl Transfers {
 /// No memory in the system is no memory in the budget: the caller tries again.
 fn buffer(taken: Result<Option<Buffer>, farcall_verbs::VerbsError>, len: usize) -> Option<Buffer> {
     taken.unwrap_or_else(|error| {
-        tracing::warn!(%error, len, "no memory for a long message");
+        tracing::warn!(%error, len, "no memory for a large message");
         None
     })
 }

@@ -1,0 +1,239 @@
+//! What a client sends again, and when; and how much it may have under way.
+
+use std::time::Duration;
+
+use farcall_core::time::{Instant, PollAt};
+
+use super::ablation::{Optimization, Without};
+use super::releases::Releases;
+use super::window::{Phase, Slot, ToSend, Window};
+use super::wire::LATE;
+use crate::repair::congestion::Congestion;
+use crate::repair::flight::Flight;
+use crate::repair::round_trip::RoundTrip;
+use crate::repair::timers::Timers;
+use crate::repair::transfers::Transfers;
+
+#[derive(Debug)]
+pub(crate) struct Retransmission {
+    flight: Flight,
+    congestion: Congestion,
+    timers: Timers,
+    round_trip: RoundTrip,
+    /// Slots that were sent since the last poll: their time counts from the next.
+    fresh: Vec<u32>,
+    without: Without,
+}
+
+impl Retransmission {
+    /// For a session with this window, whose congestion control, if any, allows at most `most` datagrams.
+    pub(crate) fn new(window: u32, most: u32, silence: Duration, without: Without) -> Self {
+        Retransmission {
+            flight: Flight::new(window),
+            congestion: Congestion::new(most),
+            timers: Timers::new(silence),
+            round_trip: RoundTrip::default(),
+            fresh: Vec::with_capacity(window as usize),
+            without,
+        }
+    }
+
+    /// Datagrams, or parts, that may be under way.
+    pub(crate) fn allowance(&self) -> u32 {
+        self.congestion.window()
+    }
+
+    /// No more requests may be under way.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.flight.under_way() >= self.congestion.window() || !self.flight.has_room()
+    }
+
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.timers.next() <= now
+    }
+
+    /// When something is to be sent again.
+    #[inline]
+    pub(crate) fn poll_at(&self) -> PollAt {
+        match self.timers.next() {
+            Instant::FAR_FUTURE => PollAt::OnEvent,
+            at => PollAt::At(at),
+        }
+    }
+
+    /// A request or its announcement was put into the datagram that the port builds after having posted this many.
+    #[inline]
+    pub(crate) fn add_request(&mut self, index: u32, slot: &mut Slot, posted: u32) {
+        slot.datagram = Some(self.flight.add_request(posted));
+        self.add(index, slot);
+    }
+
+    /// A message of the slot was put into a datagram.
+    #[inline]
+    pub(crate) fn add(&mut self, index: u32, slot: &mut Slot) {
+        slot.to_send = ToSend::Nothing;
+        slot.copy = slot.next_copy();
+        slot.sent = true;
+        self.fresh.push(index);
+    }
+
+    /// Begins the timeouts of what was sent since the last poll.
+    #[inline]
+    pub(crate) fn start_timers(&mut self, window: &mut Window, now: Instant) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        if self.without.has(Optimization::Recovery) {
+            return self.fresh.clear();
+        }
+        for index in self.fresh.drain(..) {
+            let slot = &mut window.slots[index as usize];
+            slot.sent_at = now;
+            if slot.copy == 0 {
+                slot.first_at = now;
+            }
+            slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.repeats));
+            self.timers.set(slot.due);
+        }
+    }
+
+    /// Begins the slot's timeout now.
+    #[inline]
+    pub(crate) fn start_timer(&mut self, slot: &mut Slot, now: Instant) {
+        slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.repeats));
+        self.timers.set(slot.due);
+    }
+
+    /// There was progress: the timeout begins again, and is short.
+    pub(crate) fn restart_timer(&mut self, slot: &mut Slot, now: Instant) {
+        slot.repeats = 0;
+        self.start_timer(slot, now);
+    }
+
+    /// There are releases to send: they are timed from the next poll.
+    pub(crate) fn queue_release(&mut self) {
+        self.timers.set(Instant::ZERO);
+    }
+
+    /// The server has sent a datagram.
+    #[inline]
+    pub(crate) fn note_datagram(&mut self) {
+        self.timers.note_answer();
+    }
+
+    /// The server mentioned this slot; `mark` says which transmission it acknowledges.
+    #[inline]
+    pub(crate) fn acknowledge_copy(&mut self, slot: &Slot, mark: u8, now: Instant) {
+        let Some(datagram) = slot.datagram else { return };
+        // One round trip for each datagram; and only the latest copy says which datagram it was.
+        if mark & !LATE == slot.copy && !self.flight.acknowledge(datagram) {
+            return;
+        }
+        if let Some(sent_at) = slot.sent_at(mark) {
+            self.record_round_trip(now, sent_at, Some(1));
+        }
+    }
+
+    /// What was sent at `sent_at` was answered now. The round trip stands for `datagrams`, or for all that were under way.
+    #[inline]
+    pub(crate) fn record_round_trip(
+        &mut self,
+        now: Instant,
+        sent_at: Instant,
+        datagrams: Option<u32>,
+    ) {
+        let nanos = now.as_nanos().saturating_sub(sent_at.as_nanos());
+        self.round_trip.record(nanos);
+        self.congestion.record(now, nanos, datagrams);
+    }
+
+    /// The server mentioned the slot's request, or its call is over.
+    #[inline]
+    pub(crate) fn forget_datagram(&mut self, slot: &mut Slot) {
+        if let Some(datagram) = slot.datagram.take() {
+            self.flight.remove_request(datagram);
+        }
+    }
+
+    /// One more copy of what the slot has sent is to leave.
+    fn repeat(&mut self, slot: &mut Slot, now: Instant) {
+        self.forget_datagram(slot);
+        slot.repeats = slot.repeats.saturating_add(1);
+        self.start_timer(slot, now);
+    }
+
+    /// Some datagram was overtaken.
+    #[inline]
+    pub(crate) fn has_overtaken(&self) -> bool {
+        self.flight.has_overtaken()
+    }
+
+    /// Queues requests again whose datagram was overtaken: they, or their answers, are likely lost. If they are not, the
+    /// server says that it has them, and only a timeout repeats them.
+    #[cold]
+    pub(crate) fn queue_overtaken(&mut self, window: &mut Window, now: Instant) {
+        // What is younger may be only late (RACK, RFC 8985, section 6.2).
+        let sent_before = self.round_trip.answered_if_sent_before(now);
+        for index in 0..window.used() {
+            let slot = &mut window.slots[index as usize];
+            let is_overtaken = slot.datagram.is_some_and(|it| self.flight.is_overtaken(it));
+            let is_late = slot.due != Instant::FAR_FUTURE && slot.sent_at <= sent_before;
+            if is_overtaken && is_late && slot.is_unknown() {
+                let what = if slot.abandoned { ToSend::Cancel } else { ToSend::Request };
+                self.repeat(slot, now);
+                window.queue(index, what);
+            }
+        }
+    }
+
+    /// Queues again what is due. Tells whether the server is to be declared dead.
+    pub(crate) fn queue_due(
+        &mut self,
+        window: &mut Window,
+        transfers: &mut Transfers,
+        releases: &mut Releases,
+        now: Instant,
+    ) -> bool {
+        self.timers.clear();
+        let mut repeated = false;
+        for index in 0..window.used() {
+            let slot = &mut window.slots[index as usize];
+            if !slot.is_posted() {
+                continue;
+            }
+            if slot.due > now {
+                self.timers.set(slot.due);
+                continue;
+            }
+            if slot.to_send != ToSend::Nothing {
+                // It has not left yet.
+                self.start_timer(slot, now);
+                continue;
+            }
+            self.repeat(slot, now);
+            let what = match slot.phase {
+                _ if slot.abandoned => ToSend::Cancel,
+                Phase::Known => ToSend::Ask,
+                Phase::Sending => {
+                    transfers.time_out(index);
+                    ToSend::Nothing
+                }
+                // Nothing is missing while the response waits for memory.
+                Phase::Fetching if transfers.missing(index).is_none() => continue,
+                Phase::Fetching => {
+                    transfers.time_out(index);
+                    ToSend::Missing
+                }
+                _ => ToSend::Request,
+            };
+            repeated = true;
+            if what != ToSend::Nothing {
+                window.queue(index, what);
+            }
+        }
+        repeated |= releases.queue_due(now, &self.round_trip, &mut self.timers);
+        repeated && self.timers.note_repeat(now)
+    }
+}
