@@ -1,5 +1,6 @@
 //! Fuzz targets of immediates and slots, which the peer writes as it likes.
 
+use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit, WireRegion};
 use bolero::{TypeGenerator, check};
 
 use super::*;
