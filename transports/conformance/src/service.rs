@@ -1,4 +1,4 @@
-//! The service that the cases call: what a backend carries, and what a case must see of a server.
+//! The service that the cases call.
 
 use std::{
     collections::HashMap,
@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use farcall::PollClient;
 use serde::{Deserialize, Serialize};
 
 use crate::{gates::Gates, pattern};
@@ -55,6 +56,18 @@ pub const ECHO: u32 = 0x0e;
 /// The number of [`Suite::describe`].
 pub const DESCRIBE: u32 = 0x0d;
 
+/// How the message of a panic begins that a case has asked for.
+pub const PANIC_ON_REQUEST: &str = "asked to panic";
+
+/// The number of a method of [`Suite`], for callers that make their requests by hand.
+///
+/// # Panics
+/// The service has no such method.
+pub fn method_id(name: &str) -> u32 {
+    let mut methods = SuitePollClient::DESCRIPTION.methods.iter();
+    methods.find(|method| method.name == name).expect("a method of the service").id
+}
+
 /// What the cases call.
 #[farcall::service]
 pub trait Suite {
@@ -84,8 +97,8 @@ pub trait Suite {
     fn held(&self, gate: u64) -> u64;
     /// Opens `gate`.
     fn open(&self, gate: u64);
-    /// Keeps the server's thread busy for some rounds of a short computation.
-    fn spin(&self, rounds: u64) -> u64;
+    /// Waits at `gate` in place: the server's thread does nothing else.
+    fn block(&self, gate: u64);
     /// Says no.
     fn refuse(&self, code: u32) -> Result<(), SuiteError>;
     /// Panics in the handler.
@@ -211,8 +224,8 @@ impl Suite for Handlers {
         self.gates.open(gate);
     }
 
-    fn spin(&self, rounds: u64) -> u64 {
-        (0..rounds).fold(rounds, |sum, round| std::hint::black_box(sum.rotate_left(7) ^ round))
+    fn block(&self, gate: u64) {
+        self.gates.block(gate);
     }
 
     fn refuse(&self, code: u32) -> Result<(), SuiteError> {
@@ -220,12 +233,12 @@ impl Suite for Handlers {
     }
 
     fn panic_in_place(&self) {
-        panic!("asked to panic in place");
+        panic!("{PANIC_ON_REQUEST} in place");
     }
 
     async fn panic_in_task(&self) {
         yield_once().await;
-        panic!("asked to panic in a task");
+        panic!("{PANIC_ON_REQUEST} in a task");
     }
 
     fn whereabouts(&self) -> (u32, u32) {

@@ -1,6 +1,7 @@
 //! One end of a case: its device, its link to the other end, and bounded waiting.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::link::{Link, LinkClosed};
+use crate::usage::Usage;
 use crate::verdict::{CaseResult, Halt};
 
 /// Which half of a case an end plays.
@@ -20,15 +22,18 @@ pub enum Role {
     Target,
 }
 
-/// What a fixture can do beside carrying a case; a case that needs more is not applicable there.
+/// Counts what an end holds.
+pub type CountUsage = Box<dyn Fn() -> io::Result<Usage>>;
+
+/// What a fixture can do besides carrying a case.
 #[derive(Default)]
 pub struct Powers {
     /// Kills the other end at once, with no chance to say goodbye (SIGKILL, a power cut).
     pub kill_peer: Option<Box<dyn FnMut()>>,
     /// Opens this end's device once more.
     pub reopen: Option<Box<dyn Fn() -> Result<Device, OpenError>>>,
-    /// Nothing else runs in this end's process, so its descriptors and mappings may be counted.
-    pub own_process: bool,
+    /// Counts what this end holds, where nothing else is counted with it.
+    pub usage: Option<CountUsage>,
     /// This end has a thread of its own, which may sleep in the device. Otherwise both ends (and
     /// perhaps time itself) only move when every end has given up its turn.
     pub may_block: bool,
@@ -64,6 +69,14 @@ impl End {
     /// What the fixture can do.
     pub fn powers(&mut self) -> &mut Powers {
         &mut self.powers
+    }
+
+    /// What this end holds now.
+    pub fn usage(&self) -> CaseResult<Usage> {
+        match &self.powers.usage {
+            Some(count) => Ok(count()?),
+            None => Err(Halt::failed("the fixture offered to count what an end holds")),
+        }
     }
 
     /// Tells the other end something; it takes it with [`End::hear`].

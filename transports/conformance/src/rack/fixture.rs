@@ -13,14 +13,14 @@ use farcall_transports::{
 };
 use farcall_verbs::sim::{Fault, NodeId, SimConfig};
 
-use super::intruder;
+use super::raw_stream;
 use crate::{
     addresses::{builder, with_options},
+    case::Case,
     dice::Dice,
     fixture::{Capabilities, Fixture, Served},
-    hostile::BreakIn,
+    hostile::RawConnection,
     inspect::Holdings,
-    runner::Case,
     service::Handlers,
     setup::Setup,
 };
@@ -146,7 +146,9 @@ impl Fixture for RackFixture {
             threads: false,
             processes: false,
             one_machine: false,
-            intruders: true,
+            holdings: true,
+            virtual_time: true,
+            raw_handshakes: true,
             gigabytes: false,
         }
     }
@@ -160,7 +162,7 @@ impl Fixture for RackFixture {
             let (_, options) = template.split_once('?').unwrap_or((&template, ""));
             format!("sim://{node}/{}-{number}?{options}", self.template.name())
         });
-        with_options(address, setup)
+        with_options(address, Fixture::backend(self), setup)
     }
 
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
@@ -189,9 +191,9 @@ impl Fixture for RackFixture {
         self.template.backend().name()
     }
 
-    fn break_in(&self, address: &str) -> Option<BreakIn> {
+    fn raw_connection(&self, address: &str) -> Option<RawConnection> {
         let from = with(Present::next_client);
-        Some(intruder::break_in(from, address))
+        Some(raw_stream::connect(from, address))
     }
 
     fn turn(&self) {
@@ -254,6 +256,15 @@ struct OnRack {
     server: DrivenServer,
 }
 
+impl OnRack {
+    /// Where it runs.
+    fn node(&self) -> NodeId {
+        let address: RackAddress = self.server.address().parse().expect("the rack gave it");
+        let on = |node: &&NodeId| node.number() == address.node();
+        with(|present| *present.nodes.servers.iter().find(on).expect("a server's node"))
+    }
+}
+
 /// How long a server that ends gives the calls in flight.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
@@ -275,15 +286,19 @@ impl Served for OnRack {
     }
 
     fn holdings(&mut self) -> Option<Holdings> {
-        None // Its process is the test's own.
+        let node = self.node();
+        let held = with(|present| present.rack.node(node).nic_resources());
+        Some(Holdings {
+            queues: held.queue_pairs + held.completion_queues + held.shared_receive_queues,
+            regions: held.regions,
+            ..Holdings::default()
+        })
     }
 
     /// As a process dies: its node, which is started again at once.
     fn kill(self: Box<Self>) {
-        let address: RackAddress = self.server.address().parse().expect("the rack gave it");
-        with(|Present { rack, nodes, .. }| {
-            let node = nodes.servers.iter().find(|node| node.number() == address.node());
-            let node = *node.expect("a server's node");
+        let node = self.node();
+        with(|Present { rack, .. }| {
             rack.inject(Fault::KillNode(node));
             rack.inject(Fault::RestartNode(node));
         });

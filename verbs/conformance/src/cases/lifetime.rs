@@ -6,7 +6,7 @@ use farcall_verbs::{Access, Endpoint, GRH_BYTES, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{QKEY, Rig, discover, expose, filled, held, join_here, patient, pattern, room};
-use crate::usage::{Usage, settles};
+use crate::usage::settles;
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 const ALL: Access = Access::all();
@@ -213,10 +213,10 @@ pub(crate) async fn posted_receives_of_a_dropped_queue_pair_are_not_given_twice(
 pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: u64 = 20;
     let pd = end.device().alloc_pd()?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..300 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let mut rig = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
         rig.receive(1, 16)?;
@@ -246,10 +246,10 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
     // A device that maps a peer's regions may keep the last few until it needs the place.
     const KEPT: usize = 16;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..300 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         match end.role() {
             Role::Target => {
@@ -281,10 +281,10 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
 /// Datagram queue pairs and ways to peers that come and go leave nothing behind.
 pub(crate) async fn datagram_peers_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 10;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..100 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let mut datagrams = super::datagram::Datagrams::open(end).await?;
         super::datagram::carry(end, &mut datagrams, b"hello", None).await?;
@@ -299,12 +299,12 @@ pub(crate) async fn datagram_peers_that_come_and_go_leave_nothing(end: &mut End)
 pub(crate) async fn devices_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 5;
     let Some(reopen) = end.powers().reopen.take() else {
-        return Err(Halt::NotApplicable("the device cannot be opened again".into()));
+        return Err(Halt::failed("the fixture offered to open the device again"));
     };
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..40 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let device = reopen()?;
         let mut rig = Rig::unconnected(&device, QpType::Rc)?;
@@ -363,10 +363,10 @@ pub(crate) async fn a_long_lived_datagram_queue_pair_forgets_peers_that_are_gone
     // What is known of the last few peers may stay until the next one comes.
     const KEPT: usize = 16;
     let mut server = super::datagram::Datagrams::open(end).await?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..150 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let base = &mut server.base;
         match end.role() {

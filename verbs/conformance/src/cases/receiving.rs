@@ -127,9 +127,6 @@ pub(crate) async fn uc_drops_a_write_with_imm_without_a_receive(end: &mut End) -
 }
 
 async fn uc_drops(end: &mut End, operation: Operation) -> CaseResult {
-    if !end.device().caps().supports(QpType::Uc, operation) {
-        return Err(Halt::NotApplicable(format!("UC does not carry {operation:?}")));
-    }
     let mut rig = Rig::connected(end, QpType::Uc).await?;
     match end.role() {
         Role::Target => {

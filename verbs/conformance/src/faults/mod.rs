@@ -8,7 +8,7 @@ mod site;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::case::Tally;
+use crate::case::{Outcome, Tally};
 use crate::verdict::{CaseResult, Verdict};
 use site::Site;
 
@@ -43,19 +43,16 @@ pub fn faults(
     device: &str,
     netdev: &str,
     filter: &str,
-    mut report: impl FnMut(&str, &Verdict),
+    mut report: impl FnMut(&str, &Outcome),
 ) -> Tally {
     let site = Site::new(device, netdev);
     let mut tally = Tally::default();
     for fault in FAULTS.iter().filter(|fault| fault.name.contains(filter)) {
         let verdict = catch_unwind(AssertUnwindSafe(|| (fault.check)(&site)))
             .map_or_else(|_| Verdict::Failed("panicked".into()), Verdict::from);
-        report(fault.name, &verdict);
-        match verdict {
-            Verdict::Passed => tally.passed += 1,
-            Verdict::NotApplicable(_) => tally.not_applicable += 1,
-            Verdict::Failed(_) | Verdict::PeerLeft(_) => tally.failed += 1,
-        }
+        let outcome = Outcome::from(verdict);
+        report(fault.name, &outcome);
+        tally.add(&outcome);
     }
     tally
 }
