@@ -19,7 +19,7 @@ pub enum Need {
     Holdings,
     /// Room for messages of 1 GiB.
     Gigabytes,
-    /// A clock that can be moved by minutes at no cost.
+    /// Virtual time: the case waits for long.
     VirtualTime,
     /// A handshake by hand with a server.
     HostileClients,
@@ -44,7 +44,9 @@ impl Need {
             Need::Gigabytes => {
                 (has.gigabytes, "takes gigabytes; set FARCALL_CONFORMANCE_GIGABYTES=1 to run it")
             }
-            Need::VirtualTime => (has.virtual_time, "waits for minutes; runs in virtual time only"),
+            Need::VirtualTime => {
+                (has.virtual_time, "waits out the stall limit; runs in virtual time only")
+            }
             Need::HostileClients => {
                 (has.raw_handshakes, "needs handshakes by hand; the fixture has none")
             }

@@ -1,6 +1,6 @@
 //! Runs the suite on several fixtures as one test binary, under the arguments of `cargo test`.
 
-use std::{panic, process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -8,7 +8,7 @@ use crate::{
     fixture::Fixture,
     list::cases_of,
     runner::{Outcome, run},
-    service::PANIC_ON_REQUEST,
+    service::silence_requested_panics,
 };
 
 /// The cases of a test binary: those of the suite, once for each fixture.
@@ -40,15 +40,7 @@ impl Harness {
     /// Runs what the command line asks for.
     pub fn run(self) -> ExitCode {
         let arguments = Arguments::from_args();
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            // Some cases make handlers panic; that is no news.
-            let on_request =
-                info.payload_as_str().is_some_and(|it| it.starts_with(PANIC_ON_REQUEST));
-            if !on_request {
-                usual(info);
-            }
-        }));
+        silence_requested_panics();
         libtest_mimic::run(&arguments, self.trials).exit_code()
     }
 }

@@ -34,7 +34,7 @@ pub const COMMON: &[Case] = cases! {
     deadlines {
         Nothing: a_deadline_in_the_past_ends_the_call_before_it_runs,
         Nothing: a_deadline_that_passes_while_waiting_ends_the_call,
-        Nothing: a_late_reply_goes_to_nobody,
+        Nothing: a_late_response_is_dropped,
         Nothing: thousands_of_missed_deadlines_leave_a_full_window,
         Nothing: a_deadline_ends_a_large_call_at_any_moment,
         Nothing: a_missed_deadline_ends_one_call_only,
@@ -43,23 +43,23 @@ pub const COMMON: &[Case] = cases! {
     }
     cancellation {
         Nothing: a_dropped_call_ends_its_task,
-        Nothing: a_dropped_call_leaves_its_neighbours_alone,
+        Nothing: a_dropped_call_does_not_affect_others,
         Nothing: thousands_of_dropped_calls_leave_a_full_window,
         Nothing: dropped_large_calls_free_their_memory,
         Nothing: a_whole_window_cancelled_at_once,
     }
     slow {
-        Nothing: a_waiting_handler_stalls_nobody,
+        Nothing: a_waiting_handler_stalls_no_other_call,
         Threads: a_blocking_handler_stalls_only_its_thread,
-        Nothing: a_client_that_never_polls_stalls_nobody,
-        Nothing: unread_answers_keep_no_memory_from_others,
+        Nothing: a_client_that_never_polls_stalls_no_other,
+        Nothing: unread_responses_keep_no_memory_from_others,
     }
     failures {
         Nothing: a_panic_fails_its_call_only,
         Nothing: a_services_own_error_arrives,
         Nothing: a_request_above_the_limit_names_both_numbers,
         Nothing: a_reply_above_the_limit_names_both_numbers,
-        Nothing: a_message_above_the_memory_stalls_nobody,
+        Nothing: a_message_above_the_memory_stalls_no_other,
         Nothing: malformed_arguments_fail_their_call,
         Nothing: an_unknown_method_fails_its_call,
     }
@@ -77,15 +77,15 @@ pub const COMMON: &[Case] = cases! {
         Nothing: a_server_that_ends_at_once_ends_its_calls,
         Nothing: a_client_that_leaves_with_calls_in_flight_frees_them,
         Nothing: clients_come_and_go,
-        Holdings: what_clients_held_is_given_back,
+        Holdings: what_clients_held_is_released,
     }
     deaths {
         Processes: a_killed_server_ends_its_calls,
         Processes: a_killed_client_frees_its_calls,
         Processes: clients_killed_in_large_transfers_leave_nothing,
-        Processes: a_stopped_client_stalls_nobody,
-        OneMachine: a_stopped_server_makes_calls_late_only,
-        Processes: clients_give_back_what_they_held,
+        Processes: a_stopped_client_stalls_no_other,
+        OneMachine: a_stopped_server_only_delays_calls,
+        Processes: clients_release_what_they_held,
     }
     idle {
         OneMachine: an_idle_server_sleeps_and_wakes,
@@ -99,12 +99,12 @@ pub const COMMON: &[Case] = cases! {
         Threads: a_client_holds_a_bounded_number_of_calls,
         Threads: a_call_that_is_not_polled_does_not_run,
         Threads: dropped_futures_leave_nothing_behind,
-        Threads: a_forgotten_future_harms_nobody,
+        Threads: a_forgotten_future_affects_no_other_call,
         Threads: deadlines_end_single_calls,
         Threads: a_deadline_passes_while_waiting_for_the_window,
         Threads: a_call_outlives_its_client,
-        Threads: errors_arrive_as_what_they_are,
-        Threads: answers_may_be_kept,
+        Threads: errors_arrive_with_their_types,
+        Threads: responses_may_be_kept,
         Threads: a_client_dials_again,
         Threads: a_call_without_a_server_ends_in_time,
     }
@@ -115,7 +115,7 @@ pub const COMMON: &[Case] = cases! {
         Nothing: calls_are_counted_by_method_and_outcome,
     }
     crowds {
-        Nothing: clients_64_in_turns,
+        Nothing: clients_64_polled_in_turn,
         Nothing: more_clients_than_the_server_takes_are_refused,
         OneMachine: a_server_out_of_descriptors_goes_on,
         Threads: clients_64_on_threads,

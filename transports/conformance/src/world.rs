@@ -155,14 +155,6 @@ impl World<'_> {
         client.connection().poll();
     }
 
-    /// Lets time pass.
-    pub fn pass(&self, time: Duration) {
-        let end = self.now() + time;
-        while self.now() < end {
-            self.fixture.turn();
-        }
-    }
-
     /// What a server holds when it has stopped changing.
     #[track_caller]
     pub fn settled_holdings(&self, server: &Server) -> Holdings {

@@ -48,7 +48,7 @@ fn cases_run_against_servers_of_another_machine() {
     for (filter, passed) in [
         ("refusals::", 7),
         ("a_killed_server_ends_its_calls", 1),
-        ("what_clients_held_is_given_back", 1),
+        ("what_clients_held_is_released", 1),
         ("broken_hellos_are_refused", 1),
     ] {
         let (code, said) = run(&[&over[..], &[filter]].concat());

@@ -14,7 +14,7 @@ use crate::{
 const CALLS: u64 = 150;
 
 /// 64 clients of one server thread, polled in turn by one client thread.
-pub fn clients_64_in_turns(world: &World) {
+pub fn clients_64_polled_in_turn(world: &World) {
     let server = world.serve(Setup::default().threads(1).window(8));
     let mut clients: Vec<_> = (0..64).map(|_| world.client(&server)).collect();
     for round in 0..10u64 {

@@ -123,7 +123,7 @@ fn resume(process: u32) {
 }
 
 /// A client stopped by a signal in the middle of large transfers stalls no other, and goes on when it is resumed.
-pub fn a_stopped_client_stalls_nobody(world: &World) {
+pub fn a_stopped_client_stalls_no_other(world: &World) {
     let server = world.serve(Setup::default().tight_memory(1 << 20));
     let mut other = world.client(&server);
     let mut peers: Vec<_> = (0..2).map(|_| world.peer()).collect();
@@ -151,7 +151,7 @@ pub fn a_stopped_client_stalls_nobody(world: &World) {
 }
 
 /// A server stopped by a signal: calls end by their deadlines, and it answers again when it is resumed.
-pub fn a_stopped_server_makes_calls_late_only(world: &World) {
+pub fn a_stopped_server_only_delays_calls(world: &World) {
     let server = world.serve_in_process(Setup::default());
     let mut client = world.client(&server);
     let (process, _) = world.call(&mut client, |c| c.start_whereabouts()).expect("whereabouts");
@@ -172,7 +172,7 @@ pub fn a_stopped_server_makes_calls_late_only(world: &World) {
 }
 
 /// A client's process releases what it held for connections to servers that were killed.
-pub fn clients_give_back_what_they_held(world: &World) {
+pub fn clients_release_what_they_held(world: &World) {
     let mut peer = world.peer();
     let mut outlive = |servers: u32| {
         for _ in 0..servers {
@@ -180,7 +180,7 @@ pub fn clients_give_back_what_they_held(world: &World) {
             peer.ask(&format!("visit {} 6", server.address), "visited");
             peer.ask(&format!("connect {}", server.address), "connected");
             server.kill();
-            peer.ask("mourn", "mourned");
+            peer.ask("await_death", "died");
         }
         peer.pid()
     };

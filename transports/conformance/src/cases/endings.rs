@@ -106,7 +106,7 @@ pub fn clients_come_and_go(world: &World) {
 }
 
 /// A server releases what it held for clients that have left.
-pub fn what_clients_held_is_given_back(world: &World) {
+pub fn what_clients_held_is_released(world: &World) {
     let server = world.serve(Setup::default());
     let visit = || {
         let mut clients: Vec<_> = (0..4).map(|_| world.client(&server)).collect();

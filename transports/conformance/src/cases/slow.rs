@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// A handler that awaits delays neither the other clients of its thread nor its own client.
-pub fn a_waiting_handler_stalls_nobody(world: &World) {
+pub fn a_waiting_handler_stalls_no_other_call(world: &World) {
     let server = world.serve(Setup::default().threads(1));
     let mut client = world.client(&server);
     let mut other = world.client(&server);
@@ -56,7 +56,7 @@ pub fn a_blocking_handler_stalls_only_its_thread(world: &World) {
 }
 
 /// A client that reads no responses does not stall the other clients of its thread.
-pub fn a_client_that_never_polls_stalls_nobody(world: &World) {
+pub fn a_client_that_never_polls_stalls_no_other(world: &World) {
     let server = world.serve(Setup::default().threads(1).window(8));
     let mut silent = world.client(&server);
     let mut other = world.client(&server);
@@ -80,7 +80,7 @@ pub fn a_client_that_never_polls_stalls_nobody(world: &World) {
 }
 
 /// A client that does not read large responses does not hold the memory that others need.
-pub fn unread_answers_keep_no_memory_from_others(world: &World) {
+pub fn unread_responses_keep_no_memory_from_others(world: &World) {
     const LEN: u64 = 6 << 20;
     let setup = Setup::default().window(8).tight_memory(LEN + 4096);
     let server = world.serve(setup.threads(1));

@@ -1,5 +1,7 @@
 //! A server under attack: what it must go on doing for honest clients, and what it must not keep.
 
+use std::time::Duration;
+
 use crate::{
     pattern,
     service::SuitePollClient,
@@ -40,6 +42,21 @@ pub(crate) fn assert_honest_clients_served(
             pattern::assert_is(len, len as usize, &echoed);
         }
     }
+}
+
+/// A large call of the honest client waits for memory that hostile clients hold, and succeeds when the server has dropped
+/// them.
+#[track_caller]
+pub(crate) fn assert_served_after_stall_limit(world: &World, honest: &mut SuitePollClient) {
+    // The backends' limit is 10 s, the bound on the call 20 s.
+    const LEAST: Duration = Duration::from_secs(5);
+    const LEN: usize = 1_000_000;
+    let start = world.now();
+    let message = pattern::make(1, LEN);
+    let echoed = world.call(honest, |c| c.start_echo(&message)).expect("echo");
+    pattern::assert_is(1, LEN, &echoed);
+    let took = world.now() - start;
+    assert!(took > LEAST, "there was memory for the call: it took {took:?}");
 }
 
 /// Repeats `visit`, and asserts that the server holds no more afterwards than after the first few.

@@ -30,7 +30,7 @@ pub(super) fn connect(from: NodeId, address: &str) -> RawConnection {
         tie: None,
         closed: Arc::default(),
     };
-    let device = with(|present| present.rack.node(from).device());
+    let device = with(|current| current.rack.node(from).device());
     RawConnection {
         device,
         stream: Box::new(stream),
@@ -86,10 +86,10 @@ impl RackStream {
         if let Some(knocked) = self.knocked.take() {
             let closed = Arc::clone(&self.closed);
             let on_break = Box::new(move || closed.store(true, Ordering::Relaxed));
-            self.tie = with(|present| present.rack.ready(knocked, on_break));
+            self.tie = with(|current| current.rack.ready(knocked, on_break));
             return Ok(());
         }
-        let knocked = with(|present| present.rack.knock(*from, address, frame));
+        let knocked = with(|current| current.rack.knock(*from, address, frame));
         let knocked = knocked.map_err(io::Error::other)?;
         self.inbox.extend(&knocked.answer);
         self.knocked = Some(knocked);

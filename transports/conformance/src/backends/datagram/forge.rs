@@ -319,11 +319,6 @@ impl End {
         self.pair.received.pop_front()
     }
 
-    /// Forgets what has arrived so far.
-    pub(super) fn drain(&mut self) {
-        while self.try_message().is_some() {}
-    }
-
     /// The next message from the other end; nothing after a second.
     pub(super) fn next_message(&mut self) -> Option<Message> {
         let end = self.clock.now() + patient(Duration::from_secs(1));

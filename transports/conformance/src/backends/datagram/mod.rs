@@ -24,7 +24,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: forged_announcements,
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_fetches,
-            HostileClients VirtualTime: a_client_that_holds_memory_and_fetches_nothing_is_dropped,
+            HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
         }
         hostile_servers {
             HostileServers: messages_that_match_no_call_are_ignored,

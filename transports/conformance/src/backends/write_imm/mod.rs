@@ -24,7 +24,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: message_kinds_of_a_server,
             HostileClients: a_slot_that_changes_under_the_reader,
             HostileClients: large_responses_that_nobody_reads,
-            HostileClients VirtualTime: a_client_that_holds_memory_and_does_nothing_is_dropped,
+            HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
         }
         hostile_servers {
             HostileServers: responses_that_no_request_waits_for,
