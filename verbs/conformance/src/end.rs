@@ -13,7 +13,7 @@ use crate::link::{Link, LinkClosed};
 use crate::usage::Usage;
 use crate::verdict::{CaseResult, Halt};
 
-/// Which half of a case an end plays.
+/// The role of an end in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Posts the operations that the case is about.
@@ -56,7 +56,7 @@ impl End {
         End { role, device, link, powers }
     }
 
-    /// Which half of the case to play.
+    /// This end's role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -79,13 +79,13 @@ impl End {
         }
     }
 
-    /// Tells the other end something; it takes it with [`End::hear`].
+    /// Sends a value to the other end, which receives it with [`End::hear`].
     pub fn tell<T: Serialize + ?Sized>(&mut self, what: &T) -> CaseResult {
         let message = postcard::to_allocvec(what)?;
         self.link.send(&message).map_err(|LinkClosed| left())
     }
 
-    /// Waits for what the other end tells next.
+    /// Waits for the next value from the other end.
     pub async fn hear<T: DeserializeOwned>(&mut self) -> CaseResult<T> {
         let message = self.hear_bytes().await?;
         Ok(postcard::from_bytes(&message)?)
@@ -100,13 +100,13 @@ impl End {
                 Err(LinkClosed) => return Err(left()),
             }
             if self.device.now_ns() > deadline_ns {
-                return Err(Halt::PeerLeft("the other end has not spoken in time".into()));
+                return Err(Halt::PeerLeft("the other end sent nothing in time".into()));
             }
             turn().await;
         }
     }
 
-    /// What the other end has told, if anything: for loops that work while they wait.
+    /// The next value from the other end, if it has arrived: for loops that work while they wait.
     pub fn overhear<T: DeserializeOwned>(&mut self) -> CaseResult<Option<T>> {
         match self.link.try_receive() {
             Ok(Some(message)) => Ok(Some(postcard::from_bytes(&message)?)),
@@ -115,13 +115,13 @@ impl End {
         }
     }
 
-    /// Tells and hears at once: each end learns the other's value.
+    /// Exchanges values with the other end.
     pub async fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> CaseResult<T> {
         self.tell(mine)?;
         self.hear().await
     }
 
-    /// Neither end goes on before both are here.
+    /// Waits until both ends are here.
     pub async fn meet(&mut self) -> CaseResult {
         self.exchange(&()).await
     }
@@ -138,7 +138,7 @@ impl End {
                 return Ok(found);
             }
             if self.device.now_ns() > deadline_ns {
-                return Err(Halt::Failed(format!("waited in vain for {what}")));
+                return Err(Halt::Failed(format!("timed out waiting for {what}")));
             }
             turn().await;
         }

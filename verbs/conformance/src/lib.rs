@@ -2,8 +2,8 @@
 //!
 //! Each [`Case`] is one rule of the InfiniBand specification, or one promise of `farcall-verbs`, written
 //! against its public API only. A case has two ends, an initiator and a target, which run the same
-//! `async` function by their [`Role`]; beside the device they have a [`Link`], over which they agree
-//! on what comes next. A [`Fixture`] decides where the ends run: in two threads, in two processes,
+//! `async` function by their [`Role`]; besides the device they have a [`Link`], over which they
+//! synchronize. A [`Fixture`] decides where the ends run: in two threads, in two processes,
 //! on two machines, or in turn in one thread (as a device in virtual time needs it). Every wait is bounded, by the
 //! device's own clock.
 //!

@@ -41,7 +41,7 @@ const CASES: &[Case] = cases! {
         a_datagram_can_be_answered_from_its_source;
         a_datagram_with_a_wrong_key_is_dropped;
         a_datagram_without_a_receive_is_dropped;
-        a_datagram_to_nobody_is_dropped;
+        a_datagram_to_a_missing_queue_pair_is_dropped;
         one_queue_pair_reaches_many;
         datagrams_of_many_senders_meet_in_one_queue_pair;
         several_senders_use_each_receive_once;
@@ -90,7 +90,7 @@ const CASES: &[Case] = cases! {
         a_receive_without_a_buffer_takes_an_empty_send;
         receives_are_consumed_in_the_order_of_posting;
         receives_may_be_posted_before_connecting;
-        what_is_sent_before_the_peer_connects_waits;
+        messages_sent_before_the_peer_connects_wait;
         both_directions_at_once_do_not_wait_for_each_other;
     }
     shared_receive {
@@ -134,10 +134,10 @@ const CASES: &[Case] = cases! {
         requests_that_wait_fail_when_the_peer_drops;
         requests_to_a_broken_queue_pair_fail;
         requests_that_wait_fail_when_the_peer_breaks;
-        connecting_to_nobody_ends_in_an_error;
-        a_new_queue_pair_hears_nothing_meant_for_an_old_one;
+        connecting_to_a_missing_queue_pair_ends_in_an_error;
+        a_new_queue_pair_receives_nothing_sent_to_an_old_one;
         a_failed_read_gives_back_its_buffer;
-        what_had_arrived_is_delivered_after_the_peer_has_left;
+        messages_that_arrived_are_delivered_after_the_peer_has_left;
     }
     model {
         random_work_agrees_with_the_model;
@@ -180,7 +180,7 @@ const CASES: &[Case] = cases! {
         the_channels_descriptor_tells_of_events: Events;
         a_flush_wakes_a_sleeper: Events;
         a_dropped_peer_wakes_a_sleeper: Events;
-        a_queue_that_is_not_armed_wakes_nobody: Events;
+        a_queue_that_is_not_armed_wakes_no_sleeper: Events;
     }
     death {
         a_peer_killed_under_writes_ends_them_in_errors: Kill, Usage;

@@ -11,7 +11,7 @@ pub type CaseResult<T = ()> = Result<T, Halt>;
 pub enum Halt {
     /// The device broke a rule; the text says which, and where in the case.
     Failed(String),
-    /// The other end stopped first; its own verdict tells why.
+    /// The other end stopped first; its own verdict has the reason.
     PeerLeft(String),
 }
 

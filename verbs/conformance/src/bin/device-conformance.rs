@@ -12,7 +12,7 @@ usage: device-conformance list
        device-conformance serve DEVICE ADDRESS:PORT
        device-conformance faults DEVICE NETDEV [FILTER]
 
-`run` plays every case whose name contains FILTER, each with its two ends in two processes
+`run` runs every case whose name contains FILTER, each with its two ends in two processes
 (or in two threads, or in one thread, or with the target on the machine where `serve` runs),
 and exits with 0 only if none failed. Cases that do not apply are ignored, with the reason. `faults`, for a machine of its own, takes permissions, addresses and
 the link from an RDMA device and shows what it makes of that; NETDEV is its network interface.";

@@ -1,4 +1,4 @@
-//! A peer that dies without a word.
+//! A peer that is killed.
 
 use farcall_verbs::{Access, ConnectOptions, PostError, QpState, QpType, Status, WorkRequest};
 
@@ -34,7 +34,7 @@ async fn serve_until_killed(end: &mut End, rig: &mut Rig) -> CaseResult {
                 }
             }
         }
-        ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+        ensure!(end.device().now_ns() < deadline_ns, "this end was not killed");
         turn().await;
     }
 }
@@ -110,7 +110,7 @@ async fn killed_under_load(
     }
     ensure_eq!(rig.qp.state(), QpState::Error, "state");
 
-    // The device lives on, and nothing of the dead stays.
+    // The device goes on, and nothing of the killed peer stays.
     let mut a = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
     let mut b = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
     join_here(&mut a.qp, &mut b.qp)?;
@@ -160,7 +160,7 @@ pub(crate) async fn a_killed_peer_wakes_a_sleeper(end: &mut End) -> CaseResult {
     let mut rig = Rig::waking(end.device(), &channel)?;
     rig.connect_with(end, &attentive()).await?;
     if end.role() == Role::Target {
-        // Hears nothing, and posts no receive: only the kill ends it.
+        // Posts no receive: only the kill ends it.
         return end.hear::<()>().await;
     }
     rig.post(WorkRequest::send(filled(&rig.pd, &pattern(1, 64))?).signaled(1))?;
@@ -170,7 +170,7 @@ pub(crate) async fn a_killed_peer_wakes_a_sleeper(end: &mut End) -> CaseResult {
         rig.cq.arm();
         if let Some(failed) = rig.poll_once()? {
             ensure_eq!(failed.id, 1, "the completion");
-            ensure!(failed.status != Status::Success, "a message to the dead succeeded");
+            ensure!(failed.status != Status::Success, "a message to a killed peer succeeded");
             break;
         }
         let past_ns = end.device().now_ns() - killed_at_ns;
@@ -229,7 +229,7 @@ pub(crate) async fn connecting_to_a_killed_peer_ends_in_an_error(end: &mut End) 
 /// The id of a message that is sent only to find out that the other end is dead.
 const PROBE: u64 = u64::MAX;
 
-/// Polls what is there, and counts the receives.
+/// Takes completions, and counts the receives among them.
 fn polled_receives(rig: &mut Rig) -> CaseResult<u64> {
     let mut count = 0;
     while let Some(completion) = rig.poll_once()? {
@@ -256,7 +256,7 @@ pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> C
                 Err((error, _)) => return Err(error.into()),
             }
             while rig.poll_once()?.is_some() {}
-            ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+            ensure!(end.device().now_ns() < deadline_ns, "this end was not killed");
             turn().await;
         }
     }
@@ -273,7 +273,7 @@ pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> C
         if used > 400 && !killed {
             kill_peer(end);
             killed = true;
-            // Who only receives need not notice that the other end is gone. The device may have.
+            // An end that only receives need not notice the death of its peer; its device may.
             match rig.qp.post_send_one(WorkRequest::send(b"").signaled(PROBE)) {
                 Ok(()) | Err((PostError::State(QpState::Error), _)) => {}
                 Err((error, _)) => return Err(error.into()),

@@ -96,7 +96,7 @@ pub(crate) async fn inline_bytes_are_the_senders_again_after_the_post(end: &mut 
             rig.receive(2, len)?;
             let received = rig.success(end, 2).await?;
             let buffer = received.buffer.unwrap_or(room(&rig.pd, 0)?);
-            ensure!(*buffer == *bytes, "the message shows what was written after the post");
+            ensure!(*buffer == *bytes, "the message shows bytes that were written after the post");
         }
     }
     rig.serve_until_met(end).await
@@ -110,7 +110,11 @@ pub(crate) async fn inline_beyond_the_limit_is_refused(end: &mut End) -> CaseRes
     let refusal = rig.qp.post_send_one(WorkRequest::send(bytes.as_slice()).signaled(1));
     match refusal {
         Err((PostError::TooLong { len, max }, _)) => {
-            ensure_eq!((len, max), (max_inline as u64 + 1, max_inline as u64), "what was refused");
+            ensure_eq!(
+                (len, max),
+                (max_inline as u64 + 1, max_inline as u64),
+                "the refused length and the limit"
+            );
         }
         other => return Err(Halt::failed(format!("too many inline bytes: {other:?}"))),
     }

@@ -1,4 +1,4 @@
-//! Persistent memory, and flushes to it. What is left after a loss of power is no case of this suite: a
+//! Persistent memory, and flushes to it. The state after a loss of power is no case of this suite: a
 //! fixture that can take the power away has tests of its own.
 
 use farcall_verbs::{
@@ -53,7 +53,7 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
             region.copy_in(500, &pattern(2, 100));
             end.tell(&region.remote())?;
             rig.serve_until_met(end).await?;
-            ensure!(held(&region, 100, 300) == pattern(1, 300), "what was written");
+            ensure!(held(&region, 100, 300) == pattern(1, 300), "the written bytes");
             ensure!(held(&region, 400, 100) == [0; 100], "what lies behind it");
             region.persist(0..LEN)?;
             rig.serve_until_met(end).await
@@ -66,7 +66,7 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
             rig.post(WorkRequest::read(into, there.slice(500, 100)?).signaled(1))?;
             rig.success(end, 1).await?;
             let read = rig.reclaimed().pop();
-            ensure!(read.is_some_and(|read| *read == *pattern(2, 100)), "what was read");
+            ensure!(read.is_some_and(|read| *read == *pattern(2, 100)), "the bytes read");
             rig.serve_until_met(end).await?;
             let add = WorkRequest::fetch_add(room(&rig.pd, 8)?, there.slice(0, 8)?, 1);
             rig.post(add.signaled(2))?;
@@ -77,7 +77,7 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
     }
 }
 
-/// A flush completes in its turn, and what was written before it can be seen then.
+/// A flush completes in order, and earlier WRITEs are visible then.
 pub(crate) async fn a_flush_completes_behind_the_writes_before_it(end: &mut End) -> CaseResult {
     const WRITES: u64 = 20;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
@@ -138,7 +138,7 @@ pub(crate) async fn a_flush_reaches_persistent_memory_only(end: &mut End) -> Cas
     Ok(())
 }
 
-/// What the device does not have it refuses by name.
+/// The device refuses what it does not have, with an error that names it.
 pub(crate) async fn persistence_that_is_not_there_is_refused(end: &mut End) -> CaseResult {
     let caps = end.device().caps().clone();
     let mut rig = Rig::connected(end, QpType::Rc).await?;

@@ -220,7 +220,7 @@ pub(crate) async fn datagrams_use_a_shared_queue(end: &mut End) -> CaseResult {
 }
 
 /// A SEND longer than the shared receive it meets fails at both ends, as with a receive of its own: the
-/// initiator is never told that a message has arrived which did not.
+/// initiator never gets a success for a message that did not arrive.
 pub(crate) async fn a_send_longer_than_its_shared_receive_fails_at_both_ends(
     end: &mut End,
 ) -> CaseResult {

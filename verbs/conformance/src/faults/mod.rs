@@ -1,4 +1,4 @@
-//! What an RDMA device says when it cannot work: no permission, no address, a port that goes down. For a
+//! The errors of an RDMA device that cannot work: no permission, no address, a port that goes down. For a
 //! machine of its own (`cargo xtask rdma-vm`), where this program is root: permissions, addresses and
 //! the network interface are changed, and put back.
 
@@ -14,7 +14,7 @@ use site::Site;
 
 pub use opening::open_as_child;
 
-/// One thing that goes wrong, and what the device must make of it.
+/// One fault, and the check of how the device reports it.
 struct Fault {
     name: &'static str,
     check: fn(&Site) -> CaseResult,
@@ -38,7 +38,7 @@ const FAULTS: &[Fault] = &[
     Fault { name: "a_port_that_goes_down_ends_what_is_under_way", check: link::port_down },
 ];
 
-/// Makes things go wrong whose name contains `filter` with `device`, whose network interface is `netdev`.
+/// Injects the faults whose names contain `filter` into `device`, whose network interface is `netdev`.
 pub fn faults(
     device: &str,
     netdev: &str,
