@@ -44,14 +44,14 @@ pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
-pub use farcall_core::time::{self, Progress};
 pub use farcall_core::site::{self, Site};
+pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{BindOptions, DialOptions};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    ConnectError, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy, MethodDescription,
-    Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy, RpcError, RunningServer,
-    ServerBuilder, Service, ServiceClient, ServiceDescription,
+    ConnectError, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy,
+    MethodDescription, Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy,
+    RpcError, RunningServer, ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
 pub use farcall_macros::service;
 pub use farcall_transports::Address;

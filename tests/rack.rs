@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use farcall::rack::sim::{Actor, Fault, Next, Node, NodeId, Turn};
-use farcall::rack::{Dialled, Dialling, Host, Rack, turn_after, site_of};
+use farcall::rack::{Dialled, Dialling, Host, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
     ConnectError, Connection, ConnectionOptions, DialOptions, DrivenServer, PendingCall,

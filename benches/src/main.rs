@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use farcall_bench::compare::Contender;
-use farcall_bench::echo::{self, Mode};
 #[cfg(feature = "ablation")]
 use farcall_bench::ablate;
+use farcall_bench::compare::Contender;
+use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case};
 use farcall_bench::{compare, limit};
 

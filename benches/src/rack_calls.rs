@@ -168,7 +168,8 @@ impl Client {
                 Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
                 Dialled::Done(transport) => transport?,
             };
-            let connection = Connection::new(transport, dialling.site(), &ConnectionOptions::default());
+            let connection =
+                Connection::new(transport, dialling.site(), &ConnectionOptions::default());
             self.echo = Some(EchoPollClient::from_connection(connection));
             self.dialling = None;
             self.tally.borrow_mut().connected += 1;

@@ -217,8 +217,7 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
             // One queue pair for all that the thread calls, where the backend can.
             let site = site_of(&rack.node(*node));
             let options = DialOptions::default().share(true);
-            let dial =
-                |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
+            let dial = |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
             // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);
             let others = others.collect::<Vec<_>>().repeat(mesh.connections);

@@ -60,9 +60,7 @@ type Backend = Option<&'static dyn farcall_transports::Backend>;
 
 fn backend(name: &str) -> Result<Backend, String> {
     match registry::find(name) {
-        None if name != "all" => {
-            Err(format!("known are {} and all", registry::names().join(", ")))
-        }
+        None if name != "all" => Err(format!("known are {} and all", registry::names().join(", "))),
         backend => Ok(backend),
     }
 }

@@ -4,8 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
+use farcall_transports::{Backend, registry};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

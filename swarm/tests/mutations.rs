@@ -1,8 +1,8 @@
 //! The swarm finds a planted bug of each kind, and nothing where none is planted.
 
 use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
-use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
+use farcall_transports::{Backend, registry};
 
 /// Within so many seeds every planted bug is found.
 const SEEDS: u64 = 200;

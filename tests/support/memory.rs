@@ -9,7 +9,8 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+    WindDown,
 };
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,

@@ -18,6 +18,17 @@ pub trait Dial: Send + Sync {
     ) -> Result<Box<dyn ClientTransport>, ConnectError>;
 }
 
+impl<D: Dial + ?Sized> Dial for Box<D> {
+    fn dial(
+        &self,
+        service: &'static ServiceDescription,
+        site: &Site,
+        options: &DialOptions,
+    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+        (**self).dial(service, site, options)
+    }
+}
+
 /// How to dial.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
