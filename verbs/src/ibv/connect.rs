@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::address_handle::way_to;
+use super::address_handle::address_attributes;
 use super::context::Context;
 use super::endpoint::IbvEndpoint;
 use super::port;
@@ -57,7 +57,7 @@ impl QueuePair {
         check_port(context)?;
         let mut attributes = ibv_qp_attr::zeroed();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        attributes.ah_attr = way_to(context, &peer.gid, peer.lid);
+        attributes.ah_attr = address_attributes(context, &peer.gid, peer.lid);
         attributes.path_mtu = path_mtu(context.port.mtu, peer.mtu)?;
         attributes.dest_qp_num = peer.qp & 0x00ff_ffff;
         attributes.rq_psn = peer.psn & 0x00ff_ffff;

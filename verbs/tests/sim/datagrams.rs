@@ -135,7 +135,7 @@ fn all_that_happens_to_them_can_be_read() {
     let arrived = arrived_on(&mut sim, 300);
     let trace = sim.trace();
     let count = |what: &str| trace.iter().filter(|line| line.contains(what)).count();
-    let (lost, copied) = (count("loses what it sends"), count("goes twice"));
+    let (lost, copied) = (count("loses what it sends"), count("duplicates what it sends"));
     assert!(lost > 10 && copied > 10 && count("ns for the wire to") > 40);
     assert_eq!(arrived.len(), 300 - lost + copied);
     // Without a reader the same happens.
