@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 
 use super::figure::{Drawn, Figure, Use, median_and_worst};
 use super::picture::svg;
-use super::study::{Study, Told};
+use super::study::{Study, StudyResult};
 
-/// A page: its file, its title, what it is about, and the figures on it.
+/// A page: its file, title, introduction, and figures.
 struct Page {
     file: &'static str,
     title: &'static str,
@@ -75,8 +75,8 @@ const PAGES: [Page; 4] = [
     },
 ];
 
-/// All files of the book that figures are in, by their names under its source.
-pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, String>> {
+/// All generated files of the book, by their names under its source folder.
+pub fn files(drawn: &[Drawn<'_>], results: &[StudyResult<'_>]) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for page in &PAGES {
         let mut text = format!("# {}\n\n{}\n\n{WARNING}\n", page.title, page.about);
@@ -89,15 +89,15 @@ pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, 
         files.insert(page.file.to_owned(), text);
     }
     files.insert("figures-errors.md".to_owned(), errors(drawn));
-    files.insert("figures-backends.md".to_owned(), studies(told));
-    for told in told {
-        files.insert(format!("figures/{}.svg", told.study.name), told.studied.picture.clone());
+    files.insert("figures-backends.md".to_owned(), studies(results));
+    for result in results {
+        files.insert(format!("figures/{}.svg", result.study.name), result.studied.picture.clone());
     }
     Ok(files)
 }
 
 /// Figures that are on no page.
-pub fn forgotten(figures: &[Figure]) -> Vec<&'static str> {
+pub fn missing_figures(figures: &[Figure]) -> Vec<&'static str> {
     let is_shown = |name: &str| PAGES.iter().any(|page| page.figures.contains(&name));
     figures.iter().map(|figure| figure.name).filter(|name| !is_shown(name)).collect()
 }
@@ -132,19 +132,19 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
     }
 }
 
-/// What is asked of our own backends.
-fn studies(told: &[Told<'_>]) -> String {
+/// The section of studies of our own backends.
+fn studies(results: &[StudyResult<'_>]) -> String {
     let mut text = String::from(
         "# Figures: backends, losses, crowds\n\nWhat the backends do on the simulated rack, where nothing is published that they could be compared \
          with. Written by `farcall-bench sim all --book book/src`.\n",
     );
-    for told in told {
-        let Study { name, title, notes, .. } = told.study;
+    for result in results {
+        let Study { name, title, notes, .. } = result.study;
         let _ = write!(
             text,
             "\n## {title}\n\n`farcall-bench sim {name}`\n\n![{title}](figures/{name}.svg)\n\n{notes}\n\n{}\n{}",
-            told.table(),
-            told.goals()
+            result.table(),
+            result.goals()
         );
     }
     text
