@@ -1,8 +1,7 @@
-//! Which device is behind the public types: one enum for each kind of resource, one variant for each
-//! kind of device.
+//! The device behind each public type: one enum per kind of resource, one variant per kind of device.
 //!
-//! Without features there is one kind of device, and the enums cost nothing. A new kind is added here: a
-//! variant in the two macros, its types in the list, and an arm to each constructor below.
+//! Without features there is one kind of device, and the enums cost nothing. To add a kind, add a variant
+//! in the two macros, its types in the list, and an arm to each constructor below.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::{
     PortInfo, QueuePairConfig, VerbsError, shm,
 };
 
-/// Defines what a public type holds: the resource of one device or another.
+/// Defines the enum that a public type holds.
 macro_rules! per_device {
     ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(,)? })*) => { $(
         $(#[$meta])*
@@ -30,7 +29,7 @@ macro_rules! per_device {
     )* };
 }
 
-/// Does the same with the resource of whichever device it is.
+/// Evaluates the same expression for any device.
 macro_rules! on_device {
     ($name:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
@@ -54,20 +53,20 @@ per_device! {
     #[derive(Clone, Debug)]
     Domain { shm: shm::Domain, ibv: Arc<ibv::ProtectionDomain>, sim: sim::Domain }
 
-    /// What registered memory rests on, until it is dropped.
+    /// Keeps registered memory registered until it is dropped.
     #[derive(Debug)]
-    #[allow(dead_code)] // Held, and never looked at.
+    #[allow(dead_code)] // Only held for its drop.
     Registration { shm: shm::Pages, ibv: ibv::Registration, sim: Arc<sim::Pages> }
 
-    /// A completion queue, for its poller.
+    /// A completion queue, as its poller uses it.
     #[derive(Debug)]
     CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue }
 
-    /// A completion queue, for those who make queue pairs on it.
+    /// A handle for creating queue pairs on a completion queue.
     #[derive(Clone, Debug)]
     CqHandle { shm: shm::CqHandle, ibv: Arc<ibv::CqShared>, sim: sim::CqHandle }
 
-    /// Where pollers sleep.
+    /// A channel on which pollers sleep.
     #[derive(Clone, Debug)]
     Channel { shm: Arc<shm::Channel>, ibv: Arc<ibv::Channel>, sim: Arc<sim::Channel> }
 
@@ -79,16 +78,16 @@ per_device! {
     #[derive(Debug)]
     SharedReceiveQueue { shm: shm::SharedReceiveQueue, ibv: ibv::SharedReceiveQueue, sim: sim::SharedReceiveQueue }
 
-    /// The name of a queue pair: plain data.
+    /// The address of a queue pair: plain data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     Address { shm: shm::ShmEndpoint, ibv: ibv::IbvEndpoint, sim: sim::SimEndpoint }
 
-    /// The way to a peer's device.
+    /// The address of a peer's device.
     #[derive(Clone, Debug)]
     AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle>, sim: sim::AddressHandle }
 }
 
-/// What makes memory durable; none but simulated nodes have that yet.
+/// Makes memory durable. Only simulated nodes support it so far.
 #[derive(Debug)]
 pub(crate) enum Persistence {
     #[cfg(feature = "sim")]
@@ -96,7 +95,7 @@ pub(crate) enum Persistence {
 }
 
 impl Context {
-    /// Opens the device of that name.
+    /// Opens the device with that name.
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
         if name == shm::NAME || name == shm::PLAIN_NAME {
             options.refuse_ports(name)?;
@@ -113,7 +112,7 @@ impl Context {
         Err(OpenError::UnknownDevice { name: name.to_owned(), known: known.join(", "), hint })
     }
 
-    /// The devices there are.
+    /// Lists the available devices.
     pub(crate) fn list() -> Vec<DeviceInfo> {
         let shm = DeviceInfo {
             name: shm::NAME.to_owned(),
@@ -145,7 +144,7 @@ impl Context {
         }
     }
 
-    /// Its ports, and which of them and of its GIDs are in use.
+    /// Its ports, and which port and GID are in use.
     pub(crate) fn ports(&self) -> (Vec<PortInfo>, Option<(u8, u8)>) {
         match self {
             Context::Shm(_) => (Vec::new(), None),
@@ -236,17 +235,17 @@ impl Domain {
         on_device!(Domain, self, domain => domain.context.caps())
     }
 
-    /// Memory that no peer can ever reach.
+    /// Allocates memory that no peer can access.
     pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
         on_device!(Domain, self, domain => domain.private(len))
     }
 
-    /// Memory that peers who learn its key may use as `access` says.
+    /// Allocates memory that peers with its key may access as `access` allows.
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
         on_device!(Domain, self, domain => domain.register(len, access))
     }
 
-    /// Memory that outlives a loss of power, by its name.
+    /// Opens memory that survives a power failure, by its name.
     pub(crate) fn open_persistent(
         &self,
         name: &str,
@@ -323,7 +322,7 @@ impl Domain {
         }
     }
 
-    /// The way to the device behind a peer's queue pair.
+    /// The address of the device of a peer's queue pair.
     pub(crate) fn address_handle(&self, peer: &Address) -> Result<AddressHandle, VerbsError> {
         match (self, peer) {
             (Domain::Shm(domain), Address::Shm(peer)) => {
@@ -342,7 +341,7 @@ impl Domain {
         }
     }
 
-    /// The way to the device with this identifier.
+    /// The address of the device with this identifier.
     pub(crate) fn address_handle_to(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
         match self {
             Domain::Shm(domain) => domain.address_handle(gid).map(AddressHandle::Shm),
@@ -382,7 +381,7 @@ impl QueuePair {
     }
 }
 
-/// Whether this program can use RDMA devices; otherwise why not, and the mend.
+/// Checks whether this program can use RDMA devices; the error says why not, and how to fix it.
 pub(crate) fn rdma_support() -> Result<(), String> {
     #[cfg(feature = "ibverbs")]
     return ibv::support();
@@ -394,7 +393,7 @@ pub(crate) fn rdma_support() -> Result<(), String> {
 const OTHER_KIND: ConnectError =
     ConnectError::Mismatch("it names a queue pair of another kind of device");
 
-/// What the system said to something that a device tried.
+/// Converts an operating-system error, with what the device tried to do.
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> VerbsError {
     move |error| VerbsError::System { what, source: error.into() }
 }

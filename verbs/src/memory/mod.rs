@@ -1,4 +1,5 @@
-//! Memory of a device: private, which only its owner touches, and shared, which peers may touch too.
+//! Memory of a device: private memory, which only its owner touches, and shared memory, which peers may
+//! access.
 
 pub(crate) mod bytes;
 mod drafts;

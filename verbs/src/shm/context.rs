@@ -1,4 +1,4 @@
-//! An opened device: what its queue pairs and regions have in common.
+//! An opened device: the state that its queue pairs and regions share.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,11 +28,11 @@ use crate::{
     Visibility, WriteOrder,
 };
 
-/// Payload bytes of a datagram: what RoCE with jumbo frames carries.
+/// Payload bytes of a datagram, as in RoCE with jumbo frames.
 pub(crate) const MTU_BYTES: usize = 4096;
 
 /// Bytes copied from the caller's slice while posting. The device could take any number; this is what
-/// NICs of the day take, so that code proven here runs there.
+/// current NICs take, so that code tested here runs there.
 pub(crate) const MAX_INLINE_BYTES: usize = 256;
 
 /// An opened device.
@@ -60,7 +60,7 @@ struct Tables {
 }
 
 impl Context {
-    /// Opens the device; `plain` as one that promises no more than the usual NIC does.
+    /// Opens the device; with `plain`, one that only has the capabilities of a typical NIC.
     pub(crate) fn open(plain: bool) -> Result<Arc<Context>, OpenError> {
         let system = |what| {
             move |error: io::Errno| OpenError::System {
@@ -119,7 +119,7 @@ impl Context {
         self.clock.delta_as_nanos(0, self.clock.raw())
     }
 
-    /// Registers fresh zeroed memory. Where peers may not write, only this mapping ever can.
+    /// Registers zeroed memory. If peers may not write, no other mapping of it can be writable.
     pub(crate) fn register(
         self: &Arc<Self>,
         pd: u32,
@@ -192,7 +192,7 @@ impl Context {
         self.words_file.as_fd()
     }
 
-    /// A number that no queue pair of this context has had.
+    /// Returns a number that no queue pair of this context has had.
     pub(super) fn new_qp_number(&self) -> u32 {
         self.next_qp.fetch_add(1, Ordering::Relaxed)
     }
@@ -209,7 +209,7 @@ impl Context {
         lock(&self.tables).pairs.get(&number)?.upgrade()
     }
 
-    /// The peer with this identifier, connected if it was not.
+    /// Returns the peer with this identifier, and connects to it first if necessary.
     pub(crate) fn peer(
         self: &Arc<Self>,
         gid: Gid,
@@ -221,7 +221,7 @@ impl Context {
         if let Some(peer) = known(&lock(&self.peers)) {
             return Ok(peer);
         }
-        // Not under the lock: a peer that does not answer must not hold up the others.
+        // Dial without the lock, so that a peer that does not answer does not delay the others.
         let dialed = Arc::new(Peer::dial(gid, self.uid, timeout)?);
         let mut peers = lock(&self.peers);
         if let Some(peer) = known(&peers) {
@@ -240,7 +240,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.control.stop();
-        // The last reference may have been the control thread's own, for the length of an answer.
+        // The control thread may hold the last reference while it answers a request.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -249,8 +249,8 @@ impl Drop for Context {
     }
 }
 
-/// A connection takes a few descriptors, and the usual soft limit of 1,024 is for programs that use
-/// `select`: take what the hard limit allows.
+/// Raises the soft limit on descriptors to the hard limit. A connection needs a few descriptors, and the
+/// usual limit of 1,024 only serves programs that use `select`.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -258,7 +258,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What the usual NIC has: no message in its completion, shorter queues, bytes of a WRITE in any order.
+/// The capabilities of a typical NIC: no message in its completion, shorter queues, and WRITEs that land in
+/// any order.
 fn plain_capabilities() -> Capabilities {
     Capabilities {
         completion_payload: 0,

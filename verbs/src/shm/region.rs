@@ -1,4 +1,4 @@
-//! Memory regions: our own, and those of peers as we map them.
+//! Memory regions: ours, and mappings of peers' regions.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use super::context::Context;
 use crate::Access;
 use crate::memory::mapping::Mapping;
 
-/// Slots of one context's file of region words; the first is not for a region.
+/// Slots in one context's file of region words. The first is the count of deregistrations.
 pub(crate) const REGION_SLOTS: u32 = 1 << 16;
 
 /// The words that tell peers which regions are alive: one per slot, odd while the region lives. The first
-/// counts deregistrations, so that peers know when to look through what they have mapped. The file
-/// behind it is sealed: only its owner can write it.
+/// word counts deregistrations, so that peers know when to check the regions they have mapped. Only the
+/// owner can write the file, which is sealed.
 #[derive(Debug)]
 pub(crate) struct RegionWords {
     mapping: Mapping,
@@ -42,28 +42,28 @@ impl RegionWords {
     }
 }
 
-/// What keeps the pages of a region of ours.
+/// Keeps the pages of a region of ours mapped.
 #[derive(Debug)]
-#[allow(dead_code)] // Held, and never looked at.
+#[allow(dead_code)] // Only held for its drop.
 pub(crate) enum Pages {
-    /// Nobody else has them.
+    /// No other process can map them.
     Private(Mapping),
-    /// Peers may have them.
+    /// Peers may map them.
     Lent(RegionMemory),
 }
 
-/// Pages that peers may map. Deregistered when dropped: peers see its word change.
+/// Pages that peers may map. Dropping it deregisters them by changing their region word.
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     pub(super) context: Arc<Context>,
-    /// Unmapped after that.
+    /// Dropped, and so unmapped, after deregistration.
     pub(super) _mapping: Mapping,
     pub(super) rkey: u32,
     pub(super) slot: u32,
 }
 
-/// What the control thread gives to peers of a region of ours. It holds the file and not the region, which
-/// is deregistered when its owner lets go of it, and not when the control thread is done with an answer.
+/// The control thread's record of a region of ours. It holds the file, not the region: the region is
+/// deregistered when its owner drops it, even if the control thread is answering a request about it.
 #[derive(Debug)]
 pub(super) struct LentRegion {
     pub(super) file: OwnedFd,
@@ -81,11 +81,11 @@ impl Drop for RegionMemory {
     }
 }
 
-/// A peer's region, mapped here.
+/// A mapping of a peer's region.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
     pub(super) mapping: Mapping,
-    /// Its address at its owner: what remote addresses count from.
+    /// Its address at its owner. Remote addresses are relative to it.
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) rkey: u32,
@@ -97,13 +97,13 @@ pub(crate) struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// Whether its owner has not deregistered it.
+    /// Whether its owner still has it registered.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
         self.words.word(self.slot).load(Ordering::Acquire) == self.generation
     }
 
-    /// Where `len` bytes at the owner's address `addr` are here; `None` if they do not lie in it.
+    /// The local address of `len` bytes at the owner's address `addr`; `None` if they do not lie in it.
     #[inline]
     pub(crate) fn at(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.wrapping_sub(self.base);

@@ -14,14 +14,14 @@ use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::memory::region::{Region, RegionParts};
 use crate::{Access, RemoteSlice, VerbsError};
 
-/// From this on, pages of their own; shorter regions come from the allocator, as there may be more of
-/// them than a process may have mappings.
+/// Regions of at least this length have their own mapping. Shorter ones come from the allocator, as there may
+/// be more of them than a process may have mappings.
 const MAPPED_BYTES: usize = 64 << 10;
 
-/// Where the first region of a node lies, as peers name it. Real addresses differ from run to run.
+/// The remote address of a node's first region. Real addresses differ from run to run.
 pub(super) const FIRST_ADDRESS: u64 = 0x5151_0000_0000;
 
-/// Pages of one region. The owner holds them; the NIC finds them as long as it does.
+/// The pages of one region. The owner keeps them alive; the NIC finds them as long as they live.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 enum From {
     Allocator(Layout),
-    /// Persistent memory, which has an owner of its own.
+    /// Persistent memory, which outlives this value.
     Media {
         _pages: Arc<Pages>,
     },
@@ -41,8 +41,8 @@ enum From {
     },
 }
 
-// SAFETY: pages are a range of addresses, valid in every thread until they are dropped. Who may read or
-// write there is up to whoever uses the pointer.
+// SAFETY: pages are a range of addresses, valid in every thread until they are dropped. The users of the
+// pointer decide who may read or write there.
 unsafe impl Send for Pages {}
 // SAFETY: as above; nothing of the value itself changes.
 unsafe impl Sync for Pages {}
@@ -66,15 +66,15 @@ impl Pages {
         Ok(Pages { start, len, from: From::Allocator(layout) })
     }
 
-    /// An opening of persistent memory: the same pages, held.
+    /// An opening of persistent memory, which keeps its pages alive.
     pub(super) fn opening(pages: Arc<Pages>) -> Pages {
         Pages { start: pages.start, len: pages.len, from: From::Media { _pages: pages } }
     }
 
-    /// Stores as many bytes as the pages have.
+    /// Fills the pages with bytes of the same length.
     pub(super) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "another length");
-        // SAFETY: the pages have these bytes, and `bytes` is the simulator's own. Nobody else uses fresh pages.
+        // SAFETY: the pages have these bytes, and `bytes` is the simulator's own. Fresh pages have no other users.
         unsafe { copy_forward(self.start.as_ptr(), bytes.as_ptr(), bytes.len()) };
     }
 
@@ -87,7 +87,7 @@ impl Pages {
         unsafe { copy_forward(into.as_mut_ptr(), self.at(offset), len) };
     }
 
-    /// The byte at `offset`, which lies in the pages or right behind them.
+    /// The address of the byte at `offset`, which is in the pages or right behind them.
     fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.len as u64);
         // SAFETY: in the range; checked by the region table.
@@ -98,13 +98,13 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let From::Allocator(layout) = self.from {
-            // SAFETY: allocated with this layout, and nobody else frees it.
+            // SAFETY: allocated with this layout, and freed only here.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
 }
 
-/// Memory that no peer can reach: the NIC has no part in it.
+/// Allocates memory that no peer and no NIC accesses.
 pub(super) fn private(len: usize, pd: u32) -> Result<Region, VerbsError> {
     let pages = Arc::new(Pages::new(len)?);
     Ok(region(pages, Access::empty(), 0, pd, 0))
@@ -122,7 +122,7 @@ pub(super) struct Regions {
     by_key: HashMap<u32, Registered, FixedState>,
     registered: u64,
     next_address: u64,
-    /// Regions whose owners are gone are looked for when there are as many as this.
+    /// The number of regions at which dead ones are searched for.
     sweep_at: usize,
 }
 
@@ -133,12 +133,12 @@ struct Registered {
     len: u64,
     access: Access,
     pd: u32,
-    /// Its number among the persistent ones.
+    /// Its number among the persistent regions.
     persistent: Option<u32>,
     watchers: Vec<u32>,
 }
 
-/// A region that was found, held as long as this is.
+/// A region found by key, kept alive by this value.
 #[derive(Debug)]
 pub(super) struct Found {
     pages: Option<Arc<Pages>>,
@@ -146,12 +146,12 @@ pub(super) struct Found {
     len: u64,
     persistent: Option<u32>,
     pub(super) access: Access,
-    /// Actors wait for what is written there.
+    /// Whether actors wait for writes into it.
     pub(super) watched: bool,
 }
 
 impl Regions {
-    /// Registers memory under a key that `draw` gives; it has that number if it is persistent.
+    /// Registers memory under a key that `draw` returns. `persistent` is its number if it is persistent.
     pub(super) fn register(
         &mut self,
         pd: u32,
@@ -169,7 +169,7 @@ impl Regions {
             }
         };
         let address = FIRST_ADDRESS + self.next_address;
-        // A page lies between two regions, so that what overruns one hits nothing.
+        // Leaves a page between two regions, so that an overrun hits nothing.
         self.next_address += (len.next_multiple_of(PAGE_BYTES) + PAGE_BYTES) as u64;
         self.registered += 1;
         let registered = Registered {
@@ -185,7 +185,7 @@ impl Regions {
         region(pages, access, rkey, pd, address)
     }
 
-    /// Forgets regions whose owners are gone: nobody tells, so that an owner never waits.
+    /// Removes regions whose owners have dropped them. Owners do not report that, so that they never wait.
     fn sweep(&mut self) {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, registered| registered.pages.strong_count() > 0);
@@ -193,12 +193,12 @@ impl Regions {
         }
     }
 
-    /// How many have an owner.
+    /// The number of regions that have an owner.
     pub(super) fn owned(&self) -> usize {
         self.by_key.values().filter(|registered| registered.pages.strong_count() > 0).count()
     }
 
-    /// What `remote` names, if it is lent for `access` in this protection domain.
+    /// Finds the memory of `remote`, if its region allows `access` and is in this protection domain.
     pub(super) fn find(&self, remote: RemoteSlice, access: Access, pd: u32) -> Option<Found> {
         let RemoteSlice { addr, len, rkey } = remote;
         if len == 0 {
@@ -219,13 +219,13 @@ impl Regions {
         Some(Found { pages, offset, len, persistent, access, watched })
     }
 
-    /// The bytes of persistent memory that a key and an offset in its region name.
+    /// The range of persistent memory at an offset in a key's region.
     pub(super) fn span(&self, rkey: u32, start: u64, len: u64) -> Option<Span> {
         let region = self.by_key.get(&rkey)?.persistent?;
         Some(Span { region, start, len })
     }
 
-    /// From now on this actor is told what is written into a region. `false`: there is no such region.
+    /// Wakes this actor from now on when a region is written. `false`: there is no such region.
     pub(super) fn watch(&mut self, rkey: u32, actor: u32) -> bool {
         let Some(region) = self.by_key.get_mut(&rkey) else { return false };
         if !region.watchers.contains(&actor) {
@@ -234,7 +234,7 @@ impl Regions {
         true
     }
 
-    /// The node's memory is gone.
+    /// Drops all of the node's memory.
     pub(super) fn forget_all(&mut self) {
         self.by_key.clear();
     }
@@ -254,28 +254,28 @@ impl Found {
         self.persistent.is_some()
     }
 
-    /// Which bytes of persistent memory these are, if they are such.
+    /// The range of persistent memory, if it is persistent.
     pub(super) fn span(&self, start: usize, len: usize) -> Option<Span> {
         let (start, len) = (self.offset + start as u64, len as u64);
         self.persistent.map(|region| Span { region, start, len })
     }
 
-    /// Stores bytes at an offset of what was found.
+    /// Stores bytes at an offset.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         if let Some(target) = self.at(offset as u64, bytes.len() as u64) {
-            // SAFETY: `len` bytes at `target` lie in pages that this value holds. Their owner may look
-            // there meanwhile, which the copy tolerates; `bytes` is the simulator's own.
+            // SAFETY: `len` bytes at `target` lie in pages that this value keeps alive. Their owner may read there
+            // meanwhile, which the copy tolerates; `bytes` is the simulator's own.
             unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
         }
     }
 
-    /// Appends all of it.
+    /// Appends all its bytes to `into`.
     pub(super) fn read(&self, into: &mut Vec<u8>) {
         let len = self.len as usize;
         if let Some(source) = self.at(0, self.len) {
             into.reserve(len);
-            // SAFETY: `len` bytes at `source` lie in pages that this value holds; their owner may write
-            // there meanwhile, which the copy tolerates. As many were reserved, and all are written.
+            // SAFETY: `len` bytes at `source` lie in pages that this value keeps alive. Their owner may write there
+            // meanwhile, which the copy tolerates. As many bytes were reserved, and all are written.
             unsafe {
                 copy_forward(into.as_mut_ptr().add(into.len()), source, len);
                 into.set_len(into.len() + len);
@@ -283,7 +283,7 @@ impl Found {
         }
     }
 
-    /// Changes the aligned word that was found; what it held.
+    /// Changes an aligned word. Returns its old value.
     pub(super) fn change(&self, change: impl FnOnce(u64) -> u64) -> u64 {
         let mut word = Vec::with_capacity(8);
         self.read(&mut word);
@@ -293,23 +293,23 @@ impl Found {
     }
 }
 
-/// Bytes of a posted request's local memory, which its queue pair keeps in place: a buffer in its in-flight
-/// ring, or part of a shared region that the request itself holds.
+/// The address of a posted request's local memory. The queue pair keeps the memory alive: a buffer in its
+/// in-flight ring, or a part of a shared region that the request holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(*mut u8);
+pub(super) struct LocalAddress(*mut u8);
 
-// SAFETY: an address. What is there is touched only through the unsafe functions below, whose callers say
-// why it is still there.
-unsafe impl Send for Place {}
+// SAFETY: it is an address. Only the unsafe functions below access the memory, and their callers ensure that
+// it is still there.
+unsafe impl Send for LocalAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for LocalAddress {}
 
-impl Place {
-    pub(super) fn new(start: *mut u8) -> Place {
-        Place(start)
+impl LocalAddress {
+    pub(super) fn new(start: *mut u8) -> LocalAddress {
+        LocalAddress(start)
     }
 
-    /// Appends the `len` bytes there.
+    /// Appends the `len` bytes at this address to `into`.
     ///
     /// # Safety
     /// The request that this is part of is still posted, and its memory has `len` bytes.
@@ -323,7 +323,7 @@ impl Place {
         }
     }
 
-    /// Stores bytes there.
+    /// Stores bytes at this address.
     ///
     /// # Safety
     /// The request that this is part of is still posted, and its memory has room for the bytes.

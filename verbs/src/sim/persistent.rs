@@ -1,4 +1,4 @@
-//! Persistent memory in the hands of its owner.
+//! The owner's side of persistent memory.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Persistent {
         Span { region: self.region, start: start as u64, len: len as u64 }
     }
 
-    /// The owner has stored something. In the memory of a killed node nothing of that is left.
+    /// Records a store of the owner. Stores to the memory of a killed node are lost.
     pub(crate) fn stored(&self, start: usize, len: usize) {
         let Ok(mut world) = self.context.running() else { return };
         let World { nodes, dice, config, .. } = &mut *world;
