@@ -91,6 +91,8 @@ pub struct Capabilities {
     pub persistent_memory: bool,
     /// Completion channels are there: a poller may sleep.
     pub wait: bool,
+    /// A remote WRITE or atomic can make an event for a sleeper: see [`SharedRegion::watch`](crate::SharedRegion::watch).
+    pub write_events: bool,
     /// There is a network between its peers, with queues that many senders may fill. Without one, what a message waits
     /// for is a busy peer.
     pub network: bool,

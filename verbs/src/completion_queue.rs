@@ -103,8 +103,8 @@ impl From<&CompletionQueueHandle> for CompletionQueueHandle {
     }
 }
 
-/// Where a thread sleeps until an armed completion queue of this channel has something, or until
-/// woken. Clones are the same channel. The file descriptor is readable when there is an event.
+/// Where a thread sleeps until an armed completion queue of this channel has something, a peer has written
+/// into an armed [region](crate::SharedRegion::watch) of this channel, or until woken. Clones are the same channel. The file descriptor is readable when there is an event.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     channel: dispatch::Channel,
@@ -113,6 +113,10 @@ pub struct CompletionChannel {
 impl CompletionChannel {
     pub(crate) fn new(context: &dispatch::Context) -> Result<CompletionChannel, VerbsError> {
         Ok(CompletionChannel { channel: context.create_channel()? })
+    }
+
+    pub(crate) fn inner(&self) -> &dispatch::Channel {
+        &self.channel
     }
 
     /// Sleeps until an event, a [`wake`](CompletionChannel::wake), or the end of `timeout`; `false`

@@ -13,7 +13,7 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
-    PortInfo, QueuePairConfig, VerbsError, shm,
+    PortInfo, QueuePairConfig, VerbsError, Wake, shm,
 };
 
 /// Defines what a public type holds: the resource of one device or another.
@@ -56,8 +56,8 @@ per_device! {
 
     /// What registered memory rests on, until it is dropped.
     #[derive(Debug)]
-    #[allow(dead_code)] // Held, and never looked at.
-    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: Arc<sim::Pages> }
+    #[allow(dead_code)] // Some are held, and never looked at.
+    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: sim::Registration }
 
     /// A completion queue, for its poller.
     #[derive(Debug)]
@@ -350,6 +350,47 @@ impl Domain {
             Domain::Ibv(domain) => ibv::AddressHandle::to_gid(domain, &gid).map(AddressHandle::Ibv),
             #[cfg(feature = "sim")]
             Domain::Sim(domain) => domain.address_handle(gid).map(AddressHandle::Sim),
+        }
+    }
+}
+
+impl Registration {
+    /// Whether peers' writes into the region with this key can make events on the channel; from now on they
+    /// do, when it is armed.
+    pub(crate) fn watch(&self, rkey: u32, channel: &Channel) -> Result<Wake, VerbsError> {
+        let _ = rkey;
+        match (self, channel) {
+            (Registration::Shm(pages), Channel::Shm(channel)) => pages.watch(channel),
+            #[cfg(feature = "ibverbs")]
+            (Registration::Ibv(_), Channel::Ibv(_)) => Ok(Wake::PollOnly),
+            #[cfg(feature = "sim")]
+            (Registration::Sim(region), Channel::Sim(channel)) => region.watch(rkey, channel),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("completion channel")),
+        }
+    }
+
+    /// Asks for an event with the next write into it, if it is watched.
+    pub(crate) fn arm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.arm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.arm(rkey),
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.disarm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.disarm(rkey),
         }
     }
 }

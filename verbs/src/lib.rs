@@ -41,7 +41,7 @@ pub use error::{
 };
 pub use memory::{
     Access, Buffer, BufferPool, Drafts, PersistentRegion, PrivateRegion, RemoteRegion, RemoteSlice,
-    SharedRegion, SharedSlice,
+    SharedRegion, SharedSlice, Wake,
 };
 pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};

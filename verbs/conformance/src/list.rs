@@ -174,6 +174,16 @@ macro_rules! __every_case {
                 a_dropped_peer_wakes_a_sleeper,
                 a_queue_that_is_not_armed_wakes_nobody,
             }
+            watching {
+                watching_says_whether_writes_make_events,
+                a_write_into_an_armed_region_wakes_its_owner,
+                a_write_before_the_arm_is_found_by_the_look,
+                an_arm_makes_one_event,
+                a_region_that_is_not_armed_wakes_nobody,
+                reads_and_own_stores_make_no_event,
+                no_write_is_slept_through,
+                writers_of_many_regions_wake_one_sleeper,
+            }
             death {
                 a_peer_killed_under_writes_ends_them_in_errors,
                 a_peer_killed_under_write_with_imm_ends_them_in_errors,

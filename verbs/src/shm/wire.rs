@@ -13,7 +13,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Changes when any record or any shared memory layout does.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
 /// The most descriptors beside one record.
 pub(crate) const MAX_FDS: usize = 3;
@@ -31,6 +31,8 @@ pub(crate) mod ask {
     pub(crate) const REGION: u32 = 3;
     /// No question: what was attached is gone. There is no answer.
     pub(crate) const CLOSED: u32 = 4;
+    /// No question: a region was written whose owner waits for that. There is no answer.
+    pub(crate) const WRITTEN: u32 = 5;
 }
 
 /// How an answer ends.
@@ -84,7 +86,7 @@ pub(crate) struct Question {
     pub(crate) to_qp: u32,
     pub(crate) secret: u64,
     pub(crate) ty: u32,
-    /// REGION: the key wanted.
+    /// REGION: the key wanted; WRITTEN: that of the region.
     pub(crate) rkey: u32,
 }
 

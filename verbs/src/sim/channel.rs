@@ -22,6 +22,7 @@ pub(crate) struct Channel {
     /// For when there is none left: one that always says that there may have been something.
     stand_in: &'static OwnedFd,
     world: Weak<Mutex<World>>,
+    node: u16,
     /// The actor that polls queues of this channel; no actor's number is so large.
     poller: AtomicU64,
 }
@@ -30,12 +31,13 @@ pub(crate) struct Channel {
 const NOBODY: u64 = u64::MAX;
 
 impl Channel {
-    pub(super) fn new(world: Weak<Mutex<World>>) -> io::Result<Channel> {
+    pub(super) fn new(world: Weak<Mutex<World>>, node: u16) -> io::Result<Channel> {
         Ok(Channel {
             ready: AtomicBool::new(false),
             event: OnceLock::new(),
             stand_in: always_readable()?,
             world,
+            node,
             poller: AtomicU64::new(NOBODY),
         })
     }
@@ -55,11 +57,21 @@ impl Channel {
     /// Somebody wants it to wake. Not for the world itself, which wakes its actors without this.
     pub(crate) fn wake(&self) {
         self.signal();
-        if let Ok(actor) = u32::try_from(self.poller.load(Ordering::Relaxed))
+        if let Some(actor) = self.poller()
             && let Some(world) = self.world.upgrade()
         {
             lock(&world).wake(actor);
         }
+    }
+
+    /// Whether it belongs to a device of that node.
+    pub(super) fn is_of(&self, world: &Weak<Mutex<World>>, node: u16) -> bool {
+        self.world.ptr_eq(world) && self.node == node
+    }
+
+    /// The actor that polls queues of this channel, if any has.
+    pub(super) fn poller(&self) -> Option<u32> {
+        u32::try_from(self.poller.load(Ordering::Relaxed)).ok()
     }
 
     /// There is an event.

@@ -97,7 +97,7 @@ pub use rack::{ActorId, Node, NodeId, Sim};
 pub(crate) use channel::Channel;
 pub(crate) use completion_queue::{CompletionQueue, CqHandle};
 pub(crate) use context::{AddressHandle, Context, Domain};
-pub(crate) use memory::Pages;
+pub(crate) use memory::Registration;
 pub(crate) use persistent::Persistent;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, SimEndpoint};
 pub(crate) use shared_receive::SharedReceiveQueue;
