@@ -33,6 +33,19 @@ impl CompletionQueue {
         Ok(CompletionQueue { queue, handle, _not_sync: PhantomData })
     }
 
+    /// The same queue, whose poller sees what the injectors of a layer deliver.
+    #[cfg(feature = "faults")]
+    pub(crate) fn with_faults(
+        mut self,
+        layer: Option<&std::sync::Arc<crate::faults::Layer>>,
+    ) -> Self {
+        if let Some(layer) = layer {
+            let queue = crate::faults::CompletionQueue::new(layer, self.queue);
+            self.queue = dispatch::CompletionQueue::Faulty(queue);
+        }
+        self
+    }
+
     /// Takes what has completed, up to `out.len()`, and gives its number; 0 is not an error. What the
     /// array held before is dropped where it is overwritten.
     #[inline]

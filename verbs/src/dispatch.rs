@@ -1,11 +1,14 @@
 //! Which device is behind the public types: one enum for each kind of resource, one variant for each
 //! kind of device.
 //!
-//! Without features there is one kind of device, and the enums cost nothing. A new kind is added here: a
+//! Without features there is one kind of device, and the enums cost nothing. Queue pairs and completion queues
+//! may also be those of any device inside a layer of [`faults`](crate::faults). A new kind is added here: a
 //! variant in the two macros, its types in the list, and an arm to each constructor below.
 
 use std::sync::Arc;
 
+#[cfg(feature = "faults")]
+use crate::faults;
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
 use crate::memory::region::Region;
@@ -18,7 +21,9 @@ use crate::{
 
 /// Defines what a public type holds: the resource of one device or another.
 macro_rules! per_device {
-    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(,)? })*) => { $(
+    ($($(#[$meta:meta])* $name:ident {
+        shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(; faults: $faults:ty)?
+    })*) => { $(
         $(#[$meta])*
         pub(crate) enum $name {
             Shm($shm),
@@ -26,12 +31,33 @@ macro_rules! per_device {
             Ibv($ibv),
             #[cfg(feature = "sim")]
             Sim($sim),
+            $(
+                #[cfg(feature = "faults")]
+                Faulty($faults),
+            )?
         }
     )* };
 }
 
 /// Does the same with the resource of whichever device it is.
 macro_rules! on_device {
+    (QueuePair, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults QueuePair, $value, $inner => $body)
+    };
+    (CompletionQueue, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults CompletionQueue, $value, $inner => $body)
+    };
+    (@with_faults $name:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            $crate::dispatch::$name::Shm($inner) => $body,
+            #[cfg(feature = "ibverbs")]
+            $crate::dispatch::$name::Ibv($inner) => $body,
+            #[cfg(feature = "sim")]
+            $crate::dispatch::$name::Sim($inner) => $body,
+            #[cfg(feature = "faults")]
+            $crate::dispatch::$name::Faulty($inner) => $body,
+        }
+    };
     ($name:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
             $crate::dispatch::$name::Shm($inner) => $body,
@@ -61,7 +87,10 @@ per_device! {
 
     /// A completion queue, for its poller.
     #[derive(Debug)]
-    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue }
+    CompletionQueue {
+        shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue;
+        faults: faults::CompletionQueue
+    }
 
     /// A completion queue, for those who make queue pairs on it.
     #[derive(Clone, Debug)]
@@ -73,7 +102,10 @@ per_device! {
 
     /// A queue pair.
     #[derive(Debug)]
-    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair }
+    QueuePair {
+        shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair;
+        faults: Box<faults::QueuePair>
+    }
 
     /// A shared receive queue.
     #[derive(Debug)]
@@ -407,6 +439,8 @@ impl QueuePair {
             (QueuePair::Ibv(qp), Address::Ibv(peer)) => qp.connect(peer, options),
             #[cfg(feature = "sim")]
             (QueuePair::Sim(qp), Address::Sim(peer)) => qp.connect(peer, options),
+            #[cfg(feature = "faults")]
+            (QueuePair::Faulty(qp), peer) => qp.connect(peer, options),
             #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(OTHER_KIND),
         }
@@ -419,6 +453,8 @@ impl QueuePair {
             QueuePair::Ibv(qp) => Address::Ibv(qp.endpoint()),
             #[cfg(feature = "sim")]
             QueuePair::Sim(qp) => Address::Sim(qp.endpoint()),
+            #[cfg(feature = "faults")]
+            QueuePair::Faulty(qp) => qp.address(),
         }
     }
 }

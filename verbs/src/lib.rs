@@ -15,10 +15,15 @@
 mod caps;
 mod completion_queue;
 mod device;
+#[cfg(any(feature = "faults", feature = "sim"))]
+#[cfg_attr(not(feature = "sim"), allow(dead_code))] // A rack draws more kinds of numbers.
+mod dice;
 mod dispatch;
 mod endpoint;
 mod error;
 mod event_fd;
+#[cfg(feature = "faults")]
+pub mod faults;
 #[cfg(feature = "ibverbs")]
 mod ibv;
 mod memory;

@@ -206,6 +206,17 @@ impl SharedSlice {
         unsafe { self.memory.start().add(self.offset) }
     }
 
+    /// Copies its first bytes out. A peer that writes meanwhile may leave a mixture.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[cfg(feature = "faults")]
+    pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes out of {}", bytes.len(), self.len);
+        // SAFETY: in range, as `SharedRegion::slice` checked; `bytes` is exclusively ours.
+        unsafe { copy_forward(bytes.as_mut_ptr(), self.start(), bytes.len()) };
+    }
+
     /// The key of its region, and where in that it lies.
     #[cfg(feature = "sim")]
     pub(crate) fn range(&self) -> (u32, u64, u64) {

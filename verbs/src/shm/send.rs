@@ -183,6 +183,9 @@ impl SendSide {
         let known = cached.as_ref().is_some_and(|region| region.rkey == rkey && region.is_alive());
         if !known {
             *cached = None;
+            if rkey == 0 {
+                return Err(Status::RemoteAccess); // No region has it; the peer need not be asked.
+            }
             let region = peer.region(rkey).filter(|region| region.pd == outbox.pd);
             *cached = Some(region.ok_or(Status::RemoteAccess)?);
         }

@@ -11,10 +11,10 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::FixedState;
 
 use super::config::nanos;
-use super::dice::Dice;
 use super::durability::Durability;
 use super::memory::Pages;
 use crate::VerbsError;
+use crate::dice::Dice;
 
 /// What caches and memory controllers deal in.
 const LINE_BYTES: u64 = 64;

@@ -61,7 +61,6 @@ mod config;
 mod context;
 mod cpu;
 mod delivery;
-mod dice;
 mod durability;
 mod event;
 mod failure;
