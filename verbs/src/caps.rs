@@ -91,6 +91,8 @@ pub struct Capabilities {
     pub persistent_memory: bool,
     /// Supports completion channels, on which a poller can sleep.
     pub wait: bool,
+    /// A remote WRITE or atomic can make an event for a sleeper: see [`SharedRegion::watch`](crate::SharedRegion::watch).
+    pub write_events: bool,
     /// Peers are connected by a network whose queues many senders may fill. Without one, a message is only
     /// delayed by a busy peer.
     pub network: bool,

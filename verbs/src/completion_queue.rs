@@ -33,6 +33,19 @@ impl CompletionQueue {
         Ok(CompletionQueue { queue, handle, _not_sync: PhantomData })
     }
 
+    /// The same queue, whose poller sees what the injectors of a layer deliver.
+    #[cfg(feature = "faults")]
+    pub(crate) fn with_faults(
+        mut self,
+        layer: Option<&std::sync::Arc<crate::faults::Layer>>,
+    ) -> Self {
+        if let Some(layer) = layer {
+            let queue = crate::faults::CompletionQueue::new(layer, self.queue);
+            self.queue = dispatch::CompletionQueue::Faulty(queue);
+        }
+        self
+    }
+
     /// Writes available completions to the start of `out` and returns their number; 0 is not an error. The
     /// entries that are overwritten are dropped.
     ///
@@ -106,8 +119,9 @@ impl From<&CompletionQueueHandle> for CompletionQueueHandle {
     }
 }
 
-/// Lets a thread sleep until an armed completion queue of this channel has a completion, or until woken.
-/// Clones refer to the same channel. The file descriptor is readable when there is an event.
+/// Lets a thread sleep until an armed completion queue of this channel has a completion, until a peer writes into an
+/// armed [region](crate::SharedRegion::watch) of this channel, or until woken. Clones refer to the same channel. The file
+/// descriptor is readable when there is an event.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     channel: dispatch::Channel,
@@ -116,6 +130,10 @@ pub struct CompletionChannel {
 impl CompletionChannel {
     pub(crate) fn new(context: &dispatch::Context) -> Result<CompletionChannel, VerbsError> {
         Ok(CompletionChannel { channel: context.create_channel()? })
+    }
+
+    pub(crate) fn inner(&self) -> &dispatch::Channel {
+        &self.channel
     }
 
     /// Sleeps until an event, a [`wake`](CompletionChannel::wake), or the end of `timeout`. Returns `false` if

@@ -1,8 +1,12 @@
 //! Opening a device and creating its resources.
 
+#[cfg(feature = "faults")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::dispatch::{self, on_device};
+#[cfg(feature = "faults")]
+use crate::faults::{FaultInjector, Layer};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
     Endpoint, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion, QueuePair,
@@ -19,6 +23,8 @@ static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 #[derive(Clone, Debug)]
 pub struct Device {
     context: dispatch::Context,
+    #[cfg(feature = "faults")]
+    faults: Option<Arc<Layer>>,
 }
 
 /// A device that can be opened.
@@ -51,12 +57,25 @@ impl Device {
     /// # Errors
     /// If there is no such device, port or address, or the device cannot be opened.
     pub fn open_with(name: &str, options: &OpenOptions) -> Result<Device, OpenError> {
-        Ok(Device { context: dispatch::Context::open(name, options)? })
+        Ok(Device::of(dispatch::Context::open(name, options)?))
     }
 
-    #[cfg(feature = "sim")]
     pub(crate) fn of(context: dispatch::Context) -> Device {
-        Device { context }
+        Device {
+            context,
+            #[cfg(feature = "faults")]
+            faults: None,
+        }
+    }
+
+    /// The same device, whose queue pairs ask `injector` about each work request before the device sees it,
+    /// and whose completion queues ask it about each datagram that has arrived (see [`faults`](crate::faults)).
+    /// Of injectors that are there already it is the outer one: they are asked about what it passes. It has
+    /// nothing to do with queue pairs and completion queues that exist; make both from what this returns.
+    #[cfg(feature = "faults")]
+    pub fn with_faults(&self, injector: Arc<dyn FaultInjector>) -> Device {
+        let faults = Some(Layer::around(injector, self.faults.as_deref()));
+        Device { context: self.context.clone(), faults }
     }
 
     /// Lists the available devices.
@@ -106,7 +125,11 @@ impl Device {
     /// If the device refuses.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         let number = NEXT_PD.fetch_add(1, Ordering::Relaxed);
-        Ok(ProtectionDomain { domain: self.context.alloc_pd(number)? })
+        Ok(ProtectionDomain {
+            domain: self.context.alloc_pd(number)?,
+            #[cfg(feature = "faults")]
+            faults: self.faults.clone(),
+        })
     }
 
     /// Creates a channel on which a thread can sleep until an armed completion queue has a completion.
@@ -128,7 +151,10 @@ impl Device {
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
         within("completion queue capacity", capacity, self.caps().max_cqe)?;
-        CompletionQueue::new(&self.context, capacity, channel)
+        let queue = CompletionQueue::new(&self.context, capacity, channel)?;
+        #[cfg(feature = "faults")]
+        let queue = queue.with_faults(self.faults.as_ref());
+        Ok(queue)
     }
 }
 
@@ -141,6 +167,8 @@ fn within(what: &'static str, asked: usize, max: usize) -> Result<(), VerbsError
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     domain: dispatch::Domain,
+    #[cfg(feature = "faults")]
+    faults: Option<Arc<Layer>>,
 }
 
 impl ProtectionDomain {
@@ -210,6 +238,11 @@ impl ProtectionDomain {
         let caps = self.domain.caps();
         within("max_send_wr", config.max_send_wr, caps.max_send_wr)?;
         within("max_recv_wr", config.max_recv_wr, caps.max_recv_wr)?;
+        #[cfg(feature = "faults")]
+        if let Some(layer) = &self.faults {
+            let qp = crate::faults::QueuePair::create(layer, &self.domain, config)?;
+            return Ok(QueuePair::new(dispatch::QueuePair::Faulty(Box::new(qp))));
+        }
         self.domain.create_qp(config).map(QueuePair::new)
     }
 

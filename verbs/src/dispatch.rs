@@ -1,10 +1,13 @@
 //! The device behind each public type: one enum per kind of resource, one variant per kind of device.
 //!
-//! Without features there is one kind of device, and the enums cost nothing. To add a kind, add a variant
-//! in the two macros, its types in the list, and an arm to each constructor below.
+//! Without features there is one kind of device, and the enums cost nothing. Queue pairs and completion queues may also be
+//! those of any device inside a layer of [`faults`](crate::faults). To add a kind, add a variant in the two macros, its
+//! types in the list, and an arm to each constructor below.
 
 use std::sync::Arc;
 
+#[cfg(feature = "faults")]
+use crate::faults;
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
 use crate::memory::region::Region;
@@ -12,12 +15,14 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
-    PortInfo, QueuePairConfig, VerbsError, shm,
+    PortInfo, QueuePairConfig, VerbsError, Wake, shm,
 };
 
 /// Defines the enum that a public type holds.
 macro_rules! per_device {
-    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(,)? })*) => { $(
+    ($($(#[$meta:meta])* $name:ident {
+        shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(; faults: $faults:ty)?
+    })*) => { $(
         $(#[$meta])*
         pub(crate) enum $name {
             Shm($shm),
@@ -25,12 +30,33 @@ macro_rules! per_device {
             Ibv($ibv),
             #[cfg(feature = "sim")]
             Sim($sim),
+            $(
+                #[cfg(feature = "faults")]
+                Faulty($faults),
+            )?
         }
     )* };
 }
 
 /// Evaluates the same expression for any device.
 macro_rules! on_device {
+    (QueuePair, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults QueuePair, $value, $inner => $body)
+    };
+    (CompletionQueue, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults CompletionQueue, $value, $inner => $body)
+    };
+    (@with_faults $name:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            $crate::dispatch::$name::Shm($inner) => $body,
+            #[cfg(feature = "ibverbs")]
+            $crate::dispatch::$name::Ibv($inner) => $body,
+            #[cfg(feature = "sim")]
+            $crate::dispatch::$name::Sim($inner) => $body,
+            #[cfg(feature = "faults")]
+            $crate::dispatch::$name::Faulty($inner) => $body,
+        }
+    };
     ($name:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
             $crate::dispatch::$name::Shm($inner) => $body,
@@ -55,12 +81,15 @@ per_device! {
 
     /// Keeps registered memory registered until it is dropped.
     #[derive(Debug)]
-    #[allow(dead_code)] // Only held for its drop.
-    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: Arc<sim::Pages> }
+    #[allow(dead_code)] // Some are only held for their drop.
+    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: sim::Registration }
 
     /// A completion queue, as its poller uses it.
     #[derive(Debug)]
-    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue }
+    CompletionQueue {
+        shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue;
+        faults: faults::CompletionQueue
+    }
 
     /// A handle for creating queue pairs on a completion queue.
     #[derive(Clone, Debug)]
@@ -72,7 +101,10 @@ per_device! {
 
     /// A queue pair.
     #[derive(Debug)]
-    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair }
+    QueuePair {
+        shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair;
+        faults: Box<faults::QueuePair>
+    }
 
     /// A shared receive queue.
     #[derive(Debug)]
@@ -353,6 +385,47 @@ impl Domain {
     }
 }
 
+impl Registration {
+    /// Whether peers' writes into the region with this key can make events on the channel; from now on they
+    /// do, when it is armed.
+    pub(crate) fn watch(&self, rkey: u32, channel: &Channel) -> Result<Wake, VerbsError> {
+        let _ = rkey;
+        match (self, channel) {
+            (Registration::Shm(pages), Channel::Shm(channel)) => pages.watch(channel),
+            #[cfg(feature = "ibverbs")]
+            (Registration::Ibv(_), Channel::Ibv(_)) => Ok(Wake::PollOnly),
+            #[cfg(feature = "sim")]
+            (Registration::Sim(region), Channel::Sim(channel)) => region.watch(rkey, channel),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("completion channel")),
+        }
+    }
+
+    /// Asks for an event with the next write into it, if it is watched.
+    pub(crate) fn arm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.arm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.arm(rkey),
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.disarm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.disarm(rkey),
+        }
+    }
+}
+
 impl QueuePair {
     pub(crate) fn connect(
         &mut self,
@@ -365,6 +438,8 @@ impl QueuePair {
             (QueuePair::Ibv(qp), Address::Ibv(peer)) => qp.connect(peer, options),
             #[cfg(feature = "sim")]
             (QueuePair::Sim(qp), Address::Sim(peer)) => qp.connect(peer, options),
+            #[cfg(feature = "faults")]
+            (QueuePair::Faulty(qp), peer) => qp.connect(peer, options),
             #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(OTHER_KIND),
         }
@@ -377,6 +452,8 @@ impl QueuePair {
             QueuePair::Ibv(qp) => Address::Ibv(qp.endpoint()),
             #[cfg(feature = "sim")]
             QueuePair::Sim(qp) => Address::Sim(qp.endpoint()),
+            #[cfg(feature = "faults")]
+            QueuePair::Faulty(qp) => qp.address(),
         }
     }
 }

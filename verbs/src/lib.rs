@@ -14,10 +14,15 @@
 mod caps;
 mod completion_queue;
 mod device;
+#[cfg(any(feature = "faults", feature = "sim"))]
+#[cfg_attr(not(feature = "sim"), allow(dead_code))] // A rack draws more kinds of numbers.
+mod dice;
 mod dispatch;
 mod endpoint;
 mod error;
 mod event_fd;
+#[cfg(feature = "faults")]
+pub mod faults;
 #[cfg(feature = "ibverbs")]
 mod ibv;
 mod memory;
@@ -40,7 +45,7 @@ pub use error::{
 };
 pub use memory::{
     Access, Buffer, BufferPool, Drafts, PersistentRegion, PrivateRegion, RemoteRegion, RemoteSlice,
-    SharedRegion, SharedSlice,
+    SharedRegion, SharedSlice, Wake,
 };
 pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};

@@ -314,6 +314,15 @@ impl QueuePair {
         on_device!(QueuePair, &mut self.qp, qp => qp.reclaim(into));
     }
 
+    /// Sends the datagrams that an injector of this device [delays](crate::faults::Verdict::Delay) or
+    /// [holds](crate::faults::Verdict::Hold).
+    #[cfg(feature = "faults")]
+    pub fn release_delayed(&mut self) {
+        if let dispatch::QueuePair::Faulty(qp) = &mut self.qp {
+            qp.release_delayed();
+        }
+    }
+
     /// Moves the queue pair to the error state: everything queued or posted is flushed, with completions.
     #[allow(clippy::wrong_self_convention)] // As in libibverbs: modify to error.
     pub fn to_error(&mut self) {

@@ -166,6 +166,7 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         flush: false,
         persistent_memory: false,
         wait: true,
+        write_events: false, // A NIC tells of completions only.
         network: true,
         // The specification promises no order inside a message. A completion only says that the target's NIC is
         // responsible for the data (volume 1, sections 9.5 and 9.7.5).

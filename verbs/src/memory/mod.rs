@@ -16,4 +16,5 @@ pub use drafts::Drafts;
 pub use persistent::PersistentRegion;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
-pub use shared::{Access, SharedRegion, SharedSlice};
+pub(crate) use shared::WATCHED_ELSEWHERE;
+pub use shared::{Access, SharedRegion, SharedSlice, Wake};

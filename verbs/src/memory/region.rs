@@ -19,7 +19,7 @@ pub(crate) struct Region {
     rkey: u32,
     pd: u32,
     /// Keeps the pages mapped.
-    _registration: Registration,
+    registration: Registration,
 }
 
 // SAFETY: a region is a range of addresses, valid in every thread until it is dropped. The users of the
@@ -56,7 +56,7 @@ impl Region {
     /// A region whose remote address the device chose.
     pub(crate) fn named(parts: RegionParts, address: u64) -> Region {
         let RegionParts { start, len, access, lkey, rkey, pd, registration } = parts;
-        Region { start, address, len, access, lkey, rkey, pd, _registration: registration }
+        Region { start, address, len, access, lkey, rkey, pd, registration }
     }
 
     /// The remote address of a byte.
@@ -89,6 +89,11 @@ impl Region {
     #[inline]
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
+    }
+
+    /// What keeps it registered.
+    pub(crate) fn registration(&self) -> &Registration {
+        &self.registration
     }
 
     #[inline]

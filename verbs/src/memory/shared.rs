@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::RemoteRegion;
 use crate::memory::bytes::copy_forward;
 use crate::memory::region::Region;
+use crate::{CompletionChannel, RemoteRegion, VerbsError};
 
 bitflags::bitflags! {
     /// The operations that peers may use on a shared region, and the ordering of their WRITEs.
@@ -23,6 +23,18 @@ bitflags::bitflags! {
         const RELAXED_ORDERING = 8;
     }
 }
+
+/// How the owner of a shared region learns that a peer has written into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// By an event on the completion channel, once the region is [armed](SharedRegion::arm).
+    Event,
+    /// By looking: the device tells nobody of a WRITE. Nothing was registered.
+    PollOnly,
+}
+
+/// Why a region is not watched a second time.
+pub(crate) const WATCHED_ELSEWHERE: &str = "the region is watched on another completion channel";
 
 /// Memory that peers may access as its [`Access`] flags allow. Clones refer to the same region, which is
 /// deregistered when the last one is dropped. Offsets are chosen by the owner, so an offset out of range
@@ -59,6 +71,30 @@ impl SharedRegion {
     pub fn remote(&self) -> RemoteRegion {
         let addr = self.memory.address_of(self.memory.start());
         RemoteRegion::new(addr, self.memory.rkey(), self.len() as u64)
+    }
+
+    /// Watches the region: from now on [`arm`](SharedRegion::arm) asks for an event on `channel` when a peer
+    /// WRITEs into it or changes it by an atomic, where the device can tell
+    /// ([`write_events`](crate::Capabilities::write_events)). A region is watched on one channel, as long as it
+    /// exists.
+    ///
+    /// # Errors
+    /// If it is watched on another channel, or the channel is another device's.
+    pub fn watch(&self, channel: &CompletionChannel) -> Result<Wake, VerbsError> {
+        self.memory.registration().watch(self.memory.rkey(), channel.inner())
+    }
+
+    /// Asks for an event when the next write of a peer lands: one event, not one per write. What has landed
+    /// before makes none, so after arming look at the memory once more, then
+    /// [wait](CompletionChannel::wait), with a bound: a hostile peer can write without making an event. Reads
+    /// make none, nor do stores of this side. A region that is not watched stays silent.
+    pub fn arm(&self) {
+        self.memory.registration().arm(self.memory.rkey());
+    }
+
+    /// Takes the last [`arm`](SharedRegion::arm) back. An event that is on its way still comes.
+    pub fn disarm(&self) {
+        self.memory.registration().disarm(self.memory.rkey());
     }
 
     /// The address of `len` bytes at `offset`.
@@ -190,6 +226,17 @@ impl SharedSlice {
     pub(crate) fn start(&self) -> *mut u8 {
         // SAFETY: `SharedRegion::slice` checked the range.
         unsafe { self.memory.start().add(self.offset) }
+    }
+
+    /// Copies its first bytes out. A peer that writes meanwhile may leave a mixture.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[cfg(feature = "faults")]
+    pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes out of {}", bytes.len(), self.len);
+        // SAFETY: in range, as `SharedRegion::slice` checked; `bytes` is exclusively ours.
+        unsafe { copy_forward(bytes.as_mut_ptr(), self.start(), bytes.len()) };
     }
 
     /// Its region's key, its address and its length.

@@ -17,7 +17,8 @@ use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
 use super::receive::MAX_MESSAGE_BYTES;
-use super::region::{LentRegion, Pages, REGION_SLOTS, RegionMemory, RegionWords};
+use super::region::{LentRegion, Pages, RegionMemory};
+use super::region_words::{REGION_SLOTS, RegionWord, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
@@ -161,24 +162,22 @@ impl Context {
                 break key;
             }
         };
-        let word = self.words.word(slot);
-        let generation = word.load(Ordering::Relaxed).wrapping_add(1) | 1;
-        word.store(generation, Ordering::Release);
+        let generation = self.words.word(slot).register();
         let addr = mapping.start().addr() as u64;
-        let lent = LentRegion { file, addr, len, access, pd, slot, generation };
-        tables.regions.insert(rkey, Arc::new(lent));
+        let watcher = OnceLock::new();
+        let lent = Arc::new(LentRegion { file, addr, len, access, pd, slot, generation, watcher });
+        tables.regions.insert(rkey, Arc::clone(&lent));
         drop(tables);
         let context = Arc::clone(self);
         let start = mapping.start_non_null();
-        let memory = RegionMemory { context, _mapping: mapping, rkey, slot };
+        let memory = RegionMemory { context, _mapping: mapping, rkey, lent };
         let registration = Registration::Shm(Pages::Lent(memory));
         Ok(Region::new(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }))
     }
 
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {
-        let word = self.words.word(slot);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.words.deregistrations().fetch_add(1, Ordering::Release);
+        self.words.word(slot).deregister();
+        self.words.count_deregistration();
         let mut tables = lock(&self.tables);
         tables.regions.remove(&rkey);
         tables.free_slots.push(slot);
@@ -186,6 +185,22 @@ impl Context {
 
     pub(super) fn region(&self, rkey: u32) -> Option<Arc<LentRegion>> {
         lock(&self.tables).regions.get(&rkey).cloned()
+    }
+
+    /// A peer has written into a region, and saw that its owner waits. It is believed only once for each arm,
+    /// so that one that tells more often wakes nobody.
+    pub(super) fn written(&self, rkey: u32) {
+        if let Some(region) = self.region(rkey)
+            && let Some(channel) = region.watcher.get()
+            && self.words.word(region.slot).disarm(region.generation)
+        {
+            channel.wake();
+        }
+    }
+
+    /// The word of a region of ours.
+    pub(super) fn word(&self, slot: u32) -> &RegionWord {
+        self.words.word(slot)
     }
 
     pub(super) fn words_file(&self) -> BorrowedFd<'_> {
@@ -267,6 +282,7 @@ fn plain_capabilities() -> Capabilities {
         max_recv_wr: 1 << 14,
         max_cqe: (1 << 15) - 1,
         max_rd_atomic: 16,
+        write_events: false,
         write_order: WriteOrder::Unordered,
         ..capabilities()
     }
@@ -289,6 +305,7 @@ fn capabilities() -> Capabilities {
         flush: false,
         persistent_memory: false,
         wait: true,
+        write_events: true,
         network: false,
         write_order: if cfg!(target_arch = "x86_64") {
             WriteOrder::LeftToRight

@@ -182,6 +182,10 @@ impl Connection {
                 self.closed(question.from_qp, question.to_qp);
                 return true;
             }
+            ask::WRITTEN => {
+                context.written(question.rkey);
+                return true;
+            }
             _ => Err(answer::MALFORMED),
         };
         match answered {

@@ -27,6 +27,7 @@ mod peer;
 mod queue_pair;
 mod receive;
 mod region;
+mod region_words;
 mod send;
 mod shared_receive;
 mod slow;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use rustix::net::{
 use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
-use super::region::{MappedRegion, REGION_SLOTS, RegionWords};
+use super::region::MappedRegion;
+use super::region_words::{REGION_SLOTS, RegionWords};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
@@ -130,8 +131,8 @@ impl Peer {
 
     /// How many regions the peer has deregistered so far.
     #[inline]
-    pub(crate) fn deregistrations(&self) -> u32 {
-        self.words.deregistrations().load(Ordering::Acquire)
+    pub(crate) fn deregistrations(&self) -> u64 {
+        self.words.deregistrations()
     }
 
     /// Unmaps the regions that the peer has deregistered.
@@ -160,6 +161,7 @@ impl Peer {
             words: Arc::clone(&self.words),
             slot: answer.slot,
             generation: answer.generation,
+            told: AtomicU32::new(0),
         })
     }
 
@@ -203,6 +205,13 @@ impl Peer {
     pub(crate) fn tell_closed(&self, from_qp: u32, to_qp: u32) {
         let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
+    }
+
+    /// Tells it that we have written into a region whose owner waits for that. There is no answer. `false`: it
+    /// has too much to read already.
+    pub(crate) fn tell_written(&self, rkey: u32) -> bool {
+        let written = Question { what: ask::WRITTEN, rkey, ..Question::default() };
+        wire::send(self.socket.as_fd(), &written, &[], SendFlags::DONTWAIT).is_ok()
     }
 }
 

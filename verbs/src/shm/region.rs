@@ -1,46 +1,16 @@
 //! Memory regions: ours, and mappings of peers' regions.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::context::Context;
-use crate::Access;
+use super::events::Channel;
+use super::peer::Peer;
+use super::region_words::{RegionWord, RegionWords};
+use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::mapping::Mapping;
-
-/// Slots in one context's file of region words. The first is the count of deregistrations.
-pub(crate) const REGION_SLOTS: u32 = 1 << 16;
-
-/// The words that tell peers which regions are alive: one per slot, odd while the region lives. The first
-/// word counts deregistrations, so that peers know when to check the regions they have mapped. Only the
-/// owner can write the file, which is sealed.
-#[derive(Debug)]
-pub(crate) struct RegionWords {
-    mapping: Mapping,
-}
-
-impl RegionWords {
-    pub(crate) const BYTES: usize = REGION_SLOTS as usize * 4;
-
-    /// `mapping` has [`RegionWords::BYTES`] bytes.
-    pub(crate) fn new(mapping: Mapping) -> RegionWords {
-        debug_assert!(mapping.len() >= Self::BYTES);
-        RegionWords { mapping }
-    }
-
-    #[inline]
-    pub(crate) fn word(&self, slot: u32) -> &AtomicU32 {
-        let slot = slot.min(REGION_SLOTS - 1) as usize;
-        // SAFETY: the mapping has REGION_SLOTS words, page-aligned, which only atomics touch.
-        unsafe { &*self.mapping.start().cast::<AtomicU32>().add(slot) }
-    }
-
-    /// Deregistrations so far, wrapping.
-    #[inline]
-    pub(crate) fn deregistrations(&self) -> &AtomicU32 {
-        self.word(0)
-    }
-}
+use crate::{Access, VerbsError, Wake};
 
 /// Keeps the pages of a region of ours mapped.
 #[derive(Debug)]
@@ -59,7 +29,7 @@ pub(crate) struct RegionMemory {
     /// Dropped, and so unmapped, after deregistration.
     pub(super) _mapping: Mapping,
     pub(super) rkey: u32,
-    pub(super) slot: u32,
+    pub(super) lent: Arc<LentRegion>,
 }
 
 /// The control thread's record of a region of ours. It holds the file, not the region: the region is
@@ -73,11 +43,53 @@ pub(super) struct LentRegion {
     pub(super) pd: u32,
     pub(super) slot: u32,
     pub(super) generation: u32,
+    /// Where its owner sleeps until a peer has written into it.
+    pub(super) watcher: OnceLock<Arc<Channel>>,
+}
+
+impl Pages {
+    /// Peers' writes can make events on this channel from now on, where the device promises them.
+    pub(crate) fn watch(&self, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        match self {
+            Pages::Lent(memory) if memory.context.caps().write_events => memory.watch(channel),
+            Pages::Lent(_) | Pages::Private(_) => Ok(Wake::PollOnly),
+        }
+    }
+
+    /// Asks for an event with the next write; only where the region is watched.
+    pub(crate) fn arm(&self) {
+        if let Pages::Lent(memory) = self
+            && memory.lent.watcher.get().is_some()
+        {
+            memory.word().arm();
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self) {
+        if let Pages::Lent(memory) = self {
+            memory.word().disarm(memory.lent.generation);
+        }
+    }
+}
+
+impl RegionMemory {
+    fn watch(&self, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        let watcher = self.lent.watcher.get_or_init(|| Arc::clone(channel));
+        match Arc::ptr_eq(watcher, channel) {
+            true => Ok(Wake::Event),
+            false => Err(VerbsError::Invalid(WATCHED_ELSEWHERE)),
+        }
+    }
+
+    fn word(&self) -> &RegionWord {
+        self.context.word(self.lent.slot)
+    }
 }
 
 impl Drop for RegionMemory {
     fn drop(&mut self) {
-        self.context.deregister(self.rkey, self.slot);
+        self.context.deregister(self.rkey, self.lent.slot);
     }
 }
 
@@ -94,13 +106,37 @@ pub(crate) struct MappedRegion {
     pub(super) words: Arc<RegionWords>,
     pub(super) slot: u32,
     pub(super) generation: u32,
+    /// The last arm that its owner was told of a write under.
+    pub(super) told: AtomicU32,
 }
 
 impl MappedRegion {
+    #[inline]
+    fn word(&self) -> &RegionWord {
+        self.words.word(self.slot)
+    }
+
     /// Whether its owner still has it registered.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
-        self.words.word(self.slot).load(Ordering::Acquire) == self.generation
+        self.word().is_alive(self.generation)
+    }
+
+    /// Tells the owner of a write, if it waits for one. A sequentially consistent fence lies between the two.
+    #[inline]
+    pub(super) fn tell_of_write(&self, peer: &Peer) {
+        if let Some(arm) = self.word().armed(self.generation) {
+            self.tell(peer, arm);
+        }
+    }
+
+    /// Once for each arm: the owner may take a while to take it back.
+    #[cold]
+    fn tell(&self, peer: &Peer, arm: u32) {
+        let before = self.told.swap(arm, Ordering::Relaxed);
+        if before != arm && !peer.tell_written(self.rkey) {
+            self.told.store(before, Ordering::Relaxed); // The next write tries again.
+        }
     }
 
     /// The local address of `len` bytes at the owner's address `addr`; `None` if they do not lie in it.
@@ -112,5 +148,37 @@ impl MappedRegion {
         }
         // SAFETY: `offset <= len`, and the mapping was made with at least `len` bytes.
         Some(unsafe { self.mapping.start().add(offset as usize) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::shm::Domain;
+
+    #[test]
+    fn a_peer_that_tells_of_writes_at_will_wakes_nobody_who_does_not_wait() {
+        let context = Context::open(false).unwrap();
+        let domain = Domain { context: Arc::clone(&context), number: 1 };
+        let region = domain.register(64, Access::all()).unwrap();
+        let other = domain.register(64, Access::all()).unwrap();
+        let registration = region.registration();
+        let channel = Arc::new(Channel::new().unwrap());
+        let watching = crate::dispatch::Channel::Shm(Arc::clone(&channel));
+        registration.watch(region.rkey(), &watching).unwrap();
+        let told = |rkey: u32| {
+            context.written(rkey);
+            channel.wait(Duration::ZERO).unwrap()
+        };
+        assert!(!told(region.rkey()), "it is not armed");
+        registration.arm(region.rkey());
+        assert!(!told(other.rkey()) && !told(0), "another region, and none");
+        assert!(told(region.rkey()));
+        assert!(!told(region.rkey()), "told twice");
+        registration.arm(region.rkey());
+        registration.disarm(region.rkey());
+        assert!(!told(region.rkey()), "disarmed");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
 use super::context::{Context, MTU_BYTES};
@@ -19,6 +19,14 @@ use crate::{Access, QpType, RemoteSlice, Status};
 /// The most regions of the peer that are found without a lock; a power of two.
 const CACHED_REGIONS: usize = 8;
 
+/// The bit of [`SendSide::written`] for the region with this key.
+#[inline]
+fn written_bit(rkey: u32) -> u8 {
+    1 << (rkey as usize % CACHED_REGIONS)
+}
+
+const _: () = assert!(CACHED_REGIONS <= u8::BITS as usize);
+
 /// The state of the sending side. See [`Pair::side`] for the rules of access.
 #[derive(Debug, Default)]
 pub(super) struct SendSide {
@@ -27,7 +35,9 @@ pub(super) struct SendSide {
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
     pub(super) peer: Option<Arc<Peer>>,
     /// The peer's count of deregistrations when `regions` was last checked.
-    deregistrations: u32,
+    deregistrations: u64,
+    /// Which of `regions` were written since their owners were last told, one bit each.
+    written: u8,
     pub(super) rnr_retry: u8,
     pub(super) rnr_timer_ns: u64,
     pub(super) retry_timeout_ns: u64,
@@ -63,6 +73,7 @@ impl SendSide {
         let words = words_of(bytes);
         // SAFETY: `region.at` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
+        self.written |= written_bit(remote.rkey);
         let used = bytes.len().div_ceil(8);
         outbox.put_small(CellKind::WriteImm, bytes.len() as u8, imm, &words[..used]);
         true
@@ -72,8 +83,33 @@ impl SendSide {
     #[inline]
     pub(super) fn ring_doorbell(&mut self) {
         match &self.outbox {
-            Some(outbox) => outbox.ring_doorbell(),
+            Some(outbox) => {
+                outbox.ring_doorbell(); // Its fence is ours too.
+                self.tell_of_writes();
+            }
             None => self.destinations.ring_doorbell(),
+        }
+    }
+
+    /// Tells the owners of regions that were written since the last time, where they wait for that; after a
+    /// sequentially consistent fence (see [`region_words`](super::region_words)).
+    #[inline]
+    fn tell_of_writes(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        while written != 0 {
+            let index = written.trailing_zeros() as usize;
+            written &= written - 1;
+            if let (Some(region), Some(peer)) = (&self.regions[index], &self.peer) {
+                region.tell_of_write(peer);
+            }
+        }
+    }
+
+    /// The same, where no doorbell follows.
+    pub(super) fn ring_for_writes(&mut self) {
+        if self.written != 0 {
+            fence(Ordering::SeqCst);
+            self.tell_of_writes();
         }
     }
 
@@ -134,13 +170,22 @@ impl SendSide {
 
     /// Returns the peer's region with this key, if it is in the protection domain of the peer's queue pair.
     fn region(&mut self, rkey: u32) -> Result<&Arc<MappedRegion>, Status> {
+        let index = rkey as usize % CACHED_REGIONS;
+        if self.written & written_bit(rkey) != 0
+            && self.regions[index].as_ref().is_some_and(|region| region.rkey != rkey)
+        {
+            self.ring_for_writes(); // What was written makes room for another.
+        }
         let (Some(outbox), Some(peer)) = (&self.outbox, &self.peer) else {
             return Err(Status::RemoteOperation);
         };
-        let cached = &mut self.regions[rkey as usize % CACHED_REGIONS];
+        let cached = &mut self.regions[index];
         let known = cached.as_ref().is_some_and(|region| region.rkey == rkey && region.is_alive());
         if !known {
             *cached = None;
+            if rkey == 0 {
+                return Err(Status::RemoteAccess); // No region has it; the peer need not be asked.
+            }
             let region = peer.region(rkey).filter(|region| region.pd == outbox.pd);
             *cached = Some(region.ok_or(Status::RemoteAccess)?);
         }
@@ -186,11 +231,13 @@ impl SendSide {
             Err(outcome) => return outcome,
         };
         let len = bytes.len();
+        let written = if len > 0 { written_bit(remote.rkey) } else { 0 };
         let stores = access.contains(Access::RELAXED_ORDERING).then_some(&mut self.stores);
         let Some(imm) = imm else {
             // SAFETY: both ranges are checked and mapped; peers may race with either side of shared
             // memory, which the copy tolerates.
             unsafe { store_long(target, bytes, stores, context) };
+            self.written |= written;
             return Outcome::Done(len as u32);
         };
         let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };
@@ -218,6 +265,7 @@ impl SendSide {
             unsafe { store_long(target, bytes, stores, context) };
             outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u32, &[]);
         }
+        self.written |= written;
         outbox.ring_doorbell();
         Outcome::Done(len as u32)
     }
@@ -250,6 +298,7 @@ impl SendSide {
         // SAFETY: 8 bytes in range (posting checked the length), and aligned: regions start at a page on
         // both sides, and the address there is a multiple of 8.
         let old = change(unsafe { &*word.cast::<AtomicU64>() });
+        self.written |= written_bit(remote.rkey);
         // SAFETY: posting checked that there is room for 8 bytes.
         unsafe { copy_forward(room.start(), old.to_ne_bytes().as_ptr(), 8) };
         Outcome::Done(8)

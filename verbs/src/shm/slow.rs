@@ -258,6 +258,7 @@ impl SlowQueue {
                         pair.complete(done);
                     }
                     self.pop();
+                    side.ring_for_writes();
                 }
                 Outcome::Wait(wait) => {
                     let now = pair.context.now_ns();

@@ -13,7 +13,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Must change with any record or shared memory layout.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
 /// The most descriptors attached to one record.
 pub(crate) const MAX_FDS: usize = 3;
@@ -31,6 +31,8 @@ pub(crate) mod ask {
     pub(crate) const REGION: u32 = 3;
     /// A notice that an attached queue pair is gone. It has no answer.
     pub(crate) const CLOSED: u32 = 4;
+    /// No question: a region was written whose owner waits for that. There is no answer.
+    pub(crate) const WRITTEN: u32 = 5;
 }
 
 /// Status codes of answers.
@@ -84,7 +86,7 @@ pub(crate) struct Question {
     pub(crate) to_qp: u32,
     pub(crate) secret: u64,
     pub(crate) ty: u32,
-    /// REGION: the requested key.
+    /// REGION: the requested key. WRITTEN: the key of the region.
     pub(crate) rkey: u32,
 }
 

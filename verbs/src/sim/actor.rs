@@ -168,12 +168,19 @@ impl World {
         }
     }
 
-    /// Wakes the actors that watch a region.
+    /// Wakes the actors that watch a region that was written.
     pub(super) fn wake_watchers(&mut self, node: u16, rkey: u32) {
         let regions = &self.nodes[usize::from(node)].regions;
         for index in 0..regions.watchers(rkey).len() {
             let watchers = self.nodes[usize::from(node)].regions.watchers(rkey);
             self.wake(watchers[index]);
+        }
+        if let Some(channel) = self.node(node).regions.take_event(rkey) {
+            channel.signal();
+            match channel.poller() {
+                Some(actor) => self.wake(actor),
+                None => self.wake_all(node),
+            }
         }
     }
 

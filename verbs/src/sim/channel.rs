@@ -22,6 +22,7 @@ pub(crate) struct Channel {
     /// The descriptor if no other is available: always readable, so it reports possible events.
     stand_in: &'static OwnedFd,
     world: Weak<Mutex<World>>,
+    node: u16,
     /// The actor that polls queues of this channel, or [`NO_ACTOR`].
     poller: AtomicU64,
 }
@@ -30,12 +31,13 @@ pub(crate) struct Channel {
 const NO_ACTOR: u64 = u64::MAX;
 
 impl Channel {
-    pub(super) fn new(world: Weak<Mutex<World>>) -> io::Result<Channel> {
+    pub(super) fn new(world: Weak<Mutex<World>>, node: u16) -> io::Result<Channel> {
         Ok(Channel {
             ready: AtomicBool::new(false),
             event: OnceLock::new(),
             stand_in: always_readable()?,
             world,
+            node,
             poller: AtomicU64::new(NO_ACTOR),
         })
     }
@@ -55,11 +57,21 @@ impl Channel {
     /// Wakes the poller. The simulation itself wakes its actors without this.
     pub(crate) fn wake(&self) {
         self.signal();
-        if let Ok(actor) = u32::try_from(self.poller.load(Ordering::Relaxed))
+        if let Some(actor) = self.poller()
             && let Some(world) = self.world.upgrade()
         {
             lock(&world).wake(actor);
         }
+    }
+
+    /// Whether it belongs to a device of that node.
+    pub(super) fn is_of(&self, world: &Weak<Mutex<World>>, node: u16) -> bool {
+        self.world.ptr_eq(world) && self.node == node
+    }
+
+    /// The actor that polls queues of this channel, if any has.
+    pub(super) fn poller(&self) -> Option<u32> {
+        u32::try_from(self.poller.load(Ordering::Relaxed)).ok()
     }
 
     /// Signals an event.

@@ -66,7 +66,7 @@ impl Context {
     }
 
     pub(crate) fn create_channel(&self) -> rustix::io::Result<Channel> {
-        Channel::new(Arc::downgrade(&self.world))
+        Channel::new(Arc::downgrade(&self.world), self.node)
     }
 
     pub(crate) fn create_cq(
@@ -95,7 +95,7 @@ impl Domain {
         let mut world = self.context.running()?;
         let World { nodes, dice, .. } = &mut *world;
         let regions = &mut nodes[usize::from(self.context.node)].regions;
-        Ok(regions.register(self.number, pages, None, access, || dice.word()))
+        Ok(regions.register(&self.context, self.number, pages, None, access, || dice.word()))
     }
 
     pub(crate) fn address_handle(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {

@@ -11,10 +11,10 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::FixedState;
 
 use super::config::nanos;
-use super::dice::Dice;
 use super::durability::Durability;
 use super::memory::Pages;
 use crate::VerbsError;
+use crate::dice::Dice;
 
 /// The unit of caches and memory controllers.
 const LINE_BYTES: u64 = 64;

@@ -3,16 +3,20 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use foldhash::fast::FixedState;
 
+use super::channel::Channel;
+use super::context::Context;
 use super::media::Span;
-use crate::dispatch::Registration;
+use super::world::{World, lock};
+use crate::dispatch;
+use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::bytes::copy_forward;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::memory::region::{Region, RegionParts};
-use crate::{Access, RemoteSlice, VerbsError};
+use crate::{Access, RemoteSlice, VerbsError, Wake};
 
 /// Regions of at least this length have their own mapping. Shorter ones come from the allocator, as there may
 /// be more of them than a process may have mappings.
@@ -106,13 +110,51 @@ impl Drop for Pages {
 
 /// Allocates memory that no peer and no NIC accesses.
 pub(super) fn private(len: usize, pd: u32) -> Result<Region, VerbsError> {
-    let pages = Arc::new(Pages::new(len)?);
-    Ok(region(pages, Access::empty(), 0, pd, 0))
+    let registration =
+        Registration { pages: Arc::new(Pages::new(len)?), world: Weak::new(), node: 0 };
+    Ok(region(registration, Access::empty(), 0, pd, 0))
 }
 
-fn region(pages: Arc<Pages>, access: Access, rkey: u32, pd: u32, address: u64) -> Region {
-    let (start, len) = (pages.start, pages.len);
-    let registration = Registration::Sim(pages);
+/// What keeps the pages of a region, and which node's NIC knows it.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pages: Arc<Pages>,
+    /// Weak: the world may hold a part of the region, in a work request.
+    world: Weak<Mutex<World>>,
+    node: u16,
+}
+
+impl Registration {
+    fn with_regions<T>(&self, work: impl FnOnce(&mut Regions) -> T) -> Option<T> {
+        let world = self.world.upgrade()?;
+        let mut world = lock(&world);
+        Some(work(&mut world.node(self.node).regions))
+    }
+
+    /// Peers' writes can make events on this channel from now on.
+    pub(crate) fn watch(&self, rkey: u32, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        if !channel.is_of(&self.world, self.node) {
+            return Err(VerbsError::Foreign("completion channel"));
+        }
+        let watched = self.with_regions(|regions| regions.watch_on(rkey, channel));
+        watched.unwrap_or(Err(VerbsError::Invalid("the rack of this region is gone")))?;
+        Ok(Wake::Event)
+    }
+
+    /// Asks for an event with the next write.
+    pub(crate) fn arm(&self, rkey: u32) {
+        self.with_regions(|regions| regions.arm(rkey, true));
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self, rkey: u32) {
+        self.with_regions(|regions| regions.arm(rkey, false));
+    }
+}
+
+fn region(registration: Registration, access: Access, rkey: u32, pd: u32, address: u64) -> Region {
+    let (start, len) = (registration.pages.start, registration.pages.len);
+    let registration = dispatch::Registration::Sim(registration);
     Region::named(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }, address)
 }
 
@@ -135,7 +177,11 @@ struct Registered {
     pd: u32,
     /// Its number among the persistent regions.
     persistent: Option<u32>,
+    /// Actors that have a turn with each write.
     watchers: Vec<u32>,
+    /// The channel that gets an event with the next write, while it is armed.
+    channel: Option<Arc<Channel>>,
+    armed: bool,
 }
 
 /// A region found by key, kept alive by this value.
@@ -154,6 +200,7 @@ impl Regions {
     /// Registers memory under a key that `draw` returns. `persistent` is its number if it is persistent.
     pub(super) fn register(
         &mut self,
+        context: &Context,
         pd: u32,
         pages: Arc<Pages>,
         persistent: Option<u32>,
@@ -180,9 +227,12 @@ impl Regions {
             pd,
             persistent,
             watchers: Vec::new(),
+            channel: None,
+            armed: false,
         };
         self.by_key.insert(rkey, registered);
-        region(pages, access, rkey, pd, address)
+        let world = Arc::downgrade(&context.world);
+        region(Registration { pages, world, node: context.node }, access, rkey, pd, address)
     }
 
     /// Removes regions whose owners have dropped them. Owners do not report that, so that they never wait.
@@ -214,7 +264,7 @@ impl Regions {
             return None;
         }
         let pages = Some(region.pages.upgrade()?);
-        let watched = !region.watchers.is_empty();
+        let watched = region.is_watched();
         let (persistent, access) = (region.persistent, region.access);
         Some(Found { pages, offset, len, persistent, access, watched })
     }
@@ -234,6 +284,32 @@ impl Regions {
         true
     }
 
+    /// From now on writes into a region can make events on this channel.
+    fn watch_on(&mut self, rkey: u32, channel: &Arc<Channel>) -> Result<(), VerbsError> {
+        let region = self
+            .by_key
+            .get_mut(&rkey)
+            .ok_or(VerbsError::Invalid("the simulated node of this region was killed"))?;
+        let watching = region.channel.get_or_insert_with(|| Arc::clone(channel));
+        match Arc::ptr_eq(watching, channel) {
+            true => Ok(()),
+            false => Err(VerbsError::Invalid(WATCHED_ELSEWHERE)),
+        }
+    }
+
+    fn arm(&mut self, rkey: u32, armed: bool) {
+        if let Some(region) = self.by_key.get_mut(&rkey) {
+            region.armed = armed;
+        }
+    }
+
+    /// The channel that gets an event now that a region was written. It gets no other before it is armed again.
+    pub(super) fn take_event(&mut self, rkey: u32) -> Option<Arc<Channel>> {
+        let region = self.by_key.get_mut(&rkey)?;
+        let channel = region.channel.as_ref()?;
+        std::mem::take(&mut region.armed).then(|| Arc::clone(channel))
+    }
+
     /// Drops all of the node's memory.
     pub(super) fn forget_all(&mut self) {
         self.by_key.clear();
@@ -241,6 +317,12 @@ impl Regions {
 
     pub(super) fn watchers(&self, rkey: u32) -> &[u32] {
         self.by_key.get(&rkey).map_or(&[], |region| &region.watchers)
+    }
+}
+
+impl Registered {
+    fn is_watched(&self) -> bool {
+        !self.watchers.is_empty() || self.channel.is_some()
     }
 }
 

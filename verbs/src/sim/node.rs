@@ -129,6 +129,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         flush: true,
         persistent_memory: true,
         wait: true,
+        write_events: true,
         network: true,
         write_order: match config.landing {
             Landing::AtOnce | Landing::LeftToRight => WriteOrder::LeftToRight,

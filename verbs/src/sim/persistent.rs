@@ -27,7 +27,8 @@ impl Persistent {
         let World { nodes, dice, .. } = &mut *world;
         let node = &mut nodes[usize::from(context.node)];
         let (number, pages) = node.media.open(name, len)?;
-        let region = node.regions.register(*pd, pages, Some(number), access, || dice.word());
+        let region =
+            node.regions.register(context, *pd, pages, Some(number), access, || dice.word());
         drop(world);
         Ok((region, Persistent { context: Arc::clone(context), region: number }))
     }

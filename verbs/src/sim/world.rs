@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::actor::Schedule;
 use super::agenda::Agenda;
 use super::config::SimConfig;
-use super::dice::Dice;
 use super::event::{Event, QpId};
 use super::faults::Fault;
 use super::message::Messages;
 use super::node::NodeState;
 use super::trace::Trace;
+use crate::dice::Dice;
 
 #[derive(Debug)]
 pub(crate) struct World {

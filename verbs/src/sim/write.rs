@@ -118,13 +118,12 @@ impl World {
         landing.into.write(start, &message.payload[start..end]);
         let len = end - start;
         let span = landing.into.span(start, len);
-        let (watched, rkey) = (landing.into.watched, landing.rkey);
+        let rkey = landing.rkey;
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
         self.note(to, || format!("has piece {chunk} of message {psn}: {len} bytes from {start}"));
         self.landed_in(to.node, span);
-        if watched {
-            self.wake_watchers(to.node, rkey);
-        }
+        // Also those who watch only since the message was delivered.
+        self.wake_watchers(to.node, rkey);
     }
 
     /// Handles a WRITE whose pieces have all landed.

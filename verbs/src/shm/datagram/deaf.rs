@@ -12,7 +12,7 @@ use rustix::process::getuid;
 
 use crate::shm::memfd;
 use crate::shm::peer::socket_name;
-use crate::shm::region::RegionWords;
+use crate::shm::region_words::RegionWords;
 use crate::shm::wire::{self, Answer, Gid, Question, answer, ask};
 use crate::{
     CompletionOpcode, CompletionQueue, DatagramSource, Device, GRH_BYTES, ProtectionDomain,

@@ -1,4 +1,4 @@
-//! The random numbers of a simulation, all derived from its seed.
+//! Random numbers derived from a seed: of a simulation, or of injected faults.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -6,23 +6,23 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// A generator that gives the same numbers on every machine for the same seed. ChaCha is defined by its
 /// algorithm, so a new version of its crate cannot change a trace.
 #[derive(Debug)]
-pub(super) struct Dice(ChaCha8Rng);
+pub(crate) struct Dice(ChaCha8Rng);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         Dice(ChaCha8Rng::from_seed(bytes))
     }
 
-    pub(super) fn word(&mut self) -> u32 {
+    pub(crate) fn word(&mut self) -> u32 {
         self.0.next_u32()
     }
 
     /// Whether an event of this probability happens. Probability 0 draws no number, so that a disabled fault does
     /// not change the rest of the run.
     #[inline]
-    pub(super) fn chance(&mut self, probability: f64) -> bool {
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
         if probability <= 0.0 {
             return false;
         }
@@ -32,12 +32,12 @@ impl Dice {
     }
 
     /// A number below `bound`, which must not be 0.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Shuffles the items.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }
