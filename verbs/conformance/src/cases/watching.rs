@@ -6,7 +6,7 @@ use farcall_verbs::{
 
 use crate::end::{End, Role, turn};
 use crate::rig::{Rig, discover, expose, filled, pattern, room};
-use crate::verdict::{CaseResult, ensure, ensure_eq};
+use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 /// A sleeper that is not woken for longer has missed its wake-up.
 const SLEEP_NS: u64 = 4_000_000_000;
