@@ -14,6 +14,7 @@
 mod address;
 pub mod bootstrap;
 pub mod contract;
+pub mod datagram;
 pub mod handshake;
 mod kit;
 #[cfg(feature = "planted-bugs")]
@@ -23,6 +24,7 @@ pub mod planted;
 mod planted;
 pub mod registry;
 mod rendezvous;
+mod repair;
 pub mod write_imm;
 
 pub use address::{

@@ -1,10 +1,11 @@
 //! The backends of this build: the one list of them.
 
 use crate::contract::Backend;
+use crate::datagram::Datagram;
 use crate::write_imm::WriteImm;
 
 /// Every backend. The first is the default.
-pub static ALL: &[&dyn Backend] = &[&WriteImm];
+pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram];
 
 /// The backend that an address without `backend=` means.
 pub fn default_backend() -> &'static dyn Backend {

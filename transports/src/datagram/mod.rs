@@ -83,15 +83,12 @@ mod in_place;
 mod large;
 mod outgoing;
 mod port;
-mod releases;
 mod replies;
 mod requests;
-mod retransmission;
 mod server;
 mod session;
 mod setup;
 mod shared;
-mod window;
 mod wire;
 
 #[cfg(test)]

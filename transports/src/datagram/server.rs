@@ -15,7 +15,7 @@ use super::port::{Port, PortAddress};
 use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
 use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
-use crate::contract::{Accepted, Admission, Config, Intake, OnDisconnect, SetupError};
+use crate::contract::{Accepted, NewClient, Config, Intake, OnDisconnect, SetupError};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;
@@ -297,10 +297,10 @@ impl LocalEnd {
         &self,
         port: &PortAddress,
         id: ClientId,
-        client: &Admission<'_>,
+        client: &NewClient<'_>,
         on_disconnect: &OnDisconnect,
     ) -> Result<(Vec<u8>, Session), SetupError> {
-        let Admission { terms, setup, .. } = *client;
+        let NewClient { terms, setup, .. } = *client;
         let theirs = EndSetup::from_bytes(setup)?;
         let salt = u64::from(id.generation) << 32 ^ self.site.now().as_nanos();
         let epoch = mix(port.endpoint.to_bytes(), theirs.mix(salt));
@@ -317,7 +317,7 @@ impl LocalEnd {
 }
 
 impl Intake for DatagramIntake {
-    fn accept(&self, client: Admission<'_>) -> Result<Accepted, SetupError> {
+    fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
         let port = self.local.port();
         self.queue.accept(|id, on_disconnect| self.local.make(&port, id, &client, on_disconnect))
     }

@@ -110,20 +110,13 @@ impl Kind {
 pub(crate) struct MessageHeader {
     kind: u8,
     /// From the client: which copy of the message this is. From the server: which copy it answers, and whether it is
-    /// [late](LATE).
+    /// [late](crate::repair::window::LATE).
     mark: u8,
     slot: U16,
     generation: U32,
     /// Bytes that follow.
     len: U16,
 }
-
-/// In a server's mark: the answer left in a later turn than the one in which the message arrived, so the time between them
-/// is not the network's.
-pub(crate) const LATE: u8 = 1 << 7;
-
-/// The number of the last copy that has its own; all later ones have it too.
-pub(crate) const LAST_COPY: u8 = LATE - 1;
 
 /// Bytes in front of every message.
 pub(crate) const MESSAGE_BYTES: usize = size_of::<MessageHeader>();
