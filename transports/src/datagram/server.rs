@@ -15,7 +15,7 @@ use super::port::{Port, PortAddress};
 use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
 use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
-use crate::contract::{Accepted, NewClient, Config, Intake, OnDisconnect, SetupError};
+use crate::contract::{Accepted, Config, Intake, NewClient, OnDisconnect, SetupError};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;
