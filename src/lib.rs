@@ -94,6 +94,12 @@ mod documents {
     #[doc = include_str!("../book/src/quick-start.md")]
     struct QuickStart;
 
+    #[doc = include_str!("../book/src/concurrency.md")]
+    struct Concurrency;
+
+    #[doc = include_str!("../book/src/operation.md")]
+    struct Operation;
+
     #[doc = include_str!("../book/src/addresses.md")]
     struct Addresses;
 

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use farcall::{ConnectPoll, PollClient, Server};
 use farcall_core::server::ServerThread;
 use farcall_core::time::Instant;
-use farcall_transports::{Address, BackendKind};
+use farcall_core::site::Site;
+use farcall_transports::{Address, registry};
 use farcall_verbs::Device;
 
 use crate::echo::service::{EchoPollClient, EchoServer, Parrot};
@@ -42,7 +43,7 @@ pub struct Case {
 
 /// Every backend with every window.
 pub fn cases() -> Vec<Case> {
-    let names = BackendKind::names().into_iter();
+    let names = registry::names().into_iter();
     let of = |backend: &str| WINDOWS.map(|window| Case { backend: backend.to_owned(), window });
     names.flat_map(of).collect()
 }
@@ -62,7 +63,7 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     let (parrot, _) = Parrot::new();
     let (_server, mut threads) = Server::builder()
         .service(EchoServer::new(parrot))
-        .assemble(&binding)
+        .assemble(&[&binding], vec![Site::new()])
         .with_context(|| format!("cannot listen at {address}"))?;
     let mut ends = Ends {
         server: threads.pop().context("a server without a thread")?,

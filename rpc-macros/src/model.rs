@@ -299,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn both_sides_of_a_result_count_in_the_fingerprint() {
+        let original = fingerprint("trait Kv { fn get(&self) -> Result<u32, Missing>; }");
+        for other in [
+            "trait Kv { fn get(&self) -> Result<u32, Forbidden>; }",
+            "trait Kv { fn get(&self) -> Result<u64, Missing>; }",
+            "trait Kv { fn get(&self) -> Result<Missing, u32>; }",
+            "trait Kv { fn get(&self) -> u32; }",
+        ] {
+            assert_ne!(original, fingerprint(other), "{other}");
+        }
+    }
+
+    #[test]
     fn a_fixed_id_survives_a_rename() {
         let old = service("trait Kv { #[rpc(id = 7)] fn get(&self); }");
         let new = service("trait Kv { #[rpc(id = 7, idempotent)] fn fetch(&self); }");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farcall_transports::Backend;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
-    CASES, Case, Fixture, Need, Outcome as Ended, run as run_case,
+    COMMON, Case, Fixture, Need, Outcome as Ended, run as run_case,
 };
 
 use crate::dice::Dice;
@@ -21,7 +21,7 @@ use crate::trace::Trace;
 const LEFT_OUT: [&str; 3] = [
     // Bytes by the million, which take seconds here.
     "sizes::a_message_of_64_mib_passes",
-    "slow::unread_answers_keep_no_memory_from_others",
+    "slow::unread_responses_keep_no_memory_from_others",
     // It has seeds of its own, and tells of them.
     "swarm::everything_at_once",
 ];
@@ -29,9 +29,9 @@ const LEFT_OUT: [&str; 3] = [
 /// What becomes of a seed.
 pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
-    let cases: Vec<&Case> = CASES
+    let cases: Vec<&Case> = COMMON
         .iter()
-        .filter(|case| case.need == Need::Nothing && !LEFT_OUT.contains(&case.name))
+        .filter(|case| case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name))
         .collect();
     play(seed, backend, dice.pick(&cases), trace)
 }

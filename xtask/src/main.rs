@@ -1,6 +1,7 @@
 //! What a developer of farcall runs: `cargo xtask test` for everything, or one check by its name.
 #![forbid(unsafe_code)]
 
+mod fuzz;
 mod instructions;
 mod layers;
 mod machine;
@@ -41,6 +42,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// The fuzz targets, each for longer than the step unit runs it
+    Fuzz(fuzz::Options),
     /// The rings of the shared-memory device under every interleaving that loom finds
     Loom,
     /// farcall under random faults on a simulated rack: a sweep of seeds, or one with `--seed S --trace FILE`
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Task::Doc => runner.step("doc", steps::doc),
         Task::Layers => runner.step("layers", layers::check),
         Task::Unit { arguments } => runner.step("unit", || steps::unit(&arguments)),
+        Task::Fuzz(options) => runner.step("fuzz", || fuzz::fuzz(&options)),
         Task::Loom => runner.step("loom", steps::loom),
         Task::Sim { arguments } => runner.step("sim", || steps::sim(&arguments)),
         Task::Figures => runner.step("figures", steps::figures),

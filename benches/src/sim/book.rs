@@ -21,8 +21,7 @@ const PAGES: [Page; 4] = [
     Page {
         file: "figures-throughput.md",
         title: "Figures: throughput by verb and payload",
-        about: "What a NIC does per second, into a server and out of it, by the verb, the transport and the bytes of a \
-                message.",
+        about: "Operations per second into a server and out of it, by verb, transport and message size.",
         figures: &[
             "herd-3b",
             "herd-4b",
@@ -36,9 +35,9 @@ const PAGES: [Page; 4] = [
     Page {
         file: "figures-queue-pairs.md",
         title: "Figures: how many queue pairs, how much memory",
-        about: "What is left when queue pairs no longer fit into the NIC's cache, or what is written to no longer into the \
-                last-level cache. The survey's figure 2 (throughput against the number of queue pairs) shows what HERD, FaSST \
-                and ScaleRPC have measured: their points stand for it.",
+        about: "Throughput when the queue pairs no longer fit into the NIC's cache, or the written memory no longer fits into \
+                the last-level cache. HERD, FaSST and ScaleRPC measured throughput against the number of queue pairs; this \
+                page uses their points.",
         figures: &[
             "scalerpc-3a",
             "scalerpc-1b",
@@ -53,9 +52,9 @@ const PAGES: [Page; 4] = [
     Page {
         file: "figures-doorbells.md",
         title: "Figures: doorbells, caches, threads",
-        about: "What the way from a CPU to the NIC costs: doorbells and batches, inlining and signaling, outstanding work, \
-                threads that share a doorbell or a queue pair. The survey's figure 3 (doorbell batching and cache misses) is \
-                Kalia et al., Fig. 13 and section 5; its figure 6 (shared queue pairs) is FaSST, section 3.3.",
+        about: "The cost of passing work from a CPU to the NIC: doorbells and batches, inlining and signaling, outstanding work, \
+                and threads that share a doorbell or a queue pair. The points on doorbell batching and cache misses come from \
+                Kalia et al., Fig. 13 and section 5; those on shared queue pairs from FaSST, section 3.3.",
         figures: &[
             "kalia-batch",
             "kalia-13",
@@ -70,7 +69,7 @@ const PAGES: [Page; 4] = [
     Page {
         file: "figures-latency.md",
         title: "Figures: latency",
-        about: "One operation at a time.",
+        about: "Latencies with one operation outstanding.",
         figures: &["herd-2", "latency"],
     },
 ];
@@ -102,9 +101,10 @@ pub fn forgotten(figures: &[Figure]) -> Vec<&'static str> {
     figures.iter().map(|figure| figure.name).filter(|name| !is_shown(name)).collect()
 }
 
-const WARNING: &str = "This page is written by `farcall-bench sim all --book book/src`. Hollow points are published, filled ones \
-                       simulated. One set of constants per NIC serves all figures; *held out* are points that no constant was \
-                       chosen by, and *not met* those that one set cannot meet, with the reason above the table.";
+const WARNING: &str = "`farcall-bench sim all --book book/src` generates this page. Hollow points are published, filled points are \
+                       simulated. All figures of a NIC use one set of constants. *Held out* marks points that were not used \
+                       to choose a constant. *Not met* marks points that this set of constants does not meet; the text above \
+                       the table gives the reason. Every other point is within 20 %.";
 
 fn section(text: &mut String, drawn: &Drawn<'_>) {
     let Figure { name, title, source, x_label, y_label, notes, .. } = *drawn.figure;
@@ -135,8 +135,11 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
 /// What is asked of our own backends.
 fn studies(told: &[Told<'_>]) -> String {
     let mut text = String::from(
-        "# Figures: backends, losses, crowds\n\nWhat the backends do on the simulated rack, where nothing is published that they could be compared \
-         with. Written by `farcall-bench sim all --book book/src`.\n",
+        "# Figures: backends, losses, crowds\n\nfarcall's backends on the simulated rack. These runs have no published counterpart. For comparisons \
+         with published systems see [`write_imm` and RawWrite](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), \
+         [`datagram` and eRPC](figures-queue-pairs.md#calls-of-32-b-of-each-machine-with-20000-sessions-25-gbits-ethernet) and \
+         [`datagram` and FaSST](figures-throughput.md#calls-of-32-b-of-each-machine-all-to-all). \
+         `farcall-bench sim all --book book/src` generates this page.\n",
     );
     for told in told {
         let Study { name, title, notes, .. } = told.study;
@@ -152,10 +155,17 @@ fn studies(told: &[Told<'_>]) -> String {
 
 /// The table of all figures' errors.
 fn errors(drawn: &[Drawn<'_>]) -> String {
-    let mut text = String::from(
-        "# Figures: errors\n\nThe median and the worst error of each figure, in the published value's percent. \
-         Written by `farcall-bench sim all --book book/src`.\n\n\
+    let all: Vec<_> = drawn.iter().flat_map(|drawn| drawn.outcomes()).collect();
+    let not_met = all.iter().filter(|outcome| outcome.used == Use::Missed).count();
+    let (median, worst) = median_and_worst(all.iter().copied());
+    let mut text = format!(
+        "# Figures: errors\n\nThe median and the worst error of each figure, in percent of the published value. \
+         The columns *median* and *worst* leave out the {not_met} points that are not met; over all {} points the \
+         median is {:.0} % and the worst error {:.0} %. `farcall-bench sim all --book book/src` generates this page.\n\n\
          | figure | source | points | median | worst | held out: median | worst | not met |\n|---|---|---|---|---|---|---|---|\n",
+        all.len(),
+        100.0 * median,
+        100.0 * worst,
     );
     let percent =
         |(median, worst): (f64, f64)| format!("{:.0} % | {:.0} %", 100.0 * median, 100.0 * worst);

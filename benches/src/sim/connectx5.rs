@@ -34,7 +34,7 @@ fn pairs() -> Figure {
         x_label: "queue pairs",
         y_label: "part of the rate with 10",
         axis: Axis::Logarithmic,
-        notes: "10 threads to 10 machines; each keeps 16 READs outstanding, each on any of its queue pairs. The constants of this NIC rest on few points.",
+        notes: "10 threads read from 10 machines. Each keeps 16 READs outstanding, each on a random queue pair of its own. Few published points determine the constants of this NIC.",
         series: vec![Series::new("READ, RC", &[(5000.0, 0.5)], left)],
     }
 }
@@ -72,7 +72,7 @@ fn sessions() -> Figure {
         x_label: "sessions",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "By the backend `datagram`, with one call in each datagram. eRPC ran 10 threads on each of 100 machines with ConnectX-4 Lx; here are 3 machines, with 500 sessions between any two of their threads in each direction, 60 calls outstanding of each thread, and the constants of ConnectX-5 (there are none of ConnectX-4) on a link of 25 Gbit/s, which is what limits both: RoCE's headers make a datagram longer than eRPC's. With 40 sessions it is the same rate.",
+        notes: "The backend `datagram`, with one call per datagram. eRPC ran 10 threads on each of 100 machines with ConnectX-4 Lx. The simulation has 3 machines, 500 sessions between any two threads in each direction, and 60 calls outstanding per thread. It uses the constants of ConnectX-5, because the model has none for ConnectX-4, on a link of 25 Gbit/s. The link limits both systems; a RoCE datagram has longer headers than eRPC's. With 40 sessions the rate is the same.",
         series: vec![Series::new("calls, UD", &[(20_000.0, 12.3)], calls).held_out()],
     }
 }

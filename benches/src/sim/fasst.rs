@@ -78,7 +78,7 @@ fn nodes() -> Figure {
         x_label: "nodes",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "11 machines whose threads have as many queue pairs to each other as make up for the machines that are not there; each thread keeps 16 READs outstanding, each on any of its queue pairs. Not met: at 11 nodes the rate is falling already; the knee lies within a factor of 1.3.",
+        notes: "The simulation has 11 machines. Their threads have additional queue pairs to each other in place of the missing machines. Each thread keeps 16 READs outstanding, each on a random queue pair of its own. Not met: at 11 nodes the simulated rate is already falling; the knee lies within a factor of 1.3 of the published one.",
         series: vec![
             Series::new("ConnectX-3, 8 threads", &cx3, emulated(Costs::connectx3, 8))
                 .missed_at(&[11.0]),
@@ -105,7 +105,7 @@ fn reads() -> Figure {
         x_label: "verb",
         y_label: "M/s",
         axis: Axis::Names(&READS),
-        notes: "A queue pair of each thread to the same thread of each other machine, 16 READs outstanding per thread.",
+        notes: "Each thread has one queue pair to the same thread of each other machine, and 16 READs outstanding.",
         series: vec![
             Series::new(
                 "ConnectX-3, 8 threads",
@@ -151,7 +151,7 @@ fn calls() -> Figure {
         x_label: "machines",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "By the backend `datagram`, with one call in each datagram as in FaSST. Each thread serves, and has 4 workers that call 5 other machines at a time, over one queue pair. Published are 11.6 to 12.3 M and 34.9 to 40.9 M, whatever the number of machines; their middles are shown. READs of 6 such machines make 11.2 and 51.2 M (`fasst-reads`); on ConnectX-3 they fall to 1.2 M where the machines are 99 (`fasst-2`), while calls over datagrams do not know how many there are. Each request has a doorbell of its own here: by 20 under one, the 8 threads fill the model's cache of work requests on ConnectX-3, and 3.9 M are left, which nothing published shows.",
+        notes: "The backend `datagram`, with one call per datagram as in FaSST. Each thread serves calls and has 4 workers, each of which calls 5 other machines at a time, all over one queue pair. FaSST reports 11.6 to 12.3 M and 34.9 to 40.9 M, independent of the number of machines; the table shows the middles. READs between 6 such machines reach 11.2 and 51.2 M (`fasst-reads`); on ConnectX-3 they fall to 1.2 M with 99 machines (`fasst-2`), while the rate of calls over datagrams does not depend on the number of machines. Here each request has its own doorbell. With 20 requests per doorbell, the 8 threads overflow the model's cache of work requests on ConnectX-3 and the rate falls to 3.9 M; no published figure shows this.",
         series: vec![
             Series::new(
                 "ConnectX-3, 8 threads",
@@ -220,7 +220,7 @@ fn core() -> Figure {
         x_label: "one after the other",
         y_label: "M/s",
         axis: Axis::Names(&STEPS),
-        notes: "By the backend `datagram`, with one call in each datagram. 12 machines call each other, 40 calls outstanding of each. The calls of a thread's turn, or its responses, leave under one doorbell from the step that says so on. Once with what a call costs FaSST beside posting and polling, a switch of coroutines, and once with farcall's stubs, whose encoding and dispatch take 120 ns. Not met: with coroutines, responses under one doorbell are worth more than in FaSST; with stubs, batches of 5 and 11, which leave nothing to save but the stubs.",
+        notes: "The backend `datagram`, with one call per datagram. 12 machines call each other; each keeps 40 calls outstanding. From the named step on, the requests or the responses of a thread's turn share one doorbell. One series adds FaSST's CPU cost per call, a switch of coroutines; the other adds that of farcall's stubs, 120 ns for encoding and dispatch. Not met: with coroutines, sharing a doorbell between responses gains more than in FaSST; with stubs, batches of 5 and 11 gain less, because the cost of the stubs dominates.",
         series: vec![
             Series::new("as FaSST's calls", &points, step(coroutines()))
                 .held_out()
@@ -247,7 +247,7 @@ fn shared() -> Figure {
         x_label: "queue pairs",
         y_label: "M/s per thread",
         axis: Axis::Logarithmic,
-        notes: "Threads of one process, 32 READs outstanding per thread, each on any of the queue pairs.",
+        notes: "Threads of one process, 32 READs outstanding per thread, each on a random queue pair.",
         series: vec![
             Series::new("alone", &alone, sharing(1)),
             Series::new("shared by 2", &by_two, sharing(2)).held_out_at(&[20.0, 50.0]),

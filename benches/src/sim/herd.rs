@@ -37,7 +37,7 @@ fn inbound() -> Figure {
         x_label: "payload, B",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "16 client machines with two threads each, a queue pair and a window of 16 per thread, one server whose CPU does nothing.",
+        notes: "16 client machines with two threads each, one queue pair and a window of 16 per thread. The server's CPU is idle.",
         series: vec![
             Series::new("WRITE, UC", &write, bytes_in(QpType::Uc, Verb::Write))
                 .held_out_at(&[64.0]),
@@ -68,7 +68,7 @@ fn outbound() -> Figure {
         x_label: "payload, B",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "16 server processes with a queue pair and a window of 8 each, to 16 machines. Each further cache line of a work request that is pushed over MMIO is a step down.",
+        notes: "16 server processes send to 16 machines, each with one queue pair and a window of 8. The steps in the inline curves come from the CPU: it pushes an inline work request over MMIO, cache line by cache line.",
         series: vec![
             Series::new("WRITE, UC, inline", &inline, bytes_out(QpType::Uc, Verb::Write, true)),
             Series::new("SEND, UD, inline", &datagram, bytes_out(QpType::Ud, Verb::Send, true))
@@ -101,7 +101,7 @@ fn echo() -> Figure {
         x_label: "with",
         y_label: "M/s",
         axis: Axis::Names(&STEPS),
-        notes: "14 server threads, 14 clients with a window of 8. What is unreliable goes over UC, but the SENDs of WRITE-SEND over UD.",
+        notes: "14 server threads, and 14 clients with a window of 8. Unreliable messages use UC, except the SENDs of WRITE-SEND, which use UD.",
         series: vec![
             Series::new("SEND-SEND", &sends, echoes(Way::Send, Way::Send)),
             Series::new("WRITE-WRITE", &writes, echoes(Way::Write, Way::Write))
@@ -126,7 +126,7 @@ fn connected() -> Figure {
         x_label: "clients",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "A queue pair for each client; each keeps 4 WRITEs outstanding.",
+        notes: "One queue pair and 4 outstanding WRITEs per client.",
         series: vec![Series::new("WRITE, UC", &[(1600.0, 30.0)], many).held_out()],
     }
 }

@@ -50,7 +50,7 @@ fn rates() -> Figure {
         x_label: "verb",
         y_label: "M/s",
         axis: Axis::Names(&RATES),
-        notes: "SENDs in batches of 16, of 14 threads with a UD queue pair per port each; into the server from 64 threads of 16 machines.",
+        notes: "SENDs go out of the server in batches of 16, from 14 threads with one UD queue pair per port each. Inbound traffic comes from 64 threads on 16 machines.",
         series: vec![
             Series::new("ConnectX-3", &cx3, rate(Costs::connectx3)),
             Series::new("Connect-IB", &cib, rate(Costs::connect_ib)),
@@ -67,7 +67,7 @@ fn doorbells() -> Figure {
         x_label: "batch",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "Without batches the CPUs push every work request over MMIO, 175 M cache lines per second.",
+        notes: "Without batches, the CPUs push every work request over MMIO: 175 M cache lines per second.",
         series: vec![
             Series::new("SEND, UD", &[(1.0, 80.0), (16.0, 101.6)], batch).held_out_at(&[1.0]),
         ],
@@ -93,7 +93,7 @@ fn outstanding() -> Figure {
         x_label: "outstanding",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "14 threads with a queue pair each; work requests are pushed, and wait in the NIC for their answers: more than fit into its cache are read again.",
+        notes: "14 threads with one queue pair each. The CPU pushes work requests to the NIC, which keeps them until they are acknowledged. The NIC reads those that no longer fit into its cache from memory again.",
         series: vec![
             Series::new("READ", &read, outstanding_of(Verb::Read)).held_out_at(&[1.0]),
             Series::new("WRITE", &write, outstanding_of(Verb::Write)),
@@ -118,7 +118,7 @@ fn atomics() -> Figure {
         x_label: "at",
         y_label: "M/s",
         axis: Axis::Names(&ADDRESSES),
-        notes: "56 threads of 14 machines.",
+        notes: "56 client threads on 14 machines.",
         series: vec![
             Series::new("ConnectX-3", &[(0.0, 2.7), (1.0, 2.7)], atomic(Costs::connectx3)),
             Series::new("Connect-IB", &[(0.0, 2.24), (1.0, 52.0)], atomic(Costs::connect_ib)),
@@ -144,7 +144,7 @@ fn sequencer() -> Figure {
         x_label: "answers",
         y_label: "M/s",
         axis: Axis::Names(&SEQUENCERS),
-        notes: "24 clients; two ports. Not met: without batches, the sequencer was slower than a thread that posts READs on the same machines (10.9 M/s, FaSST), which the costs of the CPU are taken from.",
+        notes: "24 clients, two ports. Not met: without batches, the published sequencer is slower than a thread that posts READs on the same machines (10.9 M/s, FaSST). The model's CPU costs come from that thread.",
         series: vec![
             Series::new("SEND, UD", &[(0.0, 7.0), (1.0, 16.6), (2.0, 27.4)], sequencer_rate)
                 .missed_at(&[0.0]),

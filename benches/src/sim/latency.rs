@@ -47,7 +47,7 @@ fn herd() -> Figure {
         x_label: "payload, B",
         y_label: "us",
         axis: Axis::Logarithmic,
-        notes: "One operation after the other. HERD's READ takes 2.5 us, eRPC's on the same NIC 1.7: the constants lie between, at the edge of 20 % of both. Not met: 256 B that the CPU pushes, which took longer than its MMIO lines explain.",
+        notes: "One operation at a time. HERD reports 2.5 us for a READ and eRPC 1.7 us on the same NIC. The model's constants lie between the two. Not met: inline messages of 256 B, which took longer than their MMIO writes explain.",
         series: vec![
             Series::new("WRITE, inline", &inline, of(Verb::Write, true)).missed_at(&[256.0]),
             Series::new("WRITE", &write, of(Verb::Write, false)),
@@ -98,7 +98,7 @@ fn others() -> Figure {
         x_label: "operation",
         y_label: "us",
         axis: Axis::Names(&OTHERS),
-        notes: "One operation after the other, of which a WRITE with a READ behind it, under one doorbell, is one. Not met: what was measured on ConnectX-3 much faster than HERD measured it (see there).",
+        notes: "One operation at a time. WRITE + READ is a WRITE followed by a READ under one doorbell, measured as one operation. Not met: two operations on ConnectX-3 that these papers measured much faster than HERD did (see the figure above).",
         series: vec![
             Series::new("one at a time", &points, other)
                 .held_out_at(&[3.0, 4.0, 5.0, 6.0, 8.0])

@@ -65,7 +65,7 @@ fn outbound() -> Figure {
         x_label: "server threads",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "One WRITE outstanding per thread, inline to 144 B. All threads are of one process and have its opened device in common, so that they wait for the lock of its doorbells.",
+        notes: "One WRITE outstanding per thread, inline up to 144 B. All threads belong to one process and share its device context, and therefore contend for the lock of its doorbells.",
         series: vec![Series::new("WRITE, RC", &points, out_threads).held_out_at(&[2.0])],
     }
 }
@@ -87,7 +87,7 @@ fn inbound() -> Figure {
         x_label: "client threads",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "7 machines, whose threads are of one process each: the fall behind 28 threads is theirs, not the server's.",
+        notes: "7 machines with one process each. The drop beyond 28 threads is due to the client machines, not to the server.",
         series: vec![Series::new("READ, RC", &points, in_threads).held_out_at(&[7.0, 14.0, 21.0])],
     }
 }
@@ -122,7 +122,7 @@ fn sizes() -> Figure {
         x_label: "payload, B",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "Into the server: 28 client threads of 7 machines. Out of it: 4 threads. One operation outstanding per thread; WRITEs are inline to 144 B.",
+        notes: "Into the server: 28 client threads on 7 machines. Out of the server: 4 threads. One operation outstanding per thread; WRITEs are inline up to 144 B.",
         series: vec![
             Series::new("READ, into the server", &inbound, into).held_out(),
             Series::new("WRITE, out of the server", &outbound, out)

@@ -69,7 +69,7 @@ fn clients() -> Figure {
         x_label: "clients",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "10 server threads and 11 client machines. Out of the server WRITEs are not inline, so that the vendor's driver does not push them, and 14 are outstanding for each client; into it they are inline. Not met: 5 clients, where the paper's NIC was not busy yet, and 800, which are of another figure of the paper (1b), whose points at 10 and 100 clients (28 and 5.7) contradict this one's.",
+        notes: "10 server threads and 11 client machines. WRITEs out of the server are not inline (the vendor's driver does not push them over MMIO), with 14 outstanding per client; WRITEs into the server are inline. Not met: 5 clients, where the paper's NIC was not yet saturated, and 800 clients. The points at 800 come from the paper's Fig. 1b, whose points at 10 and 100 clients (28 and 5.7 M/s) contradict Fig. 3a.",
         series: vec![
             Series::new("out of the server", &outbound, out).missed_at(&[5.0, 800.0]),
             Series::new("into the server", &inbound, in_)
@@ -107,7 +107,7 @@ fn blocks() -> Figure {
         x_label: "block, KiB",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "400 clients write to their 20 blocks in turn, to the end of each. The model counts pages: 8,000 lines alone would fit into the cache at any block size, so it is not known what else has filled it.",
+        notes: "Each of 400 clients writes to the ends of its 20 blocks in turn. The model counts pages. The 8,000 cache lines alone would fit into the last-level cache at any block size; what else filled it is not known.",
         series: vec![Series::new("into the server", &points, block).held_out_at(&[3.0])],
     }
 }
@@ -132,7 +132,7 @@ fn datagrams() -> Figure {
         x_label: "clients",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "10 server threads with a UD queue pair each. The published rate into the server is 1.4 times that of Kalia et al. for the same NIC; the constant lies between.",
+        notes: "10 server threads with one UD queue pair each. The published rate into the server is 1.4 times the rate that Kalia et al. report for the same NIC; the model's constant lies between the two.",
         series: vec![
             Series::new("SEND, UD, out of the server", &[(400.0, 26.2)], datagrams_out).held_out(),
             Series::new("SEND, UD, into the server", &[(400.0, 30.4)], datagrams_in),

@@ -21,12 +21,17 @@ pub(super) struct Deserializer<'r, 'm> {
     reader: &'r mut Reader<'m>,
     depth: u32,
     empty_elements: u32,
+    /// For how many more elements memory may be reserved before they are read. Elements take at least a byte each, so
+    /// all sequences of an honest message have together no more than it has bytes. Without this, each level of a
+    /// nested value could reserve memory for the rest of the message.
+    reservable: usize,
 }
 
 impl<'r, 'm> Deserializer<'r, 'm> {
     #[inline]
     pub(super) fn new(reader: &'r mut Reader<'m>) -> Self {
-        Self { reader, depth: 0, empty_elements: 0 }
+        let reservable = reader.remaining();
+        Self { reader, depth: 0, empty_elements: 0, reservable }
     }
 
     #[inline]
@@ -45,7 +50,15 @@ impl<'r, 'm> Deserializer<'r, 'm> {
 
     #[inline]
     fn elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
-        Elements { deserializer: self, left }
+        Elements { deserializer: self, left, reserved: left }
+    }
+
+    /// As many elements as the peer says that there are, which is not believed.
+    #[inline]
+    fn claimed_elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
+        let reserved = left.min(self.reservable).min(self.reader.remaining());
+        self.reservable -= reserved;
+        Elements { deserializer: self, left, reserved }
     }
 
     /// An unsigned number of this many bits.
@@ -235,7 +248,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     #[inline]
     fn deserialize_seq<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         let len = self.reader.try_take_length()?;
-        self.nested(|inner| visitor.visit_seq(inner.elements(len)))
+        self.nested(|inner| visitor.visit_seq(inner.claimed_elements(len)))
     }
 
     #[inline]
@@ -270,7 +283,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     #[inline]
     fn deserialize_map<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         let len = self.reader.try_take_length()?;
-        self.nested(|inner| visitor.visit_map(inner.elements(len)))
+        self.nested(|inner| visitor.visit_map(inner.claimed_elements(len)))
     }
 
     #[inline]
@@ -300,6 +313,8 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 struct Elements<'d, 'r, 'm> {
     deserializer: &'d mut Deserializer<'r, 'm>,
     left: usize,
+    /// How many elements memory may be reserved for.
+    reserved: usize,
 }
 
 impl<'m> Elements<'_, '_, 'm> {
@@ -319,12 +334,6 @@ impl<'m> Elements<'_, '_, 'm> {
         }
         Ok(Some(value))
     }
-
-    /// What a peer says of a length is not believed beyond what its message can hold.
-    #[inline]
-    fn believable(&self) -> Option<usize> {
-        Some(self.left.min(self.deserializer.reader.remaining()))
-    }
 }
 
 impl<'m> de::SeqAccess<'m> for Elements<'_, '_, 'm> {
@@ -340,7 +349,7 @@ impl<'m> de::SeqAccess<'m> for Elements<'_, '_, 'm> {
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        self.believable()
+        Some(self.left.min(self.reserved))
     }
 }
 
@@ -365,7 +374,7 @@ impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        self.believable()
+        Some(self.left.min(self.reserved))
     }
 }
 

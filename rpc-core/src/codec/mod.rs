@@ -23,6 +23,10 @@ mod serde;
 mod writer;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 pub use self::bytes::{ByteString, Fixed, FromPiece, Raw, Whole};

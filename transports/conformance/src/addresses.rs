@@ -1,4 +1,4 @@
-//! The fixture of every backend that an address of this project's transports can name.
+//! The fixture for every backend that an [`Address`] can name.
 
 use std::{
     cell::Cell,
@@ -25,8 +25,9 @@ use farcall_core::{
 use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
+    backends,
     fixture::{Capabilities, Fixture, Served},
-    hostile::{Ambush, BreakIn, RealTime, Stream},
+    hostile::{RawConnection, RawListener, RealClock, Stream},
     inspect::Holdings,
     patience::{patience, patient},
     ports,
@@ -58,7 +59,7 @@ pub struct AddressFixture {
     start: Instant,
 }
 
-/// Turns of a waiting thread for each time that it lets others have its core.
+/// Turns of a waiting thread per yield of its core.
 const TURNS_PER_YIELD: u32 = 64;
 
 /// Makes addresses of one process differ.
@@ -94,7 +95,9 @@ impl Fixture for AddressFixture {
             threads: true,
             processes: self.peer.is_some(),
             one_machine: !matches!(self.placement, Placement::OtherMachine(_)),
-            intruders: true,
+            holdings: self.placement != Placement::SameProcess,
+            virtual_time: false,
+            raw_handshakes: true,
             gigabytes: std::env::var_os(GIGABYTES_VARIABLE).is_some(),
         }
     }
@@ -114,7 +117,7 @@ impl Fixture for AddressFixture {
                 format!("rdma://{host}:{}?{options}", ports::claim())
             }
         };
-        with_options(address, setup)
+        with_options(address, Fixture::backend(self), setup)
     }
 
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
@@ -160,7 +163,7 @@ impl Fixture for AddressFixture {
         self.template.backend().name()
     }
 
-    fn break_in(&self, address: &str) -> Option<BreakIn> {
+    fn raw_connection(&self, address: &str) -> Option<RawConnection> {
         let address: Address = address.parse().ok()?;
         let stream: Box<dyn Stream> = match address.place() {
             Place::Shm { name } => {
@@ -174,12 +177,12 @@ impl Fixture for AddressFixture {
                 Box::new(stream)
             }
         };
-        let is_tether = matches!(address.place(), Place::Rdma(_));
-        let (device, pace) = (address.open_device().ok()?, Box::new(RealTime(self.start)));
-        Some(BreakIn { device, stream, is_tether, pace })
+        let is_liveness_socket = matches!(address.place(), Place::Rdma(_));
+        let (device, clock) = (address.open_device().ok()?, Box::new(RealClock(self.start)));
+        Some(RawConnection { device, stream, is_liveness_socket, clock })
     }
 
-    fn ambush(&self, address: &str) -> Option<Ambush> {
+    fn raw_listener(&self, address: &str) -> Option<RawListener> {
         let address: Address = address.parse().ok()?;
         let accept: Box<dyn FnMut() -> io::Result<Box<dyn Stream>> + Send> = match address.place() {
             Place::Shm { name } => {
@@ -199,15 +202,15 @@ impl Fixture for AddressFixture {
                 })
             }
         };
-        Some(Ambush { device: address.open_device().ok()?, accept })
+        Some(RawListener { device: address.open_device().ok()?, accept })
     }
 
     fn turn(&self) {
         thread_local! {
             static TURNS: Cell<u32> = const { Cell::new(0) };
         }
-        // A yield costs a whole slice of time on a machine that is busy with something else. But on a slow one with
-        // few cores the kernel may have to carry the message, on the very core that waits for it.
+        // A yield costs a whole time slice on a busy machine. But on a slow one with few cores the kernel may need the core
+        // of the waiting thread to deliver the message.
         let turn = TURNS.get().wrapping_add(1);
         TURNS.set(turn);
         if patience() > 1 || turn.is_multiple_of(TURNS_PER_YIELD) {
@@ -231,7 +234,7 @@ fn socket(name: &str) -> Option<net::SocketAddr> {
     net::SocketAddr::from_abstract_name(format!("farcall/{user}/{name}")).ok()
 }
 
-/// A server to be of the suite's services.
+/// A builder for a server of the suite's services.
 pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder {
     let mut builder = Server::builder()
         .service(SuiteServer::from(handlers.clone()))
@@ -253,21 +256,20 @@ pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder 
     builder
 }
 
-/// The address with the options that a case asks for.
-pub(crate) fn with_options(mut address: String, setup: &Setup) -> String {
+/// The address with those of the case's options that the backend has.
+pub(crate) fn with_options(mut address: String, backend: &str, setup: &Setup) -> String {
     let options = [
-        ("window", setup.window.map(u64::from)),
-        ("slot", setup.slot.map(|slot| slot as u64)),
-        ("max_message", setup.max_message),
-        ("memory", setup.memory),
+        ("window", setup.window.map(|window| window.to_string())),
+        ("slot", setup.slot.map(|slot| slot.to_string())),
+        ("max_message", setup.max_message.map(|bytes| bytes.to_string())),
+        ("memory", setup.memory.map(|bytes| bytes.to_string())),
+        ("silence", setup.silence.map(|seconds| format!("{seconds}s"))),
     ];
+    let has = |key| backends::find(backend).is_none_or(|known| known.options.contains(&key));
     for (key, value) in options {
-        if let Some(value) = value {
+        if let Some(value) = value.filter(|_| has(key)) {
             address.push_str(&format!("&{key}={value}"));
         }
-    }
-    if let Some(seconds) = setup.silence {
-        address.push_str(&format!("&silence={seconds}s"));
     }
     address
 }
@@ -313,11 +315,11 @@ impl Served for Local {
     }
 
     fn holdings(&mut self) -> Option<Holdings> {
-        None // Its process is the test's own.
+        None // It shares the test's process.
     }
 
     fn kill(self: Box<Self>) {
-        // The nearest that threads can come to it.
+        // The nearest that threads can get to it.
         if let Some(running) = self.running {
             running.shutdown_within(Duration::ZERO);
         }

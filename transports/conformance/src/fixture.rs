@@ -1,27 +1,31 @@
-//! What the suite asks of whoever runs it: how to make addresses, servers and processes.
+//! What the suite needs of a place to run: how to make addresses, servers and processes.
 
 use std::{process::Command, time::Duration};
 
 use farcall_core::{BindError, transport::Dial};
 
 use crate::{
-    hostile::{Ambush, BreakIn},
+    case::Case,
+    hostile::{RawConnection, RawListener},
     inspect::Holdings,
-    runner::Case,
     setup::Setup,
 };
 
-/// What the place where the suite runs can do. A case that needs more is skipped, and says so.
+/// What a fixture can do. A case that needs more is ignored, with the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities {
-    /// Threads of the test may call at the same time, and time passes by itself.
+    /// Several threads of the test may make calls, and the clock moves by itself.
     pub threads: bool,
     /// Processes can be started and killed.
     pub processes: bool,
     /// The processes of servers run on this machine.
     pub one_machine: bool,
-    /// [`break_in`](Fixture::break_in) and [`ambush`](Fixture::ambush) know a way.
-    pub intruders: bool,
+    /// What a server holds can be counted.
+    pub holdings: bool,
+    /// Time is virtual: waiting costs nothing.
+    pub virtual_time: bool,
+    /// The fixture can make handshakes by hand, at either end.
+    pub raw_handshakes: bool,
     /// Room for messages of 1 GiB, and time for them.
     pub gigabytes: bool,
 }
@@ -33,13 +37,13 @@ pub trait Fixture: Send + Sync {
         let _ = case;
     }
 
-    /// What the place can do.
+    /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// An address that nobody else uses, with the options that `setup` asks for.
+    /// An unused address, with the options that `setup` asks for.
     fn fresh_address(&self, setup: &Setup) -> String;
 
-    /// What an address means; or what is wrong with it.
+    /// The endpoint at an address, or what is wrong with the address.
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String>;
 
     /// A server of the suite's services at that address.
@@ -54,24 +58,24 @@ pub trait Fixture: Send + Sync {
     /// The backend's name, as the handshake says it.
     fn backend(&self) -> &str;
 
-    /// A way to that server past the client, where the suite knows one.
-    fn break_in(&self, address: &str) -> Option<BreakIn> {
+    /// A connection to the server at that address, before the handshake.
+    fn raw_connection(&self, address: &str) -> Option<RawConnection> {
         let _ = address;
         None
     }
 
-    /// A false server at that address, where the suite knows how to make one.
-    fn ambush(&self, address: &str) -> Option<Ambush> {
+    /// A listener at that address instead of a server.
+    fn raw_listener(&self, address: &str) -> Option<RawListener> {
         let _ = address;
         None
     }
 
-    /// Lets everything else go on: the test's thread has nothing to do for the moment.
+    /// Lets everything else proceed while the test's thread waits.
     fn turn(&self) {
         std::thread::yield_now();
     }
 
-    /// Time that has passed, in the world of the servers and clients.
+    /// Time that has passed, by the clock of the servers and clients.
     fn now(&self) -> Duration;
 }
 
@@ -83,15 +87,15 @@ pub trait Served: Send {
     /// The server's metrics, in Prometheus text.
     fn metrics(&mut self) -> String;
 
-    /// Begins to end: what was taken is answered, nothing more is taken.
+    /// Begins a shutdown: accepted calls are answered, and no more are accepted.
     fn begin_shutdown(&mut self);
 
-    /// Has the shutdown that was begun ended?
+    /// Whether the shutdown has ended.
     fn has_ended(&mut self) -> bool;
 
-    /// What the server's process holds, if that process is the server's alone.
+    /// What the server holds, where that can be counted.
     fn holdings(&mut self) -> Option<Holdings>;
 
-    /// Ends it with no warning, as SIGKILL does.
+    /// Ends it without warning, as SIGKILL does.
     fn kill(self: Box<Self>);
 }

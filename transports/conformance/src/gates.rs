@@ -1,10 +1,10 @@
-//! Gates: how a case holds a handler back for as long as it likes, without a clock.
+//! Gates: a case holds handlers back as long as it needs, without a clock.
 
 use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
@@ -19,6 +19,8 @@ struct Gate {
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     gates: Mutex<HashMap<u64, Gate>>,
+    /// Some gate was opened.
+    opened: Condvar,
 }
 
 impl Gates {
@@ -35,6 +37,7 @@ impl Gates {
             std::mem::take(&mut gate.wakers)
         };
         wakers.into_iter().for_each(Waker::wake);
+        self.opened.notify_all();
     }
 
     /// How many wait at a gate.
@@ -42,21 +45,31 @@ impl Gates {
         self.lock().get(&number).map_or(0, |gate| gate.waiting)
     }
 
+    /// Blocks the thread until a gate is open.
+    pub(crate) fn block(&self, number: u64) {
+        let mut gates = self.lock();
+        gates.entry(number).or_default().waiting += 1;
+        while !gates.entry(number).or_default().open {
+            gates = self.opened.wait(gates).unwrap_or_else(PoisonError::into_inner);
+        }
+        gates.entry(number).or_default().waiting -= 1;
+    }
+
     /// Waits until a gate is open.
-    pub(crate) fn pass(&self, number: u64) -> Passing<'_> {
-        Passing { gates: self, number, counted: false }
+    pub(crate) fn pass(&self, number: u64) -> Pass<'_> {
+        Pass { gates: self, number, counted: false }
     }
 }
 
 /// The future of [`Gates::pass`]; dropping it leaves the gate.
 #[derive(Debug)]
-pub(crate) struct Passing<'a> {
+pub(crate) struct Pass<'a> {
     gates: &'a Gates,
     number: u64,
     counted: bool,
 }
 
-impl Future for Passing<'_> {
+impl Future for Pass<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -77,7 +90,7 @@ impl Future for Passing<'_> {
     }
 }
 
-impl Drop for Passing<'_> {
+impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if self.counted
             && let Some(gate) = self.gates.lock().get_mut(&self.number)

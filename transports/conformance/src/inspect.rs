@@ -1,9 +1,9 @@
-//! What a process holds and burns, read from `/proc`.
+//! What a server holds and uses: of a process, read from `/proc`.
 
 use std::{collections::HashSet, fs, io, time::Duration};
 
-/// What a process holds of the system's resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a server holds: its process of the system's resources, or its node of a simulated NIC's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Open file descriptors.
     pub descriptors: usize,
@@ -11,6 +11,10 @@ pub struct Holdings {
     pub shared_mappings: usize,
     /// Threads.
     pub threads: usize,
+    /// Queue pairs, completion queues and shared receive queues of a simulated NIC.
+    pub queues: usize,
+    /// Regions registered with a simulated NIC.
+    pub regions: usize,
 }
 
 impl Holdings {
@@ -25,14 +29,20 @@ impl Holdings {
                 .filter(shared)
                 .count(),
             threads: fs::read_dir(format!("/proc/{pid}/task"))?.count(),
+            ..Holdings::default()
         })
     }
 
-    /// Those that a process on another machine has said.
+    /// Those that a process on another machine reports.
     pub(crate) fn parse(words: &str) -> Option<Holdings> {
         let mut numbers = words.split_whitespace().map(|word| word.parse().ok());
         let mut next = || numbers.next().flatten();
-        Some(Holdings { descriptors: next()?, shared_mappings: next()?, threads: next()? })
+        Some(Holdings {
+            descriptors: next()?,
+            shared_mappings: next()?,
+            threads: next()?,
+            ..Holdings::default()
+        })
     }
 
     /// What [`parse`](Holdings::parse) reads.
@@ -40,11 +50,13 @@ impl Holdings {
         format!("{} {} {}", self.descriptors, self.shared_mappings, self.threads)
     }
 
-    /// Is nothing of this more than in `before`?
+    /// Whether nothing is more than in `before`.
     pub fn within(&self, before: &Holdings) -> bool {
         self.descriptors <= before.descriptors
             && self.shared_mappings <= before.shared_mappings
             && self.threads <= before.threads
+            && self.queues <= before.queues
+            && self.regions <= before.regions
     }
 }
 

@@ -1,24 +1,33 @@
 //! What every farcall backend must do, as a suite generic over the backend.
 //!
 //! A [`Fixture`] says how to make addresses, servers and processes for one backend on one device. The suite's
-//! [cases](mod@cases) then run as tests, one `#[test]` each:
+//! [cases](mod@cases), and those of the backend's entry in [`backends`], then run as the tests of a binary without the usual
+//! harness (`harness = false`):
 //!
-//! ```ignore
-//! farcall_transports_conformance::conformance_tests!(AddressFixture::new(..));
+//! ```no_run
+//! # use std::{process::ExitCode, sync::Arc};
+//! # use farcall_transports_conformance::{Harness, addresses::AddressFixture};
+//! fn main() -> ExitCode {
+//!     let fixture = AddressFixture::new("shm://conformance?backend=write_imm").expect("an address");
+//!     Harness::new().suite("write_imm", Arc::new(fixture)).run()
+//! }
 //! ```
 //!
-//! or, where there is no test harness, from a list: [`run_all`].
+//! or one after the other: [`run_all`].
 //!
-//! Nearly every case is driven by one thread, whose waits go through its [`World`]: where time is virtual, the same
-//! case runs. The others say what they need, and are skipped where that is missing.
+//! Nearly every case is driven by one thread, whose waits go through its [`World`], so it also runs where time is virtual. The
+//! others say what they [need](Need); where that is missing they are ignored, with the reason.
 
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod backends;
+mod case;
 pub mod cases;
 pub mod dice;
 pub mod fixture;
 mod gates;
+mod harness;
 pub mod hostile;
 pub mod inspect;
 mod list;
@@ -34,9 +43,11 @@ pub mod setup;
 pub mod sharing;
 pub mod world;
 
+pub use case::{Case, Need};
 pub use fixture::{Capabilities, Fixture, Served};
-pub use list::CASES;
+pub use harness::Harness;
+pub use list::{COMMON, cases_of};
 pub use patience::{PATIENCE_VARIABLE, patient};
-pub use runner::{Case, Need, Outcome, Tally, assert_passes, run, run_all};
+pub use runner::{Outcome, Tally, ignored, run, run_all};
 pub use setup::Setup;
 pub use world::World;

@@ -1,4 +1,4 @@
-//! How much longer than usual everything may take: on an emulated machine all is slower, and nothing is wrong.
+//! How much longer than usual everything may take: an emulated machine is slow.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -20,7 +20,7 @@ pub(crate) fn patience() -> u32 {
     *PATIENCE
 }
 
-/// A bound for this machine, of one for a usual machine.
+/// Scales a bound for a usual machine to this one.
 pub fn patient(bound: Duration) -> Duration {
     bound * patience()
 }

@@ -1,5 +1,4 @@
-//! Bytes that tell where they belong: words made from a seed and their own position, so that a torn, shifted, stale or
-//! foreign message is seen as such.
+//! Message contents made from a seed and the position, so that a torn, shifted, stale or foreign message is noticed.
 
 /// The word of pattern `seed` at word position `index` (splitmix64's finalizer).
 fn word(seed: u64, index: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! TCP ports for servers of tests: no two tests get the same, of whatever processes.
+//! TCP ports for servers of tests: no two tests get the same, in any process.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -8,15 +8,15 @@ use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Below the ports that systems give to clients: one of those could be taken in between.
+/// Below the ephemeral ports, which the system may give to a client at any moment.
 pub const RANGE: Range<u16> = 20_000..32_000;
 
-/// A port of this machine that nobody listens on, for as long as this process lives.
+/// An unused port of this machine, reserved as long as this process lives.
 ///
 /// # Panics
 /// All ports are taken.
 pub fn claim() -> u16 {
-    /// Each port has an abstract socket of its own, which tells other processes that it is taken.
+    /// Each port has an abstract socket of its own, which tells other processes that it is reserved.
     static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = RANGE.end - RANGE.start;

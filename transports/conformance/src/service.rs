@@ -1,18 +1,20 @@
-//! The service that the cases call: what a backend carries, and what a case must see of a server.
+//! The service that the cases call.
 
 use std::{
     collections::HashMap,
     future::poll_fn,
+    panic,
     sync::{Mutex, PoisonError},
     task::Poll,
 };
 
 use bytes::Bytes;
+use farcall::PollClient;
 use serde::{Deserialize, Serialize};
 
 use crate::{gates::Gates, pattern};
 
-/// What [`Suite::describe`] takes and gives: a value with structure.
+/// A structured value for [`Suite::describe`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// A short text.
@@ -23,10 +25,10 @@ pub struct Record {
     pub inner: Option<Box<Record>>,
 }
 
-/// The suite's own error: how a service says no.
+/// The suite's own error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SuiteError {
-    /// Asked for.
+    /// The caller asked for it.
     Refused {
         /// The number that was asked for.
         code: u32,
@@ -55,6 +57,28 @@ pub const ECHO: u32 = 0x0e;
 /// The number of [`Suite::describe`].
 pub const DESCRIBE: u32 = 0x0d;
 
+/// The beginning of the message of a panic that a case asked for.
+const PANIC_ON_REQUEST: &str = "asked to panic";
+
+/// Prints no message for panics that a case asked for.
+pub fn silence_requested_panics() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !info.payload_as_str().is_some_and(|text| text.starts_with(PANIC_ON_REQUEST)) {
+            usual(info);
+        }
+    }));
+}
+
+/// The number of a method of [`Suite`], for callers that make their requests by hand.
+///
+/// # Panics
+/// The service has no such method.
+pub fn method_id(name: &str) -> u32 {
+    let mut methods = SuitePollClient::DESCRIPTION.methods.iter();
+    methods.find(|method| method.name == name).expect("a method of the service").id
+}
+
 /// What the cases call.
 #[farcall::service]
 pub trait Suite {
@@ -67,7 +91,7 @@ pub trait Suite {
     fn check(&self, seed: u64, bytes: &[u8]) -> Result<u64, SuiteError>;
     /// Makes `len` bytes of the pattern of `seed`.
     fn make(&self, seed: u64, len: u64) -> Vec<u8>;
-    /// Makes as [`make`](Suite::make) does; the caller gets the memory that the answer arrived in.
+    /// Like [`make`](Suite::make), but the caller gets the memory in which the response arrived.
     fn lend(&self, seed: u64, len: u64) -> Bytes;
     /// Gives back a value with structure.
     #[rpc(id = 0x0d)]
@@ -84,9 +108,9 @@ pub trait Suite {
     fn held(&self, gate: u64) -> u64;
     /// Opens `gate`.
     fn open(&self, gate: u64);
-    /// Keeps the server's thread busy for some rounds of a short computation.
-    fn spin(&self, rounds: u64) -> u64;
-    /// Says no.
+    /// Waits at `gate` in place: the server's thread does nothing else.
+    fn block(&self, gate: u64);
+    /// Gives the service's own error.
     fn refuse(&self, code: u32) -> Result<(), SuiteError>;
     /// Panics in the handler.
     fn panic_in_place(&self);
@@ -112,10 +136,10 @@ pub trait Absent {
 
 /// A service of the same name as the suite's, with other signatures.
 pub mod changed {
-    /// What the cases do not call.
+    /// A service that no case calls.
     #[farcall::service]
     pub trait Suite {
-        /// Takes what the real one does not take.
+        /// Takes an argument of another type.
         fn echo(&self, number: u64) -> u64;
     }
 }
@@ -128,7 +152,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Opens a gate, from outside.
+    /// Opens a gate without a call.
     pub fn open_gate(&self, gate: u64) {
         self.gates.open(gate);
     }
@@ -211,8 +235,8 @@ impl Suite for Handlers {
         self.gates.open(gate);
     }
 
-    fn spin(&self, rounds: u64) -> u64 {
-        (0..rounds).fold(rounds, |sum, round| std::hint::black_box(sum.rotate_left(7) ^ round))
+    fn block(&self, gate: u64) {
+        self.gates.block(gate);
     }
 
     fn refuse(&self, code: u32) -> Result<(), SuiteError> {
@@ -220,12 +244,12 @@ impl Suite for Handlers {
     }
 
     fn panic_in_place(&self) {
-        panic!("asked to panic in place");
+        panic!("{PANIC_ON_REQUEST} in place");
     }
 
     async fn panic_in_task(&self) {
         yield_once().await;
-        panic!("asked to panic in a task");
+        panic!("{PANIC_ON_REQUEST} in a task");
     }
 
     fn whereabouts(&self) -> (u32, u32) {

@@ -1,9 +1,9 @@
-//! What a case asks of its server and connections.
+//! How a case sets up its server and connections.
 
-/// How a server is to be set up; and the options of its address.
+/// The setup of a server, and the options of its address.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Server threads; one if nothing is said.
+    /// Server threads; one by default.
     pub threads: Option<usize>,
     /// Calls in flight on one connection.
     pub window: Option<u32>,
@@ -11,11 +11,11 @@ pub struct Setup {
     pub slot: Option<usize>,
     /// The longest message in bytes.
     pub max_message: Option<u64>,
-    /// Bytes that long messages may hold at a time.
+    /// Bytes that large messages may hold at a time.
     pub memory: Option<u64>,
     /// How long a peer may be silent, in seconds.
     pub silence: Option<u64>,
-    /// Most clients at once.
+    /// The most clients at a time.
     pub max_clients: Option<usize>,
     /// Offer the second service too.
     pub other: bool,
@@ -48,8 +48,8 @@ impl Setup {
         self
     }
 
-    /// Sets the longest message's length, and little memory for long messages: some of the longest at a time, and a
-    /// backend's own needs beside them.
+    /// Sets the longest message's length, and little memory for large messages: a few of the longest at a time, and
+    /// the backend's own needs.
     pub fn tight_memory(mut self, max_message: u64) -> Setup {
         self.max_message = Some(max_message);
         self.memory = Some(4 * max_message + (20 << 20));
@@ -62,7 +62,7 @@ impl Setup {
         self
     }
 
-    /// Sets the most clients at once.
+    /// Sets the most clients at a time.
     pub fn max_clients(mut self, clients: usize) -> Setup {
         self.max_clients = Some(clients);
         self
@@ -80,7 +80,7 @@ impl Setup {
         self
     }
 
-    /// What concerns the server alone, as words that [`from_words`](Setup::from_words) reads.
+    /// The server's part, as words that [`from_words`](Setup::from_words) reads.
     pub(crate) fn to_words(&self) -> String {
         let threads = self.threads.unwrap_or(1);
         let mut words = format!("threads={threads}");

@@ -1,7 +1,6 @@
 //! Any fixture, with clients that share what their backend lets the connections of one thread share.
 //!
-//! Cases with several threads use their connections from all of them: then they are in each other's way, and the suite passes
-//! all the same.
+//! Cases with several threads use such connections from all of them: they contend, and the suite must pass nevertheless.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -11,9 +10,9 @@ use farcall_core::{
 };
 
 use crate::{
+    case::Case,
     fixture::{Capabilities, Fixture, Served},
-    hostile::{Ambush, BreakIn},
-    runner::Case,
+    hostile::{RawConnection, RawListener},
     setup::Setup,
 };
 
@@ -80,12 +79,12 @@ impl Fixture for Sharing {
         self.inner.backend()
     }
 
-    fn break_in(&self, address: &str) -> Option<BreakIn> {
-        self.inner.break_in(address)
+    fn raw_connection(&self, address: &str) -> Option<RawConnection> {
+        self.inner.raw_connection(address)
     }
 
-    fn ambush(&self, address: &str) -> Option<Ambush> {
-        self.inner.ambush(address)
+    fn raw_listener(&self, address: &str) -> Option<RawListener> {
+        self.inner.raw_listener(address)
     }
 
     fn turn(&self) {

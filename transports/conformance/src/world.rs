@@ -1,4 +1,4 @@
-//! What a case works with: servers, clients that its own thread drives, and waits with a bound.
+//! What a case works with: servers, clients driven by its own thread, and bounded waits.
 
 use std::{
     sync::{
@@ -17,8 +17,9 @@ use farcall_core::{
 };
 
 use crate::{
-    fixture::{Capabilities, Fixture, Served},
-    hostile::{Ambush, BreakIn},
+    backends::{self, Backend},
+    fixture::{Fixture, Served},
+    hostile::{RawConnection, RawListener},
     inspect::Holdings,
     patience::patient,
     pattern,
@@ -27,10 +28,10 @@ use crate::{
     setup::Setup,
 };
 
-/// The bound on every wait of a case, and on every call that is given no shorter deadline, on a usual machine.
+/// The bound on every wait of a case, and on every call without a shorter deadline, on a usual machine.
 pub const BOUND: Duration = Duration::from_secs(20);
 
-/// The world of one case. A clone of the reference may go to any thread of the case.
+/// The surroundings of one case. Copies may go to any thread of the case.
 #[derive(Clone, Copy)]
 pub struct World<'f> {
     fixture: &'f dyn Fixture,
@@ -38,27 +39,31 @@ pub struct World<'f> {
 }
 
 impl<'f> World<'f> {
-    /// A world of that fixture.
+    /// On that fixture.
     pub fn new(fixture: &'f dyn Fixture) -> World<'f> {
         World { fixture, bound: patient(BOUND) }
     }
 
-    /// The same world with another bound on every wait and call.
+    /// The same with another bound on every wait and call.
     pub fn with_bound(self, bound: Duration) -> World<'f> {
         World { bound, ..self }
     }
 
-    /// What the place can do.
-    pub fn capabilities(&self) -> Capabilities {
-        self.fixture.capabilities()
+    /// The suite's entry of the backend under test.
+    ///
+    /// # Panics
+    /// The suite knows no such backend; the cases of hostile peers need one that it knows.
+    pub fn backend(&self) -> &'static Backend {
+        let name = self.fixture.backend();
+        backends::find(name).unwrap_or_else(|| panic!("the suite has no entry for {name}"))
     }
 
-    /// Time that has passed in this world.
+    /// Time that has passed.
     pub fn now(&self) -> Duration {
         self.fixture.now()
     }
 
-    /// Repeats `step` until it gives something; fails, naming `what` has not happened, after the bound.
+    /// Repeats `step` until it gives something; panics with `what` after the bound.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut step: impl FnMut() -> Option<T>) -> T {
         let end = self.now() + self.bound;
@@ -66,35 +71,37 @@ impl<'f> World<'f> {
             if let Some(done) = step() {
                 return done;
             }
-            assert!(self.now() < end, "within {:?} it has not come about that {what}", self.bound);
+            assert!(self.now() < end, "not within {:?}: {what}", self.bound);
             self.fixture.turn();
         }
     }
 }
 
-/// Ways past the clients and servers of the backend.
+/// Handshakes by hand.
 impl World<'_> {
-    /// A hostile client's way to that server.
+    /// A connection to the server, before the handshake.
     #[track_caller]
-    pub fn break_in(&self, server: &Server) -> BreakIn {
-        self.fixture.break_in(&server.address).expect("the fixture knows a way in")
+    pub fn raw_connection(&self, server: &Server) -> RawConnection {
+        let connection = self.fixture.raw_connection(&server.address);
+        connection.unwrap_or_else(|| panic!("no raw connection to {}", server.address))
     }
 
-    /// A hostile server at that address.
+    /// A listener at that address instead of a server.
     #[track_caller]
-    pub fn ambush(&self, address: &str) -> Ambush {
-        self.fixture.ambush(address).expect("the fixture knows how to lie in wait")
+    pub fn raw_listener(&self, address: &str) -> RawListener {
+        let listener = self.fixture.raw_listener(address);
+        listener.unwrap_or_else(|| panic!("no raw listener at {address}"))
     }
 }
 
 /// Servers.
 impl World<'_> {
-    /// An address that nobody else uses.
+    /// An unused address.
     pub fn fresh_address(&self, setup: &Setup) -> String {
         self.fixture.fresh_address(setup)
     }
 
-    /// What an address means; or what is wrong with it.
+    /// The endpoint at an address, or what is wrong with the address.
     pub fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         self.fixture.parse(address)
     }
@@ -109,7 +116,7 @@ impl World<'_> {
         }
     }
 
-    /// A server at that address, or why not.
+    /// A server at that address, or the error.
     pub fn try_serve_at(&self, address: &str, setup: Setup) -> Result<Server, BindError> {
         let served = self.fixture.serve(address, &setup)?;
         Ok(Server::new(address, served))
@@ -137,37 +144,39 @@ impl World<'_> {
         Peer::start(self.fixture.peer())
     }
 
-    /// Waits until a shutdown that was begun has ended; a client beside it is polled.
+    /// Waits until a shutdown has ended, and polls a client meanwhile.
     #[track_caller]
     pub fn wait_ended(&self, mut ending: Ending, client: &mut impl PollClient) {
         self.until("the server has ended", || {
             client.connection().poll();
             ending.served.has_ended().then_some(())
         });
-        // The goodbye came before the end, perhaps after the last poll.
+        // The goodbye arrived before the end, perhaps after the last poll.
         client.connection().poll();
     }
 
-    /// Waits until what a server holds has stopped changing.
-    pub fn settle(&self, server: &Server) {
-        let mut last = None;
+    /// What a server holds when it has stopped changing.
+    #[track_caller]
+    pub fn settled_holdings(&self, server: &Server) -> Holdings {
+        let mut last = server.holdings();
         let mut same = 0;
         self.until("the server's holdings have settled", || {
+            self.fixture.turn();
             let now = server.holdings();
             same = if now == last { same + 1 } else { 0 };
             last = now;
-            (now.is_none() || same > 200).then_some(())
-        });
+            (same > 200).then_some(last)
+        })
     }
 
     /// Waits until a server holds no more than before.
     #[track_caller]
-    pub fn wait_holdings(&self, server: &Server, before: Holdings) {
-        let mut last = before;
+    pub fn wait_holdings(&self, server: &Server, before: &Holdings) {
+        let mut last = *before;
         let end = self.now() + self.bound;
         while self.now() < end {
-            last = server.holdings().unwrap_or(last);
-            if last.within(&before) {
+            last = server.holdings();
+            if last.within(before) {
                 return;
             }
             self.fixture.turn();
@@ -229,7 +238,7 @@ impl World<'_> {
         usual.deadline(self.bound).dial(dial.timeout(timeout))
     }
 
-    /// A client of any service, or why not.
+    /// A client of any service, or the error.
     #[track_caller]
     pub fn try_connect<P: PollClient>(&self, address: &str) -> Result<P, ConnectError> {
         self.dial(address, &self.options())
@@ -284,7 +293,7 @@ impl World<'_> {
         })
     }
 
-    /// Starts a call that does start, as soon as there is room for it.
+    /// Starts a call as soon as there is room for it; it must start.
     #[track_caller]
     pub fn start<P: PollClient, R>(
         &self,
@@ -297,7 +306,7 @@ impl World<'_> {
         }
     }
 
-    /// The outcome of a call that was started.
+    /// The outcome of a started call.
     #[track_caller]
     pub fn finish<P: PollClient, R: 'static>(
         &self,
@@ -310,7 +319,7 @@ impl World<'_> {
         })
     }
 
-    /// The outcome of a call that was started by one of several clients; all are polled.
+    /// The outcome of a call started by one of several clients; all are polled.
     #[track_caller]
     pub fn finish_among<P: PollClient, R: 'static>(
         &self,
@@ -337,7 +346,7 @@ impl World<'_> {
         self.finish(client, pending)
     }
 
-    /// Starts a call with a deadline of its own, which does start.
+    /// Starts a call with a deadline of its own; it must start.
     #[track_caller]
     pub fn start_within<P: PollClient, R>(
         &self,
@@ -392,7 +401,7 @@ impl World<'_> {
         });
     }
 
-    /// Fills the client's window with calls, twice over, and drains it: every slot and credit is there.
+    /// Fills the client's window with calls and drains it, twice: every slot and credit is available.
     #[track_caller]
     pub fn assert_full_window_works(
         &self,
@@ -400,7 +409,7 @@ impl World<'_> {
         helper: &mut SuitePollClient,
         window: u32,
     ) {
-        // Gates that no case uses, and that no earlier call of this has opened.
+        // Gates that neither a case nor an earlier call of this uses.
         static GATES: AtomicU64 = AtomicU64::new(1 << 60);
         for _ in 0..2 {
             let gate = GATES.fetch_add(1, Ordering::Relaxed);
@@ -417,8 +426,8 @@ impl World<'_> {
 }
 
 impl World<'_> {
-    /// Makes large calls from several new clients at once, more than the server's memory holds at a time: memory that
-    /// was not given back would be missed, and these would never end.
+    /// Makes large calls from several new clients at once, more than the server's memory holds at a time: they would never
+    /// end if memory had leaked.
     #[track_caller]
     pub fn assert_large_calls_get_their_memory(&self, server: &Server, len: usize) {
         let mut clients: Vec<_> = (0..4).map(|_| self.client(server)).collect();
@@ -439,7 +448,7 @@ impl World<'_> {
     }
 }
 
-/// A method by its number, with bytes for arguments and result: what no generated client would say.
+/// A method by its number, with raw bytes as arguments and result, unlike any generated client.
 struct Raw<const ID: u32>;
 
 impl<const ID: u32> Method for Raw<ID> {
@@ -499,7 +508,7 @@ impl From<PendingCall<Result<u64, CallError<SuiteError>>>> for AnyPending {
 }
 
 impl AnyPending {
-    /// Gives the call up.
+    /// Cancels the call.
     pub fn cancel(self, client: &mut impl PollClient) {
         match self {
             AnyPending::Bytes(pending) => client.connection().cancel(pending),
@@ -549,7 +558,7 @@ impl Server {
         self.served.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a gate from outside: no call is needed.
+    /// Opens a gate without a call.
     pub fn open(&self, gate: u64) {
         self.served().open(gate);
     }
@@ -559,38 +568,42 @@ impl Server {
         self.served().metrics()
     }
 
-    /// What the server's process holds, if that process is the server's alone.
-    pub fn holdings(&self) -> Option<Holdings> {
-        self.served().holdings()
+    /// What the server holds.
+    ///
+    /// # Panics
+    /// The fixture cannot count it.
+    #[track_caller]
+    pub fn holdings(&self) -> Holdings {
+        self.served().holdings().expect("holdings that can be counted")
     }
 
-    /// Begins to end.
+    /// Begins a shutdown.
     pub fn begin_shutdown(self) -> Ending {
         let mut served = self.into_served();
         served.begin_shutdown();
         Ending { served }
     }
 
-    /// Ends in order. No call may be in flight.
+    /// Shuts down and waits for the end. No call may be in flight.
     #[track_caller]
     pub fn shutdown(self, world: &World<'_>) {
         let mut ending = self.begin_shutdown();
         world.until("the server has ended", || ending.served.has_ended().then_some(()));
     }
 
-    /// Ends it with no warning.
+    /// Ends it without warning.
     pub fn kill(self) {
         self.into_served().kill();
     }
 }
 
-/// A server that was told to end.
+/// A server that is shutting down.
 pub struct Ending {
     served: Box<dyn Served>,
 }
 
 impl Ending {
-    /// Opens a gate from outside.
+    /// Opens a gate without a call.
     pub fn open(&mut self, gate: u64) {
         self.served.open(gate);
     }

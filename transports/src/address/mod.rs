@@ -2,6 +2,8 @@
 //! `rdma://HOST:PORT?device=rxe0`.
 
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod options;
 mod parse;
 mod place;

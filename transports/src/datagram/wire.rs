@@ -240,6 +240,8 @@ pub(crate) struct OverLimit {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -24,7 +24,7 @@ struct Prefix {
 }
 
 /// Bytes in front of each frame's body.
-const PREFIX_BYTES: usize = size_of::<Prefix>();
+pub(super) const PREFIX_BYTES: usize = size_of::<Prefix>();
 
 /// The client's first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ impl Frame {
     }
 
     /// The length of the body that follows this prefix.
-    fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, FrameError> {
+    pub(super) fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, FrameError> {
         let prefix = Prefix::read_from_bytes(prefix).map_err(|_| FrameError::Magic)?;
         if prefix.magic != MAGIC {
             return Err(FrameError::Magic);
@@ -154,7 +154,10 @@ impl Frame {
     }
 
     /// The frame of a body, which nothing follows.
-    fn from_body(body: &[u8]) -> Result<Frame, FrameError> {
+    ///
+    /// # Errors
+    /// [`FrameError::Body`].
+    pub fn from_body(body: &[u8]) -> Result<Frame, FrameError> {
         match postcard::take_from_bytes(body) {
             Ok((frame, [])) => Ok(frame),
             _ => Err(FrameError::Body),

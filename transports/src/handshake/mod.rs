@@ -14,6 +14,8 @@
 
 mod client;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod offer;
 mod server;
 

@@ -149,6 +149,8 @@ impl Immediate {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -4,9 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use farcall_verbs::OpenError;
+
 use crate::end::End;
 use crate::fixture::Fixture;
 use crate::list::cases;
+use crate::need::{Need, Offer};
 use crate::verdict::{CaseResult, Verdict};
 
 /// Both halves of a case: the same function plays either, by its end's role.
@@ -17,13 +20,15 @@ pub type Body = for<'a> fn(&'a mut End) -> Pin<Box<dyn Future<Output = CaseResul
 pub struct Case {
     /// Group and rule, as `receiving::a_send_waits_for_a_receive`.
     pub name: &'static str,
+    /// What it needs.
+    pub needs: &'static [Need],
     /// What both ends do.
     pub body: Body,
 }
 
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Case").field(&self.name).finish()
+        f.debug_struct("Case").field("name", &self.name).field("needs", &self.needs).finish()
     }
 }
 
@@ -32,17 +37,61 @@ pub fn find(name: &str) -> Option<Case> {
     cases().iter().find(|case| case.name == name).copied()
 }
 
-/// Plays one case for a test: panics if the device failed it.
-///
-/// # Panics
-/// With the verdict, when it is a failure; and when there is no case of that name.
-pub fn check(fixture: &impl Fixture, name: &str) {
-    let case = find(name).unwrap_or_else(|| panic!("there is no case {name}"));
-    match fixture.run(&case) {
-        Verdict::Passed => {}
-        Verdict::NotApplicable(why) => println!("not applicable on {}: {why}", fixture.name()),
-        verdict @ (Verdict::Failed(_) | Verdict::PeerLeft(_)) => {
-            panic!("{name} on {}: {verdict}", fixture.name())
+/// How a case ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The device did what it must.
+    Passed,
+    /// The case does not apply, for that reason; it did not run.
+    Ignored(String),
+    /// The device broke a rule.
+    Failed(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Passed => f.write_str("passed"),
+            Outcome::Ignored(reason) => write!(f, "ignored: {reason}"),
+            Outcome::Failed(reason) => write!(f, "failed: {reason}"),
+        }
+    }
+}
+
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Outcome {
+        match verdict {
+            Verdict::Passed => Outcome::Passed,
+            failed => Outcome::Failed(failed.to_string()),
+        }
+    }
+}
+
+/// Which cases apply to a fixture.
+#[derive(Debug)]
+pub struct Applicability {
+    offer: Result<Offer, OpenError>,
+}
+
+impl Applicability {
+    /// Asks the fixture, which opens its device.
+    pub fn of(fixture: &dyn Fixture) -> Applicability {
+        Applicability { offer: fixture.offer() }
+    }
+
+    /// Why the case does not apply, if it does not. All cases apply to a device that cannot be opened, and fail.
+    pub fn ignored(&self, fixture: &dyn Fixture, case: &Case) -> Option<String> {
+        let offer = self.offer.as_ref().ok()?;
+        let exception = fixture.exception(case).map(|reason| format!("left out: {reason}"));
+        exception.or_else(|| case.needs.iter().find_map(|need| need.missing(offer)))
+    }
+
+    /// Runs the case, unless it does not apply.
+    pub fn run(&self, fixture: &dyn Fixture, case: &Case) -> Outcome {
+        match (&self.offer, self.ignored(fixture, case)) {
+            (Err(error), _) => Outcome::Failed(format!("cannot open {}: {error}", fixture.name())),
+            (Ok(_), Some(reason)) => Outcome::Ignored(reason),
+            (Ok(_), None) => fixture.run(case).into(),
         }
     }
 }
@@ -50,36 +99,44 @@ pub fn check(fixture: &impl Fixture, name: &str) {
 /// How many cases ended how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Cases in which the device did what it must.
+    /// Passed.
     pub passed: usize,
-    /// Cases in which it did not.
+    /// Failed.
     pub failed: usize,
-    /// Cases about something that the device or the fixture does not offer.
-    pub not_applicable: usize,
+    /// Did not apply.
+    pub ignored: usize,
+}
+
+impl Tally {
+    /// Counts one more case.
+    pub fn add(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Passed => self.passed += 1,
+            Outcome::Ignored(_) => self.ignored += 1,
+            Outcome::Failed(_) => self.failed += 1,
+        }
+    }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { passed, failed, not_applicable } = self;
-        write!(f, "{passed} passed, {failed} failed, {not_applicable} not applicable")
+        let Tally { passed, failed, ignored } = self;
+        write!(f, "{passed} passed, {failed} failed, {ignored} ignored")
     }
 }
 
-/// Plays every case whose name contains `filter`, one after the other.
+/// Runs every case whose name contains `filter`, one after the other.
 pub fn run_all(
     fixture: &dyn Fixture,
     filter: &str,
-    mut report: impl FnMut(&Case, &Verdict),
+    mut report: impl FnMut(&Case, &Outcome),
 ) -> Tally {
+    let applicability = Applicability::of(fixture);
     let mut tally = Tally::default();
     for case in cases().iter().filter(|case| case.name.contains(filter)) {
-        let verdict = fixture.run(case);
-        report(case, &verdict);
-        match verdict {
-            Verdict::Passed => tally.passed += 1,
-            Verdict::NotApplicable(_) => tally.not_applicable += 1,
-            Verdict::Failed(_) | Verdict::PeerLeft(_) => tally.failed += 1,
-        }
+        let outcome = applicability.run(fixture, case);
+        report(case, &outcome);
+        tally.add(&outcome);
     }
     tally
 }

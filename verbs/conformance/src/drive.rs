@@ -13,7 +13,7 @@ async fn play(case: &Case, mut end: End) -> CaseResult {
     (case.body)(&mut end).await
 }
 
-/// Plays one end on the calling thread, which sleeps or yields while it waits.
+/// Runs one end on the calling thread, which sleeps or yields while it waits.
 pub fn run_end(case: &Case, end: End) -> Verdict {
     guarded(|| {
         let mut playing = pin!(play(case, end));
@@ -27,7 +27,7 @@ pub fn run_end(case: &Case, end: End) -> Verdict {
     })
 }
 
-/// Plays both ends in turn on the calling thread. `between` runs when both have given up their
+/// Runs both ends in turn on the calling thread. `between` runs when both have given up their
 /// turn: a device in virtual time moves its clock there. Its `false` ends a case that is stuck.
 pub fn run_in_turn(
     case: &Case,
@@ -38,7 +38,7 @@ pub fn run_in_turn(
     run_in_turn_until_killed(case, initiator, target, between, || false)
 }
 
-/// The same where the initiator can kill the target, which `killed` tells: the target is dropped where it
+/// The same where the initiator can kill the target, as `killed` reports: the target is dropped where it
 /// stands, and the verdict is the initiator's.
 pub fn run_in_turn_until_killed(
     case: &Case,

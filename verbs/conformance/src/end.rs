@@ -1,6 +1,7 @@
 //! One end of a case: its device, its link to the other end, and bounded waiting.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,9 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::link::{Link, LinkClosed};
+use crate::usage::Usage;
 use crate::verdict::{CaseResult, Halt};
 
-/// Which half of a case an end plays.
+/// The role of an end in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Posts the operations that the case is about.
@@ -20,15 +22,18 @@ pub enum Role {
     Target,
 }
 
-/// What a fixture can do beside carrying a case; a case that needs more is not applicable there.
+/// Counts what an end holds.
+pub type CountUsage = Box<dyn Fn() -> io::Result<Usage>>;
+
+/// What a fixture can do besides carrying a case.
 #[derive(Default)]
 pub struct Powers {
     /// Kills the other end at once, with no chance to say goodbye (SIGKILL, a power cut).
     pub kill_peer: Option<Box<dyn FnMut()>>,
     /// Opens this end's device once more.
     pub reopen: Option<Box<dyn Fn() -> Result<Device, OpenError>>>,
-    /// Nothing else runs in this end's process, so its descriptors and mappings may be counted.
-    pub own_process: bool,
+    /// Counts what this end holds, where nothing else is counted with it.
+    pub usage: Option<CountUsage>,
     /// This end has a thread of its own, which may sleep in the device. Otherwise both ends (and
     /// perhaps time itself) only move when every end has given up its turn.
     pub may_block: bool,
@@ -51,7 +56,7 @@ impl End {
         End { role, device, link, powers }
     }
 
-    /// Which half of the case to play.
+    /// This end's role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -66,13 +71,21 @@ impl End {
         &mut self.powers
     }
 
-    /// Tells the other end something; it takes it with [`End::hear`].
+    /// What this end holds now.
+    pub fn usage(&self) -> CaseResult<Usage> {
+        match &self.powers.usage {
+            Some(count) => Ok(count()?),
+            None => Err(Halt::failed("the fixture offered to count what an end holds")),
+        }
+    }
+
+    /// Sends a value to the other end, which receives it with [`End::hear`].
     pub fn tell<T: Serialize + ?Sized>(&mut self, what: &T) -> CaseResult {
         let message = postcard::to_allocvec(what)?;
         self.link.send(&message).map_err(|LinkClosed| left())
     }
 
-    /// Waits for what the other end tells next.
+    /// Waits for the next value from the other end.
     pub async fn hear<T: DeserializeOwned>(&mut self) -> CaseResult<T> {
         let message = self.hear_bytes().await?;
         Ok(postcard::from_bytes(&message)?)
@@ -87,13 +100,13 @@ impl End {
                 Err(LinkClosed) => return Err(left()),
             }
             if self.device.now_ns() > deadline_ns {
-                return Err(Halt::PeerLeft("the other end has not spoken in time".into()));
+                return Err(Halt::PeerLeft("the other end sent nothing in time".into()));
             }
             turn().await;
         }
     }
 
-    /// What the other end has told, if anything: for loops that work while they wait.
+    /// The next value from the other end, if it has arrived: for loops that work while they wait.
     pub fn overhear<T: DeserializeOwned>(&mut self) -> CaseResult<Option<T>> {
         match self.link.try_receive() {
             Ok(Some(message)) => Ok(Some(postcard::from_bytes(&message)?)),
@@ -102,13 +115,13 @@ impl End {
         }
     }
 
-    /// Tells and hears at once: each end learns the other's value.
+    /// Exchanges values with the other end.
     pub async fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> CaseResult<T> {
         self.tell(mine)?;
         self.hear().await
     }
 
-    /// Neither end goes on before both are here.
+    /// Waits until both ends are here.
     pub async fn meet(&mut self) -> CaseResult {
         self.exchange(&()).await
     }
@@ -125,7 +138,7 @@ impl End {
                 return Ok(found);
             }
             if self.device.now_ns() > deadline_ns {
-                return Err(Halt::Failed(format!("waited in vain for {what}")));
+                return Err(Halt::Failed(format!("timed out waiting for {what}")));
             }
             turn().await;
         }

@@ -1,4 +1,4 @@
-//! The byte channel beside the device, over which the two ends of a case agree on what comes next.
+//! The byte channel, separate from the device, over which the two ends of a case synchronize.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

@@ -202,7 +202,7 @@ impl Rig {
         }
     }
 
-    /// Gives the device its turns while the other end is at work, until it tells that it is done.
+    /// Polls the device while the other end works, until it is done.
     pub(crate) async fn serve_until_met(&mut self, end: &mut End) -> CaseResult {
         end.tell(&())?;
         let deadline_ns = end.deadline_ns();

@@ -6,20 +6,24 @@ use std::io;
 use crate::end::End;
 use crate::verdict::{CaseResult, Halt};
 
-/// Counts of what this process holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Usage {
+/// Counts of what an end holds: its process of the system, or its node of a simulated NIC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
     /// Open descriptors.
-    pub(crate) descriptors: usize,
+    pub descriptors: usize,
     /// Mappings that others can have too: the allocator's own come and go.
-    pub(crate) shared_mappings: usize,
+    pub shared_mappings: usize,
     /// Threads.
-    pub(crate) threads: usize,
+    pub threads: usize,
+    /// Queue pairs, completion queues and shared receive queues of a simulated NIC.
+    pub queues: usize,
+    /// Regions registered with a simulated NIC.
+    pub regions: usize,
 }
 
 impl Usage {
-    /// Counts now.
-    pub(crate) fn now() -> io::Result<Usage> {
+    /// Of this process, now.
+    pub fn of_process() -> io::Result<Usage> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let shared = |line: &&str| {
             line.split_ascii_whitespace().nth(1).is_some_and(|access| access.ends_with('s'))
@@ -28,34 +32,31 @@ impl Usage {
             descriptors: fs::read_dir("/proc/self/fd")?.count(),
             shared_mappings: maps.lines().filter(shared).count(),
             threads: fs::read_dir("/proc/self/task")?.count(),
+            ..Usage::default()
         })
     }
 
-    /// Whether nothing is held beyond what was held at `before`, and `kept` mappings that a device may
-    /// keep for reuse.
+    /// Whether nothing is held beyond `before`, except `kept` mappings or regions that a device may keep for
+    /// reuse.
     pub(crate) fn within(&self, before: &Usage, kept: usize) -> bool {
         self.descriptors <= before.descriptors
             && self.shared_mappings <= before.shared_mappings + kept
             && self.threads <= before.threads
+            && self.queues <= before.queues
+            && self.regions <= before.regions + kept
     }
 }
 
-/// Waits until this end holds no more than `before` (and `kept` mappings), where its process can be
-/// counted. What a device gives back in the background may take a moment.
+/// Waits until this end holds no more than `before` (and `kept` mappings or regions): a device may release in the background.
 pub(crate) async fn settles(end: &mut End, before: Usage, kept: usize, what: &str) -> CaseResult {
-    if !end.powers().own_process {
-        return Ok(());
-    }
     let settled = end
-        .poll_until("the system's resources to be given back", || {
-            Ok(Usage::now()?.within(&before, kept).then_some(()))
+        .poll_until("the resources to be released", || {
+            Ok(end.usage()?.within(&before, kept).then_some(()))
         })
         .await;
-    match settled {
-        Ok(()) => Ok(()),
-        Err(_) => {
-            let now = Usage::now()?;
-            Err(Halt::failed(format!("after {what}: {now:?}, before {before:?}")))
-        }
+    if settled.is_err() {
+        let now = end.usage()?;
+        return Err(Halt::failed(format!("after {what}: {now:?}, before {before:?}")));
     }
+    Ok(())
 }

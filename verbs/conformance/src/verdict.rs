@@ -11,9 +11,7 @@ pub type CaseResult<T = ()> = Result<T, Halt>;
 pub enum Halt {
     /// The device broke a rule; the text says which, and where in the case.
     Failed(String),
-    /// The device says that it cannot do what the case is about.
-    NotApplicable(String),
-    /// The other end stopped first; its own verdict tells why.
+    /// The other end stopped first; its own verdict has the reason.
     PeerLeft(String),
 }
 
@@ -45,8 +43,6 @@ impl Halt {
 pub enum Verdict {
     /// The device did what it must.
     Passed,
-    /// The device does not offer what the case is about.
-    NotApplicable(String),
     /// The device broke a rule.
     Failed(String),
     /// This end stopped because the other one did.
@@ -58,7 +54,6 @@ impl From<CaseResult> for Verdict {
         match result {
             Ok(()) => Verdict::Passed,
             Err(Halt::Failed(why)) => Verdict::Failed(why),
-            Err(Halt::NotApplicable(why)) => Verdict::NotApplicable(why),
             Err(Halt::PeerLeft(why)) => Verdict::PeerLeft(why),
         }
     }
@@ -73,9 +68,6 @@ impl Verdict {
             }
             (Verdict::Failed(why), _) => Verdict::Failed(format!("initiator: {why}")),
             (_, Verdict::Failed(why)) => Verdict::Failed(format!("target: {why}")),
-            (Verdict::NotApplicable(why), _) | (_, Verdict::NotApplicable(why)) => {
-                Verdict::NotApplicable(why)
-            }
             (Verdict::PeerLeft(why), _) | (_, Verdict::PeerLeft(why)) => {
                 Verdict::Failed(format!("an end left without a verdict: {why}"))
             }
@@ -89,7 +81,6 @@ impl Verdict {
         let why = why.trim_start().to_owned();
         match kind {
             "passed" => Some(Verdict::Passed),
-            "not applicable" => Some(Verdict::NotApplicable(why)),
             "failed" => Some(Verdict::Failed(why)),
             "peer left" => Some(Verdict::PeerLeft(why)),
             _ => None,
@@ -101,7 +92,6 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, why) = match self {
             Verdict::Passed => return f.write_str("passed"),
-            Verdict::NotApplicable(why) => ("not applicable", why),
             Verdict::Failed(why) => ("failed", why),
             Verdict::PeerLeft(why) => ("peer left", why),
         };
@@ -142,12 +132,9 @@ mod tests {
 
     #[test]
     fn a_verdict_survives_its_text_form() {
-        for verdict in [
-            Verdict::Passed,
-            Verdict::NotApplicable("no SRQ".into()),
-            Verdict::Failed("at a: b".into()),
-            Verdict::PeerLeft("gone".into()),
-        ] {
+        for verdict in
+            [Verdict::Passed, Verdict::Failed("at a: b".into()), Verdict::PeerLeft("gone".into())]
+        {
             assert_eq!(Verdict::parse(&verdict.to_string()), Some(verdict));
         }
         assert_eq!(Verdict::parse("nonsense"), None);

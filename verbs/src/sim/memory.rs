@@ -193,6 +193,11 @@ impl Regions {
         }
     }
 
+    /// How many have an owner.
+    pub(super) fn owned(&self) -> usize {
+        self.by_key.values().filter(|registered| registered.pages.strong_count() > 0).count()
+    }
+
     /// What `remote` names, if it is lent for `access` in this protection domain.
     pub(super) fn find(&self, remote: RemoteSlice, access: Access, pd: u32) -> Option<Found> {
         let RemoteSlice { addr, len, rkey } = remote;

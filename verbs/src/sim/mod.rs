@@ -92,6 +92,7 @@ pub use config::{FaultRates, Landing, SimConfig};
 pub use durability::Durability;
 pub use faults::Fault;
 pub use nic::{Costs, NicCounters};
+pub use node::NicResources;
 pub use rack::{ActorId, Node, NodeId, Sim};
 
 pub(crate) use channel::Channel;

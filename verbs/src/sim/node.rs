@@ -44,6 +44,19 @@ pub(super) struct NodeState {
     pub(super) actors: Vec<u32>,
 }
 
+/// What the programs of a node hold of its NIC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NicResources {
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// Completion queues.
+    pub completion_queues: usize,
+    /// Shared receive queues.
+    pub shared_receive_queues: usize,
+    /// Registered regions that peers can reach.
+    pub regions: usize,
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
@@ -58,6 +71,15 @@ impl SharedQueue {
 }
 
 impl NodeState {
+    pub(super) fn resources(&self) -> NicResources {
+        NicResources {
+            queue_pairs: self.pairs.len(),
+            completion_queues: self.queues.len(),
+            shared_receive_queues: self.srqs.len(),
+            regions: self.regions.owned(),
+        }
+    }
+
     pub(super) fn new(cores: usize, seed: u64) -> NodeState {
         NodeState {
             alive: true,

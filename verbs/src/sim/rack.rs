@@ -9,7 +9,7 @@ use super::config::{FaultRates, SimConfig};
 use super::context::Context;
 use super::faults::Fault;
 use super::nic::NicCounters;
-use super::node::NodeState;
+use super::node::{NicResources, NodeState};
 use super::world::{Halt, World, lock};
 use crate::dispatch;
 use crate::{Device, RemoteRegion};
@@ -326,6 +326,11 @@ impl Node {
     /// What its NIC has done so far.
     pub fn nic_counters(&self) -> NicCounters {
         lock(&self.world).node(self.id.0).nic.counters()
+    }
+
+    /// What its programs hold of its NIC now.
+    pub fn nic_resources(&self) -> NicResources {
+        lock(&self.world).node(self.id.0).resources()
     }
 
     /// Stops its system, now. See [`Fault::KillNode`].

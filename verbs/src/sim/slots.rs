@@ -45,6 +45,11 @@ impl<T> Slots<T> {
         Some(number)
     }
 
+    /// How many are in use.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         let slot = self.slots.get(index_of(number))?;
@@ -108,6 +113,7 @@ mod tests {
         assert_eq!(slots.get(first), None);
         assert_eq!(slots.remove(first), None);
         assert_eq!((slots.get(second), slots.numbers()), (Some(&'b'), vec![second]));
+        assert_eq!(slots.len(), 1);
     }
 
     #[test]

@@ -44,6 +44,45 @@ fn what_a_lossy_wire_takes_from_a_reliable_connection_is_sent_again_and_done_onc
     }
 }
 
+/// The moments at which 100 messages of a connection arrive, one of which is sent every 20 us.
+fn arrivals_ns(rates: FaultRates, ty: QpType) -> Vec<u64> {
+    let (mut sim, mut a, mut b) = two(12, faulty(rates), ty);
+    b.qp.post_recvs(0..100).unwrap();
+    let mut arrivals_ns = Vec::new();
+    for imm in 0..100 {
+        a.post(WorkRequest::send(b"").imm(imm).signaled(1));
+        let next_ns = sim.now_ns() + if imm < 99 { 20_000 } else { 10 * MS };
+        while sim.now_ns() < next_ns {
+            sim.run_for(100);
+            arrivals_ns.extend(b.completions().iter().map(|_| sim.now_ns()));
+        }
+    }
+    arrivals_ns
+}
+
+#[test]
+fn a_message_that_a_reliable_connection_loses_arrives_later() {
+    let lossless = arrivals_ns(FaultRates::default(), QpType::Rc);
+    let lossy = arrivals_ns(FaultRates::default().reliable_loss(0.1), QpType::Rc);
+    assert_eq!((lossless.len(), lossy.len()), (100, 100));
+    let late = lossless.iter().zip(&lossy).filter(|(on_time, at)| at > on_time).count();
+    assert!((5..100).contains(&late), "{late} of 100 arrived late");
+}
+
+#[test]
+fn delay_on_a_connection_makes_some_messages_late_and_loses_none() {
+    let rates = FaultRates::default().connected_delay(0.5).delay(Duration::from_micros(10));
+    for ty in [QpType::Rc, QpType::Uc] {
+        let on_time = arrivals_ns(FaultRates::default(), ty);
+        let delayed = arrivals_ns(rates, ty);
+        assert_eq!(delayed.len(), 100, "{ty:?}");
+        let delays_ns: Vec<_> = on_time.iter().zip(&delayed).map(|(on, at)| at - on).collect();
+        let late = delays_ns.iter().filter(|delay_ns| **delay_ns > 0).count();
+        assert!((30..70).contains(&late), "{ty:?}: {late} of 100 arrived late");
+        assert!(delays_ns.iter().all(|delay_ns| *delay_ns <= 10_100), "{ty:?}: {delays_ns:?}");
+    }
+}
+
 /// Negative answers of both kinds meet, and one of them comes late.
 #[test]
 fn a_receiver_that_is_seldom_ready_on_a_lossy_wire_holds_nobody_up_for_ever() {

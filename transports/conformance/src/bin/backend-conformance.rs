@@ -6,21 +6,25 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use farcall_transports_conformance::addresses::{AddressFixture, Placement};
-use farcall_transports_conformance::{CASES, Fixture, process, run_all};
+use farcall_transports_conformance::{
+    COMMON, Case, Fixture, backends, cases_of, ignored, process, run_all,
+};
 
 const USAGE: &str = "\
-usage: backend-conformance list
+usage: backend-conformance list [TEMPLATE]
        backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]...
        backend-conformance run sim://NAME?OPTIONS [seed=N] [FILTER]...
        backend-conformance serve ADDRESS:PORT
 
-`run` plays every case whose name contains one of the FILTERs over addresses like TEMPLATE, such as
-shm://suite or rdma://10.0.0.1:0?device=rxe0, whose name or port it varies. Servers are threads of
+`run` runs every case whose name contains one of the FILTERs over addresses like TEMPLATE, such as
+shm://suite or rdma://10.0.0.1:0?device=rxe0, with other names or ports. Servers are threads of
 this process, or processes of their own, or processes of the machine where `serve` listens at
-ADDRESS:PORT. It exits with 0 only if every case passed or was skipped, which says why. At sim://
-everything is on the nodes of a simulated rack, in virtual time, and a seed gives the same run again.
+ADDRESS:PORT. Cases that do not apply there are ignored, with the reason; it exits with 0 only if all
+others passed. At sim:// everything is on the nodes of a simulated rack, in virtual time, and a seed
+gives the same run again. `list` shows all cases, or those of the backend that TEMPLATE names, with
+the reasons for which some are ignored there.
 
-`serve` starts a server for whoever can reach it: only in a network that you trust.
+`serve` starts servers for any machine that can reach it: use it only in a network that you trust.
 
 FARCALL_CONFORMANCE_PATIENCE=20 makes every bound in time 20 times as long, for slow machines;
 FARCALL_CONFORMANCE_GIGABYTES=1 lets the cases with messages of 1 GiB run.";
@@ -30,9 +34,13 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["list"] => {
-            CASES.iter().for_each(|case| println!("{}", case.name));
+            COMMON.iter().for_each(|case| println!("{}", case.name));
+            for backend in backends::ALL {
+                backend.cases.iter().for_each(|case| println!("{} ({})", case.name, backend.name));
+            }
             ExitCode::SUCCESS
         }
+        ["list", template] => list(template),
         ["run", template, rest @ ..] if template.starts_with("sim://") => on_rack(template, rest),
         ["run", template] => run(template, "threads", &[]),
         ["run", template, servers, filters @ ..] => run(template, servers, filters),
@@ -69,9 +77,24 @@ fn run(template: &str, servers: &str, filters: &[&str]) -> ExitCode {
     play(&place, Arc::new(fixture.peer(program)), filters)
 }
 
+fn list(template: &str) -> ExitCode {
+    let fixture =
+        match std::env::current_exe().map(|program| (AddressFixture::new(template), program)) {
+            Ok((Ok(fixture), program)) => fixture.peer(program),
+            Ok((Err(error), _)) => return failed(&format!("{template}: {error}")),
+            Err(error) => return failed(&format!("cannot find this program: {error}")),
+        };
+    let show = |case: &Case| match ignored(&fixture, case) {
+        None => println!("{}", case.name),
+        Some(reason) => println!("{} (ignored: {reason})", case.name),
+    };
+    cases_of(fixture.backend()).for_each(show);
+    ExitCode::SUCCESS
+}
+
 fn play(place: &str, fixture: Arc<dyn Fixture>, filters: &[&str]) -> ExitCode {
     for filter in filters {
-        if !CASES.iter().any(|case| case.name.contains(filter)) {
+        if !cases_of(fixture.backend()).any(|case| case.name.contains(filter)) {
             return failed(&format!("no case's name contains {filter:?}; see `list`"));
         }
     }

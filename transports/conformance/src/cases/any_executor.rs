@@ -1,4 +1,4 @@
-//! The client for any executor: shared by threads, dropped at any moment, dialling anew.
+//! The client for any executor: shared by threads, dropped at any moment, reconnecting.
 
 use std::{
     future::Future,
@@ -56,12 +56,12 @@ async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     outputs.into_iter().flatten().collect()
 }
 
-/// Polls a future once, for nobody.
+/// Polls a future once, without a waker.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Several threads call through one client, blocking.
+/// Several threads make blocking calls through one client.
 pub fn threads_share_a_client(world: &World) {
     let server = world.serve(Setup::default().window(4));
     let client = world.channel(&server, ChannelOptions::default());
@@ -109,7 +109,7 @@ pub fn a_client_holds_a_bounded_number_of_calls(world: &World) {
     assert_eq!(client.tally(2).wait(), Ok(1));
 }
 
-/// A call that nobody polls is not made.
+/// A call whose future is not polled is not made.
 pub fn a_call_that_is_not_polled_does_not_run(world: &World) {
     let server = world.serve(Setup::default());
     let client = world.channel(&server, ChannelOptions::default());
@@ -119,7 +119,7 @@ pub fn a_call_that_is_not_polled_does_not_run(world: &World) {
     assert_eq!(client.tallied(1).wait(), Ok(0));
 }
 
-/// Futures dropped at every stage, small and large ones: the client and the server go on.
+/// Futures dropped at every stage, small and large ones: the client and the server keep working.
 pub fn dropped_futures_leave_nothing_behind(world: &World) {
     let setup = Setup::default().window(4).tight_memory(2 << 20);
     let server = world.serve(setup);
@@ -150,8 +150,8 @@ pub fn dropped_futures_leave_nothing_behind(world: &World) {
     }
 }
 
-/// A future that is forgotten instead of dropped keeps its own memory, and nothing else.
-pub fn a_forgotten_future_harms_nobody(world: &World) {
+/// A future that is forgotten instead of dropped leaks its own memory only.
+pub fn a_forgotten_future_affects_no_other_call(world: &World) {
     let server = world.serve(Setup::default().window(4).max_message(2 << 20));
     let client = world.channel(&server, ChannelOptions::default());
     let message = pattern::make(1, 300_000);
@@ -167,7 +167,7 @@ pub fn a_forgotten_future_harms_nobody(world: &World) {
     }
 }
 
-/// Deadlines of single calls, one of them in the past, leave the others alone.
+/// Deadlines of single calls, one of them in the past, do not affect the others.
 pub fn deadlines_end_single_calls(world: &World) {
     let server = world.serve(Setup::default().window(8));
     let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
@@ -184,7 +184,7 @@ pub fn deadlines_end_single_calls(world: &World) {
     assert_eq!(block_on(lasting), Ok(7));
 }
 
-/// A call that waits for room in the window has its deadline too, and has not run.
+/// A call that waits for room in the window ends by its deadline too, and has not run.
 pub fn a_deadline_passes_while_waiting_for_the_window(world: &World) {
     let server = world.serve(Setup::default().window(1));
     let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
@@ -201,7 +201,7 @@ pub fn a_deadline_passes_while_waiting_for_the_window(world: &World) {
     assert_eq!(client.tallied(2).wait(), Ok(0), "the late call has not run");
 }
 
-/// A call keeps its connection until it has ended, whatever becomes of the client.
+/// A call keeps its connection until it has ended, even if the client is dropped.
 pub fn a_call_outlives_its_client(world: &World) {
     let server = world.serve(Setup::default());
     let client = world.channel(&server, ChannelOptions::default());
@@ -212,8 +212,8 @@ pub fn a_call_outlives_its_client(world: &World) {
     assert_eq!(block_on(call), Ok(9));
 }
 
-/// Errors of the service and of the call arrive as what they are.
-pub fn errors_arrive_as_what_they_are(world: &World) {
+/// Errors of the service and of the call arrive with their types.
+pub fn errors_arrive_with_their_types(world: &World) {
     let server = world.serve(Setup::default().max_message(100_000));
     let client = world.channel(&server, ChannelOptions::default());
     let refused = client.refuse(3).wait();
@@ -227,8 +227,8 @@ pub fn errors_arrive_as_what_they_are(world: &World) {
     assert_eq!(client.tally(1).wait(), Ok(1));
 }
 
-/// Answers that their caller keeps, in the memory that they arrived in, do not keep further calls waiting.
-pub fn answers_may_be_kept(world: &World) {
+/// Responses that their caller keeps, in the memory that they arrived in, do not delay further calls.
+pub fn responses_may_be_kept(world: &World) {
     const LEN: u64 = 3 << 20;
     let server = world.serve(Setup::default().tight_memory(LEN + 4096));
     let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
@@ -244,14 +244,14 @@ pub fn answers_may_be_kept(world: &World) {
     assert!(world.now() - started < patient(BOUND) / 2, "calls went on only at a deadline");
 }
 
-/// When the server has gone and come back, calls dial again; those in flight ended, and say so.
+/// After a restart of the server calls reconnect; those in flight ended with an error.
 pub fn a_client_dials_again(world: &World) {
     let mut server = world.serve(Setup::default());
     let waiting = ReconnectPolicy::default().give_up_after(patient(BOUND));
     let client =
         world.channel(&server, ChannelOptions::default().deadline(BOUND).reconnect(waiting));
     for _ in 0..3 {
-        assert_eq!(client.tally(1).wait(), Ok(1), "each server counts anew");
+        assert_eq!(client.tally(1).wait(), Ok(1), "each server counts from zero");
         let mut held = client.hold(5, 0);
         assert!(poll_once(&mut held).is_pending());
         world.until("the call is held", || (client.held(5).wait() == Ok(1)).then_some(()));

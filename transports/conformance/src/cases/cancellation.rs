@@ -1,4 +1,4 @@
-//! A call that its caller drops: both sides are freed, and nobody else notices.
+//! Calls dropped by their callers: both ends release them, and other calls are not affected.
 
 use farcall_core::PollClient;
 
@@ -19,8 +19,8 @@ pub fn a_dropped_call_ends_its_task(world: &World) {
     world.wait_held(&mut client, &mut helper, 1, 0);
 }
 
-/// Dropping one call of a window leaves the others alone, and errors go to the right one.
-pub fn a_dropped_call_leaves_its_neighbours_alone(world: &World) {
+/// Dropping one call of a window does not affect the others, and errors reach the right call.
+pub fn a_dropped_call_does_not_affect_others(world: &World) {
     const WINDOW: u64 = 9;
     let server = world.serve(Setup::default().window(WINDOW as u32));
     let mut client = world.client(&server);
@@ -44,7 +44,7 @@ pub fn a_dropped_call_leaves_its_neighbours_alone(world: &World) {
     }
 }
 
-/// Thousands of dropped calls, at every stage of their lives, leak no slot and no credit.
+/// Thousands of calls dropped at every stage leak no slot and no credit.
 pub fn thousands_of_dropped_calls_leave_a_full_window(world: &World) {
     const WINDOW: u32 = 16;
     let server = world.serve(Setup::default().window(WINDOW));
@@ -60,10 +60,10 @@ pub fn thousands_of_dropped_calls_leave_a_full_window(world: &World) {
     world.assert_full_window_works(&mut client, &mut helper, WINDOW);
 }
 
-/// Dropping calls while their large messages are on the way, at many moments, in each direction.
+/// Calls dropped while their large messages are in flight, at many moments, in each direction.
 pub fn dropped_large_calls_free_their_memory(world: &World) {
     const LEN: usize = 1 << 20;
-    // Memory for some messages at a time: leaked ones are soon missed.
+    // Memory for a few messages at a time: leaks soon exhaust it.
     let setup = Setup::default().window(4).tight_memory(LEN as u64 + 4096);
     let server = world.serve(setup);
     let mut client = world.client(&server);
@@ -88,7 +88,7 @@ pub fn dropped_large_calls_free_their_memory(world: &World) {
     world.assert_full_window_works(&mut client, &mut helper, 4);
 }
 
-/// A whole large window cancelled at once, again and again: what tells the server of it needs room too.
+/// A whole large window cancelled at once, repeatedly: the cancellations need room too.
 pub fn a_whole_window_cancelled_at_once(world: &World) {
     const WINDOW: u32 = 512;
     let server = world.serve(Setup::default().window(WINDOW));

@@ -13,8 +13,8 @@ use crate::{
 /// Calls of each client of a crowd.
 const CALLS: u64 = 150;
 
-/// 64 clients of one server thread, taken in turns by one thread of theirs.
-pub fn clients_64_in_turns(world: &World) {
+/// 64 clients of one server thread, polled in turn by one client thread.
+pub fn clients_64_polled_in_turn(world: &World) {
     let server = world.serve(Setup::default().threads(1).window(8));
     let mut clients: Vec<_> = (0..64).map(|_| world.client(&server)).collect();
     for round in 0..10u64 {
@@ -71,14 +71,14 @@ pub fn clients_64_in_processes(world: &World) {
     }
 }
 
-/// More clients than the server takes are refused, with the reason; whoever leaves makes room.
+/// More clients than the server accepts are refused, with the reason; a client that leaves makes room.
 pub fn more_clients_than_the_server_takes_are_refused(world: &World) {
     const MOST: usize = 3;
     let server = world.serve(Setup::default().max_clients(MOST));
     for _ in 0..5 {
         let mut clients: Vec<_> = (0..MOST)
             .map(|_| {
-                // The room of those who have just left is given back by the server's thread.
+                // The server's thread frees the places of clients that have just left.
                 world.until("there is room for one more client", || {
                     world.try_connect::<SuitePollClient>(&server.address).ok()
                 })
@@ -96,10 +96,10 @@ pub fn more_clients_than_the_server_takes_are_refused(world: &World) {
     }
 }
 
-/// A server that runs out of file descriptors, at whichever step of a handshake, refuses new clients in time, and
-/// serves those that it has.
+/// A server that runs out of file descriptors, at any step of a handshake, refuses new clients in time and serves those that
+/// it has.
 pub fn a_server_out_of_descriptors_goes_on(world: &World) {
-    // Over datagrams a server that has no way to answer is a silent one.
+    // A server that cannot reach the client seems silent.
     let server = world.serve_in_process(Setup::default().silence(1));
     let mut first = world.client(&server);
     let (process, _) = world.call(&mut first, |c| c.start_whereabouts()).expect("whereabouts");
@@ -109,7 +109,7 @@ pub fn a_server_out_of_descriptors_goes_on(world: &World) {
         let limit = Rlimit { current: most, maximum: usual.maximum };
         prlimit(pid, Resource::Nofile, limit).expect("limit a process of one's own");
     };
-    world.settle(&server);
+    world.settled_holdings(&server);
     let mut refusals = 0;
     for spare in [0, 1, 2, 3, 4, 6, 8] {
         limit(Some(descriptor_limit(process, spare).expect("look at the process")));
@@ -117,7 +117,7 @@ pub fn a_server_out_of_descriptors_goes_on(world: &World) {
         let message = pattern::make(spare, 3_000);
         match world.try_connect_within::<SuitePollClient>(&server.address, soon) {
             Err(_) => refusals += 1,
-            // Whoever got in may still miss something that his first call needs; he must hear of it.
+            // The first call of an accepted client may still fail; it must end.
             Ok(mut newcomer) => {
                 let _ = world.call(&mut newcomer, |c| c.start_echo(&message));
             }

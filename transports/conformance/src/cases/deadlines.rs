@@ -6,7 +6,7 @@ use farcall_core::{PollClient, RpcError};
 
 use crate::{pattern, setup::Setup, world::World};
 
-/// Short enough not to slow the suite, long enough that a call gets to its handler first.
+/// Short enough not to slow the suite, long enough for a call to reach its handler.
 const SHORT: Duration = Duration::from_millis(2);
 
 /// A deadline that has passed before the call is made: it does not run.
@@ -32,18 +32,18 @@ pub fn a_deadline_that_passes_while_waiting_ends_the_call(world: &World) {
     assert_eq!(echoed.expect("echo"), b"the connection goes on");
 }
 
-/// The answer that comes after the deadline goes to nobody, and its slot serves the next call.
-pub fn a_late_reply_goes_to_nobody(world: &World) {
+/// A response after the deadline is dropped, and its slot serves the next call.
+pub fn a_late_response_is_dropped(world: &World) {
     let server = world.serve(Setup::default().window(1));
     let mut client = world.client(&server);
     let mut helper = world.client(&server);
     for gate in 0..20u64 {
-        // Small replies, and replies beyond a slot.
+        // Small and large responses.
         let len = if gate % 2 == 0 { 24 } else { 50_000 };
         let late = world.call_within(&mut client, SHORT, |c| c.start_make_held(gate, 7, len));
         assert!(matches!(late, Err(RpcError::DeadlineExceeded { .. })), "{:?}", late.err());
         world.call(&mut helper, |c| c.start_open(gate)).expect("open");
-        // With a window of one, this call needs the slot that the late reply comes to.
+        // With a window of one, this call needs the slot of the late response.
         let message = pattern::make(gate, 24);
         let echoed = world.call(&mut client, |c| c.start_echo(&message));
         pattern::assert_is(gate, 24, &echoed.expect("echo"));
@@ -88,7 +88,7 @@ pub fn a_deadline_ends_a_large_call_at_any_moment(world: &World) {
     pattern::assert_is(3, message.len(), &echoed);
 }
 
-/// One call's deadline says nothing about the others of its window.
+/// One call's deadline does not affect the others of its window.
 pub fn a_missed_deadline_ends_one_call_only(world: &World) {
     let server = world.serve(Setup::default().window(8));
     let mut client = world.client(&server);
@@ -104,7 +104,7 @@ pub fn a_missed_deadline_ends_one_call_only(world: &World) {
     }
 }
 
-/// A call that has run is not run again because its answer came too late.
+/// A call that has run is not run again because its response was late.
 pub fn a_call_that_missed_its_deadline_ran_at_most_once(world: &World) {
     let server = world.serve(Setup::default().window(4));
     let mut client = world.client(&server);

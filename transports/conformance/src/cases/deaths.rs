@@ -1,4 +1,4 @@
-//! Processes killed with SIGKILL, at any moment: calls end in time, and nothing is left behind.
+//! Processes killed with SIGKILL at any moment: calls end in time, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     world::{AnyPending, World},
 };
 
-/// How soon a call has ended after its server was killed.
+/// The longest that a call goes on after its server was killed.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A killed server: each call in flight ends, and says that it may have run; its address is free.
+/// A killed server: each call that was running ends with an error that says it may have run; the address is free again.
 pub fn a_killed_server_ends_its_calls(world: &World) {
     let mut address: Option<String> = None;
     for round in 0..3u64 {
@@ -35,17 +35,20 @@ pub fn a_killed_server_ends_its_calls(world: &World) {
             }),
         );
         world.wait_held(&mut client, &mut helper, 1, 22);
-        pending.push(world.start(&mut client, |c| c.start_echo(&message)).into());
+        let last = world.start(&mut client, |c| c.start_echo(&message));
         for _ in 0..round * 20 {
             world.turn(&mut client);
         }
         server.kill();
         let killed = world.now();
         for pending in pending {
-            match world.finish_any(&mut client, pending) {
-                Err(RpcError::PeerGone { may_have_run: _ }) | Ok(()) => {}
-                Err(other) => panic!("{other:?}"),
-            }
+            let ended = world.finish_any(&mut client, pending);
+            assert_eq!(ended, Err(RpcError::PeerGone { may_have_run: true }));
+        }
+        // How far the last call got depends on the moment.
+        match world.finish(&mut client, last) {
+            Err(RpcError::PeerGone { .. }) | Ok(_) => {}
+            Err(other) => panic!("{other:?}"),
         }
         let noticed = world.now() - killed;
         assert!(noticed < patient(NOTICED_WITHIN), "the calls ended only after {noticed:?}");
@@ -56,7 +59,7 @@ pub fn a_killed_server_ends_its_calls(world: &World) {
     }
 }
 
-/// A killed client: the tasks of its calls end, and other clients see nothing.
+/// A killed client: the tasks of its calls end, and other clients are not affected.
 pub fn a_killed_client_frees_its_calls(world: &World) {
     let server = world.serve(Setup::default());
     let mut other = world.client(&server);
@@ -74,9 +77,9 @@ pub fn a_killed_client_frees_its_calls(world: &World) {
     }
 }
 
-/// Clients killed in the middle of large transfers, many times: the server ends where it began.
+/// Clients killed in the middle of large transfers, many times: the server holds no more than before.
 pub fn clients_killed_in_large_transfers_leave_nothing(world: &World) {
-    let server = world.serve(Setup::default().tight_memory(4 << 20));
+    let server = world.serve_in_process(Setup::default().tight_memory(4 << 20));
     let mut other = world.client(&server);
     let mut deaths = |count: usize| {
         for round in 0..count {
@@ -94,13 +97,10 @@ pub fn clients_killed_in_large_transfers_leave_nothing(world: &World) {
         }
     };
     deaths(3);
-    world.settle(&server);
-    let before = server.holdings();
+    let before = world.settled_holdings(&server);
     deaths(12);
-    if let Some(before) = before {
-        world.wait_holdings(&server, before);
-    }
-    // Memory for large messages is bounded: leases of the dead would have used it up.
+    world.wait_holdings(&server, &before);
+    // Memory for large messages is bounded: leases of killed clients would have used it up.
     world.assert_large_calls_get_their_memory(&server, 3 << 20);
 }
 
@@ -122,8 +122,8 @@ fn resume(process: u32) {
     signal(process, Signal::CONT);
 }
 
-/// A client that is stopped, not dead, in the middle of large transfers stalls nobody, and goes on afterwards.
-pub fn a_stopped_client_stalls_nobody(world: &World) {
+/// A client stopped by a signal in the middle of large transfers stalls no other, and goes on when it is resumed.
+pub fn a_stopped_client_stalls_no_other(world: &World) {
     let server = world.serve(Setup::default().tight_memory(1 << 20));
     let mut other = world.client(&server);
     let mut peers: Vec<_> = (0..2).map(|_| world.peer()).collect();
@@ -144,14 +144,14 @@ pub fn a_stopped_client_stalls_nobody(world: &World) {
             resume(peer.pid());
         }
     }
-    // They still stream: a new line comes only from one that goes on.
+    // Only a client that still streams answers.
     for peer in &mut peers {
         peer.ask("", "streamed");
     }
 }
 
-/// A server that is stopped, not dead: calls end by their deadlines, and afterwards it answers again.
-pub fn a_stopped_server_makes_calls_late_only(world: &World) {
+/// A server stopped by a signal: calls end by their deadlines, and it answers again when it is resumed.
+pub fn a_stopped_server_only_delays_calls(world: &World) {
     let server = world.serve_in_process(Setup::default());
     let mut client = world.client(&server);
     let (process, _) = world.call(&mut client, |c| c.start_whereabouts()).expect("whereabouts");
@@ -171,8 +171,8 @@ pub fn a_stopped_server_makes_calls_late_only(world: &World) {
     }
 }
 
-/// A client's process holds nothing of the connections and servers that it has outlived.
-pub fn clients_give_back_what_they_held(world: &World) {
+/// A client's process releases what it held for connections to servers that were killed.
+pub fn clients_release_what_they_held(world: &World) {
     let mut peer = world.peer();
     let mut outlive = |servers: u32| {
         for _ in 0..servers {
@@ -180,7 +180,7 @@ pub fn clients_give_back_what_they_held(world: &World) {
             peer.ask(&format!("visit {} 6", server.address), "visited");
             peer.ask(&format!("connect {}", server.address), "connected");
             server.kill();
-            peer.ask("mourn", "mourned");
+            peer.ask("await_death", "died");
         }
         peer.pid()
     };

@@ -1,4 +1,4 @@
-//! Servers and clients that end in order: nothing taken is lost, and any order of ending will do.
+//! Servers and clients that end in an orderly way: no accepted call is lost, whatever ends first.
 
 use farcall_core::{ConnectError, RpcError};
 
@@ -9,7 +9,7 @@ use crate::{
     world::{AnyPending, World},
 };
 
-/// A server that shuts down answers what it has taken, and then takes nothing more.
+/// A server that shuts down answers the calls it has accepted, and accepts no more.
 pub fn a_shutdown_drains_the_calls_in_flight(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -38,7 +38,7 @@ pub fn a_shutdown_drains_the_calls_in_flight(world: &World) {
     assert!(matches!(refused, Some(ConnectError::NoServer { .. })), "{refused:?}");
 }
 
-/// A server that ends at once: each call ends, and says that it may have run.
+/// A server that ends without draining: each call in flight ends with an error that says it may have run.
 pub fn a_server_that_ends_at_once_ends_its_calls(world: &World) {
     for window in [1, 8] {
         let server = world.serve(Setup::default().window(window));
@@ -61,8 +61,8 @@ pub fn a_server_that_ends_at_once_ends_its_calls(world: &World) {
     }
 }
 
-/// A client that goes with calls in flight: its tasks end, and the others see nothing.
-pub fn a_client_that_goes_with_calls_in_flight_frees_them(world: &World) {
+/// A client that leaves with calls in flight: its tasks end, and other clients are not affected.
+pub fn a_client_that_leaves_with_calls_in_flight_frees_them(world: &World) {
     let server = world.serve(Setup::default().tight_memory(2 << 20));
     let mut other = world.client(&server);
     let message = pattern::make(4, 1 << 20);
@@ -84,7 +84,7 @@ pub fn a_client_that_goes_with_calls_in_flight_frees_them(world: &World) {
             drop((held, large));
             drop(client);
         }
-        world.until("the tasks of the client that went are gone", || {
+        world.until("the tasks of the client that left are gone", || {
             (world.call(&mut other, |c| c.start_held(1)) == Ok(0)).then_some(())
         });
         let echoed = world.call(&mut other, |c| c.start_echo(&message)).expect("echo");
@@ -92,7 +92,7 @@ pub fn a_client_that_goes_with_calls_in_flight_frees_them(world: &World) {
     }
 }
 
-/// Clients that come, call and go, hundreds of times.
+/// Clients that connect, call and leave, hundreds of times.
 pub fn clients_come_and_go(world: &World) {
     let server = world.serve(Setup::default().window(4).tight_memory(1 << 20));
     let mut stays = world.client(&server);
@@ -105,8 +105,8 @@ pub fn clients_come_and_go(world: &World) {
     }
 }
 
-/// What a server held for its clients is given back when they have gone.
-pub fn what_clients_held_is_given_back(world: &World) {
+/// A server releases what it held for clients that have left.
+pub fn what_clients_held_is_released(world: &World) {
     let server = world.serve(Setup::default());
     let visit = || {
         let mut clients: Vec<_> = (0..4).map(|_| world.client(&server)).collect();
@@ -117,10 +117,9 @@ pub fn what_clients_held_is_given_back(world: &World) {
         }
     };
     visit();
-    world.settle(&server);
-    let Some(before) = server.holdings() else { return };
+    let before = world.settled_holdings(&server);
     for _ in 0..10 {
         visit();
     }
-    world.wait_holdings(&server, before);
+    world.wait_holdings(&server, &before);
 }

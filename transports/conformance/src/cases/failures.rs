@@ -1,4 +1,4 @@
-//! What goes wrong in one call stays in that call, and says what it was.
+//! A failure of one call does not affect others, and its error names the cause.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     world::World,
 };
 
-/// A handler that panics fails its call; the server, the connection and the other calls live.
+/// A handler that panics fails its call; the server, the connection and the other calls go on.
 pub fn a_panic_fails_its_call_only(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -26,7 +26,7 @@ pub fn a_panic_fails_its_call_only(world: &World) {
     assert_eq!(world.finish(&mut client, waiting), Ok(11));
 }
 
-/// The service's own error arrives as such.
+/// The service's own error arrives with its type.
 pub fn a_services_own_error_arrives(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -39,7 +39,7 @@ pub fn a_services_own_error_arrives(world: &World) {
     assert_eq!(ended, Err(CallError::Service(SuiteError::Mismatch { offset: 0 })));
 }
 
-/// A request above the limit is refused before it leaves, and the error names both numbers.
+/// A request above the limit is refused before it is sent, and the error names both sizes.
 pub fn a_request_above_the_limit_names_both_numbers(world: &World) {
     const LIMIT: u64 = 100_000;
     let server = world.serve(Setup::default().max_message(LIMIT));
@@ -54,7 +54,7 @@ pub fn a_request_above_the_limit_names_both_numbers(world: &World) {
             other => panic!("{len} bytes: {:?}", other.map(|echoed| echoed.len())),
         }
     }
-    // What the limit allows does pass: it is neither capped nor cut. Headers may count.
+    // A message within the limit passes. Headers may count.
     let len = LIMIT as usize - 64;
     let message = pattern::make(1, len);
     let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
@@ -79,7 +79,7 @@ pub fn a_reply_above_the_limit_names_both_numbers(world: &World) {
     }
 }
 
-/// Arguments that do not decode fail their call, whatever they are.
+/// Arguments that cannot be decoded fail their call.
 pub fn malformed_arguments_fail_their_call(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -95,7 +95,7 @@ pub fn malformed_arguments_fail_their_call(world: &World) {
     assert_eq!(echoed, b"still here");
 }
 
-/// A method that the service does not have fails its call, and is named.
+/// An unknown method fails its call, and the error names it.
 pub fn an_unknown_method_fails_its_call(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -111,13 +111,13 @@ pub fn an_unknown_method_fails_its_call(world: &World) {
     assert_eq!(echoed, b"still here");
 }
 
-/// A message that the limit allows and the memory does not: it ends in an error, and keeps nobody else waiting.
-pub fn a_message_above_the_memory_stalls_nobody(world: &World) {
+/// A message within the limit but above the memory ends in an error, and delays no other call.
+pub fn a_message_above_the_memory_stalls_no_other(world: &World) {
     let mut setup = Setup::default().tight_memory(1 << 20);
     setup.max_message = Some(64 << 20);
     let server = match world.try_serve_at(&world.fresh_address(&setup), setup) {
         Ok(server) => server,
-        // To say so at once is as good.
+        // It may also be refused at once.
         Err(BindError::InvalidAddress(_) | BindError::Unsupported { .. }) => return,
         Err(error) => panic!("{error}"),
     };
@@ -126,7 +126,7 @@ pub fn a_message_above_the_memory_stalls_nobody(world: &World) {
     let message = pattern::make(1, 32 << 20);
     let soon = patient(Duration::from_secs(2));
     let request = world.call_within(&mut client, soon, |c| match c.start_echo(&message) {
-        // Room will never come: this is no backpressure.
+        // There will never be room, so this is not backpressure.
         Err(RpcError::Overloaded(_)) => Err(RpcError::Cancelled),
         other => other,
     });

@@ -1,4 +1,4 @@
-//! Who has nothing to do sleeps, and whoever sleeps wakes.
+//! Idle servers and clients sleep, and wake for every event.
 
 use std::{thread, time::Duration};
 
@@ -6,17 +6,17 @@ use farcall_core::{PollClient, RpcError};
 
 use crate::{inspect::thread_cpu_time, patient, pattern, setup::Setup, world::World};
 
-/// How long an idle server is watched.
+/// How long an idle server is observed.
 const WATCHED: Duration = Duration::from_millis(800);
 
-/// An idle server thread, with clients connected, uses under 1 % of a core; and then it answers.
+/// An idle server thread, with clients connected, uses under 1 % of a core, and then answers.
 pub fn an_idle_server_sleeps_and_wakes(world: &World) {
     let server = world.serve(Setup::default().threads(1));
     let mut clients: Vec<_> = (0..4).map(|_| world.client(&server)).collect();
     let (process, thread) =
         world.call(&mut clients[0], |c| c.start_whereabouts()).expect("whereabouts");
     let burnt = || thread_cpu_time(process, thread).expect("the server's thread is there");
-    // The configured spin ends some time after the last call: its end is seen, not slept for.
+    // The configured spin ends some time after the last call: wait until it has ended.
     world.until("the server's thread has come to rest", || {
         let before = burnt();
         thread::sleep(patient(Duration::from_millis(20)));
@@ -33,7 +33,7 @@ pub fn an_idle_server_sleeps_and_wakes(world: &World) {
     }
 }
 
-/// A server that sleeps at once wakes for each call, and for each of several that come together.
+/// A server that sleeps at once wakes for each call, and for each of several that arrive together.
 pub fn a_sleeping_server_wakes_for_every_call(world: &World) {
     let server = world.serve(Setup::default().threads(1).sleepy());
     let mut clients: Vec<_> = (0..3).map(|_| world.client(&server)).collect();
@@ -58,7 +58,7 @@ pub fn a_sleeping_server_wakes_for_every_call(world: &World) {
     }
 }
 
-/// A server that sleeps wakes for what is not a call: a handler's own waker, a deadline, a new client.
+/// A sleeping server wakes for other events than calls: a handler's waker, a deadline, a new client.
 pub fn a_sleeping_server_wakes_for_its_tasks(world: &World) {
     let server = world.serve(Setup::default().threads(1).sleepy());
     let mut client = world.client(&server);
@@ -74,7 +74,7 @@ pub fn a_sleeping_server_wakes_for_its_tasks(world: &World) {
     }
 }
 
-/// A client that sleeps until something arrives is woken by each answer, and by each deadline.
+/// A sleeping client is woken by each response and by each deadline.
 pub fn a_sleeping_client_wakes(world: &World) {
     let server = world.serve(Setup::default().sleepy());
     let mut client = world.sleepy_client(&server);

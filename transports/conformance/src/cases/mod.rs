@@ -1,7 +1,6 @@
 //! The cases, each a function with one idea.
 
 pub mod any_executor;
-mod besieged;
 pub mod cancellation;
 pub mod counting;
 pub mod crowds;
@@ -9,10 +8,7 @@ pub mod deadlines;
 pub mod deaths;
 pub mod endings;
 pub mod failures;
-pub mod false_datagram_servers;
-pub mod hostile_clients;
-pub mod hostile_datagrams;
-pub mod hostile_servers;
+pub mod hostile_handshakes;
 pub mod idle;
 pub mod refusals;
 pub mod sizes;

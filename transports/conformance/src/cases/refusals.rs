@@ -1,4 +1,4 @@
-//! What cannot be connected or served: each its own error, which names the thing.
+//! Connections and servers that cannot be made: each has its own error, which names the cause.
 
 use farcall_core::{BindError, ConnectError};
 
@@ -25,7 +25,7 @@ pub fn no_server_at_the_address(world: &World) {
     }
 }
 
-/// The address is taken; and free again once its server has ended.
+/// The address is in use; it is free again once its server has ended.
 pub fn an_address_in_use(world: &World) {
     let server = world.serve(Setup::default());
     match world.try_serve_at(&server.address, Setup::default()).err() {
@@ -42,7 +42,7 @@ pub fn an_address_in_use(world: &World) {
     assert_eq!(world.call(&mut client, |c| c.start_tally(1)), Ok(1), "this is the second server");
 }
 
-/// Texts that are no addresses are refused with the word that is wrong.
+/// Invalid addresses are refused with an error that names the wrong part.
 pub fn wrong_addresses_name_what_is_wrong(world: &World) {
     let good = world.fresh_address(&Setup::default());
     let (scheme, rest) = good.split_once("://").expect("an address has a scheme");

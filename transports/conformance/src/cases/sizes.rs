@@ -23,7 +23,7 @@ fn echo_each(world: &World, setup: Setup, lengths: impl IntoIterator<Item = usiz
     }
 }
 
-/// Nothing is a message too.
+/// A message may be empty.
 pub fn an_empty_message_passes(world: &World) {
     echo_each(world, Setup::default(), [0, 0, 1, 0]);
 }
@@ -33,14 +33,14 @@ pub fn short_messages_of_each_length_pass(world: &World) {
     echo_each(world, Setup::default(), 0..=80);
 }
 
-/// Lengths around a slot's, whatever a backend's own headers take of it.
+/// Lengths around a slot's, for any size of the backend's headers.
 pub fn messages_at_the_edges_of_a_slot_pass(world: &World) {
     for slot in [256, 4096] {
         echo_each(world, Setup::default().slot(slot), slot - 40..=slot + 24);
     }
 }
 
-/// Messages far beyond a slot.
+/// Messages far longer than a slot.
 pub fn messages_beyond_a_slot_pass(world: &World) {
     echo_each(
         world,
@@ -49,7 +49,7 @@ pub fn messages_beyond_a_slot_pass(world: &World) {
     );
 }
 
-/// 64 MiB there, and back.
+/// 64 MiB in each direction.
 pub fn a_message_of_64_mib_passes(world: &World) {
     let server = world.serve(Setup::default().max_message(65 * MIB as u64));
     let mut client = world.client(&server);
@@ -58,7 +58,7 @@ pub fn a_message_of_64_mib_passes(world: &World) {
     pattern::assert_is(64, 64 * MIB, &echoed.expect("echo"));
 }
 
-/// 1 GiB there, and back.
+/// 1 GiB in each direction.
 pub fn a_message_of_1_gib_passes(world: &World) {
     let world = &world.with_bound(patient(Duration::from_secs(100)));
     let len = 1024 * MIB;
@@ -113,7 +113,7 @@ pub fn large_and_small_messages_share_a_window(world: &World) {
     }
 }
 
-/// Small calls do not wait behind a large one, on its way there or back.
+/// Small calls do not wait behind a large one, in either direction.
 pub fn small_calls_pass_a_large_one(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);
@@ -132,7 +132,7 @@ pub fn small_calls_pass_a_large_one(world: &World) {
     assert!(passed >= 8, "only {passed} small calls ended before the large one did");
 }
 
-/// Values with structure go through the codec and come back the same.
+/// Structured values survive the codec in both directions.
 pub fn a_structured_value_passes(world: &World) {
     let server = world.serve(Setup::default());
     let mut client = world.client(&server);

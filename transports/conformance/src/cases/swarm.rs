@@ -1,5 +1,5 @@
-//! Everything at once, at random, from a seed: clients come and go, calls of all kinds and sizes are made, dropped and
-//! late; every answer is checked, and at the end everything still works.
+//! Everything at random, from a seed: clients come and go, and calls of all kinds and sizes are made, dropped and late. Every
+//! response is checked, and at the end everything still works.
 
 use std::{collections::HashMap, env, time::Duration};
 
@@ -7,7 +7,7 @@ use farcall_core::{PendingCall, PollClient, RpcError};
 
 use crate::{dice::Dice, patient, pattern, service::SuitePollClient, setup::Setup, world::World};
 
-/// Set to a range such as `100..200`, makes the seeds to run; a few otherwise.
+/// The range of seeds to run, such as `100..200`; a few if it is not set.
 pub const SEEDS_VARIABLE: &str = "FARCALL_CONFORMANCE_SEEDS";
 
 const STEPS: u32 = 1_500;
@@ -22,7 +22,7 @@ pub fn seeds() -> std::ops::Range<u64> {
     ends.unwrap_or_else(|| panic!("{SEEDS_VARIABLE}={text} is no range such as 100..200"))
 }
 
-/// A call in flight, and what it must give.
+/// A call in flight, and its expected outcome.
 enum Call {
     Bytes { seed: u64, len: usize, pending: PendingCall<Result<Vec<u8>, RpcError>> },
     Tally { id: u64, pending: PendingCall<Result<u64, RpcError>> },
@@ -110,7 +110,7 @@ impl Swarm<'_> {
         }
     }
 
-    /// Looks whether a call has ended, and checks how.
+    /// Checks the outcome of a call if it has ended.
     fn take(&mut self, actor: &mut Actor, at: usize) {
         let client = &mut actor.client;
         let ended = match &mut actor.calls[at] {
@@ -150,7 +150,7 @@ impl Swarm<'_> {
     }
 }
 
-/// Some seeds of it; more with [`SEEDS_VARIABLE`].
+/// A few seeds; more with [`SEEDS_VARIABLE`].
 pub fn everything_at_once(world: &World) {
     for seed in seeds() {
         println!("seed {seed}");
@@ -189,7 +189,7 @@ fn run(world: &World, seed: u64) {
             _ => {}
         }
     }
-    // Everything ends: what is held is let go, what waits is finished.
+    // Open the gates, and finish all calls.
     for mut actor in actors {
         for call in &actor.calls {
             if let Call::Held { gate, .. } = call {

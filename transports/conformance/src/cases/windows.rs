@@ -4,7 +4,7 @@ use farcall_core::RpcError;
 
 use crate::{pattern, service::SuitePollClient, setup::Setup, world::World};
 
-/// Fills a window with calls that wait at one gate, is refused one more, and gets every answer.
+/// Fills a window with calls that wait at one gate; one more is refused, and every call is answered.
 fn fill_and_drain(world: &World, window: u32) {
     let server = world.serve(Setup::default().window(window));
     let mut client = world.client(&server);
@@ -68,7 +68,7 @@ pub fn more_calls_than_the_window_all_get_through(world: &World) {
     }
 }
 
-/// Credits are not ring positions: one slow call keeps its slot while thousands pass it by.
+/// Credits are not ring positions: one slow call keeps its slot while thousands overtake it.
 pub fn thousands_of_calls_pass_a_slow_one(world: &World) {
     let server = world.serve(Setup::default().window(4));
     let mut client = world.client(&server);
@@ -81,7 +81,7 @@ pub fn thousands_of_calls_pass_a_slow_one(world: &World) {
     pattern::assert_is(99, 3_000, &world.finish(&mut client, slow).expect("the slow call"));
 }
 
-/// Answers may come in any order; each finds its own call.
+/// Responses may arrive in any order; each ends its own call.
 pub fn answers_in_any_order_find_their_calls(world: &World) {
     const WINDOW: u64 = 16;
     let server = world.serve(Setup::default().window(WINDOW as u32));

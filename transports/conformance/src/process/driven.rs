@@ -1,7 +1,7 @@
-//! The driven side: a process that reads orders line by line and answers each with a line.
+//! The driven side: a process that reads commands line by line and answers each with a line.
 //!
 //! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `holdings`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
-//! `visit ADDRESS TIMES`, `mourn`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`, `sessions ADDRESS COUNT`, `burst CALLS`, `leave`. Both: `quit`.
+//! `visit ADDRESS TIMES`, `await_death`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`, `sessions ADDRESS COUNT`, `burst CALLS`, `leave`. Both: `quit`.
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
@@ -10,21 +10,26 @@ use farcall_core::{
 };
 
 use crate::{
-    Fixture, Setup, World, fixture::Served, inspect::Holdings, patient, pattern,
-    service::SuitePollClient, world::BOUND,
+    Fixture, Setup, World,
+    fixture::Served,
+    inspect::Holdings,
+    patient, pattern,
+    service::{SuitePollClient, silence_requested_panics},
+    world::BOUND,
 };
 
-/// What the process has made by order.
+/// What the process has made so far.
 struct Driven<'f> {
     fixture: &'f dyn Fixture,
     served: Option<Box<dyn Served>>,
     client: Option<SuitePollClient>,
-    /// Those that share what connections of one thread can share.
+    /// Clients that share what connections of one thread can share.
     sessions: Vec<SuitePollClient>,
 }
 
-/// Obeys the orders on standard input until it ends. A wrong order is an error of the suite: it panics.
+/// Carries out the commands on standard input until it ends. Panics at an unknown command: that is an error of the suite.
 pub fn main(fixture: &dyn Fixture) {
+    silence_requested_panics();
     let mut driven = Driven { fixture, served: None, client: None, sessions: Vec::new() };
     let mut line = String::new();
     // Standard input is locked for each line only: a stream listens too.
@@ -37,7 +42,7 @@ pub fn main(fixture: &dyn Fixture) {
         }
         say(&driven.obey(order, words));
     }
-    // The driver is gone without a word: so must this process be, whatever it holds.
+    // The driver has died: end at once, whatever is held.
     exit(1);
 }
 
@@ -82,7 +87,7 @@ impl Driven<'_> {
                 Err(error) => format!("failed: {error}"),
             },
             "visit" => self.visit(word(&mut words), number(&mut words)),
-            "mourn" => self.mourn(),
+            "await_death" => self.await_death(),
             "hold" => self.hold(number(&mut words), number(&mut words)),
             "stream" => self.stream(number(&mut words) as usize),
             "crowd" => {
@@ -123,10 +128,10 @@ impl Driven<'_> {
         let world = World::new(self.fixture);
         let client = self.client();
         for value in 0..count {
-            // The token goes; its call stays until the connection ends.
+            // The token is dropped; its call stays until the connection ends.
             let _ = world.start(client, |c| c.start_hold(gate, value));
         }
-        // Of a datagram that is lost on the way only a client that is polled finds out.
+        // A client notices a lost datagram only while it is polled.
         world.until("the server has them", || {
             let held: Result<u64, RpcError> = world.call(client, |c| c.start_held(gate));
             held.is_ok_and(|held| held >= count).then_some(())
@@ -134,7 +139,7 @@ impl Driven<'_> {
         "holding".to_owned()
     }
 
-    /// Connects, calls and goes, some times.
+    /// Connects, calls and leaves, `times` times.
     fn visit(&self, address: &str, times: u64) -> String {
         let world = World::new(self.fixture);
         for seed in 0..times {
@@ -148,15 +153,15 @@ impl Driven<'_> {
         "visited".to_owned()
     }
 
-    /// Waits until the server is gone, and gives the connection up.
-    fn mourn(&mut self) -> String {
+    /// Waits until the server is dead, and drops the connection.
+    fn await_death(&mut self) -> String {
         let world = World::new(self.fixture);
         let mut client = self.client.take().expect("the order `connect` came before");
         world.until("the server is gone", || {
             client.poll();
             client.connection().is_closed().then_some(())
         });
-        "mourned".to_owned()
+        "died".to_owned()
     }
 
     /// Sends and receives large messages until killed; says `streamed` for an empty line.
@@ -191,7 +196,7 @@ impl Driven<'_> {
         }
     }
 
-    /// Some clients of this one process, taken in turns; every answer is checked.
+    /// Several clients of this process, polled in turn; every response is checked.
     fn crowd(&mut self, address: &str, clients: u64, calls: u64) -> String {
         let world = World::new(self.fixture);
         let connect = |_| world.try_connect(address).expect("connect");
@@ -213,7 +218,7 @@ impl Driven<'_> {
         "served".to_owned()
     }
 
-    /// Opens so many connections, as one thread's.
+    /// Opens `count` connections of one client thread.
     fn open_sessions(&mut self, address: &str, count: u64) -> String {
         let endpoint = self.fixture.parse(address).expect("an address");
         let options = ConnectionOptions::default();
@@ -230,7 +235,7 @@ impl Driven<'_> {
         "opened".to_owned()
     }
 
-    /// Each of them makes so many calls at once; every answer is checked.
+    /// Each session makes `calls` calls at once; every response is checked.
     fn burst(&mut self, calls: u64) -> String {
         let world = World::new(self.fixture);
         for client in &mut self.sessions {

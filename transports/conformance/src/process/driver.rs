@@ -31,7 +31,7 @@ enum End {
     Far(FarProcess),
 }
 
-/// Where its orders go.
+/// How commands reach it.
 #[derive(Debug)]
 enum Orders {
     Pipe(std::process::ChildStdin),
@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// Does it run on this machine?
+    /// Whether it runs on this machine.
     pub fn is_near(&self) -> bool {
         matches!(self.end, End::Child(_))
     }
@@ -147,7 +147,7 @@ impl Peer {
     }
 }
 
-/// The lines that come, as they come.
+/// The lines of a stream, as they arrive.
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (send, answers) = channel();
     thread::spawn(move || {
@@ -162,7 +162,7 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A process that cannot be killed ends when it hears nothing more.
+        // A process that cannot be killed ends when its input ends.
         let _ = self.try_kill();
         if let Orders::Network(orders) = &self.orders {
             let _ = orders.shutdown(Shutdown::Both);

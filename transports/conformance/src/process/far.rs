@@ -1,6 +1,6 @@
-//! Processes on another machine: who starts them there, and how they are asked for.
+//! Processes on another machine: a daemon starts them there.
 //!
-//! A connection says one line, and is answered with one. `start PATIENCE TEMPLATE` is answered with `started PID`, and
+//! A connection sends one line, and is answered with one. `start PATIENCE TEMPLATE` is answered with `started PID`, and
 //! from then on the connection is that process's standard input and output. `kill PID` is answered with `killed` when the
 //! process is gone.
 
@@ -44,7 +44,7 @@ impl FarProcess {
         }
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills it and waits for its end.
     pub(super) fn kill(&self) -> io::Result<()> {
         match ask(self.daemon, &format!("kill {}", self.pid))?.0.as_str() {
             "killed" => Ok(()),
@@ -61,7 +61,7 @@ fn ask(daemon: SocketAddr, line: &str) -> io::Result<(String, TcpStream)> {
     Ok((read_line(&stream)?, stream))
 }
 
-/// Reads one line, byte by byte: what follows it is for somebody else.
+/// Reads one line, byte by byte: what follows it is for another reader.
 fn read_line(stream: &TcpStream) -> io::Result<String> {
     let mut line = String::new();
     let mut reader = BufReader::with_capacity(1, stream).take(MAX_LINE_BYTES);
@@ -72,7 +72,7 @@ fn read_line(stream: &TcpStream) -> io::Result<String> {
     }
 }
 
-/// Starts processes of `program` for whoever asks, until the listener fails.
+/// Starts processes of `program` for any client, until the listener fails.
 pub fn serve(listener: &TcpListener, program: &Path) -> io::Result<()> {
     let children = Mutex::new(HashMap::new());
     thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn answer(mut stream: &TcpStream, program: &Path, children: &Children) -> io::Re
             stream.set_read_timeout(None)?;
             let input = OwnedFd::from(stream.try_clone()?);
             let output = input.try_clone()?;
-            // Held until its number has been said: the process itself may speak as soon as it starts.
+            // Held until its id has been sent: the process may write as soon as it starts.
             let mut children = children.lock().unwrap_or_else(PoisonError::into_inner);
             children.retain(|_, child: &mut Child| matches!(child.try_wait(), Ok(None)));
             let mut command = Command::new(program);
@@ -112,7 +112,7 @@ fn answer(mut stream: &TcpStream, program: &Path, children: &Children) -> io::Re
         ["kill", pid] => {
             let pid = pid.parse().map_err(|_| io::Error::other(line.clone()))?;
             let child = children.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
-            // One that has ended by itself is gone as well.
+            // It may have ended by itself.
             if let Some(mut child) = child {
                 child.kill()?;
                 child.wait()?;

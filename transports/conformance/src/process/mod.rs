@@ -1,4 +1,4 @@
-//! Other processes of the suite: a server or clients behind a pipe, steered by lines of text.
+//! Other processes of the suite: a server or clients behind a pipe, controlled by lines of text.
 
 mod driven;
 mod driver;

@@ -1,5 +1,5 @@
 //! A rack for each case: servers are actors on nodes of their own, and the case drives its clients, on other
-//! nodes, from outside of the actors.
+//! nodes, from outside the actors.
 
 use std::{cell::RefCell, process::Command, sync::Arc, time::Duration};
 
@@ -13,25 +13,25 @@ use farcall_transports::{
 };
 use farcall_verbs::sim::{Fault, NodeId, SimConfig};
 
-use super::intruder;
+use super::raw_stream;
 use crate::{
     addresses::{builder, with_options},
+    case::Case,
     dice::Dice,
     fixture::{Capabilities, Fixture, Served},
-    hostile::BreakIn,
+    hostile::RawConnection,
     inspect::Holdings,
-    runner::Case,
     service::Handlers,
     setup::Setup,
 };
 
-/// Nodes for clients, and as many for servers; cases that need more use them in turn.
+/// Nodes for clients, and as many for servers; cases that need more share them.
 const NODES_OF_A_KIND: usize = 4;
 
 /// The longest that one case may take by the rack's clock.
 const CASE_LIMIT_NS: u64 = 1_200_000_000_000;
 
-/// How far an idle rack's clock moves at a time: those who wait for a moment must see it pass.
+/// How far an idle rack's clock moves at a time: a case that waits for a deadline needs time to pass.
 const IDLE_STEP_NS: u64 = 100_000;
 
 /// The most time that may pass between two turns of the case while something happens.
@@ -46,12 +46,12 @@ pub struct Nodes {
     pub servers: Vec<NodeId>,
 }
 
-/// What is to happen to each case's rack.
+/// Prepares each case's rack.
 type Plan = Arc<dyn Fn(&mut Rack, &Nodes) + Send + Sync>;
 
 /// A rack of its own for each case, all from one seed.
 ///
-/// How much happens between two turns of the case is different each time, and the same for the same seed.
+/// The time between two turns of the case varies at random, and is the same for the same seed.
 #[derive(Clone)]
 pub struct RackFixture {
     template: RackAddress,
@@ -61,11 +61,11 @@ pub struct RackFixture {
 }
 
 thread_local! {
-    /// The rack of the case that runs on this thread, or that has run last. A rack never leaves its thread.
-    static PRESENT: RefCell<Option<Present>> = const { RefCell::new(None) };
+    /// The rack of the current or last case of this thread. A rack never leaves its thread.
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
-pub(super) struct Present {
+pub(super) struct Current {
     pub(super) rack: Rack,
     nodes: Nodes,
     dice: Dice,
@@ -73,21 +73,21 @@ pub(super) struct Present {
     dialled: usize,
 }
 
-/// What is to be told of the last case of a thread.
+/// The state of a rack at the end of a case.
 #[derive(Clone, Debug)]
 pub struct LastRun {
     /// The rack's time at its end.
     pub now_ns: u64,
     /// Equal for equal runs.
     pub trace_hash: u64,
-    /// The readable trace, as far as it was kept.
+    /// The readable trace, if it was recorded.
     pub trace: Vec<String>,
 }
 
 /// The last case that ran on this thread, on a rack.
 pub fn last_run() -> Option<LastRun> {
-    PRESENT.with_borrow(|present| {
-        present.as_ref().map(|Present { rack, .. }| LastRun {
+    CURRENT.with_borrow(|current| {
+        current.as_ref().map(|Current { rack, .. }| LastRun {
             now_ns: rack.now_ns(),
             trace_hash: rack.trace_hash(),
             trace: rack.trace(),
@@ -95,10 +95,10 @@ pub fn last_run() -> Option<LastRun> {
     })
 }
 
-/// Does something with the rack of the present case.
-pub(super) fn with<T>(then: impl FnOnce(&mut Present) -> T) -> T {
-    PRESENT.with_borrow_mut(|present| {
-        then(present.as_mut().expect("a case of the rack runs on the thread that begins it"))
+/// Uses the rack of the current case.
+pub(super) fn with<T>(then: impl FnOnce(&mut Current) -> T) -> T {
+    CURRENT.with_borrow_mut(|current| {
+        then(current.as_mut().expect("a case of the rack runs on the thread that begins it"))
     })
 }
 
@@ -111,14 +111,14 @@ impl RackFixture {
         Ok(RackFixture { template, seed, config: SimConfig::default(), plan: None })
     }
 
-    /// Racks of another kind.
+    /// Sets the configuration of the racks.
     pub fn config(mut self, config: SimConfig) -> RackFixture {
         self.config = config;
         self
     }
 
-    /// What is to be done with each case's rack before it begins: faults to be scheduled, a trace to be kept. Cases expect
-    /// that all goes well in the end: only such faults are for them as a connection gets over.
+    /// Prepares each case's rack before it begins: schedules faults, records a trace. Only faults that a connection repairs are
+    /// allowed.
     pub fn on_begin(
         mut self,
         plan: impl Fn(&mut Rack, &Nodes) + Send + Sync + 'static,
@@ -137,8 +137,8 @@ impl Fixture for RackFixture {
             plan(&mut rack, &nodes);
         }
         let dice = Dice::new(self.seed);
-        let present = Present { rack, nodes, dice, addresses: 0, dialled: 0 };
-        PRESENT.set(Some(present));
+        let current = Current { rack, nodes, dice, addresses: 0, dialled: 0 };
+        CURRENT.set(Some(current));
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -146,26 +146,28 @@ impl Fixture for RackFixture {
             threads: false,
             processes: false,
             one_machine: false,
-            intruders: true,
+            holdings: true,
+            virtual_time: true,
+            raw_handshakes: true,
             gigabytes: false,
         }
     }
 
     fn fresh_address(&self, setup: &Setup) -> String {
-        let address = with(|present| {
-            let number = present.addresses;
-            present.addresses += 1;
-            let node = present.nodes.servers[number % NODES_OF_A_KIND];
+        let address = with(|current| {
+            let number = current.addresses;
+            current.addresses += 1;
+            let node = current.nodes.servers[number % NODES_OF_A_KIND];
             let template = self.template.to_string();
             let (_, options) = template.split_once('?').unwrap_or((&template, ""));
             format!("sim://{node}/{}-{number}?{options}", self.template.name())
         });
-        with_options(address, setup)
+        with_options(address, Fixture::backend(self), setup)
     }
 
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         match address.parse::<RackAddress>() {
-            Ok(address) => Ok(Box::new(Presently(address))),
+            Ok(address) => Ok(Box::new(CurrentAddress(address))),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -173,7 +175,7 @@ impl Fixture for RackFixture {
     fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
         let handlers = Arc::new(Handlers::default());
         let builder = builder(&handlers, setup);
-        let server = with(|present| present.rack.serve(address, builder))?;
+        let server = with(|current| current.rack.serve(address, builder))?;
         Ok(Box::new(OnRack { handlers, server }))
     }
 
@@ -189,9 +191,9 @@ impl Fixture for RackFixture {
         self.template.backend().name()
     }
 
-    fn break_in(&self, address: &str) -> Option<BreakIn> {
-        let from = with(Present::next_client);
-        Some(intruder::break_in(from, address))
+    fn raw_connection(&self, address: &str) -> Option<RawConnection> {
+        let from = with(Current::next_client);
+        Some(raw_stream::connect(from, address))
     }
 
     fn turn(&self) {
@@ -203,13 +205,13 @@ impl Fixture for RackFixture {
     }
 }
 
-/// Lets something happen on the rack of the present case.
+/// Advances the rack of the current case.
 pub(super) fn move_on() {
-    with(|Present { rack, dice, .. }| {
+    with(|Current { rack, dice, .. }| {
         if dice.below(2) > 0 {
             rack.run_for(dice.below(LONGEST_STEP_NS));
         } else if !rack.step_within(IDLE_STEP_NS) {
-            // No further: the case itself may wait for a moment.
+            // Nothing is due: the case itself may wait for a deadline.
             rack.run_for(IDLE_STEP_NS);
         }
         let now_ns = rack.now_ns();
@@ -217,12 +219,12 @@ pub(super) fn move_on() {
     });
 }
 
-/// The time of the present case's rack.
+/// The time of the current case's rack.
 pub(super) fn now() -> Duration {
-    Duration::from_nanos(with(|present| present.rack.now_ns()))
+    Duration::from_nanos(with(|current| current.rack.now_ns()))
 }
 
-impl Present {
+impl Current {
     /// The node of the next client.
     fn next_client(&mut self) -> NodeId {
         self.dialled += 1;
@@ -230,31 +232,40 @@ impl Present {
     }
 }
 
-/// An address, on the rack of the present case.
-struct Presently(RackAddress);
+/// An address on the rack of the current case.
+struct CurrentAddress(RackAddress);
 
-impl Dial for Presently {
+impl Dial for CurrentAddress {
     fn dial(
         &self,
         service: &'static ServiceDescription,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        with(|present| {
-            let from = present.next_client();
-            let rack = &mut present.rack;
+        with(|current| {
+            let from = current.next_client();
+            let rack = &mut current.rack;
             let dialling = rack.dial(from, &self.0.to_string(), service, options)?;
             rack.finish(dialling)
         })
     }
 }
 
-/// A server of the present case.
+/// A server of the current case.
 struct OnRack {
     handlers: Arc<Handlers>,
     server: DrivenServer,
 }
 
-/// How long a server that ends gives the calls in flight.
+impl OnRack {
+    /// Where it runs.
+    fn node(&self) -> NodeId {
+        let address: RackAddress = self.server.address().parse().expect("the rack gave it");
+        let on = |node: &&NodeId| node.number() == address.node();
+        with(|current| *current.nodes.servers.iter().find(on).expect("a server's node"))
+    }
+}
+
+/// How long a server that shuts down waits for calls in flight.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
 impl Served for OnRack {
@@ -275,15 +286,19 @@ impl Served for OnRack {
     }
 
     fn holdings(&mut self) -> Option<Holdings> {
-        None // Its process is the test's own.
+        let node = self.node();
+        let held = with(|current| current.rack.node(node).nic_resources());
+        Some(Holdings {
+            queues: held.queue_pairs + held.completion_queues + held.shared_receive_queues,
+            regions: held.regions,
+            ..Holdings::default()
+        })
     }
 
-    /// As a process dies: its node, which is started again at once.
+    /// Kills its node, and starts it again at once.
     fn kill(self: Box<Self>) {
-        let address: RackAddress = self.server.address().parse().expect("the rack gave it");
-        with(|Present { rack, nodes, .. }| {
-            let node = nodes.servers.iter().find(|node| node.number() == address.node());
-            let node = *node.expect("a server's node");
+        let node = self.node();
+        with(|Current { rack, .. }| {
             rack.inject(Fault::KillNode(node));
             rack.inject(Fault::RestartNode(node));
         });

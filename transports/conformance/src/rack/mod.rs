@@ -1,6 +1,6 @@
 //! The suite on a simulated rack.
 
 mod fixture;
-mod intruder;
+mod raw_stream;
 
 pub use fixture::{LastRun, Nodes, RackFixture, last_run};

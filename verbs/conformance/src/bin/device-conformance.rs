@@ -12,9 +12,9 @@ usage: device-conformance list
        device-conformance serve DEVICE ADDRESS:PORT
        device-conformance faults DEVICE NETDEV [FILTER]
 
-`run` plays every case whose name contains FILTER, each with its two ends in two processes
+`run` runs every case whose name contains FILTER, each with its two ends in two processes
 (or in two threads, or in one thread, or with the target on the machine where `serve` runs),
-and exits with 0 only if none failed. `faults`, for a machine of its own, takes permissions, addresses and
+and exits with 0 only if none failed. Cases that do not apply are ignored, with the reason. `faults`, for a machine of its own, takes permissions, addresses and
 the link from an RDMA device and shows what it makes of that; NETDEV is its network interface.";
 
 fn main() -> ExitCode {
@@ -59,13 +59,13 @@ fn run(device: &str, ends: &str, filter: &str) -> ExitCode {
             Err(_) => return failed(USAGE),
         },
     };
-    let tally = run_all(&*fixture, filter, |case, verdict| println!("{:<72} {verdict}", case.name));
+    let tally = run_all(&*fixture, filter, |case, outcome| println!("{:<72} {outcome}", case.name));
     println!("{}: {tally}", fixture.name());
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn show_faults(device: &str, netdev: &str, filter: &str) -> ExitCode {
-    let tally = faults(device, netdev, filter, |name, verdict| println!("{name:<72} {verdict}"));
+    let tally = faults(device, netdev, filter, |name, outcome| println!("{name:<72} {outcome}"));
     println!("{device} on {netdev}: {tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

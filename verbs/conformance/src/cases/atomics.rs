@@ -1,20 +1,12 @@
 //! 64-bit atomics in the target's memory.
 
-use farcall_verbs::{Access, Operation, PostError, QpType, Status, WorkRequest};
+use farcall_verbs::{Access, PostError, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{DEPTH, Rig, discover, expose, join_here, room};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 const ALL: Access = Access::all();
-
-fn needs_atomics(end: &End) -> CaseResult {
-    let caps = end.device().caps();
-    if caps.atomics && caps.supports(QpType::Rc, Operation::FetchAdd) {
-        return Ok(());
-    }
-    Err(Halt::NotApplicable("no atomics".into()))
-}
 
 fn word(bytes: &[u8]) -> CaseResult<u64> {
     let bytes = bytes.try_into().map_err(|_| Halt::failed("an atomic's result is 8 bytes"))?;
@@ -34,7 +26,6 @@ async fn old_value(rig: &mut Rig, end: &End, request: WorkRequest<'_>) -> CaseRe
 /// Compare-and-swap swaps if and only if the word holds what is expected; it brings the old value
 /// either way.
 pub(crate) async fn compare_and_swap_swaps_only_what_it_expects(end: &mut End) -> CaseResult {
-    needs_atomics(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
         Role::Target => {
@@ -65,7 +56,6 @@ pub(crate) async fn compare_and_swap_swaps_only_what_it_expects(end: &mut End) -
 
 /// Fetch-and-add brings the old value and adds, wrapping.
 pub(crate) async fn fetch_and_add_wraps(end: &mut End) -> CaseResult {
-    needs_atomics(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
         Role::Target => {
@@ -92,7 +82,6 @@ pub(crate) async fn atomics_of_many_queue_pairs_lose_no_update(end: &mut End) ->
     const LISTS: u64 = 600;
     const LIST: u64 = 32;
     const EACH: u64 = LISTS * LIST;
-    needs_atomics(end)?;
     let mut rigs = Vec::new();
     // The loopback's other halves live as long as the loopback.
     let mut others = Vec::new();
@@ -163,7 +152,6 @@ pub(crate) async fn atomics_of_many_queue_pairs_lose_no_update(end: &mut End) ->
 /// A lock made of compare-and-swap keeps two ends apart.
 pub(crate) async fn compare_and_swap_makes_a_lock(end: &mut End) -> CaseResult {
     const EACH: u64 = 300;
-    needs_atomics(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let region = rig.pd.alloc_shared(16, ALL)?;
     let theirs = end.exchange(&region.remote()).await?;
@@ -203,7 +191,6 @@ pub(crate) async fn compare_and_swap_makes_a_lock(end: &mut End) -> CaseResult {
 
 /// A misaligned word is refused, and the memory is as it was.
 pub(crate) async fn a_misaligned_atomic_is_refused(end: &mut End) -> CaseResult {
-    needs_atomics(end)?;
     for offset in [1, 4, 7] {
         let mut rig = Rig::connected(end, QpType::Rc).await?;
         match end.role() {
@@ -239,7 +226,6 @@ pub(crate) async fn a_misaligned_atomic_is_refused(end: &mut End) -> CaseResult 
 
 /// An atomic moves 8 bytes, neither more nor less.
 pub(crate) async fn an_atomic_of_another_size_is_refused(end: &mut End) -> CaseResult {
-    needs_atomics(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let region = expose(end, &rig.pd, 64, ALL)?;
     let remote = discover(end).await?;

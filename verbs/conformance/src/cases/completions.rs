@@ -1,4 +1,4 @@
-//! What is signaled, what is given back, and when a queue is full.
+//! Signaling, buffers given back, and full queues.
 
 use farcall_verbs::{
     Access, CqError, PostError, QpType, QueuePairConfig, Status, WorkCompletion, WorkRequest,

@@ -25,7 +25,7 @@ impl Datagrams {
     }
 }
 
-/// Tells the other end of a queue pair here, and learns the way to one there.
+/// Exchanges queue pairs with the other end, and makes an address handle to its.
 async fn address(end: &mut End, rig: &Rig) -> CaseResult<(AddressHandle, QpNumber)> {
     let theirs = end.exchange(&rig.qp.endpoint().to_bytes().to_vec()).await?;
     let theirs = Endpoint::from_bytes(&theirs)?;
@@ -93,7 +93,11 @@ pub(crate) async fn a_datagram_over_the_mtu_is_refused(end: &mut End) -> CaseRes
     let buffer = filled(&base.pd, &vec![1; mtu + 1])?;
     match base.qp.post_send_one(WorkRequest::send(buffer).to(handle, *peer, QKEY).signaled(1)) {
         Err((PostError::TooLong { len, max }, _)) => {
-            ensure_eq!((len, max), (mtu as u64 + 1, mtu as u64), "what was refused");
+            ensure_eq!(
+                (len, max),
+                (mtu as u64 + 1, mtu as u64),
+                "the refused length and the limit"
+            );
         }
         other => return Err(Halt::failed(format!("a datagram over the MTU: {other:?}"))),
     }
@@ -121,14 +125,18 @@ pub(crate) async fn a_datagram_can_be_answered_from_its_source(end: &mut End) ->
             base.receive(2, GRH_BYTES + 6)?;
             end.tell(&())?;
             let answer = base.success(end, 2).await?;
-            ensure_eq!(answer.source.map(|source| source.qp), Some(expected), "who answered");
+            ensure_eq!(
+                answer.source.map(|source| source.qp),
+                Some(expected),
+                "the sender of the answer"
+            );
             ensure_eq!(payload_of(answer)?, b"answer", "the answer");
         }
     }
     end.meet().await
 }
 
-/// A datagram with another queue key is dropped without a word; the next one arrives.
+/// A datagram with another queue key is dropped silently; the next one arrives.
 pub(crate) async fn a_datagram_with_a_wrong_key_is_dropped(end: &mut End) -> CaseResult {
     let mut datagrams = Datagrams::open(end).await?;
     let Datagrams { base, handle, peer } = &mut datagrams;
@@ -151,7 +159,7 @@ pub(crate) async fn a_datagram_with_a_wrong_key_is_dropped(end: &mut End) -> Cas
     end.meet().await
 }
 
-/// Without a posted receive a datagram is dropped without a word, at both sides.
+/// Without a posted receive a datagram is dropped silently, with no error at either end.
 pub(crate) async fn a_datagram_without_a_receive_is_dropped(end: &mut End) -> CaseResult {
     let mut datagrams = Datagrams::open(end).await?;
     // A second queue pair at the target, reached over the same path: what arrives there shows that
@@ -186,8 +194,8 @@ pub(crate) async fn a_datagram_without_a_receive_is_dropped(end: &mut End) -> Ca
     end.meet().await
 }
 
-/// A datagram to a queue pair that does not exist is dropped without a word.
-pub(crate) async fn a_datagram_to_nobody_is_dropped(end: &mut End) -> CaseResult {
+/// A datagram to a queue pair that does not exist is dropped silently.
+pub(crate) async fn a_datagram_to_a_missing_queue_pair_is_dropped(end: &mut End) -> CaseResult {
     let mut datagrams = Datagrams::open(end).await?;
     let Datagrams { base, handle, .. } = &mut datagrams;
     if end.role() == Role::Initiator {
@@ -205,7 +213,7 @@ pub(crate) async fn a_datagram_to_nobody_is_dropped(end: &mut End) -> CaseResult
     Ok(())
 }
 
-/// One queue pair sends to several, and each hears only what is meant for it.
+/// One queue pair sends to several, and each receives only its own datagrams.
 pub(crate) async fn one_queue_pair_reaches_many(end: &mut End) -> CaseResult {
     const PEERS: usize = 20;
     const ROUNDS: u64 = 10;
@@ -270,7 +278,7 @@ pub(crate) async fn datagrams_of_many_senders_meet_in_one_queue_pair(end: &mut E
                 let received = base.completion(end).await?;
                 let imm = received.imm.unwrap_or(u32::MAX);
                 let (sender, count) = ((imm >> 16) as usize, imm & 0xffff);
-                ensure!(sender < SENDERS, "a datagram of nobody: {received:?}");
+                ensure!(sender < SENDERS, "a datagram of an unknown sender: {received:?}");
                 ensure_eq!(count, next[sender], "order of sender {sender}");
                 next[sender] += 1;
                 base.qp.post_recv(0, Some(room(&base.pd, GRH_BYTES)?))?;
@@ -326,7 +334,7 @@ pub(crate) async fn several_senders_use_each_receive_once(end: &mut End) -> Case
             for id in 0..FEW {
                 ensure_eq!(payload_of(base.success(end, id).await?)?, b"storm", "receive {id}");
             }
-            // What is still in an inbox may come late.
+            // A datagram that is still queued may arrive late.
             let late = SENDERS as u64 * FEW - FEW;
             for id in 0..late + FEW {
                 base.receive(id, GRH_BYTES + 8)?;

@@ -1,28 +1,15 @@
-//! A peer that dies without a word.
+//! A peer that is killed.
 
 use farcall_verbs::{Access, ConnectOptions, PostError, QpState, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{DEATH_NOTICE_NS, DEPTH, Rig, discover, expose, filled, join_here, pattern, room};
-use crate::usage::{Usage, settles};
-use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
+use crate::usage::settles;
+use crate::verdict::{CaseResult, ensure, ensure_eq};
 
 /// A silent peer counts as gone early enough for the error to come within [`DEATH_NOTICE_NS`].
 fn attentive() -> ConnectOptions {
     ConnectOptions::default().retry_timeout_ns(300_000_000)
-}
-
-/// Only the initiator can kill; the target learns from it whether it will be.
-async fn needs_a_killer(end: &mut End) -> CaseResult {
-    let can = match end.role() {
-        Role::Initiator => {
-            let can = end.powers().kill_peer.is_some();
-            end.tell(&can)?;
-            can
-        }
-        Role::Target => end.hear().await?,
-    };
-    if can { Ok(()) } else { Err(Halt::NotApplicable("the other end cannot be killed".into())) }
 }
 
 fn kill_peer(end: &mut End) {
@@ -47,7 +34,7 @@ async fn serve_until_killed(end: &mut End, rig: &mut Rig) -> CaseResult {
                 }
             }
         }
-        ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+        ensure!(end.device().now_ns() < deadline_ns, "this end was not killed");
         turn().await;
     }
 }
@@ -59,8 +46,7 @@ async fn killed_under_load(
     make: impl Fn(&Rig, farcall_verbs::RemoteRegion) -> CaseResult<WorkRequest<'static>>,
 ) -> CaseResult {
     const BEFORE_THE_KILL: u64 = 500;
-    needs_a_killer(end).await?;
-    let before = Usage::now()?;
+    let before = end.usage()?;
     let pd = end.device().alloc_pd()?;
     let mut rig = Rig::within(end.device(), &pd, QpType::Rc, DEPTH, None)?;
     rig.connect_with(end, &attentive()).await?;
@@ -124,7 +110,7 @@ async fn killed_under_load(
     }
     ensure_eq!(rig.qp.state(), QpState::Error, "state");
 
-    // The device lives on, and nothing of the dead stays.
+    // The device goes on, and nothing of the killed peer stays.
     let mut a = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
     let mut b = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
     join_here(&mut a.qp, &mut b.qp)?;
@@ -170,15 +156,11 @@ pub(crate) async fn a_peer_killed_under_reads_ends_them_in_errors(end: &mut End)
 
 /// Killed while a SEND waits for a receive and the sender sleeps: the sleeper is woken.
 pub(crate) async fn a_killed_peer_wakes_a_sleeper(end: &mut End) -> CaseResult {
-    needs_a_killer(end).await?;
-    if !end.device().caps().wait {
-        return Err(Halt::NotApplicable("no completion events".into()));
-    }
     let channel = end.device().create_completion_channel()?;
     let mut rig = Rig::waking(end.device(), &channel)?;
     rig.connect_with(end, &attentive()).await?;
     if end.role() == Role::Target {
-        // Hears nothing, and posts no receive: only the kill ends it.
+        // Posts no receive: only the kill ends it.
         return end.hear::<()>().await;
     }
     rig.post(WorkRequest::send(filled(&rig.pd, &pattern(1, 64))?).signaled(1))?;
@@ -188,7 +170,7 @@ pub(crate) async fn a_killed_peer_wakes_a_sleeper(end: &mut End) -> CaseResult {
         rig.cq.arm();
         if let Some(failed) = rig.poll_once()? {
             ensure_eq!(failed.id, 1, "the completion");
-            ensure!(failed.status != Status::Success, "a message to the dead succeeded");
+            ensure!(failed.status != Status::Success, "a message to a killed peer succeeded");
             break;
         }
         let past_ns = end.device().now_ns() - killed_at_ns;
@@ -202,7 +184,6 @@ pub(crate) async fn a_killed_peer_wakes_a_sleeper(end: &mut End) -> CaseResult {
 /// Killed while many connections are open: each of them ends.
 pub(crate) async fn a_killed_peer_ends_all_its_connections(end: &mut End) -> CaseResult {
     const PAIRS: usize = 40;
-    needs_a_killer(end).await?;
     let mut rigs = Vec::new();
     for _ in 0..PAIRS {
         let mut rig = Rig::with(end.device(), QpType::Rc, 8, None)?;
@@ -231,7 +212,6 @@ pub(crate) async fn a_killed_peer_ends_all_its_connections(end: &mut End) -> Cas
 
 /// Connecting to a peer that was killed is an error, within a bounded time.
 pub(crate) async fn connecting_to_a_killed_peer_ends_in_an_error(end: &mut End) -> CaseResult {
-    needs_a_killer(end).await?;
     let mut rig = Rig::unconnected(end.device(), QpType::Rc)?;
     let theirs = end.exchange(&rig.qp.endpoint().to_bytes().to_vec()).await?;
     if end.role() == Role::Target {
@@ -249,7 +229,7 @@ pub(crate) async fn connecting_to_a_killed_peer_ends_in_an_error(end: &mut End) 
 /// The id of a message that is sent only to find out that the other end is dead.
 const PROBE: u64 = u64::MAX;
 
-/// Polls what is there, and counts the receives.
+/// Takes completions, and counts the receives among them.
 fn polled_receives(rig: &mut Rig) -> CaseResult<u64> {
     let mut count = 0;
     while let Some(completion) = rig.poll_once()? {
@@ -262,10 +242,6 @@ fn polled_receives(rig: &mut Rig) -> CaseResult<u64> {
 /// have every one that was posted.
 pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> CaseResult {
     const RECEIVES: u64 = 32;
-    needs_a_killer(end).await?;
-    if !end.device().caps().srq {
-        return Err(Halt::NotApplicable("no shared receive queues".into()));
-    }
     let pd = end.device().alloc_pd()?;
     let mut srq = pd.create_srq(RECEIVES as usize)?;
     let shared = (end.role() == Role::Initiator).then_some(&srq);
@@ -280,7 +256,7 @@ pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> C
                 Err((error, _)) => return Err(error.into()),
             }
             while rig.poll_once()?.is_some() {}
-            ensure!(end.device().now_ns() < deadline_ns, "nobody has killed this end");
+            ensure!(end.device().now_ns() < deadline_ns, "this end was not killed");
             turn().await;
         }
     }
@@ -297,7 +273,7 @@ pub(crate) async fn a_killed_sender_keeps_no_shared_receives(end: &mut End) -> C
         if used > 400 && !killed {
             kill_peer(end);
             killed = true;
-            // Who only receives need not notice that the other end is gone. The device may have.
+            // An end that only receives need not notice the death of its peer; its device may.
             match rig.qp.post_send_one(WorkRequest::send(b"").signaled(PROBE)) {
                 Ok(()) | Err((PostError::State(QpState::Error), _)) => {}
                 Err((error, _)) => return Err(error.into()),

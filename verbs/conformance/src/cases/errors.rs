@@ -1,4 +1,4 @@
-//! Broken connections: what was queued comes back, and nobody waits for ever.
+//! Broken connections: queued work comes back, and no wait is endless.
 
 use farcall_verbs::{
     Access, ConnectError, ConnectOptions, Endpoint, PostError, QpState, QpType, Status, WorkRequest,
@@ -62,7 +62,7 @@ pub(crate) async fn breaking_a_queue_pair_flushes_its_sends(end: &mut End) -> Ca
     end.meet().await
 }
 
-/// What is posted on a broken queue pair is refused, or flushed; its buffer is not lost.
+/// Work posted on a broken queue pair is refused or flushed; its buffer is not lost.
 pub(crate) async fn a_broken_queue_pair_takes_no_work(end: &mut End) -> CaseResult {
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let pool = rig.pd.alloc_private(64)?.into_pool(32);
@@ -144,7 +144,7 @@ pub(crate) async fn bytes_that_are_no_endpoint_are_refused(end: &mut End) -> Cas
         let mut bytes = good.clone();
         bytes[position] ^= 0x41;
         let Ok(endpoint) = Endpoint::from_bytes(&bytes) else { continue };
-        // It may name nobody, or even somebody: connecting says so, or the first message does.
+        // It may or may not name a queue pair: connecting fails, or the first message does.
         let mut other = Rig::unconnected(end.device(), QpType::Rc)?;
         if other.qp.connect(&endpoint, &options).is_ok() {
             other.qp.to_error();
@@ -200,7 +200,7 @@ async fn peer_is_gone(end: &mut End, drop_it: bool, queued_first: bool) -> CaseR
             let mut receives = Vec::new();
             let receive_wanted = 1;
             let first = rig.completion(end).await?;
-            ensure!(first.status != Status::Success, "a message to nobody succeeded");
+            ensure!(first.status != Status::Success, "a message to a missing queue pair succeeded");
             let mut next = Some(first);
             while let Some(completion) = next.take() {
                 ensure!(completion.status != Status::Success, "{completion:?}");
@@ -240,7 +240,9 @@ pub(crate) async fn requests_that_wait_fail_when_the_peer_breaks(end: &mut End) 
 }
 
 /// Connecting to a queue pair that is gone ends in an error, there or with the first message.
-pub(crate) async fn connecting_to_nobody_ends_in_an_error(end: &mut End) -> CaseResult {
+pub(crate) async fn connecting_to_a_missing_queue_pair_ends_in_an_error(
+    end: &mut End,
+) -> CaseResult {
     let rig = Rig::unconnected(end.device(), QpType::Rc)?;
     let mine = rig.qp.endpoint().to_bytes().to_vec();
     drop(rig);
@@ -255,7 +257,7 @@ pub(crate) async fn connecting_to_nobody_ends_in_an_error(end: &mut End) -> Case
 }
 
 /// Messages in flight to a queue pair that was dropped do not reach the one that comes after it.
-pub(crate) async fn a_new_queue_pair_hears_nothing_meant_for_an_old_one(
+pub(crate) async fn a_new_queue_pair_receives_nothing_sent_to_an_old_one(
     end: &mut End,
 ) -> CaseResult {
     for _ in 0..20 {
@@ -308,7 +310,7 @@ pub(crate) async fn a_failed_read_gives_back_its_buffer(end: &mut End) -> CaseRe
 
 /// A sender that has seen its messages complete may leave at once: they are delivered all the same,
 /// before what is flushed.
-pub(crate) async fn what_had_arrived_is_delivered_after_the_peer_has_left(
+pub(crate) async fn messages_that_arrived_are_delivered_after_the_peer_has_left(
     end: &mut End,
 ) -> CaseResult {
     const MESSAGES: u64 = 20;

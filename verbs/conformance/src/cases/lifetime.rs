@@ -1,4 +1,4 @@
-//! Who owns what, for how long: drop orders, work in flight, and nothing left over.
+//! Ownership: drop orders, work in flight, and leaks.
 
 use std::any::Any;
 
@@ -6,7 +6,7 @@ use farcall_verbs::{Access, Endpoint, GRH_BYTES, QpType, Status, WorkRequest};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{QKEY, Rig, discover, expose, filled, held, join_here, patient, pattern, room};
-use crate::usage::{Usage, settles};
+use crate::usage::settles;
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 const ALL: Access = Access::all();
@@ -60,7 +60,7 @@ pub(crate) async fn resources_may_be_dropped_in_any_order(end: &mut End) -> Case
     rig.serve_until_met(end).await
 }
 
-/// What a resource needs stays with it: only handles are dropped here, and work goes on.
+/// A resource keeps what it needs: only handles are dropped here, and work goes on.
 pub(crate) async fn a_queue_pair_outlives_the_handles_it_was_made_from(
     end: &mut End,
 ) -> CaseResult {
@@ -145,7 +145,7 @@ pub(crate) async fn a_dropped_queue_pair_does_not_send_what_its_buffer_holds_lat
     Ok(())
 }
 
-/// A READ that is in flight when its queue pair is dropped writes into nobody else's memory.
+/// A READ in flight when its queue pair is dropped writes into no memory that has another owner.
 pub(crate) async fn a_dropped_queue_pair_does_not_write_into_memory_given_back(
     end: &mut End,
 ) -> CaseResult {
@@ -188,7 +188,7 @@ pub(crate) async fn a_dropped_queue_pair_does_not_write_into_memory_given_back(
     Ok(())
 }
 
-/// A posted receive whose queue pair is dropped goes back to its pool, or is kept; it never comes twice.
+/// A posted receive whose queue pair is dropped goes back to its pool, or is kept; it is never given twice.
 pub(crate) async fn posted_receives_of_a_dropped_queue_pair_are_not_given_twice(
     end: &mut End,
 ) -> CaseResult {
@@ -213,10 +213,10 @@ pub(crate) async fn posted_receives_of_a_dropped_queue_pair_are_not_given_twice(
 pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: u64 = 20;
     let pd = end.device().alloc_pd()?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..300 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let mut rig = Rig::within(end.device(), &pd, QpType::Rc, 8, None)?;
         rig.receive(1, 16)?;
@@ -226,7 +226,7 @@ pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) ->
             rig.success(end, 1).await?;
         }
         rig.serve_until_met(end).await?;
-        // One end goes first, then the other.
+        // One end drops first, then the other.
         if (round % 2 == 0) == (end.role() == Role::Target) {
             drop(rig);
             end.meet().await?;
@@ -246,10 +246,10 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
     // A device that maps a peer's regions may keep the last few until it needs the place.
     const KEPT: usize = 16;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..300 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         match end.role() {
             Role::Target => {
@@ -281,10 +281,10 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
 /// Datagram queue pairs and ways to peers that come and go leave nothing behind.
 pub(crate) async fn datagram_peers_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 10;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..100 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let mut datagrams = super::datagram::Datagrams::open(end).await?;
         super::datagram::carry(end, &mut datagrams, b"hello", None).await?;
@@ -299,12 +299,12 @@ pub(crate) async fn datagram_peers_that_come_and_go_leave_nothing(end: &mut End)
 pub(crate) async fn devices_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 5;
     let Some(reopen) = end.powers().reopen.take() else {
-        return Err(Halt::NotApplicable("the device cannot be opened again".into()));
+        return Err(Halt::failed("the fixture offered to open the device again"));
     };
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..40 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let device = reopen()?;
         let mut rig = Rig::unconnected(&device, QpType::Rc)?;
@@ -338,7 +338,7 @@ pub(crate) async fn a_device_may_talk_to_itself(end: &mut End) -> CaseResult {
     while sent.is_none() || arrived.is_none() {
         sent = sent.or(a.poll_once()?);
         arrived = arrived.or(b.poll_once()?);
-        ensure!(end.device().now_ns() < deadline_ns, "waited in vain for a message to ourselves");
+        ensure!(end.device().now_ns() < deadline_ns, "a message to the same device did not arrive");
         turn().await;
     }
     let arrived = arrived.and_then(|arrived| arrived.buffer);
@@ -355,18 +355,18 @@ pub(crate) async fn a_device_may_talk_to_itself(end: &mut End) -> CaseResult {
     end.meet().await
 }
 
-/// One queue pair that answers datagram peers which come and go keeps nothing for those that are gone.
+/// A queue pair that answers datagram peers which come and go keeps nothing for those that have left.
 pub(crate) async fn a_long_lived_datagram_queue_pair_forgets_peers_that_are_gone(
     end: &mut End,
 ) -> CaseResult {
     const WARM_UP: usize = 20;
-    // What is known of the last few peers may stay until the next one comes.
+    // The state of the last few peers may stay until the next one arrives.
     const KEPT: usize = 16;
     let mut server = super::datagram::Datagrams::open(end).await?;
-    let mut before = Usage::now()?;
+    let mut before = end.usage()?;
     for round in 0..150 {
         if round == WARM_UP {
-            before = Usage::now()?;
+            before = end.usage()?;
         }
         let base = &mut server.base;
         match end.role() {

@@ -13,16 +13,8 @@ use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 const ALL: Access = Access::all();
 const LARGEST: usize = SIZES[SIZES.len() - 1];
 
-fn needs(end: &End, ty: QpType, operation: Operation) -> CaseResult {
-    if end.device().caps().supports(ty, operation) {
-        return Ok(());
-    }
-    Err(Halt::NotApplicable(format!("{ty:?} does not carry {operation:?}")))
-}
-
 /// A SEND arrives in the posted buffer, whole, and leaves the rest of the buffer alone.
 async fn send_every_size(end: &mut End, ty: QpType, inline: bool) -> CaseResult {
-    needs(end, ty, Operation::Send)?;
     let mut rig = Rig::connected(end, ty).await?;
     let max_inline = end.device().caps().max_inline;
     for (round, size) in SIZES.into_iter().filter(|size| !inline || *size <= max_inline).enumerate()
@@ -104,7 +96,7 @@ pub(crate) async fn inline_bytes_are_the_senders_again_after_the_post(end: &mut 
             rig.receive(2, len)?;
             let received = rig.success(end, 2).await?;
             let buffer = received.buffer.unwrap_or(room(&rig.pd, 0)?);
-            ensure!(*buffer == *bytes, "the message shows what was written after the post");
+            ensure!(*buffer == *bytes, "the message shows bytes that were written after the post");
         }
     }
     rig.serve_until_met(end).await
@@ -118,7 +110,11 @@ pub(crate) async fn inline_beyond_the_limit_is_refused(end: &mut End) -> CaseRes
     let refusal = rig.qp.post_send_one(WorkRequest::send(bytes.as_slice()).signaled(1));
     match refusal {
         Err((PostError::TooLong { len, max }, _)) => {
-            ensure_eq!((len, max), (max_inline as u64 + 1, max_inline as u64), "what was refused");
+            ensure_eq!(
+                (len, max),
+                (max_inline as u64 + 1, max_inline as u64),
+                "the refused length and the limit"
+            );
         }
         other => return Err(Halt::failed(format!("too many inline bytes: {other:?}"))),
     }
@@ -128,7 +124,6 @@ pub(crate) async fn inline_beyond_the_limit_is_refused(end: &mut End) -> CaseRes
 /// A WRITE puts exactly its bytes where it says, out of each kind of local memory, and the target's
 /// CPU has no part in it.
 async fn write_every_size(end: &mut End, ty: QpType) -> CaseResult {
-    needs(end, ty, Operation::Write)?;
     let mut rig = Rig::connected(end, ty).await?;
     let len = LARGEST + 64;
     match end.role() {
@@ -191,7 +186,6 @@ pub(crate) async fn a_uc_write_lands_whole_at_every_size(end: &mut End) -> CaseR
 /// WRITE_WITH_IMM writes, consumes one receive, and tells its length and immediate; the receive's
 /// own buffer comes back untouched.
 async fn write_with_imm_every_size(end: &mut End, ty: QpType) -> CaseResult {
-    needs(end, ty, Operation::WriteWithImm)?;
     let mut rig = Rig::connected(end, ty).await?;
     let carried = end.device().caps().completion_payload;
     let max_inline = end.device().caps().max_inline;
@@ -254,7 +248,6 @@ pub(crate) async fn a_uc_write_with_imm_consumes_a_receive_at_every_size(
 
 /// A READ fetches exactly the bytes it names, into each kind of local memory.
 pub(crate) async fn a_read_fetches_every_size(end: &mut End) -> CaseResult {
-    needs(end, QpType::Rc, Operation::Read)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let bytes = pattern(1, LARGEST + 16);
     match end.role() {
@@ -299,7 +292,6 @@ pub(crate) async fn a_read_fetches_every_size(end: &mut End) -> CaseResult {
 /// Each of the 32 bits of an immediate arrives, with every operation that has one.
 pub(crate) async fn immediates_arrive_bit_for_bit(end: &mut End) -> CaseResult {
     const IMMEDIATES: [u32; 5] = [0, 1, 0x0102_0304, 0x8000_0000, u32::MAX];
-    needs(end, QpType::Rc, Operation::SendWithImm)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
         Role::Target => {

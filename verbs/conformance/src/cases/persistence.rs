@@ -1,4 +1,4 @@
-//! Persistent memory, and flushes to it. What is left after a loss of power is no case of this suite: a
+//! Persistent memory, and flushes to it. The state after a loss of power is no case of this suite: a
 //! fixture that can take the power away has tests of its own.
 
 use farcall_verbs::{
@@ -13,20 +13,6 @@ use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 const NAME: &str = "device-conformance";
 const LEN: usize = 1000;
 
-fn needs_persistent_memory(end: &End) -> CaseResult {
-    match end.device().caps().persistent_memory {
-        true => Ok(()),
-        false => Err(Halt::NotApplicable("no persistent memory".into())),
-    }
-}
-
-fn needs_flush(end: &End) -> CaseResult {
-    match end.device().caps().flush {
-        true => Ok(()),
-        false => Err(Halt::NotApplicable("no flush".into())),
-    }
-}
-
 fn held(region: &PersistentRegion, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.copy_out(offset, &mut bytes);
@@ -35,7 +21,6 @@ fn held(region: &PersistentRegion, offset: usize, len: usize) -> Vec<u8> {
 
 /// A name leads to the same bytes again; one length, and one opening at a time.
 pub(crate) async fn persistent_memory_is_found_again_by_its_name(end: &mut End) -> CaseResult {
-    needs_persistent_memory(end)?;
     let pd = end.device().alloc_pd()?;
     let name = format!("{NAME}-{:?}", end.role());
     let region = pd.open_persistent(&name, LEN, Access::empty())?;
@@ -60,7 +45,6 @@ pub(crate) async fn persistent_memory_is_found_again_by_its_name(end: &mut End) 
 
 /// Peers use persistent memory as they use any other, within its rights.
 pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) -> CaseResult {
-    needs_persistent_memory(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
         Role::Target => {
@@ -69,7 +53,7 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
             region.copy_in(500, &pattern(2, 100));
             end.tell(&region.remote())?;
             rig.serve_until_met(end).await?;
-            ensure!(held(&region, 100, 300) == pattern(1, 300), "what was written");
+            ensure!(held(&region, 100, 300) == pattern(1, 300), "the written bytes");
             ensure!(held(&region, 400, 100) == [0; 100], "what lies behind it");
             region.persist(0..LEN)?;
             rig.serve_until_met(end).await
@@ -82,7 +66,7 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
             rig.post(WorkRequest::read(into, there.slice(500, 100)?).signaled(1))?;
             rig.success(end, 1).await?;
             let read = rig.reclaimed().pop();
-            ensure!(read.is_some_and(|read| *read == *pattern(2, 100)), "what was read");
+            ensure!(read.is_some_and(|read| *read == *pattern(2, 100)), "the bytes read");
             rig.serve_until_met(end).await?;
             let add = WorkRequest::fetch_add(room(&rig.pd, 8)?, there.slice(0, 8)?, 1);
             rig.post(add.signaled(2))?;
@@ -93,11 +77,9 @@ pub(crate) async fn peers_use_persistent_memory_like_any_other(end: &mut End) ->
     }
 }
 
-/// A flush completes in its turn, and what was written before it can be seen then.
+/// A flush completes in order, and earlier WRITEs are visible then.
 pub(crate) async fn a_flush_completes_behind_the_writes_before_it(end: &mut End) -> CaseResult {
     const WRITES: u64 = 20;
-    needs_flush(end)?;
-    needs_persistent_memory(end)?;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     match end.role() {
         Role::Target => {
@@ -129,8 +111,6 @@ pub(crate) async fn a_flush_completes_behind_the_writes_before_it(end: &mut End)
 
 /// A flush of memory that is not persistent, of another region's bytes or of none is refused.
 pub(crate) async fn a_flush_reaches_persistent_memory_only(end: &mut End) -> CaseResult {
-    needs_flush(end)?;
-    needs_persistent_memory(end)?;
     for spoilt in 0..3 {
         let mut rig = Rig::connected(end, QpType::Rc).await?;
         match end.role() {
@@ -158,12 +138,9 @@ pub(crate) async fn a_flush_reaches_persistent_memory_only(end: &mut End) -> Cas
     Ok(())
 }
 
-/// What the device does not have it refuses by name.
+/// The device refuses what it does not have, with an error that names it.
 pub(crate) async fn persistence_that_is_not_there_is_refused(end: &mut End) -> CaseResult {
     let caps = end.device().caps().clone();
-    if caps.persistent_memory && caps.flush {
-        return Err(Halt::NotApplicable("it has both".into()));
-    }
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let region = expose(end, &rig.pd, 64, Access::all())?;
     let there = discover(end).await?;

@@ -121,7 +121,7 @@ async fn fails(
         // Unsignaled requests that are flushed complete too.
         let first = rig.completion(end).await?;
         let last = if first.id == 2 { first } else { rig.completion(end).await? };
-        ensure_eq!((last.id, last.status), (2, Status::Flushed), "what was behind {text}");
+        ensure_eq!((last.id, last.status), (2, Status::Flushed), "the request behind {text}");
         ensure!(!rig.reclaimed().is_empty(), "no buffer was given back after {text}");
     }
     Ok(())

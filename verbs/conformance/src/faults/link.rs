@@ -92,7 +92,11 @@ pub(super) fn nobody_there(site: &Site) -> CaseResult {
     rig.post(WorkRequest::send(b"anybody").signaled(1))?;
     let failed = site.completion(&device, &mut rig)?;
     let took_ns = device.now_ns() - begin_ns;
-    ensure_eq!((failed.id, failed.status), (1, Status::RetryExceeded), "a message to nobody");
+    ensure_eq!(
+        (failed.id, failed.status),
+        (1, Status::RetryExceeded),
+        "a message to a missing peer"
+    );
     ensure!(
         (RETRY_TIMEOUT_NS / 4..10 * RETRY_TIMEOUT_NS).contains(&took_ns),
         "given up after {took_ns} ns, asked for {RETRY_TIMEOUT_NS}"

@@ -1,4 +1,4 @@
-//! What an RDMA device says when it cannot work: no permission, no address, a port that goes down. For a
+//! The errors of an RDMA device that cannot work: no permission, no address, a port that goes down. For a
 //! machine of its own (`cargo xtask rdma-vm`), where this program is root: permissions, addresses and
 //! the network interface are changed, and put back.
 
@@ -8,13 +8,13 @@ mod site;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::case::Tally;
+use crate::case::{Outcome, Tally};
 use crate::verdict::{CaseResult, Verdict};
 use site::Site;
 
 pub use opening::open_as_child;
 
-/// One thing that goes wrong, and what the device must make of it.
+/// One fault, and the check of how the device reports it.
 struct Fault {
     name: &'static str,
     check: fn(&Site) -> CaseResult,
@@ -38,24 +38,21 @@ const FAULTS: &[Fault] = &[
     Fault { name: "a_port_that_goes_down_ends_what_is_under_way", check: link::port_down },
 ];
 
-/// Makes things go wrong whose name contains `filter` with `device`, whose network interface is `netdev`.
+/// Injects the faults whose names contain `filter` into `device`, whose network interface is `netdev`.
 pub fn faults(
     device: &str,
     netdev: &str,
     filter: &str,
-    mut report: impl FnMut(&str, &Verdict),
+    mut report: impl FnMut(&str, &Outcome),
 ) -> Tally {
     let site = Site::new(device, netdev);
     let mut tally = Tally::default();
     for fault in FAULTS.iter().filter(|fault| fault.name.contains(filter)) {
         let verdict = catch_unwind(AssertUnwindSafe(|| (fault.check)(&site)))
             .map_or_else(|_| Verdict::Failed("panicked".into()), Verdict::from);
-        report(fault.name, &verdict);
-        match verdict {
-            Verdict::Passed => tally.passed += 1,
-            Verdict::NotApplicable(_) => tally.not_applicable += 1,
-            Verdict::Failed(_) | Verdict::PeerLeft(_) => tally.failed += 1,
-        }
+        let outcome = Outcome::from(verdict);
+        report(fault.name, &outcome);
+        tally.add(&outcome);
     }
     tally
 }

@@ -34,7 +34,7 @@ impl Site {
         Err(Halt::failed(format!("ip {}: {said}", words.join(" "))))
     }
 
-    /// Does something, and puts back with `ip` what was changed before, whatever came of it.
+    /// Runs `work`, and afterwards undoes a change with `ip`, even if `work` failed.
     pub(super) fn then_ip<T>(
         &self,
         back: &[&str],

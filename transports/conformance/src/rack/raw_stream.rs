@@ -1,4 +1,4 @@
-//! A way past the clients of a rack: a handshake by hand.
+//! The stream of a handshake by hand with a server of a rack.
 
 use std::{
     collections::VecDeque,
@@ -17,10 +17,10 @@ use farcall_transports::{
 use farcall_verbs::sim::NodeId;
 
 use super::fixture::{move_on, now, with};
-use crate::hostile::{BreakIn, Pace, Stream};
+use crate::hostile::{Clock, RawConnection, Stream};
 
-/// A way to that server, from that node.
-pub(super) fn break_in(from: NodeId, address: &str) -> BreakIn {
+/// A connection to that server, from that node.
+pub(super) fn connect(from: NodeId, address: &str) -> RawConnection {
     let stream = RackStream {
         from,
         address: address.to_owned(),
@@ -30,14 +30,19 @@ pub(super) fn break_in(from: NodeId, address: &str) -> BreakIn {
         tie: None,
         closed: Arc::default(),
     };
-    let device = with(|present| present.rack.node(from).device());
-    BreakIn { device, stream: Box::new(stream), is_tether: true, pace: Box::new(RacksTime) }
+    let device = with(|current| current.rack.node(from).device());
+    RawConnection {
+        device,
+        stream: Box::new(stream),
+        is_liveness_socket: true,
+        clock: Box::new(RackClock),
+    }
 }
 
-/// As the clock of the present case's rack goes.
-struct RacksTime;
+/// The clock of the current case's rack.
+struct RackClock;
 
-impl Pace for RacksTime {
+impl Clock for RackClock {
     fn turn(&self) {
         move_on();
     }
@@ -47,11 +52,11 @@ impl Pace for RacksTime {
     }
 }
 
-/// What TCP would be, a frame at a time.
+/// Stands for the TCP connection, a frame at a time.
 struct RackStream {
     from: NodeId,
     address: String,
-    /// What is no whole frame yet.
+    /// The beginning of the next frame.
     written: Vec<u8>,
     inbox: VecDeque<u8>,
     /// The server's answer to the first frame.
@@ -81,10 +86,10 @@ impl RackStream {
         if let Some(knocked) = self.knocked.take() {
             let closed = Arc::clone(&self.closed);
             let on_break = Box::new(move || closed.store(true, Ordering::Relaxed));
-            self.tie = with(|present| present.rack.ready(knocked, on_break));
+            self.tie = with(|current| current.rack.ready(knocked, on_break));
             return Ok(());
         }
-        let knocked = with(|present| present.rack.knock(*from, address, frame));
+        let knocked = with(|current| current.rack.knock(*from, address, frame));
         let knocked = knocked.map_err(io::Error::other)?;
         self.inbox.extend(&knocked.answer);
         self.knocked = Some(knocked);
@@ -113,7 +118,7 @@ impl Read for RackStream {
 }
 
 impl Stream for RackStream {
-    fn has_news(&self) -> bool {
+    fn is_readable(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
 }

@@ -1,0 +1,55 @@
+//! What the suite knows of each backend, in one entry per backend: a further backend adds a folder and a line to [`ALL`].
+
+pub mod datagram;
+pub mod write_imm;
+
+use farcall_transports::handshake::Terms;
+use farcall_verbs::Device;
+
+use crate::case::Case;
+
+/// One backend, as the suite sees it.
+pub struct Backend {
+    /// Its name in addresses and in the handshake.
+    pub name: &'static str,
+    /// Which of the suite's address options it has; the others are left out of its addresses.
+    pub options: &'static [&'static str],
+    /// Cases of its own: clients and servers that break the rules of its protocol.
+    pub cases: &'static [Case],
+    /// Cases that do not apply to it, each with the reason.
+    pub exceptions: &'static [(&'static str, &'static str)],
+    /// Makes an end by hand that is not connected yet, for handshakes by hand.
+    pub open_end: fn(&Device, &Terms) -> Box<dyn UnconnectedEnd>,
+    /// Setups that either end must refuse, beside bytes that are no setup at all.
+    pub broken_setups: fn(&Device) -> Vec<Vec<u8>>,
+    /// The simulated racks on which it is tested.
+    #[cfg(feature = "sim")]
+    pub racks: &'static [RackVariant],
+}
+
+/// An end made by hand that no peer is connected to yet.
+pub trait UnconnectedEnd: Send {
+    /// What it says of itself in the handshake, as the rules are.
+    fn setup(&self) -> Vec<u8>;
+}
+
+/// A kind of simulated rack that a backend is tested on.
+#[cfg(feature = "sim")]
+pub struct RackVariant {
+    /// In the names of the tests.
+    pub name: &'static str,
+    /// Address options beside the backend's name.
+    pub options: &'static str,
+    /// The rack's NICs and faults.
+    pub config: fn() -> farcall_verbs::sim::SimConfig,
+    /// Whether the connections of one thread share what their backend lets them share.
+    pub shared: bool,
+}
+
+/// Every backend.
+pub const ALL: &[&Backend] = &[&write_imm::BACKEND, &datagram::BACKEND];
+
+/// The backend of that name.
+pub fn find(name: &str) -> Option<&'static Backend> {
+    ALL.iter().find(|backend| backend.name == name).copied()
+}

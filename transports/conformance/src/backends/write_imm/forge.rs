@@ -1,0 +1,357 @@
+//! One end of a `write_imm` connection, driven by hand. The layout is written down a second time, byte by byte, so that
+//! a change of it is noticed.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use farcall_core::ServiceDescription;
+use farcall_transports::handshake::{Reject, Terms};
+use farcall_verbs::{
+    Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
+    RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
+};
+use serde::{Deserialize, Serialize};
+
+use super::NAME;
+use crate::{
+    backends::UnconnectedEnd,
+    hostile::{
+        Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
+        shake_hands, welcome_client,
+    },
+    patience::patient,
+    pattern,
+};
+
+/// Kinds of messages.
+pub(super) mod kind {
+    /// A whole message.
+    pub(crate) const INLINE: u8 = 1;
+    /// A large request asks where it may land.
+    pub(crate) const ANNOUNCE: u8 = 2;
+    /// It may land there.
+    pub(crate) const GRANT: u8 = 3;
+    /// A large response waits there.
+    pub(crate) const LENT: u8 = 4;
+    /// The announced request is too long.
+    pub(crate) const OVER_LIMIT: u8 = 5;
+    /// The cancelled request was dropped.
+    pub(crate) const DROPPED: u8 = 6;
+}
+
+/// Operations of an immediate.
+pub(super) mod op {
+    /// A message is in the slot.
+    pub(crate) const MESSAGE: u32 = 0;
+    /// A chunk has landed, or may land.
+    pub(crate) const CHUNK: u32 = 1;
+    /// Nobody waits any more.
+    pub(crate) const CANCEL: u32 = 2;
+    /// The lent response has been read.
+    pub(crate) const RELEASE: u32 = 3;
+    /// Nothing follows.
+    pub(crate) const GOODBYE: u32 = 4;
+}
+
+/// Bytes that can be written at once.
+const SCRATCH_BYTES: usize = 1 << 20;
+
+/// Work requests of each kind that may be outstanding.
+const DEPTH: usize = 4096;
+
+/// The id of this end's work requests; receives have small ones.
+const OUR_ID: u64 = u64::MAX;
+
+/// The id of none.
+const NO_ID: u64 = u64::MAX - 1;
+
+/// What each end says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct EndSetup {
+    endpoint: Vec<u8>,
+    slots: RemoteRegion,
+    client: u32,
+}
+
+/// A queue pair with receives, and slots for the other end.
+pub(super) struct RawPair {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    slots: SharedRegion,
+    scratch: SharedRegion,
+    _device: Device,
+}
+
+/// An end that is connected.
+pub(super) struct End {
+    pair: RawPair,
+    completions: Vec<WorkCompletion>,
+    received: VecDeque<(u32, Vec<u8>)>,
+    /// Where this end may write.
+    pub(super) theirs: RemoteRegion,
+    /// This client's number at its server.
+    pub(super) client: u32,
+    /// What was agreed.
+    pub(super) terms: Terms,
+    broken: bool,
+    stream: Box<dyn Stream>,
+    is_liveness_socket: bool,
+    clock: Box<dyn Clock>,
+}
+
+/// A message: eight bytes of header, and its body.
+pub(super) fn message(generation: u32, kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = generation.to_le_bytes().to_vec();
+    bytes.extend([kind, 0, 0, 0]);
+    bytes.extend(body);
+    bytes
+}
+
+/// A request of the core: method, no deadline, arguments.
+pub(super) fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
+    let mut body = method.to_le_bytes().to_vec();
+    body.extend([0; 4]);
+    body.extend(arguments);
+    message(generation, kind::INLINE, &body)
+}
+
+/// Bytes from the beginning of one slot to that of the next: an odd number of cache lines, at least three.
+pub(super) fn stride(slot: u32) -> u32 {
+    let lines = slot.div_ceil(64) | 1;
+    64 * lines.max(3)
+}
+
+/// A region's name as it travels in a message.
+pub(super) fn wire_region(addr: u64, len: u64, rkey: u32) -> Vec<u8> {
+    [&addr.to_le_bytes()[..], &len.to_le_bytes(), &rkey.to_le_bytes()].concat()
+}
+
+impl RawPair {
+    pub(super) fn open(device: &Device, terms: &Terms) -> RawPair {
+        let pd = device.alloc_pd().expect("a protection domain");
+        let cq = device.create_cq(2 * DEPTH, None).expect("a completion queue");
+        let slots = pd
+            .alloc_shared((terms.window * stride(terms.slot)) as usize, Access::REMOTE_WRITE)
+            .expect("slots");
+        let scratch = pd.alloc_shared(SCRATCH_BYTES, Access::empty()).expect("scratch");
+        let handle = cq.handle();
+        let config = QueuePairConfig::new(QpType::Rc, &handle, &handle)
+            .max_send_wr(DEPTH)
+            .max_recv_wr(DEPTH);
+        let mut qp = pd.create_qp(config).expect("a queue pair");
+        qp.post_recvs(0..DEPTH as u64).expect("receives");
+        RawPair { qp, cq, slots, scratch, _device: device.clone() }
+    }
+
+    fn setup_as(&self, client: u32) -> EndSetup {
+        let endpoint = self.qp.endpoint().to_bytes().to_vec();
+        EndSetup { endpoint, slots: self.slots.remote(), client }
+    }
+
+    /// Connects to the end with that setup; gives where this one may write, and the client's number.
+    fn connect(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
+        let setup: EndSetup = decode_setup(setup);
+        let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
+        let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
+        self.qp.connect(&endpoint, &options).expect("connect");
+        (setup.slots, setup.client)
+    }
+}
+
+impl UnconnectedEnd for RawPair {
+    fn setup(&self) -> Vec<u8> {
+        encode_setup(&self.setup_as(0))
+    }
+}
+
+/// Setups that either end must refuse.
+pub(super) fn broken_setups(device: &Device) -> Vec<Vec<u8>> {
+    let terms = Terms { window: 1, slot: 64, max_message: 64 };
+    let good = RawPair::open(device, &terms).setup_as(0);
+    let endpoints = [vec![], vec![0xff; 64], pattern::make(1, 1000)];
+    let forged = endpoints.map(|endpoint| encode_setup(&EndSetup { endpoint, ..good.clone() }));
+    forged.to_vec()
+}
+
+/// Shakes hands as a client that keeps the rules so far.
+pub(super) fn connect(
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+) -> Result<End, Reject> {
+    let RawConnection { device, mut stream, is_liveness_socket, clock } = to;
+    let mut pair = RawPair::open(&device, &wanted);
+    let welcome = shake_hands(&mut *stream, &hello(NAME, service, wanted, pair.setup()))?;
+    let (theirs, client) = pair.connect(&welcome.setup);
+    Ok(End::new(pair, (theirs, client), welcome.terms, (stream, is_liveness_socket), clock))
+}
+
+/// Shakes hands as a server that keeps the rules so far.
+pub(super) fn accept(listener: &mut RawListener, most: Terms) -> End {
+    /// The number that this server gives its client.
+    const CLIENT: u32 = 3;
+    let device = listener.device.clone();
+    let ((pair, theirs), terms, stream) = welcome_client(listener, most, |terms, setup| {
+        let mut pair = RawPair::open(&device, &terms);
+        let (theirs, _) = pair.connect(setup);
+        let ours = encode_setup(&pair.setup_as(CLIENT));
+        ((pair, theirs), ours)
+    });
+    let clock = Box::new(RealClock(Instant::now()));
+    End::new(pair, (theirs, CLIENT), terms, (stream, false), clock)
+}
+
+impl End {
+    fn new(
+        pair: RawPair,
+        (theirs, client): (RemoteRegion, u32),
+        terms: Terms,
+        (stream, is_liveness_socket): (Box<dyn Stream>, bool),
+        clock: Box<dyn Clock>,
+    ) -> End {
+        End {
+            pair,
+            completions: (0..64).map(|_| WorkCompletion::default()).collect(),
+            received: VecDeque::new(),
+            theirs,
+            client,
+            terms,
+            broken: false,
+            stream,
+            is_liveness_socket,
+            clock,
+        }
+    }
+
+    /// The immediate of an operation on one of this connection's slots.
+    pub(super) fn immediate(&self, op: u32, slot: u32) -> u32 {
+        op << 29 | self.client << 10 | slot
+    }
+
+    /// Where a slot of the other end begins.
+    pub(super) fn slot_address(&self, slot: u32) -> u64 {
+        self.theirs.addr + u64::from(slot) * u64::from(stride(self.terms.slot))
+    }
+
+    /// WRITEs bytes to any address under any key, with or without an immediate, and waits for its completion; `false` if
+    /// the connection has failed.
+    pub(super) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8], imm: Option<u32>) -> bool {
+        if self.broken {
+            return false;
+        }
+        self.pair.scratch.copy_in(0, bytes);
+        let remote = RemoteSlice::new(addr, rkey, bytes.len() as u64);
+        let request = WorkRequest::write(self.pair.scratch.slice(0, bytes.len()), remote);
+        let request = match imm {
+            Some(imm) => request.imm(imm),
+            None => request,
+        };
+        if self.pair.qp.post_send_one(request.signaled(OUR_ID)).is_err() {
+            self.broken = true;
+            return false;
+        }
+        let end = self.clock.now() + patient(Duration::from_secs(10));
+        while self.clock.now() < end {
+            match self.poll(OUR_ID) {
+                Some(Status::Success) => return true,
+                Some(_) => {
+                    self.broken = true;
+                    return false;
+                }
+                // The device retries for long before it reports the failure.
+                None if self.is_hung_up() => {
+                    self.broken = true;
+                    return false;
+                }
+                None => self.clock.turn(),
+            }
+        }
+        panic!("a WRITE does not end");
+    }
+
+    /// Sends a message into a slot of the other end, as the rules are.
+    pub(super) fn send(&mut self, slot: u32, message: &[u8]) -> bool {
+        let imm = self.immediate(op::MESSAGE, slot);
+        self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
+    }
+
+    /// Sends an immediate alone.
+    pub(super) fn operate(&mut self, op: u32, slot: u32) -> bool {
+        let imm = self.immediate(op, slot);
+        self.raw(imm)
+    }
+
+    /// Sends any immediate alone.
+    pub(super) fn raw(&mut self, imm: u32) -> bool {
+        self.write(self.theirs.addr, self.theirs.rkey, &[], Some(imm))
+    }
+
+    /// Takes completions; gives the status of the work request with this id, if it has completed. Messages are kept for
+    /// [`next_message`](End::next_message).
+    fn poll(&mut self, id: u64) -> Option<Status> {
+        let found = self.pair.cq.poll(&mut self.completions).unwrap_or(0);
+        let mut status = None;
+        for completion in &self.completions[..found] {
+            match (completion.status, completion.imm) {
+                (ended, _) if completion.id == id => status = Some(ended),
+                (Status::Success, Some(imm)) => {
+                    let at = (imm & 0x3ff) as usize % self.terms.window as usize;
+                    let len = completion.byte_len.min(self.terms.slot) as usize;
+                    let mut bytes = vec![0; len];
+                    self.pair.slots.copy_out(at * stride(self.terms.slot) as usize, &mut bytes);
+                    self.received.push_back((imm, bytes));
+                    self.broken |= self.pair.qp.post_recvs(0..1).is_err();
+                }
+                (Status::Success, None) => {}
+                _ => self.broken = true,
+            }
+        }
+        status
+    }
+
+    /// The next immediate from the other end, with its message; nothing if the connection has failed, or after a
+    /// second.
+    pub(super) fn next_message(&mut self) -> Option<(u32, Vec<u8>)> {
+        let end = self.clock.now() + patient(Duration::from_secs(1));
+        loop {
+            if let Some(message) = self.received.pop_front() {
+                return Some(message);
+            }
+            if self.broken || self.clock.now() > end {
+                return None;
+            }
+            let _ = self.poll(NO_ID);
+            self.clock.turn();
+        }
+    }
+
+    /// Whether the other end ends the connection within ten seconds.
+    pub(super) fn is_dropped(&mut self) -> bool {
+        let end = self.clock.now() + patient(Duration::from_secs(10));
+        while self.clock.now() < end {
+            if self.has_failed() {
+                return true;
+            }
+            self.clock.turn();
+        }
+        false
+    }
+
+    /// Whether the connection has failed already.
+    pub(super) fn has_failed(&mut self) -> bool {
+        let _ = self.poll(NO_ID);
+        self.broken || self.is_hung_up() || !self.write_nothing()
+    }
+
+    /// Whether the other end has closed the stream that it keeps as long as the connection.
+    fn is_hung_up(&self) -> bool {
+        self.is_liveness_socket && self.stream.is_readable()
+    }
+
+    /// A WRITE that changes nothing, but fails when the peer is gone.
+    fn write_nothing(&mut self) -> bool {
+        self.write(self.theirs.addr, self.theirs.rkey, &[0], None)
+    }
+}

@@ -1,0 +1,95 @@
+//! The handshake by hand, at either end.
+
+use std::io;
+
+use farcall_core::{
+    ServiceDescription,
+    codec::{As, Reader, Serde, decode, encode, encoded_len},
+};
+use farcall_transports::handshake::{
+    Frame, FrameError, Hello, PREFIX_BYTES, Reject, Terms, Welcome,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{RawListener, Stream};
+
+/// Reads one frame.
+pub fn read_frame(stream: &mut dyn Stream) -> io::Result<Frame> {
+    let invalid = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
+    let mut prefix = [0; PREFIX_BYTES];
+    stream.read_exact(&mut prefix)?;
+    let mut body = vec![0; Frame::body_len(&prefix).map_err(invalid)?];
+    stream.read_exact(&mut body)?;
+    Frame::from_body(&body).map_err(invalid)
+}
+
+/// Terms for a handshake.
+pub fn terms(window: u32, slot: u32, max_message: u64) -> Terms {
+    Terms { window, slot, max_message }
+}
+
+/// A client's first frame.
+pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: Vec<u8>) -> Frame {
+    Frame::Hello(Hello {
+        backend: backend.to_owned(),
+        service: service.name.to_owned(),
+        fingerprint: service.fingerprint,
+        terms,
+        setup,
+    })
+}
+
+/// The handshake's encoding of an end's setup.
+pub fn encode_setup<T: Serialize>(setup: &T) -> Vec<u8> {
+    let payload = As::<Serde, T>::new(setup);
+    let mut bytes = vec![0; encoded_len(&payload).expect("a length")];
+    encode(&payload, &mut bytes).expect("its own length");
+    bytes
+}
+
+/// The setup of an end of this project.
+pub fn decode_setup<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    decode::<Serde, T>(Reader::borrowed(bytes)).expect("a setup")
+}
+
+/// Shakes hands as a client that keeps the rules so far.
+///
+/// # Panics
+/// The stream ends early, or the server answers with a frame that is no answer.
+pub fn shake_hands(stream: &mut dyn Stream, hello: &Frame) -> Result<Welcome, Reject> {
+    stream.write_all(&hello.to_bytes()).expect("write hello");
+    match read_frame(stream).expect("an answer to hello") {
+        Frame::Welcome(welcome) => {
+            stream.write_all(&Frame::Ready.to_bytes()).expect("write ready");
+            Ok(welcome)
+        }
+        Frame::Reject(reject) => Err(reject),
+        other => panic!("{other:?} is no answer to hello"),
+    }
+}
+
+/// Shakes hands as a server that keeps the rules so far, and grants no more than `most`. `connect` makes this server's end
+/// from the terms and the client's setup, and gives its own setup.
+///
+/// # Panics
+/// No client comes in time, or it breaks the handshake's rules.
+pub fn welcome_client<T>(
+    listener: &mut RawListener,
+    most: Terms,
+    connect: impl FnOnce(Terms, &[u8]) -> (T, Vec<u8>),
+) -> (T, Terms, Box<dyn Stream>) {
+    let mut stream = (listener.accept)().expect("a client");
+    let Ok(Frame::Hello(hello)) = read_frame(&mut *stream) else { panic!("a client says hello") };
+    let terms = Terms {
+        window: hello.terms.window.min(most.window),
+        slot: hello.terms.slot.min(most.slot),
+        max_message: hello.terms.max_message.min(most.max_message),
+    };
+    let (end, setup) = connect(terms, &hello.setup);
+    stream.write_all(&Frame::Welcome(Welcome { terms, setup }).to_bytes()).expect("write welcome");
+    match read_frame(&mut *stream) {
+        Ok(Frame::Ready) => {}
+        other => panic!("{other:?} instead of ready"),
+    }
+    (end, terms, stream)
+}

@@ -1,0 +1,128 @@
+//! Fuzz targets of addresses, which users write and configuration files carry.
+
+use bolero::{TypeGenerator, check};
+
+use super::{Address, AddressError};
+
+/// The choices that an address is put together from, right ones and wrong ones.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Choices {
+    scheme: usize,
+    place: usize,
+    options: [Option<(usize, usize)>; 4],
+    /// A character to put somewhere, or none.
+    edit: Option<(usize, char)>,
+}
+
+const SCHEMES: &[&str] = &["shm", "rdma", "sim", ""];
+
+const PLACES: &[&str] = &[
+    "kv",
+    "kv-1.a_b",
+    "a/b",
+    "",
+    "node:7471",
+    "10.0.0.1:0",
+    "[fe80::0:1]:65535",
+    "[::ffff:10.0.0.1]:1",
+    "::1:7471",
+    "[node]:1",
+    "node:65536",
+    "user@node:1",
+];
+
+const KEYS: &[&str] = &[
+    "backend",
+    "window",
+    "slot",
+    "max_message",
+    "memory",
+    "silence",
+    "without",
+    "device",
+    "gid_index",
+    "ib_port",
+    "colour",
+    "",
+];
+
+const VALUES: &[&str] = &[
+    "write_imm",
+    "datagram",
+    "tcp2",
+    "0",
+    "1",
+    "65",
+    "255",
+    "1024",
+    "1m",
+    "64K",
+    "9g",
+    "1099511627776",
+    "18446744073709551615",
+    "99999999999999999999g",
+    "5s",
+    "1500ms",
+    "60m",
+    "inline,bulk",
+    "recovery",
+    "inline,",
+    "rxe0",
+    "\u{e9}",
+    "",
+];
+
+impl Choices {
+    fn text(&self) -> String {
+        let pick = |list: &[&'static str], choice: usize| list[choice % list.len()];
+        let options: Vec<String> = self
+            .options
+            .iter()
+            .flatten()
+            .map(|(key, value)| format!("{}={}", pick(KEYS, *key), pick(VALUES, *value)))
+            .collect();
+        let place = pick(PLACES, self.place);
+        let mut text = format!("{}://{place}?{}", pick(SCHEMES, self.scheme), options.join("&"));
+        if let Some((at, character)) = self.edit {
+            let mut at = at % (text.len() + 1);
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            text.insert(at, character);
+        }
+        text
+    }
+}
+
+/// Parses `text`. The text of an address parses to an equal one; an error quotes the part of the text that is wrong.
+fn is_an_address_or_an_error(text: &str) {
+    match text.parse::<Address>() {
+        Ok(address) => assert_eq!(address.to_string().parse(), Ok(address), "{text}"),
+        Err(error) => assert!(quotes_a_part(&error, text), "{text:?}: {error}"),
+    }
+}
+
+/// Whether the message has one of the parts of `text` in backquotes, or begins an option with its key.
+fn quotes_a_part(error: &AddressError, text: &str) -> bool {
+    let message = error.to_string();
+    let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
+    let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let is_quoted = |part: &str| message.contains(&format!("`{part}`"));
+    let is_option = |option: &str| {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        is_quoted(key) || is_quoted(value) || message.contains(&format!("`{key}="))
+    };
+    [text, scheme, place].into_iter().any(is_quoted) || options.split('&').any(is_option)
+}
+
+/// Any text is an address that its own text parses back to, or an error that quotes what is wrong.
+#[test]
+fn any_text_is_an_address_or_an_error() {
+    check!().with_type::<String>().for_each(|text| is_an_address_or_an_error(text));
+}
+
+/// The same of texts that are, or nearly are, addresses with up to four options.
+#[test]
+fn any_choice_of_options_is_an_address_or_an_error() {
+    check!().with_type::<Choices>().for_each(|choices| is_an_address_or_an_error(&choices.text()));
+}

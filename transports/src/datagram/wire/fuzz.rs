@@ -1,0 +1,87 @@
+//! Fuzz targets of datagrams, which any program on the network may send to a queue pair whose key it guessed.
+
+use bolero::{TypeGenerator, check};
+use zerocopy::IntoBytes;
+
+use super::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, Message, MessageHeader};
+
+/// A message to be written.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Draft {
+    kind: u8,
+    slot: u16,
+    generation: u32,
+    mark: u8,
+    body: Vec<u8>,
+}
+
+impl Draft {
+    fn kind(&self) -> Kind {
+        Kind::ALL[usize::from(self.kind) % Kind::ALL.len()]
+    }
+
+    fn write(&self, datagram: &mut Vec<u8>) {
+        let id = (self.slot.into(), self.generation, self.mark);
+        datagram.extend_from_slice(MessageHeader::new(self.kind(), id, self.body.len()).as_bytes());
+        datagram.extend_from_slice(&self.body);
+    }
+
+    fn message(&self) -> Message<'_> {
+        let Draft { slot, generation, mark, ref body, .. } = *self;
+        Message { kind: self.kind(), slot: slot.into(), generation, mark, body }
+    }
+}
+
+fn datagram(session: u32, epoch: u64, drafts: &[Draft]) -> Vec<u8> {
+    let mut bytes = Header::new(session, epoch).as_bytes().to_vec();
+    drafts.iter().for_each(|draft| draft.write(&mut bytes));
+    bytes
+}
+
+/// Reads all of a datagram: bodies lie in it one after the other, with a header in front of each.
+fn read(datagram: &[u8]) {
+    let Some((_, _, messages)) = Header::split(datagram) else { return };
+    let mut at = HEADER_BYTES;
+    for message in messages {
+        let body = at + MESSAGE_BYTES..at + MESSAGE_BYTES + message.body.len();
+        assert!(std::ptr::eq(message.body, &datagram[body.clone()]), "the bytes {body:?}");
+        at = body.end;
+        let _ = (message.len(), message.range(), message.over_limit());
+        if let Some((_, part)) = message.part() {
+            assert!(part.len() < message.body.len());
+        }
+    }
+}
+
+/// Any bytes are no datagram, or messages that lie inside of them.
+#[test]
+fn any_bytes_are_messages_or_nothing() {
+    check!().for_each(|bytes: &[u8]| {
+        read(bytes);
+        read(&[Header::new(1, 2).as_bytes(), bytes].concat());
+    });
+}
+
+/// The messages of a datagram are read back as they were written.
+#[test]
+fn any_messages_are_read_back() {
+    check!().with_type::<(u32, u64, Vec<Draft>)>().for_each(|(session, epoch, drafts)| {
+        let bytes = datagram(*session, *epoch, drafts);
+        let (read_session, read_epoch, messages) = Header::split(&bytes).expect("our own header");
+        assert_eq!((read_session, read_epoch), (*session, *epoch));
+        assert!(messages.eq(drafts.iter().map(Draft::message)), "{drafts:?}");
+        read(&bytes);
+    });
+}
+
+/// A datagram with a changed byte, and one that is cut short, are no datagram or messages inside of it.
+#[test]
+fn a_datagram_with_a_changed_byte_is_messages_or_nothing() {
+    check!().with_type::<(Vec<Draft>, usize, u8, usize)>().for_each(|(drafts, at, value, cut)| {
+        let mut bytes = datagram(7, 8, drafts);
+        let (at, cut) = (at % bytes.len(), cut % bytes.len());
+        read(&bytes[..cut]);
+        bytes[at] = *value;
+        read(&bytes);
+    });
+}

@@ -1,0 +1,117 @@
+//! Fuzz targets of the handshake's frames, which come from peers that nobody has checked yet.
+
+use bolero::{TypeGenerator, check};
+
+use super::frame::PREFIX_BYTES;
+use super::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, Reject, Welcome};
+use crate::contract::Terms;
+
+/// What a frame is made of.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Parts {
+    kind: u8,
+    text: String,
+    texts: [String; 2],
+    number: u64,
+    terms: (u32, u32, u64),
+    setup: Vec<u8>,
+}
+
+impl Parts {
+    fn frame(self) -> Frame {
+        let Parts { kind, text, texts, number, terms: (window, slot, max_message), setup } = self;
+        let terms = Terms { window, slot, max_message };
+        let reject = match kind % 9 {
+            0 => return Frame::Ready,
+            1 => return Frame::Welcome(Welcome { terms, setup }),
+            2 => {
+                let [backend, service] = texts;
+                return Frame::Hello(Hello { backend, service, fingerprint: number, terms, setup });
+            }
+            3 => Reject::Backend { theirs: text },
+            4 => Reject::Service { served: texts.into() },
+            5 => Reject::Fingerprint { theirs: number },
+            6 => Reject::Refused { reason: text },
+            7 => Reject::Malformed { what: text },
+            _ => Reject::NotPermitted { reason: text },
+        };
+        Frame::Reject(reject)
+    }
+}
+
+/// Reads a frame as it is read from a socket: as many bytes as the reader misses, until the frame is whole.
+fn read(mut bytes: &[u8]) -> Result<Frame, FrameError> {
+    let mut reader = FrameReader::default();
+    loop {
+        let missing = reader.missing();
+        assert!(missing <= PREFIX_BYTES.max(MAX_BODY_BYTES), "the reader misses {missing} bytes");
+        let (mut front, rest) = bytes.split_at_checked(missing).ok_or(FrameError::Body)?;
+        bytes = rest;
+        if let Some(frame) = reader.push(&mut front)? {
+            return Ok(frame);
+        }
+    }
+}
+
+/// Bytes of text and of lists in a frame.
+fn size(frame: &Frame) -> usize {
+    match frame {
+        Frame::Ready => 0,
+        Frame::Hello(hello) => hello.backend.len() + hello.service.len() + hello.setup.len(),
+        Frame::Welcome(welcome) => welcome.setup.len(),
+        Frame::Reject(Reject::Service { served }) => served.iter().map(|name| 1 + name.len()).sum(),
+        Frame::Reject(Reject::Backend { theirs: text })
+        | Frame::Reject(Reject::Refused { reason: text })
+        | Frame::Reject(Reject::Malformed { what: text })
+        | Frame::Reject(Reject::NotPermitted { reason: text }) => text.len(),
+        Frame::Reject(Reject::Fingerprint { .. }) => 0,
+    }
+}
+
+/// Any bytes are a frame or an error, and the reader makes room for no more than the longest body.
+#[test]
+fn any_bytes_are_a_frame_or_an_error() {
+    check!().for_each(|bytes: &[u8]| drop(read(bytes)));
+}
+
+/// Any body is an error or a frame that holds no more than the body's bytes, and is read back if it is written again.
+#[test]
+fn any_body_is_a_frame_or_an_error() {
+    check!().with_max_len(MAX_BODY_BYTES).for_each(|bytes: &[u8]| {
+        // Small numbers are the discriminants and lengths that get deep into a frame.
+        let small: Vec<u8> = bytes.iter().map(|byte| byte % 8).collect();
+        for body in [bytes, &small] {
+            if let Ok(frame) = Frame::from_body(body) {
+                assert!(size(&frame) <= body.len(), "{frame:?}");
+                assert_eq!(read(&frame.to_bytes()), Ok(frame));
+            }
+        }
+    });
+}
+
+/// Every frame is read back as it was written, or refused for its length before its body is read.
+#[test]
+fn any_frame_is_read_back() {
+    check!().with_type::<Parts>().cloned().for_each(|parts| {
+        let frame = parts.frame();
+        let bytes = frame.to_bytes();
+        let len = bytes.len() - PREFIX_BYTES;
+        let expected =
+            if len <= MAX_BODY_BYTES { Ok(frame) } else { Err(FrameError::TooLong { len }) };
+        assert_eq!(read(&bytes), expected);
+    });
+}
+
+/// A frame with a changed byte, or cut short, is a frame or an error.
+#[test]
+fn a_frame_with_a_changed_byte_is_a_frame_or_an_error() {
+    check!().with_type::<(Parts, usize, u8, usize)>().cloned().for_each(
+        |(parts, at, value, cut)| {
+            let mut bytes = parts.frame().to_bytes();
+            let (at, cut) = (at % bytes.len(), cut % bytes.len());
+            assert!(read(&bytes[..cut]).is_err(), "a frame of {cut} of {} bytes", bytes.len());
+            bytes[at] = value;
+            drop(read(&bytes));
+        },
+    );
+}

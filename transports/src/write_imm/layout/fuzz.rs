@@ -1,0 +1,81 @@
+//! Fuzz targets of immediates and slots, which the peer writes as it likes.
+
+use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit, WireRegion};
+use bolero::{TypeGenerator, check};
+
+use super::*;
+
+/// An immediate of any operation.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Fields {
+    op: u32,
+    client: u32,
+    slot: u32,
+}
+
+const OPS: [Op; 6] = [Op::Message, Op::Chunk, Op::Cancel, Op::Release, Op::Goodbye, Op::Dropped];
+
+const KINDS: [Kind; 5] = [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit];
+
+/// Any 32 bits are an immediate that is written as the same bits, or nothing.
+#[test]
+fn any_bits_are_an_immediate_or_nothing() {
+    check!().with_type::<u32>().cloned().for_each(|wire| match Immediate::from_wire(wire) {
+        Some(immediate) => assert_eq!(immediate.to_wire(), wire, "{immediate:?}"),
+        None => assert!(wire >> (SLOT_BITS + CLIENT_BITS) >= OPS.len() as u32, "{wire:x}"),
+    });
+}
+
+/// Every immediate is read back as it was written, and only messages are taken for messages.
+#[test]
+fn any_immediate_is_read_back() {
+    check!().with_type::<Fields>().for_each(|fields| {
+        let op = OPS[fields.op as usize % OPS.len()];
+        let (client, slot) = (fields.client % MAX_CLIENTS, fields.slot % (1 << SLOT_BITS));
+        let immediate = Immediate { op, client, slot };
+        let wire = immediate.to_wire();
+        assert_eq!(Immediate::from_wire(wire), Some(immediate));
+        assert_eq!(Immediate::message_of(client, wire), (op == Op::Message).then_some(slot));
+        assert_eq!(Immediate::message_of(client ^ 1, wire), None);
+    });
+}
+
+/// Any bytes of a slot are a message whose body is the rest of them, or nothing.
+#[test]
+fn any_bytes_are_a_message_or_nothing() {
+    check!().for_each(|bytes: &[u8]| {
+        let Some((generation, kind, body)) = split(bytes) else {
+            let is_known = bytes.get(4).is_some_and(|kind| Kind::from_wire(*kind).is_some());
+            return assert!(bytes.len() < HEADER_BYTES || !is_known, "{bytes:x?}");
+        };
+        assert!(std::ptr::eq(body, &bytes[HEADER_BYTES..]));
+        assert_eq!((&bytes[..4], bytes[4]), (&generation.to_le_bytes()[..], kind as u8));
+    });
+}
+
+/// Every header is read back as it was written, and touches no byte of the body.
+#[test]
+fn any_header_is_read_back() {
+    check!().with_type::<(u32, u8, Vec<u8>)>().for_each(|(generation, kind, body)| {
+        let kind = KINDS[usize::from(*kind) % KINDS.len()];
+        let mut message = [&[0xaa; HEADER_BYTES][..], body].concat();
+        put_header(&mut message, *generation, kind);
+        assert_eq!(split(&message), Some((*generation, kind, &body[..])));
+    });
+}
+
+/// Any bytes are a control message's body if there are exactly as many, and its region is written as the same bytes.
+#[test]
+fn any_control_message_is_read_whole_or_not_at_all() {
+    check!().with_max_len(64).for_each(|body: &[u8]| {
+        let is_whole = |size: usize| body.len() == size;
+        assert_eq!(Announce::read_from_bytes(body).is_ok(), is_whole(size_of::<Announce>()));
+        assert_eq!(OverLimit::read_from_bytes(body).is_ok(), is_whole(size_of::<OverLimit>()));
+        assert_eq!(Lent::read_from_bytes(body).is_ok(), is_whole(size_of::<Lent>()));
+        assert_eq!(Grant::read_from_bytes(body).is_ok(), is_whole(size_of::<Grant>()));
+        if let Ok((Lent { region }, _)) = Lent::read_from_prefix(body) {
+            let again = WireRegion::from(RemoteRegion::from(region));
+            assert_eq!(again.as_bytes(), &body[..size_of::<Lent>()]);
+        }
+    });
+}

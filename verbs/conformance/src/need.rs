@@ -1,0 +1,80 @@
+//! What a case needs of the device and of the fixture: known before it runs.
+
+use farcall_verbs::{Capabilities, Operation, QpType, WriteOrder};
+
+/// What a device and a fixture offer to a case.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// What the device can do.
+    pub device: Capabilities,
+    /// The initiator can kill the target.
+    pub kill: bool,
+    /// Each end can open its device again.
+    pub reopen: bool,
+    /// What each end holds of the system or of the NIC can be counted.
+    pub usage: bool,
+    /// Each end has a thread of its own, which may sleep in the device.
+    pub threads: bool,
+}
+
+/// One thing that a case needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The operation on that type of queue pair.
+    Carries(QpType, Operation),
+    /// 64-bit atomics.
+    Atomics,
+    /// Shared receive queues.
+    SharedReceiveQueues,
+    /// Completion events.
+    Events,
+    /// WRITEs that land left to right.
+    OrderedWrites,
+    /// Flushes.
+    Flush,
+    /// Persistent memory.
+    PersistentMemory,
+    /// A device without flushes or without persistent memory.
+    NoPersistence,
+    /// A target that can be killed.
+    Kill,
+    /// A device that can be opened again.
+    Reopen,
+    /// What an end holds can be counted.
+    Usage,
+    /// Threads of the ends' own.
+    Threads,
+}
+
+impl Need {
+    /// Why a case with this need does not apply, if it does not.
+    pub fn missing(self, offer: &Offer) -> Option<String> {
+        let caps = &offer.device;
+        let (met, reason) = match self {
+            Need::Carries(ty, operation) => {
+                let reason = format!("{ty:?} does not carry {operation:?}");
+                return (!caps.supports(ty, operation)).then_some(reason);
+            }
+            Need::Atomics => {
+                let supported = caps.atomics && caps.supports(QpType::Rc, Operation::FetchAdd);
+                (supported, "no atomics")
+            }
+            Need::SharedReceiveQueues => (caps.srq, "no shared receive queues"),
+            Need::Events => (caps.wait, "no completion events"),
+            Need::OrderedWrites => {
+                (caps.write_order == WriteOrder::LeftToRight, "WRITEs land in any order")
+            }
+            Need::Flush => (caps.flush, "no flush"),
+            Need::PersistentMemory => (caps.persistent_memory, "no persistent memory"),
+            Need::NoPersistence => (
+                !(caps.flush && caps.persistent_memory),
+                "the device has flushes and persistent memory",
+            ),
+            Need::Kill => (offer.kill, "the target cannot be killed"),
+            Need::Reopen => (offer.reopen, "the device cannot be opened again"),
+            Need::Usage => (offer.usage, "what an end holds cannot be counted"),
+            Need::Threads => (offer.threads, "both ends are on one thread"),
+        };
+        (!met).then(|| reason.to_owned())
+    }
+}

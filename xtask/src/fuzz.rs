@@ -1,0 +1,63 @@
+//! The fuzz targets for longer than `cargo test` runs them, with bolero's random engine on stable Rust.
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::run::{self, cargo};
+
+/// Where the targets are: in modules `fuzz` beside what they test, and in a test binary `fuzz` where they need the process for
+/// themselves.
+const WHERE: [&str; 7] =
+    ["--package", "farcall-core", "--package", "farcall-transports", "--lib", "--test", "fuzz"];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long each target runs
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+    /// Only the targets whose name contains this, such as `handshake` or `any_frame`
+    #[arg(default_value = "")]
+    target: String,
+}
+
+/// Runs the targets, as many at a time as there are cores.
+pub(crate) fn fuzz(options: &Options) -> Result<()> {
+    let list = run::output(test().args(["--quiet", "--", "--list", "--format", "terse"]))?;
+    let (chosen, others): (Vec<&str>, Vec<&str>) =
+        targets(&list).partition(|name| name.contains(&options.target));
+    if chosen.is_empty() {
+        let wanted = &options.target;
+        bail!("no fuzz target has `{wanted}` in its name; there are:\n  {}", others.join("\n  "));
+    }
+    println!("  {} targets, {} s each", chosen.len(), options.seconds);
+    run::run(
+        test()
+            .env("BOLERO_RANDOM_TEST_TIME_MS", options.seconds.saturating_mul(1000).to_string())
+            .args(["--no-fail-fast", "--", "--nocapture", "--exact"])
+            .args(chosen),
+    )
+}
+
+fn test() -> std::process::Command {
+    let mut test = cargo();
+    test.args(["test", "--locked"]).args(WHERE);
+    test
+}
+
+/// The fuzz targets among the tests that test binaries list: those of a library are in a module `fuzz`, and those of a binary
+/// `fuzz` are not in a module.
+fn targets(list: &str) -> impl Iterator<Item = &str> {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    names.filter(|name| name.contains("::fuzz::") || !name.contains("::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_in_a_module_or_a_binary_of_that_name() {
+        let list = "codec::fuzz::any_bytes: test\ncodec::tests::any: test\nlone: test\n\n3 tests\n";
+        assert_eq!(targets(list).collect::<Vec<_>>(), ["codec::fuzz::any_bytes", "lone"]);
+    }
+}
