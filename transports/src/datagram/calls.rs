@@ -10,14 +10,15 @@ use zerocopy::little_endian::{U32, U64};
 use super::ablation::{Optimization, Without};
 use super::client_port::ClientPort;
 use super::port::{Peer, Port};
-use super::releases::Releases;
-use super::retransmission::Retransmission;
 use super::setup::{CREDITS, EndSetup, max_small, part_bytes};
-use super::window::{Phase, ToSend, Window};
-use super::wire::{self, Id, Kind, LATE, Messages, Range};
+use super::wire::{self, Id, Kind, Messages, Range};
 use crate::contract::{Config, SetupError, Terms};
 use crate::kit::memory;
+use crate::planted::{Bug, is_planted};
+use crate::repair::releases::Releases;
+use crate::repair::retransmission::Retransmission;
 use crate::repair::transfers::{Step, Taken, Transfers};
+use crate::repair::window::{LATE, Phase, Slot, ToSend, Window};
 
 /// Parts that one poll sends: some 20 us of copying, which is what a small call may have to wait for.
 const STEPS_PER_POLL: usize = 16;
@@ -36,6 +37,7 @@ pub(crate) struct Calls {
     retransmission: Retransmission,
     transfers: Transfers,
     releases: Releases,
+    without: Without,
     max_message: u64,
     max_small: usize,
 }
@@ -61,9 +63,10 @@ impl Calls {
             peer,
             session,
             window: Window::new(terms.window),
-            retransmission: Retransmission::new(terms.window, most, config.silence, without),
+            retransmission: Retransmission::new(terms.window, most, config.silence),
             transfers: Transfers::new(terms.window, &port.pd, config.memory, part, credits),
             releases: Releases::default(),
+            without,
             max_message: terms.max_message,
             max_small,
         })
@@ -143,7 +146,10 @@ impl Calls {
             self.window.outbox.pop_front();
         }
         if !self.releases.is_empty() {
-            self.releases.put(port, &self.peer);
+            self.releases.send(|slot, generation| {
+                let id = Id { slot, generation, mark: 0 };
+                port.put(&self.peer, Kind::Release, id, (&[], &[]))
+            });
         }
         port.post(&self.peer);
         port.ring();
@@ -169,7 +175,7 @@ impl Calls {
         if retransmission.is_full() && !port.fits(peer, body.len()) {
             return false;
         }
-        let has_room = port.put(peer, kind, slot.next_id(index), (body, &[]));
+        let has_room = port.put(peer, kind, next_id(index, slot), (body, &[]));
         if has_room {
             retransmission.add_request(index, slot, port.posted());
         }
@@ -181,7 +187,7 @@ impl Calls {
     fn put_question(&mut self, port: &mut Port, index: u32) -> bool {
         let Calls { peer, window, retransmission, transfers, .. } = self;
         let slot = &mut window.slots[index as usize];
-        let id = slot.next_id(index);
+        let id = next_id(index, slot);
         let has_room = match (slot.to_send, slot.phase) {
             (ToSend::Ask, Phase::Known) => port.put(peer, Kind::Ask, id, (&[], &[])),
             (ToSend::Cancel, _) => port.put(peer, Kind::Cancel, id, (&[], &[])),
@@ -212,6 +218,9 @@ impl Calls {
         if slot.is_large() || slot.phase == Phase::Fetching {
             self.transfers.forget(index);
         }
+        if slot.abandoned && is_planted(Bug::DoubleCredit) {
+            self.window.free(index);
+        }
         self.window.free(index);
     }
 
@@ -226,6 +235,9 @@ impl Calls {
     /// Begins the timeouts of what was sent since the last poll.
     #[inline]
     pub(crate) fn start_timers(&mut self, now: Instant) {
+        if self.without.has(Optimization::Recovery) {
+            return self.retransmission.discard_timers();
+        }
         self.retransmission.start_timers(&mut self.window, now);
     }
 
@@ -355,7 +367,7 @@ impl Calls {
         match kind {
             Kind::Goodbye => return Err(FailureKind::Goodbye),
             Kind::Released => {
-                self.releases.acknowledge(message.id);
+                self.releases.acknowledge(index, generation);
                 return Ok(());
             }
             _ => {}
@@ -458,4 +470,10 @@ impl Calls {
             sink.failed(SlotId { index, generation }, why);
         }
     }
+}
+
+/// The slot's message that leaves next.
+#[inline]
+fn next_id(index: u32, slot: &Slot) -> Id {
+    Id { slot: index, generation: slot.generation, mark: slot.next_copy() }
 }

@@ -7,8 +7,9 @@ use farcall_core::transport::CallToken;
 
 use super::port::Port;
 use super::session::Session;
-use super::wire::{Id, Kind, LAST_COPY};
+use super::wire::{Id, Kind};
 use crate::kit::roster::Roster;
+use crate::repair::window::LAST_COPY;
 
 #[derive(Debug, Default)]
 pub(crate) struct InPlaceReplies {

@@ -83,15 +83,12 @@ mod in_place;
 mod large;
 mod outgoing;
 mod port;
-mod releases;
 mod replies;
 mod requests;
-mod retransmission;
 mod server;
 mod session;
 mod setup;
 mod shared;
-mod window;
 mod wire;
 
 #[cfg(test)]
@@ -99,6 +96,8 @@ mod tests;
 
 use farcall_core::transport::ClientTransport;
 
+#[cfg(not(feature = "ablation"))]
+use ablation::Without;
 #[cfg(feature = "ablation")]
 pub use ablation::{Optimization, Without};
 
@@ -143,12 +142,14 @@ impl Backend for Datagram {
     ) -> Result<Box<dyn PendingClient>, SetupError> {
         self.check(&at.fabric)?;
         let device = at.fabric.device(NAME)?;
-        let without = ablation::Without::of(config);
+        let without = Without::of(config);
         if at.share {
-            return Ok(Pending::new(PortShare::open(at.site, device, without)?, at, config));
+            let port = PortShare::open(at.site, device, without)?;
+            return Ok(Box::new(Pending::new(port, at, config)));
         }
         let sizes = Sizes::of_client(config.window, device.caps(), without);
-        Ok(Pending::new(ClientPort::open(at.site, device, &sizes)?, at, config))
+        let port = ClientPort::open(at.site, device, &sizes)?;
+        Ok(Box::new(Pending::new(port, at, config)))
     }
 
     fn serve(
@@ -171,11 +172,11 @@ struct Pending<P> {
     config: Config,
 }
 
-impl<P: SessionPort + 'static> Pending<P> {
-    fn new(mut port: P, at: &Placement<'_>, config: &Config) -> Box<dyn PendingClient> {
+impl<P: SessionPort> Pending<P> {
+    fn new(mut port: P, at: &Placement<'_>, config: &Config) -> Pending<P> {
         let session = port.session();
         let setup = port.lock().setup(session, at.site.now());
-        Box::new(Pending { port, setup, config: config.clone() })
+        Pending { port, setup, config: config.clone() }
     }
 }
 

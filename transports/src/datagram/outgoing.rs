@@ -8,9 +8,10 @@ use zerocopy::little_endian::{U32, U64};
 use super::in_place::InPlaceReplies;
 use super::port::Port;
 use super::session::{Large, Phase, Session};
-use super::wire::{Id, Kind, LATE, OverLimit, Range};
+use super::wire::{Id, Kind, OverLimit, Range};
 use crate::kit::roster::Roster;
 use crate::planted::{Bug, is_planted};
+use crate::repair::window::LATE;
 
 /// Parts that one turn sends: some 20 us of copying, which is what a small call may have to wait for.
 pub(crate) const STEPS_PER_POLL: usize = 16;

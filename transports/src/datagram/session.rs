@@ -5,12 +5,13 @@ use farcall_core::transport::CallToken;
 use farcall_verbs::Buffer;
 
 use super::port::Peer;
-use super::wire::{Id, LAST_COPY, LATE};
+use super::wire::Id;
 use crate::contract::DropGuard;
 use crate::kit::accept_queue::ClientId;
 use crate::kit::lending::Loan;
 use crate::kit::roster::Member;
 use crate::repair::parts::{Incoming, Parts};
+use crate::repair::window::{LAST_COPY, LATE};
 
 /// What became of the request of a slot's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,10 +9,8 @@ use farcall_core::time::Instant;
 use farcall_verbs::{Buffer, ProtectionDomain};
 
 use super::parts::{Fetch, Outgoing, Parts};
+use super::window::LAST_COPY;
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
-
-/// Rounds are counted in the bits of this mask.
-pub(crate) const ROUND_MASK: u8 = 0x7f;
 
 /// One step, to be sent.
 #[derive(Debug)]
@@ -200,7 +198,7 @@ impl Transfers {
     /// The server has not mentioned the slot's parts for a timeout.
     pub(crate) fn time_out(&mut self, slot: u32) {
         let round = &mut self.rounds[slot as usize];
-        *round = (*round + 1) & ROUND_MASK;
+        *round = (*round + 1) & LAST_COPY;
         if let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] {
             outgoing.time_out();
         }

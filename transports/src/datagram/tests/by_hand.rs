@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant as WallClock};
 
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, GRH_BYTES, WorkCompletion};
 
-use crate::address::Limits;
-use crate::backend::Intake;
-use crate::datagram::intake::DatagramIntake;
-use crate::datagram::port::{Port, Way};
-use crate::datagram::server::Server;
+use crate::contract::{Config, Intake, NewClient};
+use crate::datagram::ablation::Without;
+use crate::datagram::port::{Peer, Port};
+use crate::datagram::server::{DatagramIntake, Server};
 use crate::datagram::setup::{EndSetup, Sizes};
-use crate::datagram::wire::{Header, Kind};
+use crate::datagram::wire::{Header, Id, Kind};
 
 /// Longer than anything here takes.
 const BOUND: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ pub(super) struct Heard {
 
 /// A server's handlers: echo at once, or hold until told.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct Handlers {
     pub(super) hold: bool,
     pub(super) held: Vec<(CallToken, Vec<u8>)>,
     pub(super) requests: usize,
@@ -38,7 +38,7 @@ pub(super) struct Desk {
     pub(super) disconnected: usize,
 }
 
-impl RequestSink for Desk {
+impl RequestSink for Handlers {
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.requests += 1;
         if self.hold {
@@ -65,15 +65,15 @@ pub(super) struct Host {
     transport: Server,
     intake: DatagramIntake,
     device: Device,
-    limits: Limits,
-    pub(super) desk: Desk,
+    config: Config,
+    pub(super) handlers: Handlers,
     now: u64,
 }
 
-/// A client's queue pair and its way to the server.
+/// A client's queue pair, and the server as its peer.
 pub(super) struct Hand {
     pub(super) port: Port,
-    pub(super) way: Way,
+    pub(super) peer: Peer,
     cq: CompletionQueue,
 }
 
@@ -81,35 +81,36 @@ impl Host {
     pub(super) fn new() -> Host {
         let device = Device::open("shm").unwrap();
         let max_message = 1 << 20;
-        let limits = Limits {
+        let config = Config {
             window: WINDOW,
             slot: 512,
             max_message,
             memory: 16 << 20,
-            ..Limits::default()
+            ..Config::default()
         };
-        let (transport, intake) = Server::new(&device, &limits, 8).unwrap();
-        Host { transport, intake, device, limits, desk: Desk::default(), now: 1 }
+        let (transport, intake) = Server::new(&Site::new(), &device, &config, 8).unwrap();
+        Host { transport, intake, device, config, handlers: Handlers::default(), now: 1 }
     }
 
     pub(super) fn admit(&mut self) -> Hand {
-        let sizes = Sizes::of_client(WINDOW, self.device.caps(), self.limits.without);
+        let sizes = Sizes::of_client(WINDOW, self.device.caps(), Without::default());
         let cq = self.device.create_cq(sizes.completions(), None).unwrap();
         let pd = self.device.alloc_pd().unwrap();
-        let mut port = Port::open(&self.device, &pd, &cq.handle(), &sizes).unwrap();
-        port.activate(7).unwrap();
-        let ours = EndSetup::new(&port.qp().endpoint(), 7, 0, 0, sizes.mtu).to_bytes();
-        let accepted = self.intake.accept(&self.limits.terms(), &ours, BOUND).unwrap();
+        let (port, address) =
+            Port::open(&self.device, &pd, &cq.handle(), &sizes, Instant::ZERO).unwrap();
+        let ours = EndSetup::new(&address, 0, 0, sizes.mtu).to_bytes();
+        let client = NewClient { terms: &self.config.terms(), setup: &ours, timeout: BOUND };
+        let accepted = self.intake.accept(client).unwrap();
         let theirs = EndSetup::from_bytes(&accepted.setup).unwrap();
-        let way = theirs.way(&pd, theirs.epoch, sizes.mtu).unwrap();
-        Hand { port, way, cq }
+        let peer = theirs.peer(&pd, theirs.epoch, sizes.mtu).unwrap();
+        Hand { port, peer, cq }
     }
 
     pub(super) fn turn(&mut self) {
         self.now += 1000;
         let now = Instant::from_nanos(self.now);
-        self.transport.poll(now, &mut self.desk);
-        self.transport.flush(now);
+        self.transport.poll(now, &mut self.handlers);
+        self.transport.flush();
     }
 
     /// A turn after a while in which nothing else happens.
@@ -118,25 +119,25 @@ impl Host {
         self.turn();
     }
 
-    /// Turns until the desk holds a request.
-    pub(super) fn take_in(&mut self) {
+    /// Turns until a handler holds a request.
+    pub(super) fn wait_for_request(&mut self) {
         let begin = WallClock::now();
-        while self.desk.held.is_empty() {
+        while self.handlers.held.is_empty() {
             self.turn();
-            assert!(begin.elapsed() < BOUND, "no request comes; the desk: {:?}", self.desk);
+            assert!(begin.elapsed() < BOUND, "no request comes; the handlers: {:?}", self.handlers);
         }
     }
 
     /// Answers what was held first.
     pub(super) fn answer(&mut self, bytes: &[u8]) {
-        let (call, _) = self.desk.held.remove(0);
+        let (call, _) = self.handlers.held.remove(0);
         answer(call, bytes, self.transport.replies());
-        self.transport.flush(Instant::from_nanos(self.now));
+        self.transport.flush();
     }
 
     /// What a device does when a work request fails.
     pub(super) fn break_queue_pair(&mut self) {
-        self.transport.sessions.port.qp_mut().to_error();
+        self.transport.sessions.outgoing.port.qp_mut().to_error();
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -147,8 +148,9 @@ impl Host {
 impl Hand {
     /// Sends one message in a datagram of its own.
     pub(super) fn send(&mut self, kind: Kind, slot: u32, generation: u32, body: &[u8]) {
-        assert!(self.port.put(&self.way, kind, (slot, generation, 0), (body, &[])));
-        self.port.seal(&self.way);
+        let id = Id { slot, generation, mark: 0 };
+        assert!(self.port.put(&self.peer, kind, id, (body, &[])));
+        self.port.post(&self.peer);
         self.port.ring();
     }
 
@@ -165,11 +167,11 @@ impl Hand {
             let buffer = completion.buffer.take().unwrap();
             let datagram = &buffer[GRH_BYTES..completion.byte_len as usize];
             let (session, epoch, messages) = Header::split(datagram).unwrap();
-            assert_eq!((session, epoch), (0, self.way.epoch));
+            assert_eq!((session, epoch), (0, self.peer.epoch));
             heard.extend(messages.map(|message| Heard {
                 kind: message.kind,
-                slot: message.slot,
-                generation: message.generation,
+                slot: message.id.slot,
+                generation: message.id.generation,
                 body: message.body.to_vec(),
             }));
             self.port.recycle(buffer);
@@ -186,7 +188,7 @@ impl Hand {
             if !heard.is_empty() {
                 return heard;
             }
-            assert!(begin.elapsed() < BOUND, "nothing is heard; the desk: {:?}", host.desk);
+            assert!(begin.elapsed() < BOUND, "nothing is heard; the handlers: {:?}", host.handlers);
         }
     }
 

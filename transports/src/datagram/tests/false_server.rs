@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use farcall_core::error::TransportFailure;
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId};
+use farcall_core::transport::{ClientTransport, Closing, Delivery, Message, ReplySink, SlotId};
 use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, WorkCompletion};
 use proptest::prelude::*;
 
 use super::by_hand::WINDOW;
 use super::hostile::{any_body, any_kind};
-use crate::address::Limits;
-use crate::backend::BackendKind;
-use crate::datagram::port::{Port, Way};
+use crate::contract::{Answer, Backend, Config, Fabric, Placement};
+use crate::datagram::Datagram;
+use crate::datagram::ablation::Without;
+use crate::datagram::port::{Peer, Port};
 use crate::datagram::setup::{EndSetup, Sizes};
-use crate::datagram::wire::Kind;
+use crate::datagram::wire::{Id, Kind};
 
 const MAX_MESSAGE: u64 = 1 << 20;
-const QKEY: u32 = 7;
 const EPOCH: u64 = 0x1234_5678_9abc_def0;
 
 /// The calls that wait, by slot and generation.
@@ -60,7 +61,7 @@ struct Pair {
     caller: Caller,
     port: Port,
     cq: CompletionQueue,
-    way: Way,
+    peer: Peer,
     now: u64,
 }
 
@@ -68,20 +69,22 @@ impl Pair {
     fn new() -> Pair {
         let device = Device::open("shm").unwrap();
         let (memory, slot) = (16 << 20, 512);
-        let limits =
-            Limits { window: WINDOW, slot, max_message: MAX_MESSAGE, memory, ..Limits::default() };
-        let pending = BackendKind::Datagram.prepare(&device, &limits, None).unwrap();
+        let config =
+            Config { window: WINDOW, slot, max_message: MAX_MESSAGE, memory, ..Config::default() };
+        let site = Site::new();
+        let at = Placement::new(&site, Fabric::Verbs(&device));
+        let pending = Datagram.dial(&at, &config).unwrap();
         let theirs = EndSetup::from_bytes(&pending.setup()).unwrap();
-        let sizes = Sizes::of_client(64, device.caps(), limits.without);
+        let sizes = Sizes::of_client(64, device.caps(), Without::default());
         let cq = device.create_cq(sizes.completions(), None).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let mut port = Port::open(&device, &pd, &cq.handle(), &sizes).unwrap();
-        port.activate(QKEY).unwrap();
-        let ours = EndSetup::new(&port.qp().endpoint(), QKEY, 3, EPOCH, sizes.mtu);
-        let way = theirs.way(&pd, EPOCH, sizes.mtu).unwrap();
-        let bound = Duration::from_secs(20);
-        let client = pending.finish(&limits.terms(), &ours.to_bytes(), bound).unwrap();
-        let mut pair = Pair { client, caller: Caller::default(), port, cq, way, now: 1 };
+        let (port, address) =
+            Port::open(&device, &pd, &cq.handle(), &sizes, Instant::ZERO).unwrap();
+        let ours = EndSetup::new(&address, 3, EPOCH, sizes.mtu).to_bytes();
+        let peer = theirs.peer(&pd, EPOCH, sizes.mtu).unwrap();
+        let (terms, timeout) = (config.terms(), Duration::from_secs(20));
+        let client = pending.finish(Answer { terms: &terms, setup: &ours, timeout }).unwrap();
+        let mut pair = Pair { client, caller: Caller::default(), port, cq, peer, now: 1 };
         // The first words to somebody are on their way for longer: later ones come at once.
         assert!(pair.is_served());
         pair
@@ -90,7 +93,7 @@ impl Pair {
     fn call(&mut self, len: usize) {
         if let Ok((slot, bytes)) = self.client.reserve(len) {
             bytes.fill(7);
-            self.client.post(slot, Instant::from_nanos(self.now));
+            self.client.post(slot, Delivery::AtMostOnce);
             self.caller.waits.insert((slot.index, slot.generation), slot);
         }
     }
@@ -108,7 +111,7 @@ impl Pair {
         self.now += ns;
         let now = Instant::from_nanos(self.now);
         self.client.poll(now, &mut self.caller);
-        self.client.flush(now);
+        self.client.flush();
         let mut completion = [WorkCompletion::default()];
         while self.cq.poll(&mut completion).unwrap() > 0 {
             match completion[0].opcode {
@@ -119,9 +122,10 @@ impl Pair {
     }
 
     fn say(&mut self, kind: Kind, id: (u32, u32), body: &[u8]) {
+        let id = Id { slot: id.0, generation: id.1, mark: id.1 as u8 };
         // A full send queue is loss.
-        if self.port.put(&self.way, kind, (id.0, id.1, id.1 as u8), (body, &[])) {
-            self.port.seal(&self.way);
+        if self.port.put(&self.peer, kind, id, (body, &[])) {
+            self.port.post(&self.peer);
             self.port.ring();
         }
     }
@@ -204,10 +208,10 @@ proptest! {
                     }
                 }
                 Step::Stranger(epoch) => {
-                    let ours = std::mem::replace(&mut pair.way.epoch, epoch);
+                    let ours = std::mem::replace(&mut pair.peer.epoch, epoch);
                     last.iter().for_each(|(kind, id, body)| pair.say(*kind, *id, body));
                     pair.say(Kind::Goodbye, (0, 0), &[]);
-                    pair.way.epoch = ours;
+                    pair.peer.epoch = ours;
                 }
                 Step::Turn(ns) => pair.turn(ns),
             }
@@ -216,7 +220,7 @@ proptest! {
         (0..20).for_each(|_| pair.turn(1));
         let has_free = pair.caller.closed || pair.is_served();
         prop_assert!(has_free);
-        pair.client.peer_gone();
+        pair.client.close(Closing::PeerGone);
         pair.turn(1);
         prop_assert!(pair.caller.closed);
         prop_assert!(pair.client.reserve(1).is_err());

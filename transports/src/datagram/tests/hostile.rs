@@ -9,17 +9,17 @@ use crate::datagram::wire::Kind;
 fn still_serves(host: &mut Host, hand: &mut Hand, generation: u32, others: usize) {
     let answer = hand.ask(host, Kind::Request, 0, generation, b"alive");
     assert_eq!(answer, heard(Kind::Response, 0, generation, b"alive"));
-    assert_eq!(host.desk.requests, others + 1);
+    assert_eq!(host.handlers.requests, others + 1);
 }
 
 #[test]
 fn a_datagram_of_a_former_life_is_dropped() {
     let mut host = Host::new();
     let mut hand = host.admit();
-    hand.way.epoch ^= 1;
+    hand.peer.epoch ^= 1;
     hand.send(Kind::Request, 0, 1, b"old");
     hand.send(Kind::Goodbye, 0, 0, b"");
-    hand.way.epoch ^= 1;
+    hand.peer.epoch ^= 1;
     still_serves(&mut host, &mut hand, 1, 0);
 }
 
@@ -28,7 +28,7 @@ fn a_datagram_of_somebody_else_is_dropped() {
     let mut host = Host::new();
     let (mut hand, mut other) = (host.admit(), host.admit());
     // It knows all but has another queue pair.
-    (other.way.session, other.way.epoch) = (hand.way.session, hand.way.epoch);
+    (other.peer.session, other.peer.epoch) = (hand.peer.session, hand.peer.epoch);
     other.send(Kind::Request, 0, 1, b"forged");
     other.send(Kind::Goodbye, 0, 0, b"");
     host.turn();
@@ -45,7 +45,7 @@ fn a_session_that_is_over_is_not_spoken_to() {
     hand.send(Kind::Request, 0, 2, b"late");
     let mut next = host.admit();
     still_serves(&mut host, &mut next, 1, 1);
-    assert_eq!((host.connections(), host.desk.disconnected), (1, 1));
+    assert_eq!((host.connections(), host.handlers.disconnected), (1, 1));
     assert_eq!(hand.poll(), []);
 }
 
@@ -70,7 +70,7 @@ pub(super) fn any_kind() -> impl Strategy<Value = Kind> {
         Kind::Cancel,
         Kind::Release,
         Kind::Response,
-        Kind::Offer,
+        Kind::Lent,
         Kind::Progress,
         Kind::Wait,
         Kind::Running,
@@ -116,7 +116,7 @@ proptest! {
             }
         }
         host.turn();
-        let ran = host.desk.requests;
+        let ran = host.handlers.requests;
         prop_assert!(ran <= WINDOW as usize * 4, "{ran} requests ran");
         let answer = other.ask(&mut host, Kind::Request, 0, 1, b"alive");
         prop_assert_eq!(answer, heard(Kind::Response, 0, 1, b"alive"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::by_hand::{Host, heard};
-use crate::address::Limits;
+use crate::contract::Config;
 use crate::datagram::wire::Kind;
 
 #[test]
@@ -14,34 +14,34 @@ fn an_idempotent_call_runs_again_and_a_plain_one_does_not() {
         let answer = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"again");
         assert_eq!(answer, heard(Kind::Response, 0, 1, b"again"));
     }
-    assert_eq!(host.desk.requests, 3);
+    assert_eq!(host.handlers.requests, 3);
     for _ in 0..3 {
         let answer = hand.ask(&mut host, Kind::Request, 0, 2, b"once");
         assert_eq!(answer, heard(Kind::Response, 0, 2, b"once"));
     }
-    assert_eq!(host.desk.requests, 4);
+    assert_eq!(host.handlers.requests, 4);
 }
 
 #[test]
 fn an_idempotent_call_that_runs_is_not_started_again() {
     let mut host = Host::new();
     let mut hand = host.admit();
-    host.desk.hold = true;
+    host.handlers.hold = true;
     hand.send(Kind::Idempotent, 0, 1, b"slow");
-    host.take_in();
+    host.wait_for_request();
     for _ in 0..3 {
         let state = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"slow");
         assert_eq!(state, heard(Kind::Running, 0, 1, b""));
     }
-    assert_eq!(host.desk.requests, 1);
+    assert_eq!(host.handlers.requests, 1);
     host.answer(b"answer");
     assert_eq!(hand.hear(&mut host), heard(Kind::Response, 0, 1, b"answer"));
     // Had the answer been lost: it is not kept, and the call runs again.
     assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), heard(Kind::Dropped, 0, 1, b""));
-    host.desk.hold = false;
+    host.handlers.hold = false;
     let answer = hand.ask(&mut host, Kind::Idempotent, 0, 1, b"slow");
     assert_eq!(answer, heard(Kind::Response, 0, 1, b"slow"));
-    assert_eq!(host.desk.requests, 2);
+    assert_eq!(host.handlers.requests, 2);
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn a_late_copy_of_a_plain_call_does_not_run_after_an_idempotent_one() {
     hand.ask(&mut host, Kind::Request, 0, 1, b"plain");
     hand.ask(&mut host, Kind::Idempotent, 0, 2, b"idempotent");
     hand.ask(&mut host, Kind::Request, 0, 1, b"plain");
-    assert_eq!(host.desk.requests, 2);
+    assert_eq!(host.handlers.requests, 2);
     hand.ask(&mut host, Kind::Request, 0, 3, b"plain");
     hand.send(Kind::Request, 0, 1, b"plain");
     hand.send(Kind::Idempotent, 0, 2, b"idempotent");
     hand.ask(&mut host, Kind::Request, 1, 1, b"last");
-    assert_eq!(host.desk.requests, 4, "the third and the last");
+    assert_eq!(host.handlers.requests, 4, "the third and the last");
 }
 
 #[test]
@@ -90,12 +90,12 @@ fn answers_that_are_not_kept_go_to_whom_they_belong() {
 fn a_long_answer_of_an_idempotent_call_is_kept_until_it_is_taken() {
     let mut host = Host::new();
     let mut hand = host.admit();
-    host.desk.hold = true;
+    host.handlers.hold = true;
     hand.send(Kind::Idempotent, 0, 1, b"long");
-    host.take_in();
+    host.wait_for_request();
     host.answer(&[7; 10_000]);
     let offered = hand.hear(&mut host);
-    assert_eq!(offered[0].kind, Kind::Offer);
+    assert_eq!(offered[0].kind, Kind::Lent);
     assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), offered);
 }
 
@@ -105,7 +105,7 @@ fn answers_are_forgotten_when_their_client_has_long_been_silent() {
     let (mut hand, mut talks) = (host.admit(), host.admit());
     let kept = hand.ask(&mut host, Kind::Request, 0, 1, b"kept");
     assert_eq!(kept, heard(Kind::Response, 0, 1, b"kept"));
-    let silence = Limits::default().silence;
+    let silence = Config::default().silence;
     for generation in 1..20 {
         talks.ask(&mut host, Kind::Request, 0, generation, b"talk");
         host.rest(silence / 10);
@@ -122,5 +122,5 @@ fn answers_are_forgotten_when_their_client_has_long_been_silent() {
     }
     let next = hand.ask(&mut host, Kind::Request, 0, 2, b"next");
     assert_eq!(next, heard(Kind::Response, 0, 2, b"next"));
-    assert_eq!(host.desk.requests, 21);
+    assert_eq!(host.handlers.requests, 21);
 }

@@ -19,10 +19,10 @@ fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
         assert_eq!(host.connections(), 0);
         hand.send(Kind::Request, 1, 1, b"to a former life");
         let mut next = host.admit();
-        assert_ne!(next.way.qp, hand.way.qp);
-        assert_ne!(next.way.epoch, hand.way.epoch);
+        assert_ne!(next.peer.qp, hand.peer.qp);
+        assert_ne!(next.peer.epoch, hand.peer.epoch);
         let answer = next.ask(&mut host, Kind::Request, 0, 1, b"after");
         assert_eq!(answer, heard(Kind::Response, 0, 1, b"after"));
-        assert_eq!((host.connections(), host.desk.requests), (1, 2 * life));
+        assert_eq!((host.connections(), host.handlers.requests), (1, 2 * life));
     }
 }

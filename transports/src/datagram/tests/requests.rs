@@ -25,13 +25,13 @@ fn a_request_that_comes_twice_runs_once_and_is_answered_twice() {
     // A copy with another body is the same request.
     let answer = hand.ask(&mut host, Kind::Request, 1, 1, b"other");
     assert_eq!(answer, heard(Kind::Response, 1, 1, b"once"));
-    assert_eq!(host.desk.requests, 1);
+    assert_eq!(host.handlers.requests, 1);
 }
 
 #[test]
 fn a_request_that_runs_is_not_run_again() {
     let mut host = Host::new();
-    host.desk.hold = true;
+    host.handlers.hold = true;
     let mut hand = host.admit();
     hand.send(Kind::Request, 0, 1, b"slow");
     let said = hand.ask(&mut host, Kind::Request, 0, 1, b"slow");
@@ -42,7 +42,7 @@ fn a_request_that_runs_is_not_run_again() {
     assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), heard(Kind::Running, 0, 1, b""));
     host.answer(b"done");
     assert_eq!(hand.hear(&mut host), heard(Kind::Response, 0, 1, b"done"));
-    assert_eq!((host.desk.requests, host.desk.held.len()), (1, 0));
+    assert_eq!((host.handlers.requests, host.handlers.held.len()), (1, 0));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_copy_of_an_older_request_is_dropped() {
     hand.send(Kind::Cancel, 0, 1, b"");
     let answer = hand.ask(&mut host, Kind::Request, 0, 2, b"second");
     assert_eq!(answer, heard(Kind::Response, 0, 2, b"second"));
-    assert_eq!((host.desk.requests, host.desk.cancelled), (2, 0));
+    assert_eq!((host.handlers.requests, host.handlers.cancelled), (2, 0));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_request_that_its_cancellation_has_overtaken_does_not_run() {
     assert_eq!(hand.ask(&mut host, Kind::Cancel, 2, 5, b""), heard(Kind::Dropped, 2, 5, b""));
     let said = hand.ask(&mut host, Kind::Request, 2, 5, b"late");
     assert_eq!(said, heard(Kind::Dropped, 2, 5, b""));
-    assert_eq!((host.desk.requests, host.desk.cancelled), (0, 0));
+    assert_eq!((host.handlers.requests, host.handlers.cancelled), (0, 0));
     let answer = hand.ask(&mut host, Kind::Request, 2, 6, b"next");
     assert_eq!(answer, heard(Kind::Response, 2, 6, b"next"));
 }
@@ -74,7 +74,7 @@ fn a_request_that_its_cancellation_has_overtaken_does_not_run() {
 fn a_long_request_comes_together_from_parts_in_any_order() {
     let mut host = Host::new();
     let mut hand = host.admit();
-    let size = part_bytes(hand.way.mtu);
+    let size = part_bytes(hand.peer.mtu);
     let whole: Vec<u8> = (0..2 * size + 10).map(|n| (n * 7 % 251) as u8).collect();
     let len = (whole.len() as u64).to_le_bytes();
     let mut parts = whole.chunks(size).zip(0..).map(|(bytes, number)| part(number, bytes));
@@ -90,9 +90,9 @@ fn a_long_request_comes_together_from_parts_in_any_order() {
     let said = hand.ask(&mut host, Kind::Part, 0, 1, &first);
     assert_eq!(said, heard(Kind::Progress, 0, 1, &range(1, 0b10)));
     let said = hand.ask(&mut host, Kind::Part, 0, 1, &second);
-    assert_eq!(said, heard(Kind::Offer, 0, 1, &len));
+    assert_eq!(said, heard(Kind::Lent, 0, 1, &len));
     // A copy of a part finds the request answered.
-    assert_eq!(hand.ask(&mut host, Kind::Part, 0, 1, &second), heard(Kind::Offer, 0, 1, &len));
+    assert_eq!(hand.ask(&mut host, Kind::Part, 0, 1, &second), heard(Kind::Lent, 0, 1, &len));
     for (number, bytes) in (0..).zip([&first, &second, &third]) {
         let wanted = range(0, 1 << number);
         assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, &wanted), heard(Kind::Part, 0, 1, bytes));
@@ -101,7 +101,7 @@ fn a_long_request_comes_together_from_parts_in_any_order() {
         let said = hand.ask(&mut host, Kind::Release, 0, 1, b"");
         assert_eq!(said, heard(Kind::Released, 0, 1, b""));
     }
-    assert_eq!(host.desk.requests, 1);
+    assert_eq!(host.handlers.requests, 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use bolero::{TypeGenerator, check};
 use zerocopy::IntoBytes;
 
-use super::{HEADER_BYTES, Header, Kind, MESSAGE_BYTES, Message, MessageHeader};
+use super::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, Message, MessageHeader};
 
 /// A message to be written.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -17,18 +17,18 @@ struct Draft {
 
 impl Draft {
     fn kind(&self) -> Kind {
-        Kind::ALL[usize::from(self.kind) % Kind::ALL.len()]
+        Kind::from_wire(self.kind % 17 + 1).expect("kinds have the numbers from 1 to 17")
     }
 
     fn write(&self, datagram: &mut Vec<u8>) {
-        let id = (self.slot.into(), self.generation, self.mark);
-        datagram.extend_from_slice(MessageHeader::new(self.kind(), id, self.body.len()).as_bytes());
-        datagram.extend_from_slice(&self.body);
+        let Message { kind, id, body } = self.message();
+        datagram.extend_from_slice(MessageHeader::new(kind, id, body.len()).as_bytes());
+        datagram.extend_from_slice(body);
     }
 
     fn message(&self) -> Message<'_> {
         let Draft { slot, generation, mark, ref body, .. } = *self;
-        Message { kind: self.kind(), slot: slot.into(), generation, mark, body }
+        Message { kind: self.kind(), id: Id { slot: slot.into(), generation, mark }, body }
     }
 }
 

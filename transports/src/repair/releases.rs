@@ -2,10 +2,8 @@
 
 use farcall_core::time::Instant;
 
-use super::port::{Peer, Port};
-use super::wire::{Id, Kind};
-use crate::repair::round_trip::RoundTrip;
-use crate::repair::timers::Timers;
+use super::round_trip::RoundTrip;
+use super::timers::Timers;
 
 #[derive(Debug)]
 struct Release {
@@ -38,16 +36,15 @@ impl Releases {
     }
 
     /// The server has freed the response.
-    pub(crate) fn acknowledge(&mut self, id: Id) {
-        self.0.retain(|release| (release.slot, release.generation) != (id.slot, id.generation));
+    pub(crate) fn acknowledge(&mut self, slot: u32, generation: u32) {
+        self.0.retain(|release| (release.slot, release.generation) != (slot, generation));
     }
 
-    /// Puts them into datagrams, as far as there is room.
+    /// Sends the slots and generations of those that are queued, as far as `send` has room.
     #[cold]
-    pub(crate) fn put(&mut self, port: &mut Port, peer: &Peer) {
+    pub(crate) fn send(&mut self, mut send: impl FnMut(u32, u32) -> bool) {
         for release in self.0.iter_mut().filter(|release| release.is_queued) {
-            let id = Id { slot: release.slot, generation: release.generation, mark: 0 };
-            release.is_queued = !port.put(peer, Kind::Release, id, (&[], &[]));
+            release.is_queued = !send(release.slot, release.generation);
         }
     }
 

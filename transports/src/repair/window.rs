@@ -6,9 +6,14 @@ use std::collections::VecDeque;
 use farcall_core::time::Instant;
 use farcall_core::transport::{Delivery, SlotId};
 
-use super::wire::{Id, LAST_COPY};
-use crate::planted::{Bug, is_planted};
-use crate::repair::flight::Datagram;
+use super::flight::Datagram;
+
+/// In a server's mark: the answer left in a later turn than the one in which the message arrived, so the time between them
+/// is not the network's.
+pub(crate) const LATE: u8 = 1 << 7;
+
+/// The number of the last copy that has its own; all later ones have it too.
+pub(crate) const LAST_COPY: u8 = LATE - 1;
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,12 +112,6 @@ impl Slot {
         matches!(self.phase, Phase::Posted | Phase::Announced)
     }
 
-    /// Its message that leaves next.
-    #[inline]
-    pub(crate) fn next_id(&self, slot: u32) -> Id {
-        Id { slot, generation: self.generation, mark: self.next_copy() }
-    }
-
     /// Which copy leaves next.
     #[inline]
     pub(crate) fn next_copy(&self) -> u8 {
@@ -179,7 +178,7 @@ impl Window {
         self.free.last().copied()
     }
 
-    /// Takes that slot for a small request.
+    /// Takes that slot for a small request of `len` bytes.
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Option<(SlotId, &mut [u8])> {
         let (index, slot) = self.take()?;
@@ -255,9 +254,6 @@ impl Window {
             self.unqueue(index);
         }
         let slot = &mut self.slots[index as usize];
-        if slot.abandoned && is_planted(Bug::DoubleCredit) {
-            self.free.push(index);
-        }
         slot.phase = Phase::Free;
         (slot.abandoned, slot.sent, slot.copy, slot.repeats) = (false, false, 0, 0);
         slot.due = Instant::FAR_FUTURE;

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use farcall_core::time::{Instant, PollAt};
 
-use super::ablation::{Optimization, Without};
+use super::congestion::Congestion;
+use super::flight::Flight;
 use super::releases::Releases;
-use super::window::{Phase, Slot, ToSend, Window};
-use super::wire::LATE;
-use crate::repair::congestion::Congestion;
-use crate::repair::flight::Flight;
-use crate::repair::round_trip::RoundTrip;
-use crate::repair::timers::Timers;
-use crate::repair::transfers::Transfers;
+use super::round_trip::RoundTrip;
+use super::timers::Timers;
+use super::transfers::Transfers;
+use super::window::{LATE, Phase, Slot, ToSend, Window};
 
 #[derive(Debug)]
 pub(crate) struct Retransmission {
@@ -22,19 +20,17 @@ pub(crate) struct Retransmission {
     round_trip: RoundTrip,
     /// Slots that were sent since the last poll: their time counts from the next.
     fresh: Vec<u32>,
-    without: Without,
 }
 
 impl Retransmission {
     /// For a session with this window, whose congestion control, if any, allows at most `most` datagrams.
-    pub(crate) fn new(window: u32, most: u32, silence: Duration, without: Without) -> Self {
+    pub(crate) fn new(window: u32, most: u32, silence: Duration) -> Self {
         Retransmission {
             flight: Flight::new(window),
             congestion: Congestion::new(most),
             timers: Timers::new(silence),
             round_trip: RoundTrip::default(),
             fresh: Vec::with_capacity(window as usize),
-            without,
         }
     }
 
@@ -82,12 +78,6 @@ impl Retransmission {
     /// Begins the timeouts of what was sent since the last poll.
     #[inline]
     pub(crate) fn start_timers(&mut self, window: &mut Window, now: Instant) {
-        if self.fresh.is_empty() {
-            return;
-        }
-        if self.without.has(Optimization::Recovery) {
-            return self.fresh.clear();
-        }
         for index in self.fresh.drain(..) {
             let slot = &mut window.slots[index as usize];
             slot.sent_at = now;
@@ -97,6 +87,12 @@ impl Retransmission {
             slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.repeats));
             self.timers.set(slot.due);
         }
+    }
+
+    /// Never repeats what was sent since the last poll: to measure what repair costs.
+    #[inline]
+    pub(crate) fn discard_timers(&mut self) {
+        self.fresh.clear();
     }
 
     /// Begins the slot's timeout now.
