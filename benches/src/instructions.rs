@@ -16,7 +16,7 @@ use farcall_core::time::Instant;
 use farcall_transports::{Address, registry};
 use farcall_verbs::Device;
 
-use crate::echo::service::{EchoPollClient, EchoServer, Parrot};
+use crate::echo::service::{EchoPollClient, EchoServer, EchoService};
 use crate::echo::shape::Pending;
 
 /// Outstanding calls of the cases that are counted: each call alone, and calls that share turns and doorbells.
@@ -60,9 +60,9 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     let id = process::id();
     let address = format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}");
     let binding: Address = address.parse()?;
-    let (parrot, _) = Parrot::new();
+    let (service, _) = EchoService::new();
     let (_server, mut threads) = Server::builder()
-        .service(EchoServer::new(parrot))
+        .service(EchoServer::new(service))
         .assemble(&[&binding], vec![Site::new()])
         .with_context(|| format!("cannot listen at {address}"))?;
     let mut ends = Ends {

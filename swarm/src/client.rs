@@ -11,7 +11,7 @@ use farcall_core::{
     CallError, ChannelOptions, Connection, ConnectionOptions, PollClient, RpcError,
 };
 use farcall_kv::service::KvPollClient;
-use farcall_transports::rack::Host;
+use farcall_rack::Host;
 
 use crate::caller::{Caller, Entries, Outcome, Pending};
 use crate::dice::Dice;

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
+use farcall_rack::Rack;
 use farcall_transports::Backend;
 use farcall_transports::contract::MIN_SLOT_BYTES;
 use farcall_transports::datagram::{Optimization, Without};
 use farcall_transports::planted::plant;
-use farcall_transports::rack::Rack;
 use farcall_verbs::sim::NodeId;
 
 use crate::client::{Client, ClientSetup, SETTLING_NS};
