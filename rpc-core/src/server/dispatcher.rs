@@ -60,8 +60,8 @@ impl Dispatcher {
         self.turn.now = now;
         let mut progress = Progress::IDLE;
         for (number, transport) in transports.iter_mut().enumerate() {
+            self.turn.transport = number as u32;
             let mut sink = Sink {
-                transport: number as u32,
                 services: &self.services,
                 turn: &mut self.turn,
                 executor: &mut self.executor,
@@ -155,7 +155,6 @@ impl Dispatcher {
 
 /// Takes the requests of one transport.
 struct Sink<'a> {
-    transport: u32,
     services: &'a Services,
     turn: &'a mut Turn,
     executor: &'a mut Executor,
@@ -176,7 +175,7 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
-        let task = Task::new(call, self.transport, row, arrived, deadline);
+        let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
@@ -195,13 +194,13 @@ impl RequestSink for Sink<'_> {
 
     #[cold]
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let (transport, slot) = (self.transport, Some((slot, generation)));
+        let (transport, slot) = (self.turn.transport, Some((slot, generation)));
         self.turn.cancels.push(Cancel { transport, client, client_generation, slot });
     }
 
     #[cold]
     fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let transport = self.transport;
+        let transport = self.turn.transport;
         self.turn.cancels.push(Cancel { transport, client, client_generation, slot: None });
     }
 }
