@@ -58,15 +58,12 @@ impl Dispatcher {
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
         self.turn.now = now;
-        let mut progress = Progress::IDLE;
-        for (number, transport) in transports.iter_mut().enumerate() {
-            self.turn.transport = number as u32;
-            let mut sink = Sink {
-                services: &self.services,
-                turn: &mut self.turn,
-                executor: &mut self.executor,
-            };
-            progress = progress.and(transport.poll(now, &mut sink));
+        let mut progress = match transports.first_mut() {
+            Some(first) => self.poll(0, &mut **first),
+            None => Progress::IDLE,
+        };
+        for (number, transport) in transports.iter_mut().enumerate().skip(1) {
+            progress = progress.and(self.poll(number as u32, &mut **transport));
         }
         if self.has_chores() {
             progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
@@ -78,6 +75,14 @@ impl Dispatcher {
             transports.iter_mut().for_each(|transport| transport.flush());
         }
         progress
+    }
+
+    #[inline]
+    fn poll(&mut self, number: u32, transport: &mut dyn ServerTransport) -> Progress {
+        let Dispatcher { services, turn, executor } = self;
+        turn.transport = number;
+        let now = turn.now;
+        transport.poll(now, &mut Sink { services, turn, executor })
     }
 
     /// Ends a turn that worked, after its replies have left.
