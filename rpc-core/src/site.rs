@@ -29,14 +29,10 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Instant;
 }
 
-/// The clock of this process: the processor's time stamp counter, in nanoseconds.
-struct ProcessClock(quanta::Clock);
-
-impl Clock for ProcessClock {
-    #[inline]
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.delta_as_nanos(0, self.0.raw()))
-    }
+enum SiteClock {
+    /// The processor's time stamp counter, in nanoseconds.
+    Process(quanta::Clock),
+    Given(Arc<dyn Clock>),
 }
 
 /// Through which a device or the system announces events to a sleeping thread: a completion channel, or an epoll set.
@@ -77,8 +73,7 @@ pub struct Site {
 }
 
 struct Inner {
-    clock: Option<Arc<dyn Clock>>,
-    process_clock: ProcessClock,
+    clock: SiteClock,
     /// A simulator drives the thread: it never sleeps here, and wakes through its event channels.
     is_driven: bool,
     /// Threads that sleep, or are about to.
@@ -165,8 +160,7 @@ impl Site {
 
     fn with(clock: Option<Arc<dyn Clock>>, is_driven: bool) -> Site {
         let inner = Inner {
-            clock,
-            process_clock: ProcessClock(quanta::Clock::new()),
+            clock: clock.map_or_else(|| SiteClock::Process(quanta::Clock::new()), SiteClock::Given),
             is_driven,
             asleep: CachePadded::new(AtomicU32::new(0)),
             // With room for the usual sleeper, so that the first sleep allocates nothing.
@@ -183,8 +177,8 @@ impl Site {
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.inner.clock {
-            None => self.inner.process_clock.now(),
-            Some(clock) => clock.now(),
+            SiteClock::Process(clock) => Instant::from_nanos(clock.delta_as_nanos(0, clock.raw())),
+            SiteClock::Given(clock) => clock.now(),
         }
     }
 

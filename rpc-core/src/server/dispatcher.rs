@@ -58,15 +58,12 @@ impl Dispatcher {
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
         self.turn.now = now;
-        let mut progress = Progress::IDLE;
-        for (number, transport) in transports.iter_mut().enumerate() {
-            let mut sink = Sink {
-                transport: number as u32,
-                services: &self.services,
-                turn: &mut self.turn,
-                executor: &mut self.executor,
-            };
-            progress = progress.and(transport.poll(now, &mut sink));
+        let mut progress = match transports.first_mut() {
+            Some(first) => self.poll(0, &mut **first),
+            None => Progress::IDLE,
+        };
+        for (number, transport) in transports.iter_mut().enumerate().skip(1) {
+            progress = progress.and(self.poll(number as u32, &mut **transport));
         }
         if self.has_chores() {
             progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
@@ -78,6 +75,14 @@ impl Dispatcher {
             transports.iter_mut().for_each(|transport| transport.flush());
         }
         progress
+    }
+
+    #[inline]
+    fn poll(&mut self, number: u32, transport: &mut dyn ServerTransport) -> Progress {
+        let Dispatcher { services, turn, executor } = self;
+        turn.transport = number;
+        let now = turn.now;
+        transport.poll(now, &mut Sink { services, turn, executor })
     }
 
     /// Ends a turn that worked, after its replies have left.
@@ -155,7 +160,6 @@ impl Dispatcher {
 
 /// Takes the requests of one transport.
 struct Sink<'a> {
-    transport: u32,
     services: &'a Services,
     turn: &'a mut Turn,
     executor: &'a mut Executor,
@@ -176,7 +180,7 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
-        let task = Task::new(call, self.transport, row, arrived, deadline);
+        let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
@@ -195,13 +199,13 @@ impl RequestSink for Sink<'_> {
 
     #[cold]
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let (transport, slot) = (self.transport, Some((slot, generation)));
+        let (transport, slot) = (self.turn.transport, Some((slot, generation)));
         self.turn.cancels.push(Cancel { transport, client, client_generation, slot });
     }
 
     #[cold]
     fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let transport = self.transport;
+        let transport = self.turn.transport;
         self.turn.cancels.push(Cancel { transport, client, client_generation, slot: None });
     }
 }

@@ -191,7 +191,7 @@ impl Executor {
             // Before the poll: a wake-up during it must queue the task again.
             slot.wake.is_queued.swap(false, Ordering::AcqRel);
             if let Some(task) = &slot.task {
-                let replies = paths.of(task.transport);
+                let replies = paths.enter(task.transport, turn);
                 self.run_one(id, turn, replies);
             }
         }
@@ -245,7 +245,7 @@ impl Executor {
         for id in 0..self.slots.len() {
             let task = self.slots[id].task.as_ref();
             if let Some(task) = task.filter(|task| condition(task)) {
-                let replies = paths.of(task.transport);
+                let replies = paths.enter(task.transport, turn);
                 self.end(id as u32, status, turn, replies);
                 ended += 1;
             }

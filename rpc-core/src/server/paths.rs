@@ -1,5 +1,6 @@
 //! The way of an answer that is made outside of a poll: through the transport that brought its call.
 
+use super::turn::Turn;
 use crate::transport::{Replies, ServerTransport};
 
 /// The transports of one thread, by their numbers.
@@ -17,9 +18,10 @@ impl<'a> ReplyPaths<'a> {
         }
     }
 
-    /// Where answers to calls of this transport go.
+    /// Where answers to calls of this transport go, which the turn handles from now on.
     #[inline]
-    pub(super) fn of(&mut self, transport: u32) -> &mut dyn Replies {
+    pub(super) fn enter(&mut self, transport: u32, turn: &mut Turn) -> &mut dyn Replies {
+        turn.transport = transport;
         match self {
             ReplyPaths::One(replies) => *replies,
             ReplyPaths::Several(transports) => transports[transport as usize].replies(),

@@ -23,7 +23,6 @@ pub struct Reply<'a> {
 pub(super) struct UnansweredCall<'a> {
     /// `None` once answered.
     call: Option<CallToken>,
-    transport: u32,
     row: u32,
     arrived: Instant,
     deadline: Instant,
@@ -40,9 +39,8 @@ impl<'a> UnansweredCall<'a> {
         turn: &'a mut Turn,
         executor: Option<&'a mut Executor>,
     ) -> Self {
-        let Task { call, transport, row, arrived, deadline, .. } = task;
-        let call = Some(call);
-        UnansweredCall { call, transport, row, arrived, deadline, replies, turn, executor }
+        let Task { call, row, arrived, deadline, .. } = task;
+        UnansweredCall { call: Some(call), row, arrived, deadline, replies, turn, executor }
     }
 
     /// The handle that answers it.
@@ -93,8 +91,8 @@ impl Reply<'_> {
             return self.fail(Status::Overloaded, &[]);
         }
         if let Some(call) = self.state.call.take() {
-            let UnansweredCall { transport, row, arrived, deadline, .. } = *self.state;
-            let task = Task::new(call, transport, row, arrived, deadline);
+            let UnansweredCall { row, arrived, deadline, .. } = *self.state;
+            let task = Task::new(call, self.state.turn.transport, row, arrived, deadline);
             executor.spawn(task, future, finish, self.state.turn, self.state.replies);
         }
     }
@@ -177,7 +175,7 @@ impl Reply<'_> {
     #[cold]
     fn defer(&mut self, bytes: Vec<u8>, status: Status) {
         if let Some(call) = self.state.call.take() {
-            let (transport, row) = (self.state.transport, self.state.row);
+            let (transport, row) = (self.state.turn.transport, self.state.row);
             self.state.turn.defer(DeferredReply { transport, call, bytes, row, status });
         }
     }

@@ -42,6 +42,8 @@ pub(super) struct DeferredReply {
 /// The state of a thread's turn.
 pub(super) struct Turn {
     site: Site,
+    /// The number of the transport whose calls are handled at present.
+    pub(super) transport: u32,
     /// The last reading of the site's clock.
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
@@ -64,6 +66,7 @@ impl Turn {
     pub(super) fn new(site: Site, counters: Arc<ThreadCounters>) -> Self {
         Turn {
             site,
+            transport: 0,
             now: Instant::ZERO,
             counters,
             cancels: Vec::with_capacity(64),
@@ -163,8 +166,8 @@ impl Turn {
     pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
         let mut sent = 0;
         let mut waiting = Vec::new();
-        for answer in self.deferred.drain(..) {
-            let replies = paths.of(answer.transport);
+        for answer in core::mem::take(&mut self.deferred) {
+            let replies = paths.enter(answer.transport, self);
             match replies.reserve(&answer.call, answer.bytes.len()) {
                 Ok(bytes) => bytes.copy_from_slice(&answer.bytes),
                 Err(ReserveError::Backpressure(_)) => {
