@@ -1,7 +1,6 @@
 //! Messages larger than a slot: rendezvous, its limits, its memory, its cancellation.
 
 use farcall_core::error::{FailureKind, ReserveError};
-use farcall_core::time::Instant;
 use farcall_core::transport::Delivery;
 
 use super::pair::{Host, limits, pattern};
