@@ -7,6 +7,7 @@ use farcall_core::{
     transport::{ClientThread, DialOptions},
 };
 use farcall_transports::Address;
+use farcall_transports_conformance::backends;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -18,7 +19,7 @@ trait Steady {
     fn small(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that fills half a slot.
     fn medium(&self, bytes: &[u8]) -> [u8; 2048];
-    /// A call that may run again, whose answer is not kept.
+    /// A call that may run again, so the server keeps no response.
     #[rpc(idempotent)]
     fn again(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that waits once.
@@ -81,12 +82,13 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
     }
 }
 
-// One test: another one's allocations would be counted too.
+// Only one test: a concurrent one's allocations would be counted too.
 #[test]
 fn calls_allocate_nothing_in_the_steady_state() {
-    count_allocations("write_imm", None);
-    count_allocations("datagram", None);
-    count_allocations("datagram", Some(&ClientThread::new()));
+    for backend in backends::ALL {
+        count_allocations(backend.name, None);
+        count_allocations(backend.name, Some(&ClientThread::new()));
+    }
 }
 
 fn count_allocations(backend: &str, shared: Option<&ClientThread>) {
@@ -96,7 +98,7 @@ fn count_allocations(backend: &str, shared: Option<&ClientThread>) {
     let server = server.serve(&address).expect("listen");
     let dial = shared.map_or_else(DialOptions::default, |it| DialOptions::default().thread(it));
     let options = ConnectionOptions::default().idle(IdlePolicy::default().park(false)).dial(dial);
-    // Shares whatever can be shared, and finds some of the other's answers.
+    // Shares what the backend can share, so each takes some of the other's responses.
     let other = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
     let mut other = SteadyPollClient::from_connection(other.expect("connect"));
     let connection = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
