@@ -1,4 +1,4 @@
-//! Crowds on a simulated rack: sessions that come and go by the thousand, and servers that do not look for a while.
+//! Crowds on a simulated rack: thousands of sessions that come and go, and servers that do not poll for a while.
 
 use std::{cell::Cell, pin::Pin, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
@@ -7,7 +7,7 @@ use farcall_core::{
     Site, time::Progress, transport::DialOptions,
 };
 use farcall_rack::{CpuCosts, Host, Rack, Task, site_of};
-use farcall_transports::registry;
+use farcall_transports_conformance::backends;
 use farcall_transports_conformance::service::{
     Handlers, SuiteClient, SuitePollClient, SuiteServer,
 };
@@ -37,7 +37,7 @@ fn place_on(mut rack: Rack, backend: &str, options: &str) -> Place {
 }
 
 fn backends() -> impl Iterator<Item = &'static str> {
-    registry::ALL.iter().map(|backend| backend.name())
+    backends::ALL.iter().map(|backend| backend.name)
 }
 
 fn options(share: bool) -> ChannelOptions {
@@ -47,7 +47,7 @@ fn options(share: bool) -> ChannelOptions {
 }
 
 impl Place {
-    /// A program on that node, which has a connection.
+    /// A program on that node, with a connection.
     fn connected<F: Future + 'static>(
         &mut self,
         node: NodeId,
@@ -106,7 +106,7 @@ fn a_thousand_sessions_open_and_close_at_once() {
     }
 }
 
-/// All of a program's calls, at once.
+/// Waits for all calls of a program at the same time.
 async fn all<F: Future + Unpin>(mut calls: Vec<F>) -> Vec<F::Output> {
     let mut results: Vec<_> = calls.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
@@ -123,7 +123,7 @@ async fn all<F: Future + Unpin>(mut calls: Vec<F>) -> Vec<F::Output> {
     results.into_iter().flatten().collect()
 }
 
-/// More requests come than a server has receives while it does not look: they are lost, and none of their calls is.
+/// While a server does not poll, more requests arrive than it has receives: requests are lost, but no call is.
 #[test]
 fn calls_that_find_no_receive_are_made_again() {
     const CLIENTS: usize = 64;
@@ -160,10 +160,10 @@ fn calls_that_find_no_receive_are_made_again() {
     }
 }
 
-/// A server that looks at nothing for longer than it may be silent is given up by whoever waits for it; its node is there,
-/// so nobody else is. When it looks again, it serves the others, and those that come anew.
+/// A server that does not poll for longer than it may be silent is given up by clients that wait for it; idle clients stay
+/// connected, as its node is alive. When it polls again, it serves them and new clients.
 #[test]
-fn a_server_that_stops_polling_is_given_up_by_those_who_wait() {
+fn a_server_that_stops_polling_is_given_up_by_waiting_clients() {
     let mut place = place("datagram", "window=4&silence=2s");
     let node = place.rack.add_node();
     let waiting = place.connected(node, options(false), async |host: Host, client| {
@@ -190,7 +190,7 @@ fn a_server_that_stops_polling_is_given_up_by_those_who_wait() {
     assert_eq!(place.running.connections(), 0, "all have ended");
 }
 
-/// A session that nobody polls holds nothing that the others of its thread need.
+/// A session that is not polled holds nothing that the other sessions of its thread need.
 #[test]
 fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
     let mut place = place("datagram", "window=64");
@@ -204,7 +204,7 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
             let options = ConnectionOptions::default();
             let connection = Connection::new(transport.expect("dial"), host.site(), &options);
             let mut client = SuitePollClient::from_connection(connection);
-            // A window of calls leaves, and their answers are never looked at.
+            // A window of calls whose responses are not polled.
             let calls: Vec<_> =
                 (0..64).map(|_| client.start_make(1, 1000).expect("room")).collect();
             client.connection().turn(farcall_core::time::Instant::from_nanos(host.node().now_ns()));
@@ -216,7 +216,7 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
             assert_eq!(client.tally(1).await, Ok(call));
         }
         let done = host.now();
-        // They are there all the same, with all of their answers.
+        // All their responses have arrived.
         let now = farcall_core::time::Instant::from_nanos(host.node().now_ns());
         let mut answered = 0;
         for _ in 0..2_000 {
@@ -242,7 +242,7 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
     assert_eq!(answered, 50 * 64);
 }
 
-/// Connections that have their turns together send under one doorbell, and lose nothing by it.
+/// Connections that are polled together send under one doorbell, at the same rate.
 #[test]
 fn connections_that_take_turns_together_ring_once() {
     let run = |together: bool| {

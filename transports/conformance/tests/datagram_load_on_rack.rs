@@ -1,5 +1,5 @@
-//! What `datagram` makes of a rack under load: how much of its rate is left where datagrams are lost, and how long the
-//! queues become where many clients send to one server. In virtual time.
+//! `datagram` under load on a simulated rack: its rate when datagrams are lost, and the queues when many clients send to one
+//! server.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,19 +32,19 @@ struct Scene {
     request: usize,
     response: u32,
     loss: f64,
-    /// One more client, with one small call at a time: its calls wait in the queues that the others make.
+    /// One more client, with one small call at a time, whose calls wait in the queues of the others.
     bystander: bool,
     without: &'static str,
     measured_us: u64,
 }
 
-/// What became of it.
+/// The measurements.
 struct Seen {
     /// Calls of each client while they were counted.
     calls: Vec<u64>,
     /// Nanoseconds of each call, sorted.
     times: Vec<u64>,
-    /// The same of the bystander's.
+    /// The same for the bystander.
     bystander: Vec<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Seen {
     }
 }
 
-/// The time that so many of 1,000 calls did not exceed.
+/// The time that `share` of 1,000 calls did not exceed.
 fn per_mille(times: &[u64], share: usize) -> u64 {
     times[(times.len() * share / 1000).min(times.len() - 1)]
 }
@@ -177,7 +177,7 @@ impl Scene {
         tally.borrow_mut().from_ns = rack.now_ns();
         rack.run_for(self.measured_us * 1000);
         let mut tally = tally.borrow_mut();
-        // Those that end with the rack do not count.
+        // Calls that end with the rack do not count.
         tally.from_ns = u64::MAX;
         let empty = Seen { calls: Vec::new(), times: Vec::new(), bystander: Vec::new() };
         let mut seen = std::mem::replace(&mut tally.seen, empty);
@@ -188,7 +188,7 @@ impl Scene {
     }
 }
 
-/// From the last connection until calls are counted: some round trips of those that are longest.
+/// Warm-up after the last connection: several of the longest round trips.
 const WARM_UP_NS: u64 = 4_000_000;
 
 /// The shortest retransmission timeout.
@@ -232,7 +232,7 @@ fn windows_of_some_clients() {
     one_percent_lost_costs_little(Scene { clients: 4, outstanding: 32, ..SMALL }, 3);
 }
 
-/// 64 parts of which any may be lost, and what is sent for it too.
+/// 64 parts, any of which may be lost, and so may their retransmissions.
 #[test]
 fn large_requests() {
     let request = 256 << 10;
@@ -245,8 +245,7 @@ fn large_responses() {
     one_percent_lost_costs_little(Scene { response, ..SMALL }, 6);
 }
 
-/// 100 clients that all send 256 KiB at a time: with congestion control the queue is short, which a bystander feels, and
-/// nothing of the rate is lost.
+/// 100 clients that all send 256 KiB at a time: congestion control keeps the queue short for a bystander, at the same rate.
 #[test]
 fn an_incast_of_100() {
     let request = 256 << 10;

@@ -1,12 +1,12 @@
-//! What the suite does with processes and threads, done with the nodes of a simulated rack: they are killed, paused and cut
-//! off at any moment of small and large calls, from a few seeds, or those that `FARCALL_CONFORMANCE_SEEDS=100..200` tells.
+//! Nodes of a simulated rack are killed, paused and cut off at any moment of small and large calls, from a few seeds, or from
+//! `FARCALL_CONFORMANCE_SEEDS=100..200`.
 
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
 use farcall_core::{ChannelOptions, DrivenServer, RpcError, Server};
 use farcall_rack::{Host, Rack, Task};
-use farcall_transports::registry;
 use farcall_transports_conformance::{
+    backends,
     cases::swarm::seeds,
     dice::Dice,
     pattern,
@@ -30,12 +30,12 @@ struct Place {
 
 /// Each backend, with each seed.
 fn each() -> impl Iterator<Item = (&'static str, u64)> {
-    let backends = registry::ALL.iter().map(|backend| backend.name());
+    let backends = backends::ALL.iter().map(|backend| backend.name);
     backends.flat_map(|backend| seeds().map(move |seed| (backend, seed)))
 }
 
 fn place((backend, seed): (&str, u64), options: &str) -> Place {
-    // Every other rack lands what it is sent in pieces, in any order, and late.
+    // On every other rack WRITEs land in pieces, in any order, and late.
     let config = match seed % 2 {
         0 => SimConfig::default(),
         _ => {
@@ -60,7 +60,7 @@ async fn connect(host: &Host, address: &str) -> SuiteClient {
     host.connect_with(address, &options).await.expect("connect")
 }
 
-/// Echoes of many sizes, with a pause after each, until one fails; how many have not.
+/// Echoes of many sizes, with a pause after each, until one fails; gives how many succeeded.
 async fn stream(
     host: Host,
     address: String,
@@ -104,7 +104,7 @@ impl Place {
         self.rack.run_for(time.as_nanos() as u64);
     }
 
-    /// Some time, up to so long.
+    /// Runs for a random time up to `longest`.
     fn run_some(&mut self, longest: Duration) {
         let ns = self.dice.below(longest.as_nanos() as u64);
         self.rack.run_for(ns);
@@ -143,7 +143,7 @@ fn a_killed_server_ends_its_calls_and_comes_back() {
             place.run_some(4 * MILLISECOND);
             place.rack.inject(Fault::KillNode(place.server));
             assert!(place.running.is_down());
-            // A system that is dead says nothing: whoever sends notices by the lack of answers, the others by a tether.
+            // A dead node sends nothing: a sender notices missing acknowledgements, an idle client its liveness socket.
             place.run_for(6 * SECOND);
             for Stream { task, echoed } in streams {
                 let error = task.take().expect("it has noticed");
@@ -162,8 +162,8 @@ fn a_killed_server_ends_its_calls_and_comes_back() {
     }
 }
 
-/// Both ends of a connection whose way is cut notice it when the address says so: a client with a call in flight, one
-/// with none, and the server.
+/// When the path between both ends is cut, each notices after the time that the address sets: a client with a call in flight,
+/// an idle client, and the server.
 #[test]
 fn the_address_says_how_long_a_peer_may_be_silent() {
     for (backend, seed) in each() {
@@ -207,10 +207,10 @@ fn the_address_says_how_long_a_peer_may_be_silent() {
 }
 
 #[test]
-fn killed_clients_leave_nothing_and_the_others_see_nothing() {
+fn killed_clients_leave_nothing_and_do_not_affect_others() {
     const LEN: usize = 1_000_000;
     for (backend, seed) in each() {
-        // Memory for some messages at a time: leases of the dead would use it up.
+        // Memory for a few messages at a time: leases of killed clients would exhaust it.
         let mut place = place((backend, seed), "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(2, 100_000, 20 * MILLISECOND);
         for round in 0..5 {
@@ -229,7 +229,7 @@ fn killed_clients_leave_nothing_and_the_others_see_nothing() {
             }
         }
         place.run_for(6 * SECOND);
-        // All of their memory is there again.
+        // All of their memory has been released.
         let node = place.rack.add_node();
         for _ in 0..8 {
             assert!(place.echo(node, LEN) < SECOND);
@@ -240,7 +240,7 @@ fn killed_clients_leave_nothing_and_the_others_see_nothing() {
 }
 
 #[test]
-fn a_paused_client_stalls_nobody_and_goes_on() {
+fn a_paused_client_stalls_no_other_and_goes_on() {
     for (backend, seed) in each() {
         let mut place = place((backend, seed), "window=4&max_message=1m&memory=24m");
         let (_, lives) = place.streaming(1, 100_000, MILLISECOND / 10);
@@ -264,7 +264,7 @@ fn a_paused_client_stalls_nobody_and_goes_on() {
 }
 
 #[test]
-fn a_paused_server_makes_calls_late_only() {
+fn a_paused_server_only_delays_calls() {
     for (backend, seed) in each() {
         let mut place = place((backend, seed), "window=8");
         let (client, streams) = place.streaming(1, 50_000, MILLISECOND);
@@ -289,7 +289,7 @@ fn a_paused_server_makes_calls_late_only() {
 }
 
 #[test]
-fn a_way_that_is_cut_for_a_moment_delays_calls_only() {
+fn a_path_that_is_cut_for_a_moment_only_delays_calls() {
     for (backend, seed) in each() {
         let mut place = place((backend, seed), "window=8");
         let (client, streams) = place.streaming(3, 30_000, 5 * MILLISECOND);
@@ -321,7 +321,7 @@ fn programs_of_a_node_share_a_client() {
         let mut place = place((backend, seed), "window=4");
         let node = place.rack.add_node();
         let address = place.address.clone();
-        // The one that has connected carries the calls of all: it stays.
+        // The program that connected drives the calls of all, so it stays.
         let shared: Rc<Cell<Option<SuiteClient>>> = Rc::default();
         let given = shared.clone();
         let carrier = place.rack.spawn_program(node, async move |host| {
@@ -363,7 +363,7 @@ fn the_same_deaths_give_the_same_run() {
             streams.iter().chain(&others).map(|stream| stream.echoed.get()).collect();
         (place.rack.trace_hash(), echoed)
     };
-    for backend in registry::ALL.iter().map(|backend| backend.name()) {
+    for backend in backends::ALL.iter().map(|backend| backend.name) {
         for seed in [1, 2] {
             assert_eq!(run(backend, seed), run(backend, seed));
         }

@@ -85,7 +85,7 @@ fn raw(address: &Address) -> Box<dyn Stream> {
 }
 
 /// Gives the first client that connects there.
-fn lie_in_wait(address: &Address) -> Box<dyn FnOnce() -> Box<dyn Stream> + Send> {
+fn listen(address: &Address) -> Box<dyn FnOnce() -> Box<dyn Stream> + Send> {
     match address.place() {
         Place::Shm { name } => {
             let listener = UnixListener::bind_addr(&socket(name)).unwrap();
@@ -104,7 +104,7 @@ fn read_frame(stream: &mut dyn Stream) -> Frame {
 
 fn hello(address: &Address) -> Hello {
     Hello {
-        backend: "write_imm".into(),
+        backend: address.backend().name().into(),
         service: "Kv".into(),
         fingerprint: 7,
         terms: address.config().terms(),
@@ -125,7 +125,7 @@ macro_rules! over_each_kind_of_socket {
 }
 
 over_each_kind_of_socket! {
-    nobody_there
+    no_server_at_the_address
     a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops
     what_cannot_be_served_is_said
     another_service_and_another_fingerprint
@@ -134,14 +134,14 @@ over_each_kind_of_socket! {
     another_version_at_the_server
     a_server_that_is_none
     a_server_that_is_silent
-    clients_that_are_stuck_in_their_handshake_delay_nobody
+    clients_that_are_stuck_in_their_handshake_delay_no_other
     a_handshake_has_a_bound_at_the_server
     garbage_is_refused_and_the_server_lives
     one_client_too_many
-    a_crowd_that_says_nothing_makes_room
+    silent_clients_make_room_for_others
 }
 
-fn nobody_there(kind: Kind) {
+fn no_server_at_the_address(kind: Kind) {
     let address = kind.fresh();
     let error = error(dial(&address, &KV));
     assert!(matches!(error, ConnectError::NoServer { .. }), "{error}");
@@ -198,7 +198,7 @@ fn another_backend(kind: Kind) {
     let hello = Hello { backend: "herd".into(), ..hello(&address) };
     client.write_all(&Frame::Hello(hello).to_bytes()).unwrap();
     let answer = read_frame(&mut *client);
-    assert_eq!(answer, Frame::Reject(Reject::Backend { theirs: "write_imm".into() }));
+    assert_eq!(answer, Frame::Reject(Reject::Backend { theirs: address.backend().name().into() }));
 }
 
 fn another_version_at_the_client(kind: Kind) {
@@ -219,7 +219,7 @@ fn another_version_at_the_client(kind: Kind) {
 
 /// A server that answers every hello with these bytes, and keeps the connection.
 fn impostor(address: &Address, answer: Vec<u8>) -> std::thread::JoinHandle<()> {
-    let accept = lie_in_wait(address);
+    let accept = listen(address);
     std::thread::spawn(move || {
         let mut stream = accept();
         stream.write_all(&answer).unwrap();
@@ -267,7 +267,7 @@ fn a_server_that_is_silent(kind: Kind) {
     server.join().unwrap();
 }
 
-fn clients_that_are_stuck_in_their_handshake_delay_nobody(kind: Kind) {
+fn clients_that_are_stuck_in_their_handshake_delay_no_other(kind: Kind) {
     let address = kind.fresh();
     let _bound = bind(&address);
     let mut stuck: Vec<_> = (0..20).map(|_| raw(&address)).collect();
@@ -325,12 +325,12 @@ fn one_client_too_many(kind: Kind) {
     drop(clients);
 }
 
-fn a_crowd_that_says_nothing_makes_room(kind: Kind) {
+fn silent_clients_make_room_for_others(kind: Kind) {
     let address = kind.fresh();
     let _bound = bind(&address);
-    // More than have a handshake at a time.
+    // More than may shake hands at a time.
     let mut silent: Vec<_> = (0..100).map(|_| raw(&address)).collect();
-    // One of them drips, which is no hello either.
+    // One of them sends part of a hello.
     silent[3].write_all(&Frame::Hello(hello(&address)).to_bytes()[..9]).unwrap();
     let begun = Instant::now();
     if let Err(error) = dial(&address, &KV) {
@@ -375,7 +375,7 @@ mod network {
     }
 
     #[test]
-    fn a_port_where_nobody_listens() {
+    fn a_port_without_a_listener() {
         let port = ports::claim();
         let error =
             dial_text(&format!("rdma://127.0.0.1:{port}?device=shm"), Duration::from_secs(5));
@@ -385,7 +385,7 @@ mod network {
     }
 
     #[test]
-    fn a_name_that_nobody_has() {
+    fn an_unknown_host_name() {
         let text = "rdma://no-such-host.invalid:7471?device=shm";
         let error = dial_text(text, Duration::from_secs(20));
         let said = error.to_string();
@@ -400,7 +400,7 @@ mod network {
         }
     }
 
-    /// An address of a network for documentation, which nobody has: the packet is lost, or a router says so.
+    /// An address reserved for documentation: the packet is lost, or a router refuses it.
     #[test]
     fn a_host_that_cannot_be_reached() {
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! The program for two machines, on one: servers are started, steered and killed over TCP. A case of each kind shows it;
-//! all of them run across two virtual machines.
+//! The program for two machines, run on one: servers are started, controlled and killed over TCP. A few cases show that it
+//! works; more of them run across two virtual machines.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -61,7 +61,7 @@ fn cases_run_against_servers_of_another_machine() {
 }
 
 #[test]
-fn what_cannot_run_is_told() {
+fn arguments_that_cannot_run_are_refused() {
     for (arguments, told) in [
         (&["run"][..], "usage:"),
         (&["run", "nowhere"], "nowhere"),

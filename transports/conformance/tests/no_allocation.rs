@@ -5,7 +5,8 @@ use std::alloc::System;
 use farcall_core::{
     Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site, transport::DialOptions,
 };
-use farcall_transports::{Address, registry};
+use farcall_transports::Address;
+use farcall_transports_conformance::backends;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -17,7 +18,7 @@ trait Steady {
     fn small(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that fills half a slot.
     fn medium(&self, bytes: &[u8]) -> [u8; 2048];
-    /// A call that may run again, whose answer is not kept.
+    /// A call that may run again, so the server keeps no response.
     #[rpc(idempotent)]
     fn again(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that waits once.
@@ -80,12 +81,12 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
     }
 }
 
-// One test: another one's allocations would be counted too.
+// Only one test: a concurrent one's allocations would be counted too.
 #[test]
 fn calls_allocate_nothing_in_the_steady_state() {
-    for backend in registry::names() {
-        count_allocations(backend, false);
-        count_allocations(backend, true);
+    for backend in backends::ALL {
+        count_allocations(backend.name, false);
+        count_allocations(backend.name, true);
     }
 }
 
@@ -98,7 +99,7 @@ fn count_allocations(backend: &str, share: bool) {
         .idle(IdlePolicy::default().park(false))
         .dial(DialOptions::default().share(share))
         .site(&Site::new());
-    // Shares whatever can be shared, and finds some of the other's answers.
+    // Shares what the backend can share, so each takes some of the other's responses.
     let other = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
     let mut other = SteadyPollClient::from_connection(other.expect("connect"));
     let connection = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);

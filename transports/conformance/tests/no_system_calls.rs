@@ -1,11 +1,12 @@
-//! In the steady state neither end makes a system call: the kernel itself is told to end the program at the first.
+//! In the steady state neither end makes a system call: a seccomp filter ends the program at the first.
 
 use std::{env, mem::zeroed, process::Command};
 
 use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server};
 use farcall_transports::Address;
+use farcall_transports_conformance::backends;
 
-/// The calling thread may from now on only write, and end the program. Anything else traps.
+/// From now on the calling thread may only write and end the program. Any other system call traps.
 fn forbid_system_calls() {
     const ALLOWED: [libc::c_long; 2] = [libc::SYS_write, libc::SYS_exit_group];
     let filter =
@@ -28,7 +29,7 @@ fn forbid_system_calls() {
     assert!(done, "set a seccomp filter: {}", std::io::Error::last_os_error());
 }
 
-/// Says which system call it was, and ends the program.
+/// Prints the number of the system call, and ends the program.
 extern "C" fn trapped(_: libc::c_int, info: *const libc::c_void, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a `siginfo_t`, whose part for SIGSYS begins after 16 bytes with an
     // address of eight and the number of four. Only `write` and `exit_group` are called here.
@@ -108,7 +109,7 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
     }
 }
 
-/// Tells a child of these tests that it is one, and over which backend it calls.
+/// Set in a child of these tests, to the backend over which it calls.
 const CHILD: &str = "FARCALL_NO_SYSTEM_CALLS_CHILD";
 
 fn call_in_peace(backend: &str) -> ! {
@@ -155,7 +156,7 @@ fn calls_make_no_system_call_in_the_steady_state() {
     if let Ok(backend) = env::var(CHILD) {
         call_in_peace(&backend);
     }
-    for backend in ["write_imm", "datagram"] {
+    for backend in backends::ALL.iter().map(|backend| backend.name) {
         let output = run("calls_make_no_system_call_in_the_steady_state", backend);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{backend}: {}: {said}", output.status);
@@ -167,7 +168,7 @@ fn a_system_call_would_be_noticed() {
     if env::var_os(CHILD).is_some() {
         call_the_kernel();
     }
-    let output = run("a_system_call_would_be_noticed", "write_imm");
+    let output = run("a_system_call_would_be_noticed", backends::ALL[0].name);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("system call   {}", libc::SYS_sched_yield)), "{said}");

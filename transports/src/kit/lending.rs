@@ -23,11 +23,6 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// It holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0

@@ -20,7 +20,7 @@ pub struct Backend {
     pub exceptions: &'static [(&'static str, &'static str)],
     /// Makes an end by hand that is not connected yet, for handshakes by hand.
     pub open_end: fn(&Device, &Terms) -> Box<dyn UnconnectedEnd>,
-    /// Setups that either end must refuse, beside bytes that are no setup at all.
+    /// Setups that either end must refuse, besides bytes that are no setup at all.
     pub broken_setups: fn(&Device) -> Vec<Vec<u8>>,
     /// The simulated racks on which it is tested.
     #[cfg(feature = "sim")]
@@ -38,7 +38,7 @@ pub trait UnconnectedEnd: Send {
 pub struct RackVariant {
     /// In the names of the tests.
     pub name: &'static str,
-    /// Address options beside the backend's name.
+    /// Address options besides the backend's name.
     pub options: &'static str,
     /// The rack's NICs and faults.
     pub config: fn() -> farcall_verbs::sim::SimConfig,

@@ -241,7 +241,8 @@ pub fn responses_may_be_kept(world: &World) {
             pattern::assert_is(round, LEN as usize, &answer.expect("lend"));
         }
     }
-    assert!(world.now() - started < patient(BOUND) / 2, "calls went on only at a deadline");
+    let took = world.now() - started;
+    assert!(took < patient(BOUND), "the calls took {took:?}: some waited for a deadline");
 }
 
 /// After a restart of the server calls reconnect; those in flight ended with an error.

@@ -1,6 +1,6 @@
 //! Peers that break the rules: the half that all backends share.
 //!
-//! A hostile client or server does the handshake by hand over a [stream], and then drives the device by hand; what it says
+//! A hostile client or server does the handshake by hand over a [`Stream`], and then drives the device by hand; what it says
 //! there is up to the backend's own folder in [`backends`](crate::backends).
 
 mod handshake;

@@ -1,8 +1,8 @@
 //! Fuzz targets of immediates and slots, which the peer writes as it likes.
 
 use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit, WireRegion};
-use farcall_verbs::RemoteRegion;
 use bolero::{TypeGenerator, check};
+use farcall_verbs::RemoteRegion;
 
 use super::*;
 

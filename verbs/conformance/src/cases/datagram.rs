@@ -200,8 +200,8 @@ pub(crate) async fn a_datagram_to_a_missing_queue_pair_is_dropped(end: &mut End)
     let Datagrams { base, handle, .. } = &mut datagrams;
     if end.role() == Role::Initiator {
         for (id, number) in [(1, 0x00ff_fff0), (2, 0)] {
-            let nobody = QpNumber(number);
-            base.post(WorkRequest::send(b"lost").to(handle, nobody, QKEY).signaled(id))?;
+            let missing = QpNumber(number);
+            base.post(WorkRequest::send(b"lost").to(handle, missing, QKEY).signaled(id))?;
             base.success(end, id).await?;
         }
     }

@@ -259,7 +259,7 @@ pub(crate) async fn queue_pairs_may_be_used_from_threads_of_their_own(end: &mut 
                         let mut one: [WorkCompletion; 1] = Default::default();
                         while rig.cq.poll(&mut one).map_err(|error| error.to_string())? == 0 {
                             if device.now_ns() > deadline_ns {
-                                return Err("waited in vain for a completion".into());
+                                return Err("timed out waiting for a completion".into());
                             }
                             std::thread::yield_now();
                         }

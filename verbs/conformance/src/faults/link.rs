@@ -82,7 +82,7 @@ pub(super) fn no_route(site: &Site) -> CaseResult {
 }
 
 /// A queue pair that is gone: messages to it end, about as late as was asked.
-pub(super) fn nobody_there(site: &Site) -> CaseResult {
+pub(super) fn missing_peer(site: &Site) -> CaseResult {
     let device = site.open()?;
     let endpoint = Rig::unconnected(&device, QpType::Rc)?.qp.endpoint();
     let mut rig = Rig::unconnected(&device, QpType::Rc)?;

@@ -34,7 +34,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault { name: "ports_of_unequal_mtu_agree_on_the_smaller", check: link::unequal_mtus },
     Fault { name: "an_address_that_no_way_leads_to_is_named", check: link::no_route },
-    Fault { name: "a_peer_that_is_not_there_is_given_up_in_time", check: link::nobody_there },
+    Fault { name: "a_peer_that_is_not_there_is_given_up_in_time", check: link::missing_peer },
     Fault { name: "a_port_that_goes_down_ends_what_is_under_way", check: link::port_down },
 ];
 

@@ -58,7 +58,7 @@ impl Site {
                 return Ok(found);
             }
             if device.now_ns() > deadline_ns {
-                return Err(Halt::failed(format!("waited in vain for {what}")));
+                return Err(Halt::failed(format!("timed out waiting for {what}")));
             }
             std::thread::yield_now();
         }

@@ -48,7 +48,7 @@ pub(super) mod op {
     pub(crate) const MESSAGE: u32 = 0;
     /// A chunk has landed, or may land.
     pub(crate) const CHUNK: u32 = 1;
-    /// Nobody waits any more.
+    /// The caller does not wait any more.
     pub(crate) const CANCEL: u32 = 2;
     /// The lent response has been read.
     pub(crate) const RELEASE: u32 = 3;
