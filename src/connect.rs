@@ -1,4 +1,4 @@
-//! From an address in text to a client, or to a server's builder.
+//! From a textual address to a client, or to a server's builder.
 
 use farcall_core::transport::Binding;
 use farcall_core::{
@@ -9,14 +9,20 @@ use farcall_transports::Address;
 
 use crate::ping::{PingServer, Pong};
 
-/// Makes clients whose calls are futures: `KvClient::connect("shm://kv")`.
+/// Creates clients whose calls are futures: `KvClient::connect("shm://kv")`.
 pub trait Connect: ServiceClient {
     /// Connects to the server at this address.
+    ///
+    /// # Errors
+    /// If the address is invalid, or the server cannot be reached or refuses.
     fn connect(address: &str) -> Result<Self, ConnectError> {
         Self::connect_with(address, ChannelOptions::default())
     }
 
-    /// Connects with deadlines, bounds and idling of one's own.
+    /// Connects with explicit deadlines, limits and idling.
+    ///
+    /// # Errors
+    /// As [`connect`](Connect::connect).
     fn connect_with(address: &str, options: ChannelOptions) -> Result<Self, ConnectError> {
         let address = dialled(address)?;
         let channel = Channel::connect(address, Self::DESCRIPTION, options)?;
@@ -26,14 +32,20 @@ pub trait Connect: ServiceClient {
 
 impl<C: ServiceClient> Connect for C {}
 
-/// Makes clients that their thread polls: `KvPollClient::connect("shm://kv")`.
+/// Creates clients that their thread polls: `KvPollClient::connect("shm://kv")`.
 pub trait ConnectPoll: PollClient {
     /// Connects to the server at this address.
+    ///
+    /// # Errors
+    /// If the address is invalid, or the server cannot be reached or refuses.
     fn connect(address: &str) -> Result<Self, ConnectError> {
         Self::connect_with(address, &ConnectionOptions::default())
     }
 
-    /// Connects with a deadline and idling of one's own.
+    /// Connects with an explicit deadline and idling.
+    ///
+    /// # Errors
+    /// As [`connect`](ConnectPoll::connect).
     fn connect_with(address: &str, options: &ConnectionOptions) -> Result<Self, ConnectError> {
         let address = dialled(address)?;
         let connection = Connection::connect(&address, Self::DESCRIPTION, options)?;
@@ -43,13 +55,13 @@ pub trait ConnectPoll: PollClient {
 
 impl<C: PollClient> ConnectPoll for C {}
 
-/// Where servers come from.
+/// Creates servers.
 #[derive(Debug)]
 pub enum Server {}
 
 impl Server {
-    /// A server to be, with one thread and no service yet. It listens at the addresses that [`Address`] describes, and
-    /// answers [pings](crate::ping) besides.
+    /// A builder of a server with one thread and no services yet. The server listens at the addresses that
+    /// [`Address`] describes, and also answers [pings](crate::ping).
     pub fn builder() -> ServerBuilder {
         let builder = farcall_core::Server::builder().built_in_service(PingServer::new(Pong));
         builder.addresses(|address| {

@@ -1,15 +1,16 @@
 //! RPC over RDMA for Rust programs, at the speed of the memory it crosses.
 //!
-//! A service is a trait with the attribute [`service`]. The attribute makes a server of any implementation of it, and two
-//! clients: one whose calls are futures for any executor, and one for a thread that polls its own connection. The
-//! address that both ends name chooses the device and the protocol that carry the calls; see [`Address`].
+//! A service is a trait with the attribute [`service`]. The attribute generates a server for any
+//! implementation of the trait, and two clients: one whose calls are futures for any executor, and one for a
+//! thread that polls its own connection. The address that both ends use selects the device and the protocol
+//! of the calls; see [`Address`].
 //!
 //! ```
 //! use farcall::{Connect, Server};
 //!
 //! #[farcall::service]
 //! trait Greeter {
-//!     /// Greets whoever is named.
+//!     /// Returns a greeting for this name.
 //!     fn hello(&self, name: &str) -> String;
 //! }
 //!
@@ -30,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! # A call's end
+//! # Results of a call
 //!
 //! A method that returns `Result<T, E>` gives its caller `Result<T, `[`CallError<E>`](CallError)`>`: the value, the service's own
 //! error, or an [`RpcError`]. Any other method gives `Result<T, RpcError>`. A handler runs at most once per call, and
@@ -44,26 +45,26 @@ pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
-pub use farcall_core::time::{self, Progress};
 pub use farcall_core::site::{self, Site};
+pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{BindOptions, DialOptions};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    ConnectError, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy, MethodDescription,
-    Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy, RpcError, RunningServer,
-    ServerBuilder, Service, ServiceClient, ServiceDescription,
+    ConnectError, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy,
+    MethodDescription, Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy,
+    RpcError, RunningServer, ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
 pub use farcall_macros::service;
 pub use farcall_transports::Address;
 
 pub use self::connect::{Connect, ConnectPoll, Server};
 
-/// What most programs name: `use farcall::prelude::*`.
+/// The names that most programs use: `use farcall::prelude::*`.
 pub mod prelude {
     pub use crate::{CallError, Connect, ConnectPoll, PollClient, RpcError, Server, ServiceClient};
 }
 
-/// What generated code names; not for use by hand.
+/// Names for generated code only.
 #[doc(hidden)]
 pub mod __private {
     pub use core::fmt;
@@ -85,7 +86,7 @@ pub mod __private {
     };
 }
 
-/// The code of README and book, compiled and run as this crate's own documentation is.
+/// Compiles and runs the code of README and book as documentation tests.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../README.md")]

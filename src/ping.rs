@@ -1,21 +1,21 @@
-//! The service that every server of [`Server::builder`](crate::Server::builder) answers besides its own: for `farcall
-//! ping`, and for programs that want to know whether a server is there and how far.
+//! The built-in service that every server of [`Server::builder`](crate::Server::builder) also answers. It is
+//! used by `farcall ping`, and by programs that check whether a server is reachable and how fast.
 //!
-//! A ping is an ordinary call of an ordinary service, with a name of its own. So a client that pings passes the same
-//! handshake, crosses the same device, and is answered by the same threads as one that works; it needs to know nothing of
-//! the services that are there.
+//! A ping is an ordinary call of an ordinary service with a name of its own. A client that pings therefore
+//! does the same handshake, uses the same device, and is answered by the same threads as any other. It does
+//! not need to know the server's other services.
 
 use bytes::Bytes;
 
-/// Gives back what it gets.
+/// Returns its argument.
 #[crate::service(name = "farcall.ping", crate = crate)]
 pub trait Ping {
-    /// The same bytes.
+    /// Returns the same bytes.
     #[rpc(idempotent)]
     fn ping(&self, payload: Bytes) -> Bytes;
 }
 
-/// The service's only implementation.
+/// The implementation of the service.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pong;
 

@@ -1,8 +1,8 @@
-//! Whole racks of servers and clients, simulated: in virtual time, in one thread, from one seed.
+//! Simulated racks of servers and clients: in virtual time, in one thread, from one seed.
 //!
-//! What runs is the code that runs on hardware; only the NICs, the wires and the clock are simulated ([`sim`]). So a
-//! service can be seen under a hundred clients, under faults, and on the NICs of other people's papers, and each run can
-//! be had again from its seed.
+//! The code is the same as on hardware; only the NICs, the wires and the clock are simulated ([`sim`]). A
+//! service can thus be tested with a hundred clients, under faults, and with the NICs of published papers,
+//! and each run can be repeated from its seed.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,7 +29,7 @@
 //! let address = format!("sim://{server}/adder");
 //! let serving = rack.serve(&address, Server::builder().service(AdderServer::new(Sums)).threads(2))?;
 //!
-//! // A hundred clients on ten machines, each of which calls ten times.
+//! // A hundred clients on ten machines, each of which makes ten calls.
 //! let machines: Vec<_> = (0..10).map(|_| rack.add_node()).collect();
 //! let clients: Vec<_> = (0..100u64)
 //!     .map(|client| {

@@ -1,4 +1,4 @@
-//! A call through generated code over shared memory allocates nothing, on either side, once memory is warm.
+//! Calls through generated code over shared memory do not allocate on either side in the steady state.
 
 use std::alloc::System;
 
@@ -38,7 +38,7 @@ impl Steady for Plain {
     }
 }
 
-/// Runs the work once to warm up, then counts over all threads.
+/// Runs the work once to warm up, then counts allocations of all threads.
 fn allocations(mut work: impl FnMut()) -> usize {
     work();
     let region = Region::new(GLOBAL);
@@ -47,9 +47,9 @@ fn allocations(mut work: impl FnMut()) -> usize {
     change.allocations + change.reallocations
 }
 
-/// One test, so that no other thread of the test program allocates meanwhile.
+/// One test, so that no other thread of the test program allocates at the same time.
 #[test]
-fn the_steady_state_allocates_nothing() {
+fn the_steady_state_does_not_allocate() {
     let address = format!("shm://farcall-allocations-{}", std::process::id());
     let server = Server::builder().service(SteadyServer::new(Plain)).listen(&address).unwrap();
     let mut client = SteadyPollClient::connect(&address).unwrap();

@@ -1,4 +1,4 @@
-//! Generated code in crates of every habit: all lints denied, common names taken by other things, the facade renamed.
+//! Generated code in unusual crates: all lints denied, common names shadowed, the facade renamed.
 
 #![deny(
     warnings,
@@ -9,7 +9,7 @@
 )]
 #![deny(clippy::all, clippy::pedantic)]
 
-/// A crate with strict lints, and documentation that a library would have.
+/// A crate with strict lints and complete documentation.
 pub mod documented {
     use bytes::Bytes;
 
@@ -26,7 +26,7 @@ pub mod documented {
         /// If there is something [`Wrong`].
         fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Wrong>;
 
-        /// All that begin so; see [`get`](Self::get).
+        /// All entries with this prefix; see [`get`](Self::get).
         async fn scan(&self, prefix: Bytes, limit: u64) -> Vec<Bytes>;
 
         /// How many there were.
@@ -58,7 +58,7 @@ pub mod documented {
     }
 }
 
-/// Names of the prelude, and of what generated code calls its own, mean something else here.
+/// Shadows names of the prelude, and names that generated code uses.
 mod shadowed {
     #![allow(dead_code)]
 
@@ -99,7 +99,7 @@ mod shadowed {
     }
 }
 
-/// A service without methods is of no use, but harmless.
+/// A service without methods is useless but allowed.
 mod empty {
     #[farcall::service]
     #[expect(dead_code)]
@@ -119,7 +119,7 @@ mod renamed {
     }
 }
 
-/// Made by a macro, as some families of services are.
+/// A service defined by a macro.
 mod made {
     macro_rules! store_of {
         ($name:ident, $value:ty) => {

@@ -1,4 +1,4 @@
-//! Services on a simulated rack: both clients, deadlines, ends and deaths, in virtual time.
+//! Services on a simulated rack: both clients, deadlines, shutdown and failures, in virtual time.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use farcall::rack::sim::{Actor, Fault, Next, Node, NodeId, Turn};
-use farcall::rack::{Dialled, Dialling, Host, Rack, turn_after, site_of};
+use farcall::rack::{Dialled, Dialling, Host, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
     ConnectError, Connection, ConnectionOptions, DialOptions, DrivenServer, PendingCall,
@@ -18,13 +18,13 @@ use farcall::{
 trait Slow {
     /// Gives back the bytes.
     fn echo(&self, bytes: &[u8]) -> Vec<u8>;
-    /// Uses its core for so long.
+    /// Uses its core for this long.
     fn burn(&self, ns: u64) -> u64;
-    /// Waits until somebody opens the gate.
+    /// Waits until the gate is opened.
     async fn hold(&self) -> u64;
     /// Opens the gate.
     fn open(&self);
-    /// How many wait.
+    /// The number of waiting calls.
     fn held(&self) -> u64;
 }
 
@@ -41,7 +41,7 @@ struct Service {
     node: Option<Node>,
 }
 
-/// One that waits at the gate.
+/// A call that waits at the gate.
 struct Held(Arc<Mutex<Gate>>);
 
 impl Drop for Held {
@@ -90,7 +90,7 @@ fn builder(service: Service) -> ServerBuilder {
     Server::builder().service(SlowServer::from(Arc::new(service)))
 }
 
-/// A rack with one server, at `sim://1/slow`, and its node; and one node for clients.
+/// A rack with one server at `sim://1/slow`, its node, and one node for clients.
 fn rack(seed: u64) -> (Rack, NodeId, (NodeId, DrivenServer)) {
     let mut rack = Rack::new(seed);
     let (node, client) = (rack.add_node(), rack.add_node());
@@ -106,7 +106,7 @@ async fn connect(host: &Host) -> SlowClient {
 }
 
 #[test]
-fn a_call_takes_what_its_messages_and_cores_take() {
+fn a_calls_duration_is_that_of_its_messages_and_cores() {
     let (mut rack, client, _server) = rack(1);
     let took = rack.run(client, async |host| {
         let slow = connect(&host).await;
@@ -146,7 +146,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(run(3), run(4));
 }
 
-/// A client that its actor drives: calls one after the other, then ends.
+/// A client driven by its actor: sequential calls, then it ends.
 struct Caller {
     dialling: Option<Dialling>,
     client: Option<SlowPollClient>,
@@ -188,7 +188,7 @@ impl Actor for Caller {
 }
 
 #[test]
-fn an_actor_may_drive_its_own_connection() {
+fn an_actor_can_drive_its_own_connection() {
     let (mut rack, client, (_, server)) = rack(1);
     let options = DialOptions::default();
     let description = <SlowPollClient as PollClient>::DESCRIPTION;
@@ -208,7 +208,7 @@ fn an_actor_may_drive_its_own_connection() {
 }
 
 #[test]
-fn a_program_may_drive_its_own_connection() {
+fn a_program_can_drive_its_own_connection() {
     let (mut rack, client, _server) = rack(1);
     let answer = rack.run(client, async |host| {
         let description = <SlowPollClient as PollClient>::DESCRIPTION;
@@ -227,7 +227,7 @@ fn a_program_may_drive_its_own_connection() {
 }
 
 #[test]
-fn a_handler_that_waits_is_woken_by_whoever_comes() {
+fn a_waiting_handler_is_woken_by_another_call() {
     let (mut rack, client, _server) = rack(1);
     let held = rack.spawn_program(client, async |host| connect(&host).await.hold().await);
     rack.run_for(1_000_000);
@@ -264,7 +264,7 @@ fn a_shutdown_answers_what_is_in_flight_and_frees_the_address() {
         rack.run(client, async |host| host.connect::<SlowClient>("sim://1/slow").await.err());
     assert!(matches!(refused, Some(Some(ConnectError::NoServer { .. }))), "{refused:?}");
     assert!(!server.is_down(), "a call is in flight");
-    // Its bound is a second.
+    // The limit of the shutdown is a second.
     rack.run_for(1_100_000_000);
     assert!(server.is_down());
     assert_eq!(server.aborted_calls(), 1);
@@ -277,7 +277,7 @@ fn a_shutdown_answers_what_is_in_flight_and_frees_the_address() {
 }
 
 #[test]
-fn calls_end_when_their_servers_node_dies() {
+fn calls_fail_when_their_servers_node_dies() {
     let (mut rack, client, (node, server)) = rack(1);
     let idle = rack.spawn_program(client, async |host| connect(&host).await.hold().await);
     let busy = rack.spawn_program(client, async |host| {
@@ -292,12 +292,12 @@ fn calls_end_when_their_servers_node_dies() {
     rack.inject(Fault::KillNode(node));
     assert!(server.is_down());
     rack.run_for(6_000_000_000);
-    // The one by its queue pair, which sends; the other by having heard nothing.
+    // One client notices by its queue pair when it sends, the other by the server's silence.
     let (error, at) = busy.take().unwrap();
     assert_eq!(error, RpcError::PeerGone { may_have_run: true });
     assert!(at < 4 * SECOND, "{at:?}");
     assert_eq!(idle.take(), Some(Err(RpcError::PeerGone { may_have_run: true })));
-    // It comes back, and serves under the same name.
+    // The server restarts under the same name.
     rack.inject(Fault::RestartNode(node));
     let nobody =
         rack.run(client, async |host| host.connect::<SlowClient>("sim://1/slow").await.err());
@@ -308,7 +308,7 @@ fn calls_end_when_their_servers_node_dies() {
 }
 
 #[test]
-fn a_servers_handlers_end_with_their_clients_node() {
+fn a_servers_handlers_are_dropped_when_the_clients_node_dies() {
     let (mut rack, client, (_, server)) = rack(1);
     let other = rack.add_node();
     for _ in 0..3 {
@@ -316,7 +316,7 @@ fn a_servers_handlers_end_with_their_clients_node() {
     }
     let held = |rack: &mut Rack| {
         let held = rack.run(other, async |host| connect(&host).await.held().await);
-        // Whoever has asked goes.
+        // The waiting client dies.
         rack.run_for(1_000_000);
         held.unwrap().unwrap()
     };
@@ -330,7 +330,7 @@ fn a_servers_handlers_end_with_their_clients_node() {
 }
 
 #[test]
-fn a_short_partition_delays_and_a_long_one_ends() {
+fn a_short_partition_delays_and_a_long_one_closes_the_connection() {
     let (mut rack, client, (server, _serving)) = rack(1);
     let cut = |rack: &mut Rack| rack.inject(Fault::Cut { from: server, to: client });
     let heal = |rack: &mut Rack| rack.inject(Fault::Heal { from: server, to: client });
@@ -353,7 +353,7 @@ fn a_short_partition_delays_and_a_long_one_ends() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_told_in_time() {
+fn an_unreachable_server_is_reported_in_time() {
     let (mut rack, client, (node, _server)) = rack(1);
     let connect = |rack: &mut Rack, address: &str| {
         let options = ConnectionOptions::default().dial(DialOptions::default().timeout(2 * SECOND));
@@ -382,9 +382,10 @@ fn a_server_that_cannot_be_reached_is_told_in_time() {
     assert_eq!(after, 2 * SECOND);
 }
 
-/// The answer of a former life is never heard, whenever in the handshake the server's node has died.
+/// A client never accepts an answer from before a restart, whenever the server's node dies during the
+/// handshake.
 #[test]
-fn nobody_is_connected_to_a_server_that_has_died_while_it_answered() {
+fn no_client_connects_to_a_server_that_died_during_the_handshake() {
     let mut refused = 0;
     for at_ns in (0..150_000).step_by(5_000) {
         let (mut rack, client, (node, _server)) = rack(1);
@@ -395,7 +396,7 @@ fn nobody_is_connected_to_a_server_that_has_died_while_it_answered() {
             Err(ConnectError::NoServer { .. }) => refused += 1,
             Err(other) => panic!("killed after {at_ns} ns: {other}"),
             Ok(mut slow) => {
-                // It was connected before, and notices.
+                // It was connected before, and detects the failure.
                 rack.run_for(10_000_000_000);
                 slow.poll();
                 assert!(slow.connection().is_closed(), "killed after {at_ns} ns");

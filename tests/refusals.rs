@@ -1,6 +1,6 @@
-//! What `#[farcall::service]` refuses, and how it says so: each file beside its message.
+//! Invalid uses of `#[farcall::service]` and their error messages: each file has its message next to it.
 
 #[test]
-fn each_refusal_tells_the_mend() {
+fn each_error_message_says_how_to_fix_it() {
     trybuild::TestCases::new().compile_fail("tests/refusals/*.rs");
 }

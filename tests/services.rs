@@ -1,4 +1,4 @@
-//! Services of every shape, called through both of their clients over a transport in memory.
+//! Services with methods of every kind, called through both clients over an in-memory transport.
 
 mod support;
 
@@ -48,7 +48,7 @@ impl Running {
 }
 
 #[test]
-fn every_shape_of_method_is_called() {
+fn methods_of_every_kind_can_be_called() {
     let running = running();
     let mut client = running.poll_client();
     client.nothing().unwrap();
@@ -102,7 +102,7 @@ async fn calls_are_futures_for_any_executor() {
     let calls: Vec<_> = (0..100_u32)
         .map(|n| {
             let client = client.clone();
-            // Nothing of the arguments is borrowed by the call.
+            // The call borrows none of its arguments.
             let key = n.to_le_bytes();
             let call = client.echo_slice(&key);
             tokio::spawn(async move { (call.await, client.later_or_not(n).await) })
@@ -116,7 +116,7 @@ async fn calls_are_futures_for_any_executor() {
 }
 
 #[test]
-fn results_come_back_by_side() {
+fn the_polled_client_returns_results() {
     let running = running();
     let mut client = running.poll_client();
     assert_eq!(client.find(b"key"), Ok(Some(Bytes::from_static(b"key"))));
@@ -128,7 +128,7 @@ fn results_come_back_by_side() {
 }
 
 #[test]
-fn async_methods_are_answered_when_they_are_done() {
+fn async_methods_are_answered_when_they_finish() {
     let running = running();
     let mut client = running.poll_client();
     assert_eq!(client.later(Bytes::from_static(b"now")).unwrap(), &b"now"[..]);
@@ -154,7 +154,7 @@ fn byte_strings_of_any_length_come_back() {
 }
 
 #[test]
-fn a_lone_byte_string_is_the_whole_message() {
+fn a_single_byte_string_is_the_whole_message() {
     let running = running();
     let id = id_of("echo_array");
     let mut request = header(id);
@@ -165,7 +165,7 @@ fn a_lone_byte_string_is_the_whole_message() {
 }
 
 #[test]
-fn calls_can_be_outstanding_together() {
+fn several_calls_can_be_outstanding() {
     let running = running();
     let mut client = running.poll_client();
     let mut first = client.start_one(1).unwrap();
@@ -173,7 +173,7 @@ fn calls_can_be_outstanding_together() {
     let mut third = client.start_later_or_not(2).unwrap();
     let (mut one, mut find, mut later) = (None, None, None);
     while one.is_none() || find.is_none() || later.is_none() {
-        // Two methods have the names of the client's own: the trait's are reached through it.
+        // Two methods have the names of the client's own methods, which are called through the trait.
         let connection = PollClient::connection(&mut client);
         connection.poll();
         one = one.or_else(|| connection.take(&mut first));
@@ -186,7 +186,7 @@ fn calls_can_be_outstanding_together() {
 }
 
 #[test]
-fn a_handler_that_panics_fails_its_call_alone() {
+fn a_panicking_handler_fails_only_its_call() {
     let running = running();
     let mut client = running.poll_client();
     assert_eq!(client.panics(), Err(RpcError::HandlerPanicked));
@@ -213,7 +213,7 @@ fn refusal(memory: &Memory, method: &str, arguments: &[u8]) -> String {
 }
 
 #[test]
-fn malformed_arguments_are_refused_by_name() {
+fn errors_name_the_malformed_argument() {
     let running = running();
     let memory = &running.memory;
     assert_eq!(
@@ -238,20 +238,20 @@ fn malformed_arguments_are_refused_by_name() {
     );
     assert!(refusal(memory, "sum", &[0xFF, 0xFF, 0xFF, 0x7F]).starts_with("numbers of Shapes.sum"));
     assert!(refusal(memory, "echo_array", &[0; 31]).starts_with("data of Shapes.echo_array"));
-    // The server goes on.
+    // The server keeps serving.
     assert_eq!(running.poll_client().one(1), Ok(2));
 }
 
 #[test]
-fn an_unknown_method_is_told() {
+fn an_unknown_method_is_reported() {
     let running = running();
     let reply = running.memory.raw_call(&header(0xDEAD_BEEF));
     assert_eq!(reply[0], 2, "no such method");
 }
 
 #[test]
-fn a_malformed_answer_is_the_callers_to_see() {
-    // Another program's idea of the same method: same name and id, another result.
+fn a_malformed_answer_is_an_error_of_the_caller() {
+    // Another program's definition of the method: the same name and id, but another result.
     mod theirs {
         #[farcall::service(name = "Shapes")]
         #[allow(dead_code)]
@@ -269,7 +269,7 @@ fn a_malformed_answer_is_the_callers_to_see() {
 }
 
 #[test]
-fn the_description_tells_what_was_declared() {
+fn the_description_contains_what_was_declared() {
     let description = <ShapesClient as ServiceClient>::DESCRIPTION;
     assert_eq!(description.name, "Shapes");
     assert_eq!(description.methods.len(), 25);

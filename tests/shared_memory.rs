@@ -1,4 +1,4 @@
-//! Generated code over shared memory: server, async client and poll-mode client in one process, and messages of every
+//! Generated code over shared memory: server and both clients in one process, with messages of every size.
 //! size.
 
 mod support;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use farcall::{BindError, CallError, Connect, ConnectError, ConnectPoll, RpcError, Server};
 use support::shapes::*;
 
-/// A name that no other test, and no other run of the tests, has.
+/// A unique name, also among concurrent test runs.
 fn address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ fn messages_of_every_size_come_back() {
 }
 
 #[tokio::test]
-async fn many_calls_of_many_tasks_share_a_client() {
+async fn many_tasks_share_a_client() {
     let address = address();
     let server = Server::builder()
         .service(ShapesServer::new(Implementation::default()))
@@ -92,7 +92,7 @@ async fn many_calls_of_many_tasks_share_a_client() {
 }
 
 #[test]
-fn addresses_that_lead_nowhere_are_told() {
+fn addresses_without_a_server_are_reported() {
     let nobody = ShapesClient::connect(&address());
     assert!(matches!(nobody, Err(ConnectError::NoServer { .. })), "{nobody:?}");
     let unreadable = ShapesPollClient::connect("shm:/kv");
@@ -109,7 +109,7 @@ fn addresses_that_lead_nowhere_are_told() {
 }
 
 #[test]
-fn another_services_client_is_refused() {
+fn a_client_of_another_service_is_refused() {
     #[farcall::service(name = "Shapes")]
     #[expect(dead_code)]
     trait Reshaped {

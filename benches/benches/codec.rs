@@ -1,4 +1,4 @@
-//! What the codec costs: a value written into reserved memory, and read back.
+//! The cost of the codec: writing a value into reserved memory, and reading it back.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ struct Order<'a> {
     lines: [(u32, u16); 4],
 }
 
-/// Length, reserved memory and bytes, as a client's stub does it.
+/// Length, reserved memory and bytes, as in a client's stub.
 fn write<F: Encode<T>, T: ?Sized>(value: &T, memory: &mut [u8]) -> usize {
     let payload = As::<F, T>::new(value);
     let len = encoded_len(&payload).expect("it has a length");
@@ -23,7 +23,7 @@ fn write<F: Encode<T>, T: ?Sized>(value: &T, memory: &mut [u8]) -> usize {
     len
 }
 
-/// As a server's dispatch does it.
+/// As in a server's dispatch.
 fn read<'m, F: Decode<'m, T>, T>(message: &'m [u8]) -> T {
     decode::<F, T>(Reader::borrowed(message)).expect("it was just written")
 }

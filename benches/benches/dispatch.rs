@@ -1,4 +1,4 @@
-//! What farcall itself adds to a call, with transports that only hand bytes over.
+//! The overhead of farcall in a call, with transports that only pass bytes on.
 //!
 //! `stub`: a poll-mode client's call, from arguments to result. `turn`: a server thread's work for one request, from
 //! the message to the posted reply.
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant as SystemInstant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use farcall_bench::echo::service::{EchoPollClient, EchoServer, Parrot};
+use farcall_bench::echo::service::{EchoPollClient, EchoServer, EchoService};
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
@@ -21,14 +21,14 @@ use farcall_core::{
     ServiceDescription,
 };
 
-/// Both of core's headers have this many bytes; a response that begins with zeros is a value.
+/// Both headers of farcall-core have this many bytes; a response that begins with zeros is a value.
 const HEADER_BYTES: usize = 8;
 
-/// Requests that one turn of the server finds.
+/// Requests found by one turn of the server.
 const TURN_REQUESTS: u64 = 16;
 
-/// Answers each request at the next poll, with zeros: bytes just written would come through the store buffer, which
-/// no response does.
+/// Answers each request at the next poll with zeros: bytes that were just written would come from the store
+/// buffer, which no real response does.
 struct Mirror {
     slot: SlotId,
     request: [u8; 64],
@@ -73,14 +73,14 @@ impl ClientTransport for Mirror {
     fn close(&mut self, _why: Closing) {}
 }
 
-/// How many requests the server is to answer, and how many it has.
+/// The number of requests to answer, and the number answered.
 #[derive(Default)]
 struct Order {
     wanted: AtomicU64,
     answered: AtomicU64,
 }
 
-/// Finds the same request again and again, as many as were ordered.
+/// Finds the same request again and again, as often as ordered.
 struct Feeder {
     order: Arc<Order>,
     request: Vec<u8>,
@@ -171,7 +171,7 @@ fn stub(criterion: &mut Criterion) {
 
 fn turn(criterion: &mut Criterion) {
     let order = Arc::new(Order::default());
-    let (parrot, _resume) = Parrot::new();
+    let (parrot, _resume) = EchoService::new();
     let server = Server::builder()
         .service(EchoServer::new(parrot))
         .idle(IdlePolicy::SPIN)

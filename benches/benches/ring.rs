@@ -1,5 +1,5 @@
-//! The rings of the shared-memory device, both ends in one thread: what a message costs in work, without the transfer of
-//! a cache line between cores.
+//! The rings of the shared-memory device with both ends in one thread: the CPU work of a message, without the
+//! transfer of a cache line between cores.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use farcall_verbs::{
@@ -7,7 +7,7 @@ use farcall_verbs::{
     SharedRegion, WorkCompletion, WorkRequest,
 };
 
-/// Receives posted at a time, and taken before more are posted.
+/// Receives posted at once, and used before more are posted.
 const RECEIVES: u64 = 64;
 
 struct End {
@@ -33,7 +33,7 @@ impl End {
     }
 }
 
-/// Two connected ends. Messages go from the first to the second, a batch of receives at a time.
+/// Two connected ends. Messages go from the first to the second, with a batch of receives at a time.
 struct Pair {
     sender: End,
     receiver: End,
@@ -51,7 +51,7 @@ impl Pair {
         Self { sender, receiver, receives: 0, completions: Default::default() }
     }
 
-    /// One message; the last of each batch is signaled, which makes room in the send queue.
+    /// Sends one message. The last of each batch is signaled, which makes room in the send queue.
     fn pass(&mut self, message: &[u8]) -> Option<u32> {
         if self.receives == 0 {
             self.receiver.qp.post_recvs(0..RECEIVES).expect("there is room");

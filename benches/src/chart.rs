@@ -1,13 +1,13 @@
-//! What all pictures have in common, and charts of lines.
+//! Shared code of all pictures, and line charts.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// Of one chart, in pixels.
+/// The size of one chart in pixels.
 pub(crate) const SIZE: (u32, u32) = (720, 400);
 
-/// The colours of series, in their order.
+/// The colours of series, in order.
 pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
@@ -19,13 +19,13 @@ pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(127, 127, 127),
 ];
 
-/// Lines against numbers, each of which is so many times the one before.
+/// Lines over a logarithmic horizontal axis.
 pub(crate) struct Lines<'a> {
     pub(crate) title: String,
     pub(crate) x_label: &'a str,
     pub(crate) y_label: &'a str,
     pub(crate) series: Vec<Series>,
-    /// The vertical axis goes in the same way.
+    /// Whether the vertical axis is logarithmic too.
     pub(crate) is_logarithmic: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) type Series = (String, Vec<(f64, f64)>);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Charts in rows of so many.
+/// Arranges charts in rows of `columns`.
 pub(crate) fn charts(all: &[Lines<'_>], columns: usize) -> Result<String> {
     let columns = columns.clamp(1, all.len().max(1));
     let rows = all.len().div_ceil(columns).max(1);
@@ -69,7 +69,7 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
     let mut builder = ChartBuilder::on(area);
     builder.caption(&chart.title, ("sans-serif", 14)).margin(8);
     builder.x_label_area_size(36).y_label_area_size(48);
-    // Marks where there are points: those of the scale itself run into each other.
+    // Ticks at the points: the labels of the default ticks would overlap.
     let mut marks: Vec<f64> = points().map(|at| at.0).collect();
     marks.sort_by(f64::total_cmp);
     marks.dedup();
@@ -112,11 +112,11 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: f64,
-    /// Those of one group have one colour, and some room before the next.
+    /// Bars of one group have the same colour, and a gap follows the group.
     pub(crate) group: usize,
 }
 
-/// Bars below each other, from the left.
+/// Horizontal bars below each other.
 pub(crate) fn bars(title: &str, all: &[Bar]) -> Result<String> {
     const ROW: i32 = 18;
     const GAP: i32 = 8;

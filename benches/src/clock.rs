@@ -1,15 +1,15 @@
-//! Reading the time cheaply enough not to show in what is measured.
+//! Reading the time cheaply enough not to affect measurements.
 
 use std::time::Duration;
 
-/// The processor's counter where it is invariant, the system's clock elsewhere.
+/// The processor's counter if it is invariant, otherwise the system's clock.
 #[derive(Clone)]
 pub struct Clock {
     inner: quanta::Clock,
     units_per_ms: u64,
 }
 
-/// Nanoseconds over which the counter's units are taken, to turn a time into units.
+/// Counter units whose nanoseconds are measured, to convert a time to units.
 const SCALE_UNITS: u64 = 1 << 32;
 
 impl Clock {
@@ -27,13 +27,13 @@ impl Clock {
         self.inner.raw()
     }
 
-    /// What the counter will be at least when `time` has passed.
+    /// The counter's value after `time` at the earliest.
     pub fn after(&self, time: Duration) -> u64 {
         let units = u128::from(self.units_per_ms) * time.as_nanos() / 1_000_000;
         self.stamp() + units as u64
     }
 
-    /// The nanoseconds from one reading to another; 0 if they are the wrong way around.
+    /// The nanoseconds from one reading to another; 0 if they are in the wrong order.
     #[inline]
     pub fn nanos_between(&self, before: u64, after: u64) -> u64 {
         self.inner.delta_as_nanos(before, after)

@@ -1,13 +1,13 @@
-//! Which thread runs where.
+//! Pinning of threads to cores.
 
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use core_affinity::CoreId;
 
-/// Puts the caller's thread on `core`.
+/// Pins the calling thread to `core`.
 pub fn pin(core: usize) -> Result<()> {
-    // Asked once: a thread that is pinned hands its one core down to the threads that it starts.
+    // Queried once: threads inherit the affinity of a pinned thread.
     static AVAILABLE: OnceLock<Vec<usize>> = OnceLock::new();
     let available = AVAILABLE.get_or_init(|| {
         let cores = core_affinity::get_core_ids().unwrap_or_default();

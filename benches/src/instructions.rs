@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use farcall::{ConnectPoll, PollClient, Server};
 use farcall_core::server::ServerThread;
-use farcall_core::time::Instant;
 use farcall_core::site::Site;
+use farcall_core::time::Instant;
 use farcall_transports::{Address, registry};
 use farcall_verbs::Device;
 

@@ -1,11 +1,11 @@
-//! Percentiles of what was measured.
+//! Percentiles of latencies.
 
 use hdrhistogram::Histogram;
 
-/// Longest time told apart: a minute, far above any call's deadline here.
+/// The longest distinguishable time: a minute, far above any deadline here.
 const HIGHEST_NS: u64 = 60_000_000_000;
 
-/// Three significant digits of each recorded time.
+/// A histogram with three significant digits.
 #[derive(Clone)]
 pub struct Latency(Histogram<u64>);
 
@@ -16,23 +16,23 @@ impl Latency {
         Self(histogram.expect("the bounds are constants and right"))
     }
 
-    /// Records one time; one beyond a minute counts as a minute.
+    /// Records one time. A time above a minute counts as a minute.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         self.0.saturating_record(nanos);
     }
 
-    /// The time that this share of the samples does not exceed.
+    /// The time that this fraction of the samples does not exceed.
     pub fn quantile(&self, share: f64) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
     }
 
-    /// How many were recorded.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.0.len()
     }
 
-    /// Takes in what `other` recorded.
+    /// Adds the samples of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0 += &other.0;
     }

@@ -23,5 +23,5 @@ pub mod report;
 #[cfg(feature = "sim")]
 pub mod sim;
 
-/// How long the calls, and then the limit, have the cores before the other has them.
+/// The length of a slice, after which calls and limit alternate.
 pub const SLICE: Duration = Duration::from_millis(20);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use farcall_bench::compare::Contender;
-use farcall_bench::echo::{self, Mode};
 #[cfg(feature = "ablation")]
 use farcall_bench::ablate;
+use farcall_bench::compare::Contender;
+use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case};
 use farcall_bench::{compare, limit};
 
@@ -364,11 +364,11 @@ fn run_sim(options: &SimOptions) -> Result<()> {
         println!("{}", figure.table());
         drawn.push(figure);
     }
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for study in studies.iter().filter(|study| is_wanted(study.name)) {
-        let study = study.tell()?;
+        let study = study.evaluate()?;
         println!("{}: {}\n{}{}", study.study.name, study.study.title, study.table(), study.goals());
-        told.push(study);
+        results.push(study);
     }
     if let Some(directory) = &options.svg {
         fs::create_dir_all(directory)?;
@@ -376,13 +376,13 @@ fn run_sim(options: &SimOptions) -> Result<()> {
             let file = directory.join(figure.figure.name).with_extension("svg");
             fs::write(file, picture::svg(figure)?)?;
         }
-        for told in &told {
-            let file = directory.join(told.study.name).with_extension("svg");
-            fs::write(file, &told.studied.picture)?;
+        for result in &results {
+            let file = directory.join(result.study.name).with_extension("svg");
+            fs::write(file, &result.studied.picture)?;
         }
     }
     if let Some(directory) = &options.book {
-        for (file, text) in book::files(&drawn, &told)? {
+        for (file, text) in book::files(&drawn, &results)? {
             let file = directory.join(file);
             fs::create_dir_all(file.parent().unwrap_or(directory))?;
             fs::write(file, text)?;

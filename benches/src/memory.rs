@@ -1,10 +1,10 @@
-//! How much memory this process has.
+//! The memory use of this process.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Memory that this process has now.
+/// The resident memory of this process.
 pub fn resident_bytes() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,10 +1,10 @@
-//! How far a long run is, on standard error: a bar on a terminal, a line for each step elsewhere.
+//! Progress of a long run on standard error: a bar on a terminal, otherwise a line per step.
 
 use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows how far a run is.
+/// Shows the progress of a run.
 pub(crate) enum Progress {
     Bar(ProgressBar),
     Lines { what: &'static str, total: u64 },
@@ -22,7 +22,7 @@ impl Progress {
         Progress::Bar(bar.with_prefix(what))
     }
 
-    /// So many steps are done; `next` says what the next is.
+    /// Sets the number of finished steps; `next` describes the next step.
     pub(crate) fn set(&mut self, done: u64, next: impl FnOnce() -> String) {
         match self {
             Progress::Bar(bar) => {
@@ -35,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// All is done, or will not be.
+    /// Ends the progress output.
     pub(crate) fn finish(self) {
         if let Progress::Bar(bar) = self {
             bar.finish_and_clear();

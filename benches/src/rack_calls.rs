@@ -1,7 +1,7 @@
-//! Calls on a simulated rack: how many a server answers, by the number of its clients.
+//! Calls on a simulated rack: the rate of a server by the number of its clients.
 //!
-//! Each client is a thread of its own on one of some machines, with a connection of its own: it sends a batch of calls
-//! under one doorbell, waits for all answers, and sends the next (ScaleRPC, EuroSys 2019, section 4.2).
+//! Each client is a thread on one of several machines, with its own connection. It sends a batch of calls with
+//! one doorbell, waits for all answers, and sends the next batch (ScaleRPC, EuroSys 2019, section 4.2).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,35 +18,35 @@ use hdrhistogram::Histogram;
 
 use crate::memory::resident_bytes;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Point {
     /// Clients, each with a connection.
     pub clients: usize,
-    /// Machines that they are on.
+    /// Machines of the clients.
     pub client_nodes: usize,
     /// Threads of the server.
     pub server_threads: usize,
-    /// Bytes of each request, and of its answer.
+    /// Bytes of each request and of its answer.
     pub size: usize,
-    /// Answers have no bytes.
+    /// Answers are empty.
     pub one_way: bool,
     /// Calls that a client sends together.
     pub batch: usize,
-    /// Each call is followed by another as soon as it is answered, and the others of its batch are not waited for.
+    /// Each call is followed by another as soon as it is answered, without waiting for the rest of its batch.
     pub streams: bool,
-    /// Batches that are under way at once, each of any client: whoever has been answered hands on to another. `None`: one of
-    /// each client.
+    /// Batches in flight at once: a client whose batch is answered passes its turn to another. `None`: one batch per
+    /// client.
     pub outstanding: Option<usize>,
     /// Options of the address, such as `backend=write_imm&slot=4096`.
     pub options: String,
-    /// What the rack is made of.
+    /// The configuration of the rack.
     pub config: SimConfig,
-    /// What calls cost beside posting and polling.
+    /// CPU costs of calls in addition to posting and polling.
     pub cpu: CpuCosts,
-    /// How long the calls run before they are counted, once all are connected, and how long they are counted.
+    /// How long the calls run before they are measured, after all clients are connected.
     pub warm_up_ns: u64,
-    /// How long they are counted.
+    /// How long the calls are measured.
     pub measured_ns: u64,
     /// The seed.
     pub seed: u64,
@@ -74,16 +74,16 @@ impl Default for Point {
     }
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Calls that ended while they were counted.
+    /// Calls that ended in the measured time.
     pub calls: u64,
-    /// As many a second.
+    /// Calls per second.
     pub calls_per_second: f64,
-    /// From sending a call to having its answer.
+    /// From sending a call to its answer.
     pub latency: Histogram<u64>,
-    /// Memory of this process at the end.
+    /// The memory of this process at the end.
     pub resident_bytes: u64,
     /// Equal for equal runs.
     pub trace_hash: u64,
@@ -91,10 +91,10 @@ pub struct Measured {
 
 #[farcall::service]
 pub(crate) trait Echo {
-    /// Gives back the bytes.
+    /// Returns the bytes.
     fn echo(&self, bytes: &[u8]) -> Vec<u8>;
-    /// Takes the bytes, and gives none.
-    fn take_in(&self, bytes: &[u8]) -> Vec<u8>;
+    /// Takes the bytes, and returns none.
+    fn discard(&self, bytes: &[u8]) -> Vec<u8>;
 }
 
 pub(crate) struct Same;
@@ -104,16 +104,16 @@ impl Echo for Same {
         bytes.to_vec()
     }
 
-    fn take_in(&self, _bytes: &[u8]) -> Vec<u8> {
+    fn discard(&self, _bytes: &[u8]) -> Vec<u8> {
         Vec::new()
     }
 }
 
 pub(crate) type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
 
-/// What all clients have in common.
+/// The state that all clients share.
 struct Tally {
-    /// Who may send a batch, by number; empty where everybody may.
+    /// The numbers of clients that may send a batch; empty if all may.
     turns: Vec<u32>,
     /// Wakes each client.
     wakers: Vec<Waker>,
@@ -126,13 +126,13 @@ struct Tally {
 }
 
 impl Tally {
-    /// Everybody may send, or this one has its turn.
+    /// Whether all clients may send, or it is this one's turn.
     fn may_send(&mut self, number: usize) -> bool {
         self.turns.is_empty() || self.turns[number] > 0
     }
 
-    /// One has been answered: another has its turn.
-    fn hand_on(&mut self, number: usize) {
+    /// Passes the turn of an answered client to another.
+    fn pass_turn(&mut self, number: usize) {
         if self.turns.is_empty() {
             return;
         }
@@ -151,7 +151,7 @@ struct Client {
     number: usize,
     dialling: Option<Dialling>,
     echo: Option<EchoPollClient>,
-    /// With the moments when they were sent.
+    /// With the times at which they were sent.
     pending: Vec<(Pending, u64)>,
     message: Rc<[u8]>,
     batch: usize,
@@ -161,14 +161,15 @@ struct Client {
 }
 
 impl Client {
-    /// `None`: it goes on.
+    /// Makes progress; `None` if there is more to do immediately.
     fn advance(&mut self, now: Instant) -> Result<Turn> {
         if let Some(dialling) = &mut self.dialling {
             let transport = match dialling.turn(now) {
                 Dialled::NotYet(at) => return Ok(Turn::then(Next::At(at.as_nanos()))),
                 Dialled::Done(transport) => transport?,
             };
-            let connection = Connection::new(transport, dialling.site(), &ConnectionOptions::default());
+            let connection =
+                Connection::new(transport, dialling.site(), &ConnectionOptions::default());
             self.echo = Some(EchoPollClient::from_connection(connection));
             self.dialling = None;
             self.tally.borrow_mut().connected += 1;
@@ -197,14 +198,14 @@ impl Client {
         ended.map_err(anyhow::Error::msg)?;
         let mut tally = self.tally.borrow_mut();
         if had_sent && self.pending.is_empty() {
-            tally.hand_on(self.number);
+            tally.pass_turn(self.number);
         }
         let is_next = self.pending.is_empty() && tally.may_send(self.number);
         drop(tally);
         if is_next || self.streams && self.pending.len() < self.batch {
             for _ in self.pending.len()..self.batch {
                 let pending = match self.one_way {
-                    true => echo.start_take_in(&self.message)?,
+                    true => echo.start_discard(&self.message)?,
                     false => echo.start_echo(&self.message)?,
                 };
                 self.pending.push((pending, now.as_nanos()));
@@ -227,7 +228,7 @@ impl Actor for Client {
     }
 }
 
-/// The longest that connecting may take, by the rack's clock.
+/// The time limit of connecting, in virtual time.
 const CONNECT_BOUND_NS: u64 = 5_000_000_000;
 
 /// Measures one point.

@@ -1,8 +1,8 @@
-//! Machines of a simulated rack that all call each other, as in FaSST (OSDI 2016): each of a machine's threads serves, and
-//! calls the others' threads, on one core.
+//! Machines of a simulated rack that all call each other, as in FaSST (OSDI 2016): each thread of a machine
+//! serves, and calls the others' threads, on one core.
 //!
-//! A thread has some workers (FaSST's coroutines). Each sends a batch of calls, to as many machines, and the next when all of it
-//! has been answered.
+//! A thread has several workers (FaSST's coroutines). Each sends a batch of calls to as many machines, and the
+//! next batch when all have been answered.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,32 +15,32 @@ use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, 
 
 use crate::rack_calls::{EchoPollClient, EchoServer, Pending, Same};
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Mesh {
     /// Machines.
     pub machines: usize,
-    /// Threads of each, on as many cores.
+    /// Threads of each machine, on as many cores.
     pub threads: usize,
-    /// Bytes of each request, and of its answer.
+    /// Bytes of each request and of its answer.
     pub size: usize,
     /// Connections of each thread to each other machine.
     pub connections: usize,
     /// Workers of each thread.
     pub workers: usize,
-    /// Calls that a worker sends together; at most one to each other machine.
+    /// Calls that a worker sends together, at most one to each other machine.
     pub batch: usize,
     /// Options of the addresses at which machines listen.
     pub options: String,
-    /// Options of the addresses that they dial; the same, if there are none.
+    /// Options of the addresses that they dial, if they differ.
     pub dialled: Option<String>,
-    /// What the rack is made of; its cores are as many as threads.
+    /// The configuration of the rack, except its cores: one per thread.
     pub config: SimConfig,
-    /// What calls cost beside posting and polling.
+    /// CPU costs of calls in addition to posting and polling.
     pub cpu: CpuCosts,
-    /// How long the calls run before they are counted.
+    /// How long the calls run before they are measured.
     pub warm_up_ns: u64,
-    /// How long they are counted.
+    /// How long the calls are measured.
     pub measured_ns: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for Mesh {
     }
 }
 
-/// What all threads have in common.
+/// The state that all threads share.
 #[derive(Default)]
 struct Tally {
     connected: usize,
@@ -78,9 +78,9 @@ struct Caller {
     site: Site,
     dialling: Vec<Dialling>,
     peers: Vec<EchoPollClient>,
-    /// The calls of each, and whom they went to.
+    /// The calls of each worker, and the connections they use.
     workers: Vec<Vec<(usize, Pending)>>,
-    /// Whom calls have gone to that are not answered.
+    /// The connections with unanswered calls.
     busy: Vec<usize>,
     batch: usize,
     message: Rc<[u8]>,
@@ -116,7 +116,7 @@ impl Caller {
         Ok(turn_after(progress))
     }
 
-    /// Takes what has come on each connection that waits for something, and sends what was started: under one doorbell.
+    /// Polls each connection with unanswered calls, and sends the started calls with one doorbell.
     fn turn_busy(&mut self, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
         let called = self.workers.iter().flatten().map(|(peer, _)| *peer);
@@ -161,7 +161,7 @@ impl Caller {
         }
     }
 
-    /// Calls as many others as a batch has, from one picked at random on.
+    /// Calls as many machines as a batch has, beginning with a random one.
     fn call(&mut self, worker: usize) -> Result<()> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -188,10 +188,10 @@ impl Actor for Caller {
     }
 }
 
-/// The longest that connecting may take, by the rack's clock.
+/// The time limit of connecting, in virtual time.
 const CONNECT_BOUND_NS: u64 = 5_000_000_000;
 
-/// Calls per second of each machine.
+/// Measures the calls per second of each machine.
 pub fn measure(mesh: &Mesh) -> Result<f64> {
     let Mesh { machines, threads, batch, workers, .. } = *mesh;
     ensure!(machines > 1 && threads > 0, "machines with others to call");
@@ -214,11 +214,10 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
     for node in &nodes {
         for thread in 0..threads {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
-            // One queue pair for all that the thread calls, where the backend can.
+            // One queue pair for all connections of the thread, if the backend supports it.
             let site = site_of(&rack.node(*node));
             let options = DialOptions::default().share(true);
-            let dial =
-                |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
+            let dial = |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
             // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);
             let others = others.collect::<Vec<_>>().repeat(mesh.connections);

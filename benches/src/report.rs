@@ -1,10 +1,10 @@
-//! What a run says: one line of JSON, or a table for people.
+//! The report of a run: one line of JSON, or a table.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// A run of `echo`. The fields' names and order are what scripts read: only add, and at the end.
+/// A run of `echo`. Scripts depend on the fields' names and order: only add fields, at the end.
 #[derive(Debug, Clone, Serialize)]
 pub struct EchoReport {
     /// Always `echo`.
@@ -37,19 +37,19 @@ pub struct EchoReport {
     pub cores: [usize; 2],
     /// `p50_ns / limit_ns`.
     pub ratio: f64,
-    /// Bytes per second, counted once each way.
+    /// Bytes per second in one direction.
     pub bandwidth: f64,
     /// Bytes per second that memcpy moved between buffers of this size in the same run.
     pub memcpy_bandwidth: f64,
     /// `bandwidth / memcpy_bandwidth`.
     pub bandwidth_ratio: f64,
-    /// Small messages with several outstanding: how many lines per second two cores exchange and answer, so
-    /// many outstanding, when nothing is done but copying.
+    /// Small messages with several outstanding: lines per second that two cores exchange and answer with as many
+    /// outstanding, if they only copy.
     pub line_rate: Option<f64>,
     /// `rate / line_rate`.
     pub rate_ratio: Option<f64>,
-    /// Large messages: bytes per second, counted once each way, that two cores copy there and back, so many
-    /// buffers outstanding, with two copies each.
+    /// Large messages: bytes per second in one direction that two cores copy back and forth with as many buffers
+    /// outstanding, with two copies each.
     pub copy_bandwidth: Option<f64>,
     /// `bandwidth / copy_bandwidth`.
     pub copy_ratio: Option<f64>,
@@ -70,14 +70,14 @@ pub struct LimitReport {
     pub limit_p99_ns: u64,
     /// Bytes per second that memcpy moved between two buffers of this size.
     pub memcpy_bandwidth: f64,
-    /// Lines per second that were exchanged and answered, 32 outstanding.
+    /// Lines per second that were exchanged and answered, with 32 outstanding.
     pub line_rate: f64,
-    /// Bytes per second, counted once each way, that were copied there and back, 2 buffers outstanding.
+    /// Bytes per second in one direction, copied back and forth with 2 buffers outstanding.
     pub copy_bandwidth: f64,
 }
 
 impl EchoReport {
-    /// The table.
+    /// Formats the table.
     pub fn table(&self) -> String {
         let mut rows = vec![
             ("latency p50", format!("{} ns  ({:.2} x the limit)", self.p50_ns, self.ratio)),
@@ -104,7 +104,7 @@ impl EchoReport {
 }
 
 impl LimitReport {
-    /// The table.
+    /// Formats the table.
     pub fn table(&self) -> String {
         let [first, second] = self.cores;
         let p50 = format!("{} ns p50, {} ns p99", self.limit_ns, self.limit_p99_ns);

@@ -1,4 +1,4 @@
-//! `farcall-bench ablate`, on a simulated rack, where each run is the same each time.
+//! `farcall-bench ablate` on a simulated rack, where runs are repeatable.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use farcall_bench::compare::{Options, RackOptions, SIMULATED};
 use farcall_bench::echo::Mode;
 
 #[test]
-fn each_optimization_is_left_and_added() {
+fn each_optimization_is_disabled_and_added() {
     let report = run(Options {
         device: SIMULATED.into(),
         contenders: Vec::new(),

@@ -1,4 +1,4 @@
-//! `farcall-bench compare`: every backend in every cell, and one that fails does not take the others with it.
+//! `farcall-bench compare`: measures every backend in every cell, even if one fails.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use farcall_bench::compare::{Options, RackOptions, backends, run, svg};
 use farcall_bench::echo::Mode;
 use farcall_transports::registry;
 
-/// The two cores are one test's at a time.
+/// Only one test at a time may use the two cores.
 static CORES: Mutex<()> = Mutex::new(());
 
 fn options(device: &str) -> Options {
@@ -24,7 +24,7 @@ fn options(device: &str) -> Options {
     }
 }
 
-/// Each backend has answered in each cell, and the ratios are there.
+/// Checks that each backend has a result in each cell, with ratios.
 fn is_whole(options: &Options) {
     let report = run(options).unwrap();
     assert_eq!(report.failures(), 0, "{}", report.table());
@@ -45,14 +45,14 @@ fn is_whole(options: &Options) {
 }
 
 #[test]
-fn backends_have_the_cores_by_turns() {
+fn backends_alternate_on_the_cores() {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     is_whole(&options("shm"));
 }
 
 #[test]
 #[cfg(feature = "sim")]
-fn backends_have_a_rack_each() {
+fn each_backend_has_its_own_rack() {
     is_whole(&options("sim"));
     let other = RackOptions { nic: Some("connectx9".into()), server_threads: None };
     let error = run(&Options { rack: other, ..options("sim") }).unwrap_err().to_string();
@@ -60,7 +60,7 @@ fn backends_have_a_rack_each() {
 }
 
 #[test]
-fn what_cannot_be_measured_says_why_and_the_rest_goes_on() {
+fn a_failed_measurement_says_why_and_the_others_continue() {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let report = run(&Options { sizes: vec![32, 512 << 20], clients: vec![1], ..options("shm") });
     let report = report.unwrap();
@@ -73,7 +73,7 @@ fn what_cannot_be_measured_says_why_and_the_rest_goes_on() {
 }
 
 #[test]
-fn an_unknown_device_is_named() {
+fn an_unknown_device_is_an_error_that_names_it() {
     let error = run(&options("mlx9_9")).unwrap_err().to_string();
     assert!(error.contains("`mlx9_9`") && error.contains("shm"), "{error}");
     let rack = RackOptions { nic: Some("connectx3".into()), server_threads: None };

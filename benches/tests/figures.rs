@@ -1,36 +1,37 @@
-//! Published figures on the simulated rack: a change to the model that breaks one fails here.
+//! Published figures on the simulated rack: fails if a change to the model breaks one.
 
 use std::fs;
 use std::path::Path;
 
 use farcall_bench::sim::figure::{Axis, Drawn, Outcome, Use};
-use farcall_bench::sim::study::Told;
+use farcall_bench::sim::study::StudyResult;
 use farcall_bench::sim::{book, figures, studies};
 
-/// A simulated value is that near to the published one.
+/// The largest relative error of a simulated value.
 const ERROR: f64 = 0.2;
 
-/// What was published so far apart has to come out in the same order.
+/// Published values that differ by this factor must have the same order in the simulation.
 const APART: f64 = 1.5;
 
-/// A knee lies within this factor of the published one.
+/// A knee must be within this factor of the published one.
 const KNEE: f64 = 1.3;
 
-/// Figures that fall from a height: where half of it is left.
+/// Figures with a knee: where half of the height is left.
 const KNEES: [(&str, &str); 3] = [
     ("scalerpc-3a", "out of the server"),
     ("scalerpc-3b", "into the server"),
     ("herd-3b", "WRITE, UC"),
 ];
 
-/// Orders that are published and not met: the figure, what should be faster than what, and where. Its notes say why.
-const TURNED: [(&str, &str, &str, &[f64]); 1] =
+/// Published orders that are not reproduced: the figure, what should be faster than what, and where. Its notes
+/// say why.
+const REVERSED_ORDERS: [(&str, &str, &str, &[f64]); 1] =
     [("write_imm", "batch of 8", "batch of 1", &[80.0, 240.0, 320.0, 400.0])];
 
-/// All figures at once, as they are simulated only once. `cargo xtask figures`
+/// All figures in one test, so that each is simulated only once. `cargo xtask figures`
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes where it is not optimized")]
-fn figures_are_met_and_the_book_shows_them() {
+fn figures_are_reproduced_and_the_book_shows_them() {
     let figures = figures();
     let drawn: Vec<_> = figures.iter().map(|figure| figure.draw().unwrap()).collect();
     let mut wrong = Vec::new();
@@ -42,13 +43,13 @@ fn figures_are_met_and_the_book_shows_them() {
         knees(&drawn, figure, series, &mut wrong);
     }
     let studies = studies();
-    let told: Vec<_> = studies.iter().map(|study| study.tell().unwrap()).collect();
-    told.iter().for_each(|told| goals(told, &mut wrong));
+    let results: Vec<_> = studies.iter().map(|study| study.evaluate().unwrap()).collect();
+    results.iter().for_each(|result| goals(result, &mut wrong));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
-    assert_eq!(book::forgotten(&figures), [""; 0], "figures that the book does not show");
+    assert_eq!(book::missing_figures(&figures), [""; 0], "figures that the book does not show");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
-    for (file, wanted) in book::files(&drawn, &told).unwrap() {
+    for (file, wanted) in book::files(&drawn, &results).unwrap() {
         let there = fs::read_to_string(source.join(&file)).unwrap_or_default();
         assert!(
             there == wanted,
@@ -77,7 +78,7 @@ fn errors(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
     }
 }
 
-fn goals(told: &Told<'_>, wrong: &mut Vec<String>) {
+fn goals(told: &StudyResult<'_>, wrong: &mut Vec<String>) {
     for goal in &told.studied.goals {
         if !goal.is_met() {
             wrong.push(format!("{}: {}", told.study.name, goal.says()));
@@ -85,7 +86,7 @@ fn goals(told: &Told<'_>, wrong: &mut Vec<String>) {
     }
 }
 
-/// Who is faster, and where: within a series, and at each x between them.
+/// Checks the order of values within a series, and between series at each x.
 fn orders(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
     let name = drawn.figure.name;
     let all: Vec<_> = drawn
@@ -99,7 +100,7 @@ fn orders(drawn: &Drawn<'_>, wrong: &mut Vec<String>) {
             if !compared || a.published <= APART * b.published {
                 continue;
             }
-            let turned = TURNED.iter().any(|(figure, above, below, at)| {
+            let turned = REVERSED_ORDERS.iter().any(|(figure, above, below, at)| {
                 (*figure, *above, *below) == (name, *one, *other) && at.contains(&a.x)
             });
             if (a.simulated <= b.simulated) != turned {
@@ -128,7 +129,7 @@ fn knees(drawn: &[Drawn<'_>], figure: &str, series: &str, wrong: &mut Vec<String
     }
 }
 
-/// Where half of the height is left, between points on straight lines.
+/// The x at which half of the height is left, with linear interpolation.
 fn knee(outcomes: &[Outcome], y: fn(&Outcome) -> f64) -> f64 {
     let highest = outcomes.iter().map(y).fold(0.0, f64::max);
     let half = highest / 2.0;

@@ -10,7 +10,7 @@ fn crowd(clients: usize) -> Point {
 }
 
 #[test]
-fn a_crowd_is_served_whatever_its_size_and_the_same_way_each_time() {
+fn any_number_of_clients_is_served_and_runs_are_repeatable() {
     let few = measure(&crowd(20)).unwrap();
     let many = measure(&crowd(600)).unwrap();
     assert!(few.calls_per_second > 1e6 && many.calls_per_second > 1e6, "{few:?}, {many:?}");

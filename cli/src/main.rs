@@ -1,4 +1,5 @@
-//! `farcall`: which devices are here and what they can do, and how far a server is.
+//! `farcall`: shows this machine's devices and their capabilities, and measures round trips to a
+//! server.
 #![forbid(unsafe_code)]
 
 mod info;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         Command::Ping(args) => ping::run(&args),
     };
     outcome.unwrap_or_else(|why| {
-        // Whoever reads our output has seen enough: `farcall info | head`.
+        // The reader of our output has closed it, as in `farcall info | head`.
         let is_broken_pipe = |why: &std::io::Error| why.kind() == std::io::ErrorKind::BrokenPipe;
         if !why.downcast_ref().is_some_and(is_broken_pipe) {
             eprintln!("farcall: {why:#}");

@@ -1,4 +1,4 @@
-//! `farcall ping`: round trips of the service that every server answers.
+//! `farcall ping`: measures round trips of the built-in service that every server has.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -15,10 +15,10 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Not every ping was answered.
+/// The exit status if a ping was not answered.
 const LOST: u8 = 1;
 
-/// The longest payload: a ping is to measure the way, not the memory.
+/// The longest payload: a ping measures latency, not memory bandwidth.
 const MAX_SIZE: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The longest time that can be asked for: a day.
+/// The longest accepted time: a day.
 const MAX_SECONDS: f64 = 86_400.0;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -53,7 +53,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// What came of all pings. The fields' names are what scripts read: only add.
+/// The results of all pings. Scripts read the names of the fields: only add fields.
 #[derive(Debug, Serialize)]
 struct Summary {
     address: String,
@@ -67,14 +67,14 @@ struct Summary {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
-    /// Why the last one that was lost was lost.
+    /// Why the last lost ping was lost.
     error: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first asks; a second one ends the program at once.
+        // The first signal stops the pings; a second one ends the program immediately.
         signal_hook::flag::register_conditional_default(signal, stop.clone()).context("signals")?;
         signal_hook::flag::register(signal, stop.clone()).context("signals")?;
     }
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     writeln!(out, "{sent}: {}", human(took.as_nanos() as u64))?;
                 }
             }
-            // Stopped while it was under way: it counts neither way.
+            // Stopped during the ping, which counts neither as answered nor as lost.
             Ok(None) => sent -= 1,
             Err(why) => {
                 if !args.json {
@@ -120,12 +120,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         let is_last = args.count.is_some_and(|count| sent >= count);
         let next = begun + args.interval;
-        // A signal ends the sleep late by this much.
+        // Sleep in short steps, so that a signal is noticed soon.
         while !is_last && !is_stopped() && Instant::now() < next {
             let left = next.saturating_duration_since(Instant::now());
             thread::sleep(left.min(Duration::from_millis(50)));
         }
-        // Whatever the interval: a server that is not there is not asked all the time.
+        // Even with interval 0, do not redial a missing server continuously.
         if client.is_none() && args.interval.is_zero() {
             thread::sleep(Duration::from_millis(50));
         }
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&summary)?)?;
     } else {
-        tell(&mut out, &summary)?;
+        print_summary(&mut out, &summary)?;
     }
     Ok(if summary.lost == 0 { ExitCode::SUCCESS } else { LOST.into() })
 }
@@ -146,30 +146,30 @@ fn connect(args: &Args) -> Result<PingPollClient> {
     Ok(PingPollClient::connect_with(&args.address, &options)?)
 }
 
-/// Empty polls before the thread lets others have its core.
+/// Empty polls before the thread yields its core.
 const SPINS: u32 = 2_000;
 
-/// Empty polls before it naps, some milliseconds after the ping has left.
+/// Empty polls before it sleeps, some milliseconds after the ping was sent.
 const YIELD_UNTIL: u32 = SPINS + 1_000;
 
-/// A nap, short beside the time that has passed then.
+/// How long it sleeps, which is short compared to the time that has already passed.
 const NAP: Duration = Duration::from_micros(200);
 
-/// One round trip; none if it was stopped.
+/// One round trip; `None` if it was stopped.
 fn ping(
     client: &mut PingPollClient,
     payload: &Bytes,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Option<Duration>, String> {
     let begun = Instant::now();
-    let told = |error: RpcError| error.to_string();
-    let mut pending = client.start_ping(payload.clone()).map_err(told)?;
+    let as_text = |error: RpcError| error.to_string();
+    let mut pending = client.start_ping(payload.clone()).map_err(as_text)?;
     let mut idle = 0;
     loop {
         client.poll();
         if let Some(outcome) = client.take(&mut pending) {
             let took = begun.elapsed();
-            let answer = outcome.map_err(told)?;
+            let answer = outcome.map_err(as_text)?;
             if answer != *payload {
                 return Err("the answer differs from what was sent".to_owned());
             }
@@ -207,7 +207,7 @@ fn summary(args: &Args, sent: u64, times: &Histogram<u64>, error: Option<String>
     }
 }
 
-fn tell(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
+fn print_summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     let Summary { sent, answered, lost, .. } = summary;
     writeln!(out, "{sent} sent, {answered} answered, {lost} lost")?;
     if *answered == 0 {
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_fitting_units() {
+    fn times_are_printed_in_suitable_units() {
         for (nanos, text) in [
             (999, "999 ns"),
             (23_400, "23.4 us"),

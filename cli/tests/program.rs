@@ -1,4 +1,4 @@
-//! The program as its users run it, each wait bounded.
+//! The built program as users run it. Every wait is bounded.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use farcall::{RunningServer, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes longer, even on two busy cores.
+/// Longer than any test, even on two busy cores.
 const BOUND: Duration = Duration::from_secs(60);
 
 #[farcall::service]
 trait Nothing {
-    /// Nobody calls it.
+    /// Never called.
     fn nothing(&self);
 }
 
@@ -60,7 +60,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn info_tells_devices_backends_and_limits() {
+fn info_lists_devices_backends_and_limits() {
     let (code, out, _) = run(&["info"]);
     assert_eq!(code, Some(0));
     for told in ["shm: ", "backend write_imm", "runs", "locked memory", "huge pages", "open files"]
@@ -76,14 +76,14 @@ fn info_tells_devices_backends_and_limits() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_told_with_those_that_are() {
+fn an_unknown_device_is_an_error_that_lists_the_known_ones() {
     let (code, _, err) = run(&["info", "nosuch0"]);
     assert_eq!(code, Some(2));
     assert!(err.contains("nosuch0") && err.contains("shm"), "{err}");
 }
 
 #[test]
-fn pings_are_answered_by_every_server() {
+fn every_server_answers_pings() {
     for address in [fresh(), "rdma://127.0.0.1:0?device=shm".to_owned()] {
         let server = serve(&address);
         let (code, out, err) =
@@ -98,7 +98,7 @@ fn pings_are_answered_by_every_server() {
         let summary: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!((&summary["answered"], &summary["size"]), (&1000.into(), &10_000.into()));
         let nanos = |name: &str| summary[name].as_u64().unwrap();
-        // A cache line alone takes 100 ns there and back.
+        // A cache line alone takes 100 ns for a round trip.
         assert!(nanos("min_ns") > 100 && nanos("max_ns") < BOUND.as_nanos() as u64, "{summary}");
         assert!(nanos("min_ns") <= nanos("p50_ns") && nanos("p50_ns") <= nanos("max_ns"));
         server.shutdown();
@@ -106,7 +106,7 @@ fn pings_are_answered_by_every_server() {
 }
 
 #[test]
-fn a_ping_to_nobody_is_an_error_that_tells_the_mend() {
+fn a_ping_without_a_server_is_an_error_with_a_hint() {
     let (code, _, err) = run(&["ping", &fresh()]);
     assert_eq!(code, Some(2));
     assert!(err.contains("no server at shm://") && err.contains("start the server"), "{err}");
@@ -115,7 +115,7 @@ fn a_ping_to_nobody_is_an_error_that_tells_the_mend() {
     assert!(err.contains("`nowhere` has no scheme"), "{err}");
 }
 
-/// A ping that runs, and the lines that it tells.
+/// A running ping and its output lines.
 fn start(arguments: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = program(arguments).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -123,7 +123,7 @@ fn start(arguments: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
 }
 
 #[test]
-fn a_stopped_ping_tells_what_it_has_seen() {
+fn a_stopped_ping_prints_its_summary() {
     let server = serve(&fresh());
     let (child, mut lines) = start(&["ping", server.address(), "--interval", "0.02"]);
     assert!(lines.any(|line| line.starts_with("3: ")));
@@ -134,7 +134,7 @@ fn a_stopped_ping_tells_what_it_has_seen() {
 }
 
 #[test]
-fn pings_go_on_when_the_server_is_back() {
+fn pings_resume_when_the_server_is_back() {
     let address = fresh();
     let server = serve(&address);
     let (child, mut lines) = start(&["ping", &address, "--interval", "0.02"]);

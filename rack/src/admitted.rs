@@ -8,7 +8,7 @@ use farcall_transports::bootstrap::OnPeerGone;
 use farcall_transports::contract::{Accepted, OnDisconnect};
 use farcall_transports::handshake::{ServerHandshake, ServerStep};
 
-use super::liveness::{LivenessEnd, Liveness, NodeLife};
+use super::liveness::{Liveness, LivenessEnd, NodeLife};
 
 /// Dropping it withdraws the client from its server thread.
 pub(super) struct Admitted {

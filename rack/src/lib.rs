@@ -169,7 +169,22 @@ impl Rack {
     where
         F: Future + 'static,
     {
-        let host = Host::new(self.life(node), Arc::clone(&self.network));
+        let site = site_of(&self.sim.node(node));
+        self.spawn_program_at(node, &site, program)
+    }
+
+    /// Puts a program onto a core of that node, whose connections are made for this site: programs of one site can share
+    /// what a backend lets the connections of a site share.
+    pub fn spawn_program_at<F>(
+        &mut self,
+        node: NodeId,
+        site: &Site,
+        program: impl FnOnce(Host) -> F,
+    ) -> Task<F::Output>
+    where
+        F: Future + 'static,
+    {
+        let host = Host::new(self.life(node), site.clone(), Arc::clone(&self.network));
         let (program, task) = Program::new(host.clone(), program(host));
         self.sim.spawn(node, program);
         task

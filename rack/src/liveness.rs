@@ -169,7 +169,11 @@ impl Liveness {
             all.caretaker.iter().for_each(Waker::wake_by_ref);
         }
         all.pairs.insert(number, pair);
-        [Side::Client, Side::Server].map(|side| LivenessEnd { liveness: Arc::clone(liveness), number, side })
+        [Side::Client, Side::Server].map(|side| LivenessEnd {
+            liveness: Arc::clone(liveness),
+            number,
+            side,
+        })
     }
 
     /// Wakes the actor that [looks after](look_after) them when there is something to do.

@@ -19,7 +19,6 @@ use farcall_core::transport::{ClientTransport, DialOptions};
 use farcall_core::{Channel, ChannelDriver, ChannelOptions, ServiceClient};
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
-use super::clock::site_of;
 use super::dial::{Dialled, Dialling};
 use super::liveness::NodeLife;
 use super::network::Network;
@@ -46,8 +45,7 @@ struct Reactor {
 }
 
 impl Host {
-    pub(super) fn new(life: NodeLife, network: Arc<Network>) -> Host {
-        let site = site_of(&life.node);
+    pub(super) fn new(life: NodeLife, site: Site, network: Arc<Network>) -> Host {
         Host { life, site, network, reactor: Rc::default() }
     }
 

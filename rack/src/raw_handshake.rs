@@ -46,7 +46,11 @@ impl Rack {
 
     /// Says that the client is ready: the server has it until what this gives is dropped. `on_server_gone` is called when the
     /// server drops it. `None`: the answer was no welcome.
-    pub fn raw_ready(&mut self, answer: RawAnswer, on_server_gone: OnPeerGone) -> Option<Box<dyn Send>> {
+    pub fn raw_ready(
+        &mut self,
+        answer: RawAnswer,
+        on_server_gone: OnPeerGone,
+    ) -> Option<Box<dyn Send>> {
         let RawAnswer { client, admitted, .. } = answer;
         let ready = ClientHandshake::ready_bytes();
         let end = admitted?.finish(&ready, &self.network.liveness, client, on_server_gone)?;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 /// Why a call has no answer from the service.
 ///
-/// Delivery is *at most once*: a handler runs at most once per call, unless its method is marked idempotent. The variants
-/// that leave open whether it ran say so in `may_have_run`; every other variant except [`HandlerPanicked`](RpcError::HandlerPanicked),
-/// [`Cancelled`](RpcError::Cancelled) and a response that is [`Malformed`](RpcError::Malformed) or
-/// [`TooLarge`](RpcError::TooLarge) means that it did not ([`RpcError::may_have_run`] answers for all).
+/// Delivery is *at most once*: a handler runs at most once per call, unless its method is marked idempotent. Whether it may
+/// have run, [`RpcError::may_have_run`] tells for every variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
@@ -34,10 +32,10 @@ pub enum RpcError {
         /// The rule that was broken.
         what: &'static str,
     },
-    /// The caller used the API against its rules.
+    /// The caller broke a rule of the API.
     #[error("misuse: {what}")]
     Misuse {
-        /// The rule, and what to do instead.
+        /// The rule.
         what: &'static str,
     },
     /// The device or backend cannot do what the call needs.
@@ -52,20 +50,21 @@ pub enum RpcError {
         /// The server's reason.
         reason: Arc<str>,
     },
-    /// No room for one more call; nothing was sent and nothing is lost. Take answers of earlier calls, then try again.
-    #[error("no room for another call ({0}); take answers of earlier calls first")]
+    /// There is no room for another call. Nothing was sent: wait until earlier calls have ended, take their results, then
+    /// try again.
+    #[error("no room for another call ({0}); wait until earlier calls have ended")]
     Overloaded(Backpressure),
-    /// A request or a response exceeds what the connection carries.
+    /// A request or a response exceeds the connection's limit.
     #[error(
         "the message of {len} bytes exceeds the connection's limit of {max}; raise max_message on both ends or split it"
     )]
     TooLarge {
         /// The message's length in bytes.
         len: u64,
-        /// The longest message this connection carries, in bytes.
+        /// The connection's limit in bytes.
         max: u64,
     },
-    /// The server has no method of that id, although the fingerprints agree.
+    /// The server has no method with this id, although the fingerprints agree.
     #[error(
         "the server has no method with id {method:#010x}; client and server were built from different services"
     )]
@@ -73,17 +72,17 @@ pub enum RpcError {
         /// The method id that was asked for.
         method: u32,
     },
-    /// Arguments or result could not be decoded.
+    /// The arguments or the result could not be encoded or decoded.
     #[error("malformed message: {what}")]
     Malformed {
-        /// What could not be decoded, and at which end.
+        /// Which of them, and why.
         what: Arc<str>,
     },
     /// The call was cancelled before its answer came.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The handler panicked, or dropped its reply without an answer. The server goes on.
-    #[error("the handler panicked or gave no answer; see the server's log")]
+    /// The handler panicked, or dropped its reply without an answer. The server goes on. It logs the panic with `tracing`.
+    #[error("the handler panicked or gave no answer; see the server's tracing output")]
     HandlerPanicked,
 }
 
@@ -92,7 +91,12 @@ fn ran(may_have_run: bool) -> &'static str {
 }
 
 impl RpcError {
-    /// May the handler have run, in whole or in part? `false` is a promise: the call can be repeated without harm.
+    /// The handler may have run, in whole or in part.
+    ///
+    /// `false` means that it has not run, so the call can be repeated without harm. There is one exception: a method that
+    /// is marked idempotent may have run in an earlier transmission of the same call. `true` means only that this error
+    /// does not exclude it. [`Malformed`](RpcError::Malformed) and [`TooLarge`](RpcError::TooLarge), for example, say `true`
+    /// even if this end could not send the arguments.
     pub fn may_have_run(&self) -> bool {
         match self {
             RpcError::DeadlineExceeded { may_have_run } | RpcError::PeerGone { may_have_run } => {
@@ -112,19 +116,19 @@ impl RpcError {
     }
 }
 
-/// What a call of a method that returns `Result` can end in, besides its value.
+/// How a call of a method that returns `Result` can fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError<E> {
-    /// The service's own error: the handler ran and answered this.
+    /// The service's own error: the handler ran and returned it.
     #[error("{0}")]
     Service(E),
-    /// No answer of the service.
+    /// There is no answer from the service.
     #[error(transparent)]
     Rpc(#[from] RpcError),
 }
 
 impl<E> CallError<E> {
-    /// The RPC error, if the service did not answer.
+    /// The RPC error; `None` if the service answered with an error of its own.
     pub fn rpc(&self) -> Option<&RpcError> {
         match self {
             CallError::Rpc(error) => Some(error),
@@ -133,7 +137,7 @@ impl<E> CallError<E> {
     }
 }
 
-/// Which resource is exhausted for the moment. Nothing was sent, nothing is lost.
+/// Which resource is exhausted at present. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Backpressure {
@@ -143,14 +147,14 @@ pub enum Backpressure {
     /// The send queue is full until a completion comes.
     #[error("the send queue is full")]
     SendQueue,
-    /// No registered memory is free until an earlier message gives its back.
+    /// No registered memory is free until an earlier message has left.
     #[error("no registered memory is free")]
     Memory,
-    /// As many calls wait in this client as it may hold.
-    #[error("the client holds as many calls as it may")]
+    /// The client holds as many calls as its limit allows, including those whose results were not taken.
+    #[error("the client has reached its limit of calls")]
     Calls,
-    /// The server has no room for another call.
-    #[error("the server holds as many calls as it may")]
+    /// The server runs as many `async` handlers as its limit allows.
+    #[error("the server has reached its limit of calls")]
     Server,
 }
 
@@ -158,10 +162,10 @@ pub enum Backpressure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// No room for the moment.
+    /// There is no room at present.
     #[error(transparent)]
     Backpressure(#[from] Backpressure),
-    /// No message of this length can ever pass.
+    /// The connection never carries a message of this length.
     #[error("a message of {len} bytes exceeds the limit of {max}")]
     TooLarge {
         /// The length asked for, in bytes.
@@ -184,14 +188,13 @@ impl From<ReserveError> for RpcError {
     }
 }
 
-/// Why a request, or a whole connection, failed below the level of calls.
+/// Why a request, or a whole connection, failed in the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}")]
 pub struct TransportFailure {
     /// What happened.
     pub kind: FailureKind,
-    /// Whether the request may have reached the server. For a failed connection: whether that holds for the requests
-    /// that were outstanding.
+    /// Whether the request may have reached the server; for a connection, whether its outstanding requests may have.
     pub may_have_run: bool,
 }
 
@@ -199,16 +202,16 @@ pub struct TransportFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The peer said goodbye, in order.
+    /// The peer closed the connection in an orderly way.
     #[error("the peer said goodbye")]
     Goodbye,
-    /// The peer died, or cannot be reached.
+    /// The peer died, or cannot be reached any more.
     #[error("the peer is gone")]
     PeerGone,
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     PeerMisbehaved(&'static str),
-    /// The response is longer than this connection carries.
+    /// The response exceeds the connection's limit.
     #[error("the message of {len} bytes exceeds the limit of {max}")]
     TooLarge {
         /// The message's length in bytes.
@@ -244,10 +247,10 @@ impl From<TransportFailure> for RpcError {
     }
 }
 
-/// An error of a layer below, kept for its message.
+/// An error of a lower layer.
 pub type Source = Box<dyn Error + Send + Sync>;
 
-/// Why no connection could be made. Each names the address and what to do about it.
+/// Why a connection could not be made. Each message names the address, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -272,7 +275,7 @@ pub enum ConnectError {
         /// The bound on the handshake.
         after: Duration,
     },
-    /// The two ends speak different versions of the protocol.
+    /// The two ends have different versions of the protocol.
     #[error(
         "{address} speaks protocol version {theirs}, this program {ours}; build both from the same farcall release"
     )]
@@ -306,7 +309,7 @@ pub enum ConnectError {
         /// What the server serves.
         served: Vec<String>,
     },
-    /// Same service name, other signatures.
+    /// The server's service has the same name, but other signatures.
     #[error(
         "{service} at {address} has other signatures (fingerprint {theirs:#018x}, here {ours:#018x}); build client and server from the same trait"
     )]
@@ -320,7 +323,7 @@ pub enum ConnectError {
         /// The server's fingerprint.
         theirs: u64,
     },
-    /// The peer is not allowed here, or we are not allowed there.
+    /// One end does not accept the credentials of the other.
     #[error("not permitted at {address}: {reason}")]
     NotPermitted {
         /// The address dialled.
@@ -328,7 +331,7 @@ pub enum ConnectError {
         /// Whose credentials did not fit.
         reason: String,
     },
-    /// The server said no, for a reason of its own (full, shutting down).
+    /// The server refused: it is full, or shuts down.
     #[error("{address} refused the connection: {reason}")]
     Refused {
         /// The address dialled.
@@ -373,7 +376,7 @@ pub enum ConnectError {
 }
 
 impl From<&ConnectError> for RpcError {
-    /// What a call that needed the connection ends in.
+    /// The error of a call that needed the connection.
     fn from(error: &ConnectError) -> Self {
         match error {
             ConnectError::NoServer { .. }
@@ -385,7 +388,7 @@ impl From<&ConnectError> for RpcError {
     }
 }
 
-/// Why a server could not start. Each names the thing and what to do about it.
+/// Why a server could not start. Each message names what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -414,10 +417,10 @@ pub enum BindError {
         /// What cannot be done, and what can.
         what: String,
     },
-    /// A server without a service answers nothing.
+    /// The server was given no service.
     #[error("no service was given to the server; add one with .service(..)")]
     NoService,
-    /// A server without an address has no clients.
+    /// The server was given no address.
     #[error("no address was given to the server; give it at least one to listen at")]
     NoAddress,
     /// The same service was given twice.
@@ -436,20 +439,20 @@ pub enum BindError {
         /// The id.
         id: u32,
     },
-    /// A number of threads that cannot be served.
+    /// The number of threads is not possible.
     #[error("{threads} server threads asked for; choose 1 to {max}")]
     Threads {
         /// Threads asked for.
         threads: usize,
-        /// The most that can be served.
+        /// The limit.
         max: usize,
     },
-    /// A core that this machine does not have, or this process may not use.
+    /// The machine does not have this core, or this process may not use it.
     #[error("core {core} is not available to this process; available: {available:?}")]
     NoSuchCore {
         /// The core asked for.
         core: usize,
-        /// The cores there are.
+        /// The cores that this process can use.
         available: Vec<usize>,
     },
     /// The device failed.
@@ -487,7 +490,7 @@ mod tests {
 
     #[test]
     fn rpc_errors_stay_small() {
-        // They travel in the Result of every call.
+        // They are part of the result of every call.
         assert!(size_of::<RpcError>() <= 24);
     }
 }

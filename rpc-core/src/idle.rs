@@ -5,15 +5,16 @@ use core::time::Duration;
 
 /// How long an idle driver spins and yields before it parks.
 ///
-/// Spinning answers fastest and takes a core; a parked thread takes nothing and wakes in some microseconds.
+/// Spinning gives the lowest latency and occupies a core. A parked thread needs no core, and takes some microseconds to
+/// wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdlePolicy {
     /// Spin this long after the last work.
     pub spin: Duration,
-    /// Then give the core to others between polls, this long.
+    /// Then yield the core between polls, this long.
     pub yielding: Duration,
-    /// Then sleep until an event. If false, go on yielding for ever.
+    /// Then sleep until an event. If false, keep yielding.
     pub park: bool,
 }
 
@@ -29,7 +30,7 @@ impl Default for IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// Never yields, never sleeps: for a core of one's own.
+    /// Never yields and never sleeps: for a thread with a core of its own.
     pub const SPIN: IdlePolicy =
         IdlePolicy { spin: Duration::MAX, yielding: Duration::ZERO, park: false };
 
@@ -58,9 +59,8 @@ impl IdlePolicy {
 
 /// What to do after an empty turn.
 ///
-/// To spin is to turn again, without a pause instruction: a turn does more than such a loop needs to be kind to the
-/// core's other thread, and by each pause a message is noticed later (some 4 % of a call between two cores that share
-/// a cache).
+/// `Spin` takes the next turn at once, without a pause instruction. A turn leaves the core's other hardware thread enough
+/// room as it is, and each pause would delay the next message (by some 4 % of a call between two cores that share a cache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     Spin,
@@ -68,11 +68,11 @@ pub(crate) enum Rest {
     Park,
 }
 
-/// Empty turns between two readings of the clock. A turn takes some 10 ns, so `now` is at most some 300 ns old; reading
-/// it at each turn would add its cost to the time in which a message is noticed.
+/// Empty turns between two readings of the clock. A turn takes some 10 ns, so `now` is at most some 300 ns old. A reading
+/// in each turn would delay the next message.
 const EMPTY_TURNS_PER_CLOCK: u32 = 32;
 
-/// Follows the policy, without a clock of its own.
+/// Follows the policy. Time is an argument.
 #[derive(Debug)]
 pub(crate) struct Idler {
     spin_ns: u64,
@@ -104,14 +104,14 @@ impl Idler {
         self.rest = Rest::Spin;
     }
 
-    /// There was none. Answers whether the clock is to be read, and then [`rest`](Self::rest) asked.
+    /// There was no work. Returns whether the driver must now read the clock and call [`rest`](Self::rest).
     #[inline]
     pub(crate) fn wants_clock(&mut self) -> bool {
         self.empty_turns = self.empty_turns.wrapping_add(1);
         self.empty_turns.is_multiple_of(EMPTY_TURNS_PER_CLOCK) || self.rest != Rest::Spin
     }
 
-    /// What to do now, after an empty turn whose clock was read.
+    /// What to do after an empty turn, once the clock is read.
     pub(crate) fn rest(&mut self, now: Instant) -> Rest {
         let since = *self.since.get_or_insert(now);
         let idle_ns = now.as_nanos().saturating_sub(since.as_nanos());

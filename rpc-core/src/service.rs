@@ -1,4 +1,4 @@
-//! A service as its generated code describes it.
+//! What the code that is generated for a service implements.
 
 use crate::channel::Channel;
 use crate::client::Connection;
@@ -12,7 +12,7 @@ use crate::transport::Message;
 pub struct ServiceDescription {
     /// The trait's name.
     pub name: &'static str,
-    /// A hash of all signatures: client and server must agree on it.
+    /// A hash of all signatures: client and server must have the same.
     pub fingerprint: u64,
     /// The methods, in the trait's order. A method's index here is its index in [`Service::dispatch`].
     pub methods: &'static [MethodDescription],
@@ -24,14 +24,14 @@ pub struct ServiceDescription {
 pub struct MethodDescription {
     /// The method's name.
     pub name: &'static str,
-    /// The id that names it on the wire: stable, and unique among the services of one server.
+    /// Its id on the wire: stable, and unique among the services of one server.
     pub id: u32,
-    /// May it run more than once? See [`Method::IDEMPOTENT`].
+    /// One call of it may run more than once: see [`Method::IDEMPOTENT`].
     pub idempotent: bool,
 }
 
 impl MethodDescription {
-    /// A method that runs at most once per call.
+    /// A method whose handler runs at most once per call.
     pub const fn new(name: &'static str, id: u32) -> Self {
         MethodDescription { name, id, idempotent: false }
     }
@@ -43,31 +43,31 @@ impl MethodDescription {
     }
 }
 
-/// One method as its caller sees it. Generated: one type without values for each method.
+/// One method, for its caller. Generated: each method has a type without values.
 pub trait Method {
-    /// The method's name, with its service's: `Kv.get`.
+    /// The service's name and the method's: `Kv.get`.
     const NAME: &'static str;
     /// The method's id on the wire.
     const ID: u32;
-    /// May one call of it run more than once, the last time perhaps after its caller has had the answer? Otherwise it
-    /// runs at most once. Backends that lose nothing run it once all the same; the others need not keep its answers.
+    /// One call of it may run more than once, even after its caller has had the answer. Otherwise a call runs at most once.
+    /// A backend on a reliable connection runs it once in any case; the others need not keep its answers.
     const IDEMPOTENT: bool = false;
-    /// What a call ends in: `Result<T, CallError<E>>` where the method returns `Result<T, E>`, otherwise
+    /// The result of a call: `Result<T, CallError<E>>` if the method returns `Result<T, E>`, otherwise
     /// `Result<T, RpcError>`.
     type Output;
 
-    /// Makes that from the answer.
+    /// Makes the result from the answer.
     fn read(answer: Answer<'_>) -> Self::Output;
 
-    /// Makes that from a short value. Generated code inlines it whole: what goes through memory between small
-    /// functions is read back before it has left the store buffer, which costs more than the call.
+    /// Makes the result from a short value. Generated code inlines all of it: a value that small functions pass through
+    /// memory is loaded while it is still in the store buffer, which costs more than the call.
     #[inline(always)]
     fn read_short(value: &[u8]) -> Self::Output {
         Self::read(Answer::Value(Message::Borrowed(value)))
     }
 }
 
-/// How a call ended, its header taken off.
+/// How a call ended, without the message's header.
 #[derive(Debug)]
 pub enum Answer<'m> {
     /// The method's value, or the `Ok` of its `Result`.
@@ -78,7 +78,7 @@ pub enum Answer<'m> {
     Failed(RpcError),
 }
 
-/// Reads the answer of a method that does not return a `Result`, its value with [`side`].
+/// Makes the result of a method that does not return a `Result`; `value` is [`side`].
 #[inline(always)]
 pub fn read_value<T>(
     method: &'static str,
@@ -100,7 +100,7 @@ pub fn read_value<T>(
     }
 }
 
-/// Reads the answer of a method that returns `Result<T, E>`, either side with its own [`side`].
+/// Makes the result of a method that returns `Result<T, E>`; `value` and `error` are [`side`].
 #[inline(always)]
 pub fn read_result<T, E>(
     method: &'static str,
@@ -127,7 +127,7 @@ pub fn read_result<T, E>(
     }
 }
 
-/// Reads one side of an answer: a `T` in form `F`, and nothing after it.
+/// Decodes one side of an answer: a `T` in form `F`, and nothing after it.
 #[inline(always)]
 pub fn side<F, T>(message: &mut Reader<'_>) -> Result<T, Malformed>
 where
@@ -142,9 +142,9 @@ fn malformed_answer(method: &'static str, part: &'static str, reader: Reader<'_>
     RpcError::Malformed { what: format!("the {part} that {method} answered: {why}").into() }
 }
 
-/// What a server serves. Generated for each service trait.
+/// A service that a server can serve. Generated for each service trait.
 ///
-/// Each server thread works on its own instance, which it alone uses.
+/// Each server thread has an instance of its own.
 pub trait Service: Send + 'static {
     /// The service's name, methods and fingerprint.
     fn description(&self) -> &'static ServiceDescription;
@@ -157,7 +157,7 @@ pub trait Service: Send + 'static {
     fn dispatch(&self, method: usize, arguments: Message<'_>, reply: Reply<'_>);
 }
 
-/// A client for any executor and for blocking callers. Generated for each service trait.
+/// The client of a service for any executor and for blocking callers. Generated for each service trait.
 pub trait ServiceClient: Sized {
     /// The service that it calls.
     const DESCRIPTION: &'static ServiceDescription;
@@ -165,11 +165,11 @@ pub trait ServiceClient: Sized {
     /// A client that calls through this channel.
     fn from_channel(channel: Channel) -> Self;
 
-    /// The channel: its metrics, another deadline for its calls, its end.
+    /// The channel, for its metrics, to set a deadline, and to close it.
     fn channel(&self) -> &Channel;
 }
 
-/// A client for a thread that owns its connection. Generated for each service trait.
+/// The client of a service for a thread that polls its own connection. Generated for each service trait.
 pub trait PollClient: Sized {
     /// The service that it calls.
     const DESCRIPTION: &'static ServiceDescription;

@@ -1,8 +1,8 @@
 //! The site of a thread: its clock, and the one place where it sleeps.
 //!
-//! Each server thread, each I/O thread and each thread that drives its own connections has one site. Any number of
-//! transports hang on it. To go to sleep, the driver of the thread announces it ([`Site::fall_asleep`]), asks each
-//! transport whether it may ([`arm`](crate::transport::ClientTransport::arm)), and only then sleeps.
+//! Each server thread, each I/O thread, and each thread that polls its own connections has one site. Any number of
+//! transports belong to it. To sleep, the driver of the thread announces it ([`Site::fall_asleep`]), asks each transport
+//! whether the thread may sleep ([`arm`](crate::transport::ClientTransport::arm)), and only then sleeps.
 
 use crate::time::Instant;
 use core::any::Any;
@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-/// A sleeping thread looks around at least this often.
+/// No sleep is longer.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// A thread sleeps at most this long while another thread sleeps at the same site: an event wakes only one of them.
+/// The longest sleep of a thread while another thread sleeps at the same site: an event wakes only one of them.
 const CROWDED_SLEEP: Duration = Duration::from_millis(1);
 
-/// A clock that starts at an origin of its own.
+/// A monotonic clock with an origin of its own.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Instant;
@@ -39,29 +39,29 @@ impl Clock for ProcessClock {
     }
 }
 
-/// Where a device, or the system, announces events to a sleeping thread: a completion channel, an epoll set.
+/// Through which a device or the system announces events to a sleeping thread: a completion channel, or an epoll set.
 pub trait EventChannel: Send + Sync {
-    /// Sleeps until an event, a [`wake`](EventChannel::wake), or the end of `timeout`. Events that came before are not
-    /// lost. A failure to sleep returns at once: the driver polls and comes back.
+    /// Sleeps until an event, a [`wake`](EventChannel::wake), or the end of `timeout`. An event that came earlier ends it at
+    /// once. If it cannot sleep it returns at once, as for an event: the driver polls, and comes back.
     fn wait(&self, timeout: Duration);
 
-    /// Ends a present or the next `wait`, from any thread.
+    /// Ends the present `wait`, or else the next one. For any thread.
     fn wake(&self);
 
     /// A descriptor that is readable while there is an event.
     fn as_fd(&self) -> BorrowedFd<'_>;
 }
 
-/// What the transports of one site share: a completion channel, or a queue pair that carries several sessions.
+/// What the transports of one site share: a completion channel, for example, or a queue pair that carries several
+/// sessions.
 pub trait SiteResource: Any + Send + Sync {
-    /// Several transports of the site have their turns now, one after the other: what they send may wait for one
-    /// doorbell.
+    /// Several transports of the site now take their turns: what they send may wait for one doorbell.
     fn begin_turn(&self) {}
 
-    /// The turns are over, and everything leaves.
+    /// The turns are over: everything leaves.
     fn end_turn(&self) {}
 
-    /// Where it announces events, if it does.
+    /// Its event channel, if it has one.
     fn events(&self) -> Option<&dyn EventChannel> {
         None
     }
@@ -69,8 +69,8 @@ pub trait SiteResource: Any + Send + Sync {
 
 /// The site of one thread. Clones are the same site.
 ///
-/// One OS thread, or one simulated core, drives all transports of a site. Others may use a transport of it as well;
-/// they then wait for each other, and wake later.
+/// One OS thread, or one simulated core, drives all transports of a site. Other threads may use its transports as well; they
+/// then wait for each other, and may wake up to a millisecond late.
 #[derive(Clone)]
 pub struct Site {
     inner: Arc<Inner>,
@@ -79,7 +79,7 @@ pub struct Site {
 struct Inner {
     clock: Option<Arc<dyn Clock>>,
     process_clock: ProcessClock,
-    /// A simulator drives the thread: it never sleeps here, and is woken through its event channels.
+    /// A simulator drives the thread: it never sleeps here, and wakes through its event channels.
     is_driven: bool,
     /// Threads that sleep, or are about to.
     asleep: CachePadded<AtomicU32>,
@@ -147,12 +147,12 @@ impl Default for Site {
 }
 
 impl Site {
-    /// The site of an OS thread, without transports yet.
+    /// The site of an OS thread.
     pub fn new() -> Site {
         Site::with(None, false)
     }
 
-    /// The site of a thread that somebody else drives, with another clock: a simulator. It never sleeps;
+    /// The site of a thread that a simulator drives, with the simulator's clock. The thread never sleeps here;
     /// [`wake`](Site::wake) wakes every event channel of the site.
     pub fn driven(clock: Arc<dyn Clock>) -> Site {
         Site::with(Some(clock), true)
@@ -179,7 +179,7 @@ impl Site {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time now. Only the driver of the thread asks, at most once per turn.
+    /// The time now. Only the driver of the thread reads it, about once per turn.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.inner.clock {
@@ -188,15 +188,18 @@ impl Site {
         }
     }
 
-    /// Whether both are the same site.
+    /// Both are the same site.
     pub fn is_same(&self, other: &Site) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// What the transports of the site share of this type, and `fits`; if there is none, it is made.
+    /// The resource of this type that `fits`, which the transports of the site share. Makes it if there is none. The site
+    /// forgets it when its last user drops it.
+    ///
+    /// `fits` and `make` must not use the site.
     ///
     /// # Errors
-    /// Those of `make`; then nothing is kept.
+    /// Those of `make`.
     pub fn share<T: SiteResource, E>(
         &self,
         fits: impl Fn(&T) -> bool,
@@ -222,10 +225,10 @@ impl Site {
         self.lock().resources.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Gives several transports of the site their turns, as one turn of the thread: what all of them send leaves under
-    /// one doorbell when `turns` has ended, and what has come for any of them is looked for once.
+    /// Makes the turns of several transports one turn of the thread: what they send leaves with one doorbell when `turns` has
+    /// returned, and a resource that they share is polled once.
     ///
-    /// `turns` polls each transport that is to have a turn, and never blocks: what it started has not left yet.
+    /// `turns` polls the transports. It must not wait for anything that it sends: that has not left yet.
     pub fn together<R>(&self, turns: impl FnOnce() -> R) -> R {
         /// Ends them also if one panics.
         struct Turns<'s>(&'s Site, Vec<Arc<dyn SiteResource>>);
@@ -245,20 +248,20 @@ impl Site {
         turns()
     }
 
-    /// Announces that the thread is about to sleep. From here on [`rouse`](Site::rouse) wakes it.
+    /// Announces that the thread is about to sleep. From now on [`rouse`](Site::rouse) wakes it.
     ///
-    /// The caller then looks at everything that another thread may have done before, and [sleeps](Asleep::sleep) only
-    /// if it finds nothing. Dropping the answer says that it does not sleep after all.
+    /// The caller then checks for everything that other threads may have left for it, and [sleeps](Asleep::sleep) only if
+    /// there is nothing. If it drops the [`Asleep`] instead, it stays awake.
     pub fn fall_asleep(&self) -> Asleep {
         self.inner.asleep.fetch_add(1, Ordering::SeqCst);
-        // Orders the count before the caller's look; `rouse` has the two the other way round, so that at least one side
-        // sees the other.
+        // Orders the count before the caller's check; `rouse` has them the other way round, so that at least one side sees
+        // the other.
         fence(Ordering::SeqCst);
         Asleep { site: self.clone() }
     }
 
-    /// Wakes the thread if it sleeps or is about to: after something was left for it where it looks before it sleeps.
-    /// Cheap while it is awake.
+    /// Wakes the thread if it sleeps or is about to. Call it after leaving something for the thread that it checks before it
+    /// sleeps. Cheap while the thread is awake.
     #[inline]
     pub fn rouse(&self) {
         fence(Ordering::SeqCst);
@@ -267,7 +270,7 @@ impl Site {
         }
     }
 
-    /// Ends a present sleep, or the next one, from any thread.
+    /// Ends the present sleep, or else the next one. For any thread.
     #[cold]
     pub fn wake(&self) {
         if self.inner.is_driven {
@@ -279,7 +282,7 @@ impl Site {
         state.call(|_| true);
     }
 
-    /// [`wake`](Site::wake), to be handed to others.
+    /// A waker that calls [`wake`](Site::wake).
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.inner))
     }
@@ -294,7 +297,7 @@ impl Site {
         let resources = state.resources.iter().filter_map(Weak::upgrade);
         let mut channels = resources.filter(|resource| resource.events().is_some());
         let first = channels.next();
-        // Empty where a site has one kind of device, and then nothing is allocated.
+        // Empty if all transports share one channel; then nothing is allocated.
         let others: Vec<_> = channels.collect();
         let is_brief = !state.sleepers.is_empty();
         if is_brief {
@@ -328,9 +331,9 @@ fn wait_for_any(first: &dyn EventChannel, others: &[Arc<dyn SiteResource>], time
     let mut descriptors: Vec<_> =
         descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
     let timeout = Timespec::try_from(timeout).ok();
-    // A failure to sleep is a spurious wake-up.
+    // If it fails, the thread wakes early.
     let _ = rustix::event::poll(&mut descriptors, timeout.as_ref());
-    // Takes the events, so that the next sleep waits for later ones.
+    // Takes the events: the next sleep must wait for later ones.
     channels.iter().for_each(|channel| channel.wait(Duration::ZERO));
 }
 
@@ -351,13 +354,14 @@ impl fmt::Debug for Site {
 }
 
 /// A thread that is about to sleep at its site: see [`Site::fall_asleep`].
-#[must_use = "dropping it says that the thread is awake"]
+#[must_use = "if it is dropped, the thread stays awake"]
 pub struct Asleep {
     site: Site,
 }
 
 impl Asleep {
-    /// Sleeps until an event of a transport, until woken, or until `until`. The only call of a driver that blocks.
+    /// Sleeps until an event of a transport, until woken, or until `until`. May return early. No other call of a driver
+    /// blocks.
     pub fn sleep(self, until: Option<Instant>) {
         self.site.sleep(until);
     }

@@ -1,20 +1,20 @@
-//! Time as an argument: instants of a device's clock, and when to poll again.
+//! Time as an argument: instants of a site's clock, and when to poll again.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A moment on a device's monotonic clock, in nanoseconds since an origin that only that clock knows.
+/// A moment on a site's monotonic clock, in nanoseconds since the clock's own origin.
 ///
-/// Protocol code never asks a clock: the driver of a thread reads the device's clock once per turn and
-/// hands the answer down. In a simulation the same code runs in virtual time.
+/// Protocol code never reads a clock: the driver of a thread reads that of its [`Site`](crate::Site) once per turn, and
+/// passes it down. In a simulation the same code runs in virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
     /// The clock's origin.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every moment a clock will show; what "never" is compared with.
+    /// Later than every moment that a clock will show; stands for "never".
     pub const FAR_FUTURE: Instant = Instant(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the clock's origin.
@@ -84,11 +84,11 @@ pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
 /// What one poll did, and when the next one has something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Things done: messages delivered, completions handled, frames moved on. 0 is an idle poll.
+    /// How many things were done: messages delivered, completions handled, frames sent. 0 is an idle poll.
     pub worked: u32,
     /// When to poll again.
     pub next: PollAt,
-    /// Cells or completion-queue entries looked at, for a simulator that charges for them.
+    /// Memory cells and completion-queue entries that were read, for a simulator that charges for them.
     pub scanned: u32,
 }
 

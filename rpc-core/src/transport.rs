@@ -1,7 +1,7 @@
-//! What a backend is to core: it moves whole messages between one client and one server thread.
+//! The traits of a backend: it moves whole messages between one client and one server thread.
 //!
-//! Everything here is poll-mode: a poll does what can be done now and returns. Nothing here blocks, reads a clock or sleeps;
-//! a transport hangs on the [`Site`](crate::site::Site) of its thread, which does the last two.
+//! Everything here is poll-mode: a poll does what can be done now and returns. A transport never blocks, never reads a clock
+//! and never sleeps; the driver of its thread reads the clock and sleeps, at the thread's [`Site`](crate::site::Site).
 
 mod client;
 mod layer;

@@ -1,4 +1,4 @@
-//! Core's own header in front of each message: 8 bytes, so that with a transport's own a 32-byte call stays small.
+//! Core's header in front of each message: 8 bytes, so that a 32-byte call with a transport's header stays small.
 
 use crate::error::{Backpressure, RpcError};
 use crate::service::Answer;
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Length of the header of requests and of responses.
 pub(crate) const HEADER_BYTES: usize = 8;
 
-/// In front of the arguments: the method's id, then the timeout in microseconds. One word, written and read whole.
+/// In front of the arguments: the method's id, then the timeout in microseconds. It is one word, written and read whole.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub(crate) struct RequestHeader(U64);
@@ -37,7 +37,7 @@ impl RequestHeader {
         self.0.get() as u32
     }
 
-    /// Microseconds that the caller gives this call, from when it was sent; 0 is no deadline.
+    /// The caller's timeout in microseconds, counted from when the call was sent; 0: no deadline.
     #[inline]
     pub(crate) fn timeout_us(self) -> u32 {
         (self.0.get() >> 32) as u32
@@ -50,7 +50,7 @@ pub(crate) fn timeout_us(timeout_ns: u64) -> u32 {
     u32::try_from(timeout_ns.div_ceil(1000)).unwrap_or(u32::MAX).max(1)
 }
 
-/// How the server ended a call. The numbers travel.
+/// How the server ended a call. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
@@ -71,7 +71,7 @@ pub(crate) enum Status {
     ShuttingDown = 10,
     /// The result could not be encoded. Body: why, in UTF-8.
     Unencodable = 11,
-    /// The server was gone. Never travels: a client counts with it.
+    /// The server was gone. Never sent: clients use it in their counters.
     Gone = 12,
 }
 
@@ -95,7 +95,7 @@ impl Status {
         Status::Gone,
     ];
 
-    /// As metrics name it.
+    /// The name in metrics.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Status::Value => "ok",
@@ -121,7 +121,7 @@ impl Status {
     }
 }
 
-/// Takes the header off an arrived response.
+/// Reads a response's header and removes it.
 #[inline]
 pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {
     let status = message.first().copied();

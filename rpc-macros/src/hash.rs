@@ -1,8 +1,8 @@
-//! Names and signatures as numbers that stay the same from build to build.
+//! Hashes of names and signatures, the same in every build.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// FNV-1a: it needs to be stable and spread names evenly, nothing more.
+/// FNV-1a: stable, and spreads names evenly. Nothing more is needed.
 pub(crate) struct Hasher(u64);
 
 impl Hasher {
@@ -10,7 +10,7 @@ impl Hasher {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Adds a string, and where it ends.
+    /// Adds a string and its end.
     pub(crate) fn add(&mut self, text: &str) {
         for byte in text.bytes().chain([0xFF]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -31,7 +31,7 @@ pub(crate) fn method_id(service: &str, method: &str) -> u32 {
     ((hash >> 32) as u32 ^ hash as u32).max(1)
 }
 
-/// The tokens of a type as one string in which layout, elided lifetimes and trailing commas of generics do not count.
+/// The tokens of a type as one string, without layout, elided lifetimes, and trailing commas of generics.
 pub(crate) fn normalised(tokens: TokenStream) -> String {
     let mut text = String::new();
     append(tokens, &mut text);

@@ -21,54 +21,59 @@ use syn::ItemTrait;
 /// pub trait Kv {
 ///     /// The value of a key, if it has one.
 ///     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
-///     /// All keys that begin so.
+///     /// All keys with this prefix.
 ///     async fn scan(&self, prefix: Bytes) -> Result<Vec<Bytes>, KvError>;
 /// }
 /// ```
 ///
-/// Beside the trait, which a server implements, this gives
+/// A server implements the trait. The attribute also generates
 ///
 /// - `KvServer<S>`, which serves an implementation `S` of it: `KvServer::new(store)`;
 /// - `KvClient`, whose methods are futures for any executor, and can also block the thread: `Clone`, `Send`, `Sync`;
-/// - `KvPollClient`, for a thread that owns its connection and spins: each method once as a call that waits, and once
-///   as `start_...`, to keep many calls outstanding.
+/// - `KvPollClient`, for a thread that polls its own connection. It has each method twice: as a call that waits, and as
+///   `start_...`, to have many calls outstanding.
 ///
 /// # Methods
 ///
-/// A method takes `&self` and up to eight arguments. A plain `fn` runs to completion where its request arrived and may
-/// borrow its arguments from there (`&[u8]`, `&str`, or a type of your own with a lifetime); `&T` of another type works
-/// too, and `&[T]`. An `async fn` may wait, so it owns its arguments; it runs on the server thread's own executor, and its future
-/// need not be `Send`. A method that returns `Result<T, E>` gives its caller `Result<T, CallError<E>>`, any other
-/// `Result<T, RpcError>`.
+/// A method takes `&self` and up to eight arguments.
+///
+/// - A plain `fn` runs to completion on the server's thread. It may borrow its arguments from the message (`&[u8]`, `&str`, or
+///   a type of your own with a lifetime). It may also take `&T` of another type, and `&[T]`.
+/// - An `async fn` may wait, so it owns its arguments. It runs on the executor of its server thread, and its future need not
+///   be `Send`.
+///
+/// For a method that returns `Result<T, E>`, the caller gets `Result<T, CallError<E>>`; for any other, `Result<T, RpcError>`.
 ///
 /// All types need serde's `Serialize` and `Deserialize`. Byte strings (`&[u8]`, `Vec<u8>`, `Bytes`, `ByteBuf`, `[u8; N]`, also
-/// within `Option`, `Vec` and tuples) are recognised by these names and moved whole, without serde; under an alias they
-/// work too, one byte at a time.
+/// within `Option`, `Vec` and tuples) are recognized by these names and copied whole, without serde. Under an alias they work
+/// too, one byte at a time.
 ///
-/// # What names a method on the wire
+/// # Methods on the wire
 ///
-/// An id: a hash of the service's and the method's name, so methods can be moved about. `#[rpc(id = 7)]` on a method sets it, which
-/// keeps an old id over a rename. A fingerprint of all signatures is compared when a client connects; doc comments, parameter names
-/// and the order of methods do not count.
+/// A method has an id: a hash of the names of the service and the method, so the order of methods does not matter.
+/// `#[rpc(id = 7)]` on a method sets the id, which keeps an old one when the method is renamed. When a client connects, it
+/// compares a fingerprint of all signatures with the server's. Doc comments, parameter names and the order of methods are not
+/// part of it.
 ///
 /// # Options
 ///
-/// On the trait: `#[farcall::service(name = "kv")]` names the service for the handshake and the ids (the trait's name otherwise);
-/// `#[farcall::service(crate = path)]` says where the crate `farcall` is, if it was renamed.
+/// On the trait: `#[farcall::service(name = "kv")]` sets the service's name for the handshake and the ids (default: the trait's
+/// name); `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed.
 /// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once
 ///
-/// A handler runs at most once per call, whatever the network loses or doubles. `#[rpc(idempotent)]` gives that up for one method:
-/// one call of it may run again, also beside calls that came later, and even after its caller has had the answer. Mark what
-/// only reads, or what a later call cannot be undone by: "raise the version to 7", not "set the value to 7", which would be set
-/// again over an 8 that came in between.
-/// Over `backend=datagram` the server then remembers neither the call nor its answer: where that is lost, the call runs again.
-/// Only while it waits in an `async fn` its place in the client's window is taken, so that no repetition starts it once more.
-/// Backends that lose nothing run it once all the same.
+/// A handler runs at most once per call, whatever the network loses or duplicates. `#[rpc(idempotent)]` gives that up for one
+/// method: one call of it may run again, at the same time as later calls, and even after its caller has had the answer. Mark
+/// methods that only read, and those whose repetition cannot undo a later call: "raise the version to 7", but not "set the
+/// value to 7", which could overwrite a later 8.
 ///
-/// What an error says about such a call counts for its last run only: `may_have_run() == false` is no promise here, and whoever
-/// calls again need not ask.
+/// Over `backend=datagram` the server then remembers neither the call nor its answer: if the answer is lost, the call runs
+/// again. While an `async fn` waits, its slot in the client's window is occupied, so a retransmission does not start it a
+/// second time. Backends on reliable connections run each call once in any case.
+///
+/// An error of such a call tells about its last run only: even if `may_have_run()` is `false`, it may have run before. It can
+/// be called again without harm in any case.
 #[proc_macro_attribute]
 pub fn service(
     options: proc_macro::TokenStream,

@@ -1,4 +1,4 @@
-//! A service that passed every check, as generation needs it.
+//! The model of a service that passed every check; code is generated from it.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::refuse;
 
 /// A service.
 pub(crate) struct Service {
-    /// Where the facade keeps what generated code names.
+    /// The facade's module with the items that generated code names.
     pub(crate) private: TokenStream,
     /// The name in the handshake and in the ids.
     pub(crate) name: String,
@@ -29,7 +29,7 @@ pub(crate) struct Method {
     pub(crate) ident: Ident,
     /// The name without `r#`.
     pub(crate) name: String,
-    /// What the caller's methods carry over: documentation and deprecation.
+    /// The attributes that the client's methods take over: documentation and deprecation.
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) id: u32,
     id_span: Span,
@@ -50,7 +50,7 @@ pub(crate) struct Argument {
 pub(crate) enum Outcome {
     /// Anything but a `Result`.
     Value(Box<Part>),
-    /// A `Result`, whose sides travel each alone.
+    /// A `Result`; an answer carries one of its sides.
     Fallible(Box<(Part, Part)>),
 }
 
@@ -108,7 +108,7 @@ impl Service {
         self.named("PollClient")
     }
 
-    /// The type, generic over the id, that stands for each method.
+    /// The type of the methods, generic over the id.
     pub(crate) fn method_type(&self) -> Ident {
         Ident::new(&format!("__{}Method", self.ident.unraw()), self.ident.span())
     }
@@ -153,7 +153,7 @@ impl Method {
         })
     }
 
-    /// The name under which the poll-mode client starts it.
+    /// The poll-mode client's method that starts a call.
     pub(crate) fn starter(&self) -> Ident {
         Ident::new(&format!("start_{}", self.name), self.ident.span())
     }
@@ -174,7 +174,7 @@ impl Outcome {
     }
 }
 
-/// What was refused so far.
+/// The errors so far.
 #[derive(Default)]
 pub(crate) struct Errors(Option<Error>);
 
@@ -186,7 +186,7 @@ impl Errors {
         }
     }
 
-    /// Refuses these tokens.
+    /// Adds an error at these tokens.
     pub(crate) fn at(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
         self.push(Error::new_spanned(tokens, message));
     }
@@ -232,7 +232,7 @@ fn refuse_collisions(methods: &[Method], errors: &mut Errors) {
     }
 }
 
-/// A hash of what client and server must agree on.
+/// A hash of everything in which client and server must agree.
 fn fingerprint(service: &str, methods: &[Method]) -> u64 {
     // Raised when the encoding of arguments or results changes.
     const ENCODING: &str = "farcall encoding 1";

@@ -1,4 +1,4 @@
-//! What is written in `#[farcall::service(...)]` and `#[rpc(...)]`.
+//! The options in `#[farcall::service(...)]` and `#[rpc(...)]`.
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
@@ -10,7 +10,7 @@ use syn::{
 
 /// The options of a service.
 pub(crate) struct ServiceOptions {
-    /// Where the facade is.
+    /// The path of the facade.
     pub(crate) krate: Path,
     /// The name in the handshake and in the ids.
     pub(crate) name: String,
@@ -19,9 +19,9 @@ pub(crate) struct ServiceOptions {
 /// The options of a method.
 #[derive(Default)]
 pub(crate) struct MethodOptions {
-    /// The id to take instead of the hash.
+    /// The id, instead of the hash.
     pub(crate) id: Option<(u32, Span)>,
-    /// May it run more than once?
+    /// One call may run more than once.
     pub(crate) idempotent: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
     Ok(options)
 }
 
-/// Takes our own attributes off: the compiler does not know them.
+/// Removes our own attributes: the compiler does not know them.
 pub(crate) fn strip(item: &mut ItemTrait) {
     for item in &mut item.items {
         if let TraitItem::Fn(method) = item {

@@ -1,4 +1,4 @@
-//! What cannot be a service, each with the mend.
+//! The checks that refuse a trait as a service; each error says what to do instead.
 
 use std::collections::HashSet;
 
@@ -20,11 +20,11 @@ const MAX_ARGUMENTS: usize = 8;
 
 /// Names of the generated clients' own functions.
 const RESERVED: [(&str, &str); 2] = [
-    ("connect", "`connect` is how a client of the service is made"),
+    ("connect", "`connect` makes a client of the service"),
     ("clone", "`clone` copies the client of the service"),
 ];
 
-/// Says it plainly where the attribute is on something else.
+/// The error for an item that is not a trait.
 pub(crate) fn not_a_trait(item: &TokenStream) -> Option<Error> {
     let item: Item = syn::parse2(item.clone()).ok()?;
     let mend = match &item {
@@ -51,7 +51,7 @@ pub(crate) fn of_trait(item: &ItemTrait, errors: &mut Errors) {
         errors.at(
             &item.generics,
             "a service has no generic parameters: client and server must agree on every type; \
-             write the types themselves, and one service for each set of them",
+             write concrete types, and one service for each combination",
         );
     }
     if let Some(clause) = &item.generics.where_clause {
@@ -120,7 +120,7 @@ fn generics(method: &TraitItemFn, errors: &mut Errors) {
             if only_lifetimes {
                 "a method of a service needs no lifetime parameters: arguments borrow from the message; leave the lifetimes out, or write `'_`"
             } else {
-                "a method of a service has no generic parameters: client and server must agree on every type; write the types themselves, or an enum of them"
+                "a method of a service has no generic parameters: client and server must agree on every type; write concrete types, or an enum of them"
             },
         );
     }
@@ -130,25 +130,30 @@ fn generics(method: &TraitItemFn, errors: &mut Errors) {
 }
 
 fn receiver(method: &TraitItemFn, errors: &mut Errors) {
-    const MEND: &str = "many calls run on one service, so it is shared: write `&self`, and put what changes behind a lock, a cell or an atomic";
+    const ADVICE: &str = "many calls run on one service, so it is shared: write `&self`, and put what changes behind a lock, a cell or an atomic";
     let Some(FnArg::Receiver(receiver)) = method.sig.inputs.first() else {
         return errors.at(
             &method.sig.ident,
-            "a method of a service takes `&self` first; a function that needs no service is no call",
+            "a method of a service takes `&self` first; a function without `&self` cannot be called remotely",
         );
     };
     match &receiver.kind {
         ReceiverKind::Value => {
-            errors.at(receiver, format_args!("a call cannot use the service up; {MEND}"));
+            errors.at(receiver, format_args!("a call cannot consume the service; {ADVICE}"));
         }
         ReceiverKind::Reference(_, _, Some(_)) => {
-            errors.at(receiver, format_args!("a call does not have the service alone; {MEND}"));
+            errors.at(
+                receiver,
+                format_args!("a call has no exclusive access to the service; {ADVICE}"),
+            );
         }
         ReceiverKind::Reference(_, Some(lifetime), None) => {
             errors.at(lifetime, "the lifetime of `&self` needs no name: write `&self`");
         }
         ReceiverKind::Reference(_, None, None) => {}
-        _ => errors.at(receiver, format_args!("a service has no receiver of another type; {MEND}")),
+        _ => {
+            errors.at(receiver, format_args!("a service has no receiver of another type; {ADVICE}"))
+        }
     }
 }
 
@@ -184,7 +189,7 @@ fn parameters(method: &TraitItemFn, errors: &mut Errors) {
         errors.at(
             beyond,
             format_args!(
-                "a method of a service takes at most {MAX_ARGUMENTS} arguments; put them in a struct, which also names them where it is called"
+                "a method of a service takes at most {MAX_ARGUMENTS} arguments; put them in a struct, which also names them at the call"
             ),
         );
     }
@@ -202,11 +207,11 @@ fn parameters(method: &TraitItemFn, errors: &mut Errors) {
             Some(_) => {}
             None => errors.at(
                 &parameter.pat,
-                "a parameter of a service's method is a plain name, which errors mention: \
+                "a parameter of a service's method must be a plain name, because error messages mention it: \
                  write `name: Type`, and take it apart in the implementation",
             ),
         }
-        let mut check = Types { place: Place::Argument { is_async }, depth: 0, errors };
+        let mut check = Types { position: Position::Argument { is_async }, depth: 0, errors };
         check.visit_type(&parameter.ty);
     }
 }
@@ -214,12 +219,9 @@ fn parameters(method: &TraitItemFn, errors: &mut Errors) {
 fn output(method: &TraitItemFn, errors: &mut Errors) {
     let ReturnType::Type(_, ty) = &method.sig.output else { return };
     if let Some(None) = forms::of_result(ty) {
-        errors.at(
-            ty,
-            "the error of a result must be written out, since both sides travel: `Result<T, E>` with a type for each",
-        );
+        errors.at(ty, "the error type of a result must be written out: `Result<T, E>`");
     }
-    Types { place: Place::Result, depth: 0, errors }.visit_type(ty);
+    Types { position: Position::Result, depth: 0, errors }.visit_type(ty);
 }
 
 fn conditional(attributes: &[Attribute], what: &str, errors: &mut Errors) {
@@ -235,41 +237,41 @@ fn conditional(attributes: &[Attribute], what: &str, errors: &mut Errors) {
     }
 }
 
-/// Where a type stands.
+/// The position of a type in a method's signature.
 #[derive(Clone, Copy)]
-enum Place {
+enum Position {
     Argument { is_async: bool },
     Result,
 }
 
-/// Looks through a type for what cannot travel.
+/// Searches a type for parts that cannot be sent.
 struct Types<'e> {
-    place: Place,
+    position: Position,
     depth: usize,
     errors: &'e mut Errors,
 }
 
 impl Types<'_> {
-    /// One error for one reference is enough: what it refers to is not looked at.
+    /// Reports one error per reference; its target is not checked.
     fn reference(&mut self, reference: &TypeReference) -> bool {
         let text = hash::normalised(reference.to_token_stream());
         let owned = owned_in_place_of(reference);
         if reference.mutability.is_some() {
             self.errors.at(
                 reference,
-                format_args!("`{text}` cannot lead back to the caller: take `{owned}` and return what changed"),
+                format_args!("`{text}` cannot change the caller's value: take `{owned}` and return what changed"),
             );
             return false;
         }
-        match self.place {
-            Place::Result => {
+        match self.position {
+            Position::Result => {
                 self.errors.at(
                     reference,
                     format_args!("`{text}` cannot be returned: the answer leaves this program; return `{owned}`"),
                 );
                 false
             }
-            Place::Argument { is_async: true } => {
+            Position::Argument { is_async: true } => {
                 self.errors.at(
                     reference,
                     format_args!(
@@ -278,7 +280,7 @@ impl Types<'_> {
                 );
                 false
             }
-            Place::Argument { is_async: false } => {
+            Position::Argument { is_async: false } => {
                 if reference.lifetime.as_ref().is_some_and(|lifetime| lifetime.ident == "static") {
                     self.errors.at(
                         reference,
@@ -334,10 +336,10 @@ impl Visit<'_> for Types<'_> {
         let future = ty.bounds.to_token_stream().to_string().contains("Future");
         self.errors.at(
             ty,
-            match self.place {
-                Place::Result if future => "write `async fn` and the future's output",
-                Place::Result => "a type without a name cannot travel; return a type with a name, such as a `Vec`",
-                Place::Argument { .. } => "a method of a service takes types with names, on which client and server agree; write the type itself",
+            match self.position {
+                Position::Result if future => "write `async fn` and the future's output",
+                Position::Result => "a type without a name cannot travel; return a type with a name, such as a `Vec`",
+                Position::Argument { .. } => "a method of a service takes types with names, on which client and server agree; write the type itself",
             },
         );
     }
@@ -356,16 +358,16 @@ impl Visit<'_> for Types<'_> {
         if lifetime.ident == "static" {
             return;
         }
-        match self.place {
-            Place::Result => self.errors.at(
+        match self.position {
+            Position::Result => self.errors.at(
                 lifetime,
                 "a result cannot borrow: the answer leaves this program; return a type that owns what it holds",
             ),
-            Place::Argument { is_async: true } => self.errors.at(
+            Position::Argument { is_async: true } => self.errors.at(
                 lifetime,
                 "an `async fn` outlives the message that its arguments came in: take a type that owns what it holds, or make the method a plain `fn`",
             ),
-            Place::Argument { is_async: false } => {}
+            Position::Argument { is_async: false } => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection to the store, by either of its two clients.
+//! A connection to the store through either kind of client.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,35 +11,35 @@ use farcall_core::{Call, CallError, PendingCall, PollClient, RpcError};
 use farcall_kv::limits::KvError;
 use farcall_kv::service::{KvClient, KvPollClient};
 
-/// How a call has ended.
+/// The result of a call.
 pub(crate) type Outcome<T> = Result<T, CallError<KvError>>;
 
-/// The entries of a scan.
+/// The entries that a scan returned.
 pub(crate) type Entries = Vec<(Bytes, Bytes)>;
 
-/// One of the clients, connected.
+/// A connected client of either kind.
 pub(crate) enum Caller {
-    /// The one for a thread that polls its own connection.
+    /// For a thread that polls its own connection.
     Polled(Box<KvPollClient>),
-    /// The one whose calls are futures; its host drives it.
+    /// Its calls are futures; the simulated host drives it.
     Shared {
         /// The client.
         client: KvClient,
-        /// A call has told that the connection is over.
+        /// Whether a call has reported that the connection is closed.
         is_over: bool,
     },
 }
 
-/// A call that was started.
+/// A call that has been started.
 pub(crate) enum Pending<T> {
-    /// By the one.
+    /// Through the polled client.
     Polled(PendingCall<Outcome<T>>),
-    /// By the other. It is sent when it is first looked for.
+    /// Through the shared client. It is sent when it is polled first.
     Shared(Call<Outcome<T>>),
 }
 
 impl Caller {
-    /// Moves the connection on.
+    /// Drives the connection.
     pub(crate) fn turn(&mut self, now: Instant) -> Progress {
         match self {
             Caller::Polled(client) => client.connection().turn(now),
@@ -47,7 +47,7 @@ impl Caller {
         }
     }
 
-    /// Whether the connection is over, as far as is known.
+    /// Whether the connection is known to be closed.
     pub(crate) fn is_over(&mut self) -> bool {
         match self {
             Caller::Polled(client) => client.connection().is_closed(),
@@ -103,12 +103,12 @@ impl Caller {
         }
     }
 
-    /// The outcome of a call, once it has ended.
+    /// The result of a call, once it has ended.
     pub(crate) fn take<T: 'static>(&mut self, pending: &mut Pending<T>) -> Option<Outcome<T>> {
         match (self, pending) {
             (Caller::Polled(client), Pending::Polled(pending)) => client.take(pending),
             (Caller::Shared { is_over, .. }, Pending::Shared(call)) => {
-                // Its program looks again in each turn, and has one whenever an answer comes.
+                // The actor polls again in each turn, and gets a turn for every reply.
                 let mut context = Context::from_waker(Waker::noop());
                 let Poll::Ready(outcome) = Pin::new(call).poll(&mut context) else { return None };
                 *is_over |= matches!(outcome, Err(CallError::Rpc(RpcError::PeerGone { .. })));
@@ -118,9 +118,9 @@ impl Caller {
         }
     }
 
-    /// Gives a call up.
+    /// Cancels a call.
     pub(crate) fn cancel<T>(&mut self, pending: Pending<T>) {
-        // The other kind is cancelled by dropping it.
+        // Dropping the other kind cancels it.
         if let (Caller::Polled(client), Pending::Polled(pending)) = (self, pending) {
             client.connection().cancel(pending);
         }

@@ -1,4 +1,4 @@
-//! The run of one seed: a durable key-value store, its clients, and what goes wrong.
+//! The run of one seed: a durable key-value store, its clients, and faults.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,35 +7,36 @@ use std::rc::Rc;
 use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
-use farcall_transports::planted::plant;
-use farcall_transports::rack::Rack;
 use farcall_transports::Backend;
 use farcall_transports::contract::MIN_SLOT_BYTES;
 use farcall_transports::datagram::{Optimization, Without};
+use farcall_transports::planted::plant;
+use farcall_transports::rack::Rack;
 use farcall_verbs::sim::NodeId;
 
-use crate::client::{Client, SETTLING_NS, Terms};
+use crate::client::{Client, ClientSetup, SETTLING_NS};
 use crate::dice::Dice;
 use crate::log::Acknowledge;
 use crate::mutation::Mutation;
 use crate::outcome::{Outcome, text};
-use crate::plan::{Plan, Severity, Step, weather};
+use crate::plan::{Plan, Severity, Step, rack_config};
 use crate::records::Records;
 use crate::service::{DurableKv, Executions};
 use crate::trace::Trace;
 
 const MS: u64 = 1_000_000;
 
-/// A run ends so soon after something wrong was seen, so that the end of its trace shows it.
-const LOOK_EVERY_NS: u64 = MS;
+/// How soon a run ends after a failure, so that the end of its trace shows it.
+const CHECK_EVERY_NS: u64 = MS;
 
-/// The whole life of every client is shorter.
+/// The time limit of all clients.
 const LONGEST_NS: u64 = 60_000 * MS;
 
-/// So long after the last client has left, the server knows of none; those that were killed it has noticed before.
-const FAREWELL_NS: u64 = 100 * MS;
+/// The time after the last client has left in which the server forgets all of them. It has detected dead clients
+/// before.
+const CLEANUP_NS: u64 = 100 * MS;
 
-/// A run before it begins.
+/// A run being set up.
 struct Run {
     rack: Rack,
     server: NodeId,
@@ -47,7 +48,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts the server on its node, with what the node has left of the store.
+    /// Starts the server on its node with what is left of the store there.
     fn start(&mut self) -> Result<(), String> {
         let node = self.rack.node(self.server);
         let kv = DurableKv::recover(&node, self.acknowledge, &self.executions)
@@ -59,14 +60,14 @@ impl Run {
     }
 }
 
-/// Options of an address that change what is sent, and not what it means.
+/// Random options of an address that change what is sent, but not its meaning.
 fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
-    // With the smallest, nearly all requests and answers go in parts.
+    // With the smallest slots, nearly all requests and responses are split.
     let slot = dice.pick(&[MIN_SLOT_BYTES, 256, 4096]);
     let mut without = Without::default();
     if !backend.options().is_empty() && dice.once_in(2) {
         for left in Optimization::ALL {
-            // Without recovery nothing would be repaired.
+            // Without recovery, losses would not be repaired.
             if *left != Optimization::Recovery && dice.once_in(3) {
                 without = without.and(*left);
             }
@@ -78,14 +79,14 @@ fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
     }
 }
 
-/// What becomes of a seed, with a bug planted or not.
+/// Runs a seed, with or without a planted bug.
 pub(crate) fn run(
     seed: u64,
     backend: &dyn Backend,
     mutation: Option<Mutation>,
     trace: &Trace,
 ) -> Outcome {
-    let mut rack = Rack::with_config(seed, weather(seed));
+    let mut rack = Rack::with_config(seed, rack_config(seed));
     trace.begin(&mut rack);
     let mut dice = Dice::new(seed, 3);
     let server = rack.add_node();
@@ -109,23 +110,23 @@ pub(crate) fn run(
         running: None,
     };
     let records = Rc::new(RefCell::new(Records::default()));
-    // Of this thread, in which all of the rack runs.
+    // Of this thread, which runs the whole rack.
     plant(mutation.and_then(Mutation::of_backend).map(|(_, bug)| bug));
     let played = catch_unwind(AssertUnwindSafe(|| {
-        let terms = Terms {
+        let setup = ClientSetup {
             address: run.address.clone(),
             window,
-            calm_ns: plan.calm_ns,
+            healed_ns: plan.healed_ns,
             pauses_ns: 0,
             severity,
             mutation,
         };
-        play(&mut run, &plan, &clients, &terms, &records, &mut dice)
+        play(&mut run, &plan, &clients, &setup, &records, &mut dice)
     }));
     plant(None);
-    let wrong = match played {
+    let failure = match played {
         Ok(Ok(())) => records.borrow().check(&run.executions),
-        Ok(Err(wrong)) => Some(records.borrow().check(&run.executions).unwrap_or(wrong)),
+        Ok(Err(failure)) => Some(records.borrow().check(&run.executions).unwrap_or(failure)),
         Err(panic) => Some(format!("a panic: {}", text(&*panic))),
     };
     let counts = records.borrow().counts();
@@ -133,7 +134,7 @@ pub(crate) fn run(
     Outcome {
         seed,
         what: format!("the key-value store over {backend}"),
-        wrong,
+        failure,
         plan: plan.to_string(),
         hash: rack.trace_hash(),
         now_ns: rack.now_ns(),
@@ -146,24 +147,24 @@ fn play(
     run: &mut Run,
     plan: &Plan,
     clients: &[NodeId],
-    terms: &Terms,
+    setup: &ClientSetup,
     records: &Rc<RefCell<Records>>,
     dice: &mut Dice,
 ) -> Result<(), String> {
     run.start()?;
     let mut live = |rack: &mut Rack, client| {
-        let terms = Terms { pauses_ns: plan.pauses_ns(client), ..terms.clone() };
+        let setup = ClientSetup { pauses_ns: plan.pauses_ns(client), ..setup.clone() };
         let (dice, records) = (Dice::new(dice.word(), 4), Rc::clone(records));
-        rack.spawn_program(client, |host| Client::new(host, terms, dice, records).live())
+        rack.spawn_program(client, |host| Client::new(host, setup, dice, records).run())
     };
     let mut programs: Vec<_> = clients.iter().map(|it| live(&mut run.rack, *it)).collect();
-    let is_wrong = || records.borrow().is_wrong();
+    let has_failed = || records.borrow().has_failed();
     for (at_ns, step) in &plan.steps {
-        while run.rack.now_ns() < *at_ns && !is_wrong() {
-            let look_ns = run.rack.now_ns() + LOOK_EVERY_NS;
+        while run.rack.now_ns() < *at_ns && !has_failed() {
+            let look_ns = run.rack.now_ns() + CHECK_EVERY_NS;
             run.rack.run_until(look_ns.min(*at_ns));
         }
-        if is_wrong() {
+        if has_failed() {
             return Ok(());
         }
         match *step {
@@ -178,20 +179,20 @@ fn play(
             }
         }
     }
-    let limit_ns = plan.calm_ns + LONGEST_NS;
-    while programs.iter().any(|program| program.is_running()) && !is_wrong() {
+    let limit_ns = plan.healed_ns + LONGEST_NS;
+    while programs.iter().any(|program| program.is_running()) && !has_failed() {
         if run.rack.now_ns() > limit_ns {
-            return Err("a client never ends".to_owned());
+            return Err("a client never finishes".to_owned());
         }
-        run.rack.run_for(LOOK_EVERY_NS);
+        run.rack.run_for(CHECK_EVERY_NS);
     }
-    if is_wrong() {
+    if has_failed() {
         return Ok(());
     }
-    let settled_ns = run.rack.now_ns().max(plan.calm_ns + SETTLING_NS);
-    run.rack.run_until(settled_ns + FAREWELL_NS);
+    let settled_ns = run.rack.now_ns().max(plan.healed_ns + SETTLING_NS);
+    run.rack.run_until(settled_ns + CLEANUP_NS);
     match run.running.as_ref().map_or(0, DrivenServer::connections) {
         0 => Ok(()),
-        left => Err(format!("all clients have gone, and the server knows of {left}")),
+        left => Err(format!("all clients are gone, but the server still has {left}")),
     }
 }

@@ -1,24 +1,25 @@
-//! farcall under random faults on a simulated rack, a seed at a time.
+//! Tests farcall under random faults on a simulated rack, one seed at a time.
 //!
-//! A seed draws a rack, a backend, what goes wrong, and what its clients ask. `farcall-kv`'s own service and store run on
-//! one node, with a write-ahead log in persistent memory under them; clients on other nodes call it, poll-mode ones and
-//! those whose calls are futures, with deadlines, cancellations and windows, over connections that break. Nodes are paused, killed, restarted, and lose their power;
-//! ways are cut, one way too; messages are lost and late, WRITEs land late and in any order; datagrams are lost by the
-//! fifth, come twice, and after all that was sent within a second. Meanwhile must hold:
+//! A seed determines a rack, a backend, the faults, and the clients' calls. `farcall-kv`'s service and store run
+//! on one node, with a write-ahead log in persistent memory. Clients on other nodes call it, both polled clients
+//! and clients whose calls are futures, with deadlines, cancellations and windows, over connections that break.
+//! Nodes are paused, killed and restarted, and lose their power. Connections between nodes are cut in one or both
+//! directions. Messages are lost and delayed, and WRITEs land late and in any order. Up to a fifth of the
+//! datagrams are lost; others are duplicated, or delayed by up to a second. Meanwhile these properties must hold:
 //!
-//! - every call ends by its deadline, in an answer or in an error that may happen;
-//! - it runs at most once, and not at all if its error promises that;
-//! - what it brings is what somebody has put, byte for byte;
-//! - each key is a register: what was acknowledged stays, through every loss of power;
+//! - every call ends by its deadline, with a response or an allowed error;
+//! - a call runs at most once, and not at all if its error promises that;
+//! - what it returns is what a client has put, byte for byte;
+//! - each key is a linearizable register: acknowledged writes survive every power failure;
 //!
-//! and when nothing goes wrong any more: everybody connects, every call is answered at once, a whole window of
-//! them as well, and when the clients have gone the server holds nothing of theirs (safety, then liveness, as
-//! TigerBeetle's simulator has them). The same seed is the same run: a failing one is [run](run_seed) again with a trace.
+//! After the faults, every client can connect, every call is answered promptly, even a whole window of them, and
+//! once the clients are gone the server holds none of their resources (safety, then liveness, as in TigerBeetle's
+//! simulator). The same seed gives the same run, so a failing one can be [run](run_seed) again with a trace.
 //!
-//! Beside that, each seed plays a case of the backends' own conformance suite. Its cases expect that all goes well in
-//! the end, so on their rack goes wrong only what a connection makes up for.
+//! Each seed also runs a case of the backends' conformance suite. Its cases expect that every connection
+//! survives, so their rack only has faults that a reliable connection repairs.
 //!
-//! That the swarm can find anything is seen by [`Mutation`]s, which plant a bug.
+//! [`Mutation`]s plant bugs, to show that the swarm can find them.
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]
 

@@ -1,23 +1,23 @@
-//! A write-ahead log in persistent memory: an entry that was appended is there after a loss of power.
+//! A write-ahead log in persistent memory: appended entries survive a power failure.
 //!
-//! Entries lie one behind the other. Each has a checksum over its bytes and over the checksum before it, so that a
-//! torn entry, or one of a past that was lost, ends the log.
+//! Entries are consecutive. Each has a checksum over its bytes and the preceding checksum, so that a torn entry,
+//! or one of a lost history, ends the log.
 
 use farcall_verbs::{PersistentRegion, VerbsError};
 use thiserror::Error;
 
-/// Checksum, length of the key, length of the value (or [`NO_VALUE`]).
+/// Checksum, length of the key, and length of the value (or [`NO_VALUE`]).
 const HEADER_BYTES: usize = 16;
 
-/// The length of the value of an entry that has none.
+/// The length that means that an entry has no value.
 const NO_VALUE: u32 = u32::MAX;
 
-/// What the log remembers: the new value of a key, or that it has none.
+/// An entry of the log: the new value of a key, or its deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The key.
     pub(crate) key: Vec<u8>,
-    /// Its value from now on.
+    /// Its new value; `None` if the key is deleted.
     pub(crate) value: Option<Vec<u8>>,
 }
 
@@ -26,19 +26,19 @@ pub(crate) struct Entry {
 pub(crate) enum Acknowledge {
     /// When it is durable.
     WhenDurable,
-    /// When it is stored; it is made durable with the next. A bug, planted for the swarm to find.
+    /// When it is stored; the next one makes it durable. A bug, planted for the swarm to find.
     WhenStored,
 }
 
-/// Why nothing was appended.
+/// Why an entry was not appended.
 #[derive(Debug, Error)]
 pub(crate) enum LogError {
-    /// No room.
+    /// The log is full.
     #[error("an entry of {len} bytes does not fit the {left} that are left in the log")]
     Full {
         /// Bytes of the entry.
         len: usize,
-        /// Bytes of room.
+        /// Free bytes in the log.
         left: usize,
     },
     /// The memory is gone.
@@ -46,19 +46,19 @@ pub(crate) enum LogError {
     Memory(#[from] VerbsError),
 }
 
-/// A log that its owner appends to.
+/// A log with a single writer.
 #[derive(Debug)]
 pub(crate) struct Log {
     region: PersistentRegion,
     acknowledge: Acknowledge,
-    /// Where the next entry goes, and where the last one begins.
+    /// The offsets of the next entry and of the last one.
     end: usize,
     last: usize,
     checksum: u64,
 }
 
 impl Log {
-    /// The log in that memory, and its entries so far.
+    /// Opens the log in that memory. Returns its entries too.
     pub(crate) fn recover(region: PersistentRegion, acknowledge: Acknowledge) -> (Log, Vec<Entry>) {
         let mut log = Log { region, acknowledge, end: 0, last: 0, checksum: 0 };
         let mut entries = Vec::new();
@@ -94,7 +94,10 @@ impl Log {
         Some((Entry { key, value }, len, checksum))
     }
 
-    /// Appends an entry: it is durable when this returns.
+    /// Appends an entry, which is durable when this returns.
+    ///
+    /// # Errors
+    /// If the log is full or its memory is gone.
     pub(crate) fn append(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), LogError> {
         let len = entry_len(key.len(), value.map_or(0, <[u8]>::len));
         let left = self.region.len() - self.end;
@@ -120,7 +123,7 @@ impl Log {
     }
 }
 
-/// Bytes of an entry; a multiple of 8.
+/// The length of an entry in bytes; a multiple of 8.
 fn entry_len(key: usize, value: usize) -> usize {
     (HEADER_BYTES + key + value).next_multiple_of(8)
 }
@@ -129,7 +132,7 @@ fn word(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
 
-/// FNV-1a, 64 bits; never what zeroed memory holds.
+/// FNV-1a, 64 bits; never equal to the content of zeroed memory.
 fn checksum(before: u64, bytes: &[u8]) -> u64 {
     let start = before ^ 0xcbf2_9ce4_8422_2325;
     let hash = bytes
@@ -157,7 +160,7 @@ mod tests {
         Entry { key: vec![number; 3], value }
     }
 
-    /// Appends 20 entries, with power losses in between; in how many seeds one was lost.
+    /// Appends 20 entries with power failures in between. Returns the number of seeds that lost one.
     fn losses(acknowledge: Acknowledge) -> usize {
         let lost = (0..50).filter(|seed| {
             let mut sim = Sim::new(*seed);
@@ -173,7 +176,7 @@ mod tests {
                     let (again, found) = open(&sim, node, acknowledge);
                     let wanted: Vec<_> = (0..=number).map(entry).collect();
                     if found != wanted {
-                        assert!(wanted.starts_with(&found), "something that was never appended");
+                        assert!(wanted.starts_with(&found), "an entry that was never appended");
                         return true;
                     }
                     log = again;
@@ -185,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_survives_a_loss_of_power() {
+    fn appended_entries_survive_a_power_failure() {
         assert_eq!(losses(Acknowledge::WhenDurable), 0);
         assert!(losses(Acknowledge::WhenStored) > 10, "the planted bug");
     }
 
     #[test]
-    fn a_full_log_says_so_and_goes_on() {
+    fn a_full_log_refuses_an_entry_and_stays_usable() {
         let mut sim = Sim::new(1);
         let node = sim.add_node();
         let (mut log, _) = open(&sim, node, Acknowledge::WhenDurable);
@@ -203,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_past_that_was_lost_is_none() {
+    fn an_entry_of_a_lost_history_is_ignored() {
         let mut sim = Sim::new(1);
         let node = sim.add_node();
         let (mut log, _) = open(&sim, node, Acknowledge::WhenDurable);
         ["a", "b", "c"].iter().for_each(|key| log.append(key.as_bytes(), Some(b"1")).unwrap());
-        // The second entry is torn: the third, which is whole, belongs to another past.
+        // The second entry is torn: the third, which is whole, belongs to a lost history.
         log.region.copy_in(32, &[9]);
         drop(log);
         let (mut log, entries) = open(&sim, node, Acknowledge::WhenDurable);

@@ -1,4 +1,4 @@
-//! The swarm from a command line: a sweep of seeds, or one seed with its trace.
+//! The command line of the swarm: a sweep of seeds, or one seed with its trace.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
@@ -14,17 +14,17 @@ use farcall_swarm::{
 };
 use farcall_transports::registry;
 
-/// One line and more; that nobody reads them is no error.
+/// Prints to standard output, and ignores a closed pipe.
 macro_rules! say {
     ($($what:tt)*) => {{
         let _ = writeln!(std::io::stdout(), $($what)*);
     }};
 }
 
-/// Lines of the trace that are shown of a seed that fails.
+/// Trace lines that are shown of a failing seed.
 const LAST_LINES: usize = 40;
 
-/// Who waits for many seeds hears of them meanwhile.
+/// Seeds per line of progress output.
 const SEEDS_PER_LINE: u64 = 1000;
 
 #[derive(Parser)]
@@ -36,33 +36,31 @@ struct Options {
     /// How many seeds
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// Seeds at a time; by default one for each core
+    /// Seeds to run in parallel; by default one per core
     #[arg(long)]
     threads: Option<NonZero<usize>>,
-    /// Only this seed, with what was done to it
+    /// Only this seed, with its faults
     #[arg(long, conflicts_with_all = ["seeds", "first", "threads"])]
     seed: Option<u64>,
-    /// What carries the calls: write_imm, datagram, or all, one for each seed
+    /// The backend of the calls: write_imm, datagram, or all, one for each seed
     #[arg(long, default_value = "all", value_parser = backend)]
     backend: Backend,
-    /// Writes everything that happens with that seed to a file
+    /// Writes the complete trace of that seed to a file
     #[arg(long, requires = "seed", value_name = "FILE")]
     trace: Option<PathBuf>,
     #[arg(long, help = format!("Plants a bug, to see that it is found: {}", Mutation::ALL.map(Mutation::name).join(", ")))]
     mutation: Option<Mutation>,
 }
 
-/// One backend, or all.
+/// One backend, or all of them.
 type Backend = Option<&'static dyn farcall_transports::Backend>;
 
 fn backend(name: &str) -> Result<Backend, String> {
     match registry::find(name) {
-        None if name != "all" => {
-            Err(format!("known are {} and all", registry::names().join(", ")))
-        }
+        None if name != "all" => Err(format!("known are {} and all", registry::names().join(", "))),
         backend => Ok(backend),
     }
 }
@@ -90,34 +88,34 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing is wrong with any seed.
+/// Sweeps all seeds. Returns whether all passed.
 fn sweep_all(options: &Options) -> Result<bool, String> {
     let cores = || available_parallelism().map_or(1, NonZero::get);
     let threads = options.threads.map_or_else(cores, NonZero::get);
     let begin = Instant::now();
     let mut all = Sweep::default();
-    while all.seeds < options.seeds && all.wrong.is_none() {
+    while all.seeds < options.seeds && all.failure.is_none() {
         let first = options.first.wrapping_add(all.seeds);
         let seeds = SEEDS_PER_LINE.min(options.seeds - all.seeds);
-        let Sweep { seeds, counts, wrong } = sweep(first, seeds, threads, options.setting());
+        let Sweep { seeds, counts, failure } = sweep(first, seeds, threads, options.setting());
         all.seeds += seeds;
         all.counts.add(counts);
-        all.wrong = wrong;
+        all.failure = failure;
         let seconds = begin.elapsed().as_secs_f64();
         let Counts { answered, unknown, never_ran } = all.counts;
         say!(
-            "{} seeds in {seconds:.1} s, {:.0} per second: {answered} calls answered, {unknown} in the dark, \
+            "{} seeds in {seconds:.1} s, {:.0} per second: {answered} calls answered, {unknown} with unknown outcome, \
              {never_ran} not run",
             all.seeds,
             all.seeds as f64 / seconds,
         );
     }
-    let wrong = all.wrong;
-    let Some(Outcome { seed, hash, what, .. }) = wrong else {
-        say!("nothing is wrong");
+    let failure = all.failure;
+    let Some(Outcome { seed, hash, what, .. }) = failure else {
+        say!("all seeds passed");
         return Ok(true);
     };
-    // Once more, for the end of its trace.
+    // Again, for the end of its trace.
     let again = run_seed(seed, options.setting(), &Trace::Last(LAST_LINES));
     for outcome in again.iter().filter(|outcome| outcome.what == what) {
         say!("{outcome}");
@@ -125,11 +123,13 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
     }
     let backend = options.backend.map_or("all", |backend| backend.name());
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
-    say!("all of it: cargo xtask sim --seed {seed} --backend {backend}{planted} --trace FILE");
+    say!(
+        "for the whole trace: cargo xtask sim --seed {seed} --backend {backend}{planted} --trace FILE"
+    );
     Ok(false)
 }
 
-/// Whether nothing is wrong with that seed.
+/// Runs one seed. Returns whether it passed.
 fn replay(seed: u64, options: &Options) -> Result<bool, String> {
     let first = run_seed(seed, options.setting(), &Trace::Off);
     if let Some(path) = &options.trace {
@@ -145,12 +145,12 @@ fn replay(seed: u64, options: &Options) -> Result<bool, String> {
     }
     first.iter().for_each(|outcome| say!("{outcome}"));
     if let Some(path) = &options.trace {
-        say!("all that happened: {}", path.display());
+        say!("whole trace: {}", path.display());
     }
-    Ok(first.iter().all(|outcome| outcome.wrong.is_none()))
+    Ok(first.iter().all(|outcome| outcome.failure.is_none()))
 }
 
-/// Two runs of a seed are one, bit for bit.
+/// Checks that two runs of a seed are the same, bit for bit.
 fn same(first: u64, again: u64) -> Result<(), String> {
     match first == again {
         true => Ok(()),

@@ -1,30 +1,29 @@
-//! Bugs that are planted, one at a time, to see that the swarm finds them. None of them is in what users run: each
-//! misbehaves in the suite's own service, client or around its transport, or in a backend built for that.
+//! Planted bugs, one at a time, to show that the swarm finds them. None of them is in a released build: each is
+//! in the suite's own service, client or transport wrapper, or in a backend built for that.
 
 use std::fmt;
 use std::str::FromStr;
 
-use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
+use farcall_transports::{Backend, registry};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// The service acknowledges a write when it is stored, before it is durable.
+    /// The service acknowledges a write when it is stored, but not yet durable.
     EarlyAcknowledgement,
     /// The client repeats a call that may have run.
     BlindRetry,
-    /// The client's transport sleeps on when something has arrived.
+    /// The client's transport keeps sleeping when a message has arrived.
     LostWakeUp,
-    /// The client's transport gives the place of a call that was given up to the next, though its answer is still to
-    /// come.
+    /// The client's transport reuses the slot of a cancelled call although its response is still to come.
     EarlyReuse,
     /// A bug of the backend `datagram`.
     Datagram(Bug),
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Mutation; 8] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
@@ -36,7 +35,7 @@ impl Mutation {
         Mutation::Datagram(Bug::FormerLife),
     ];
 
-    /// Its name on a command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Mutation::EarlyAcknowledgement => "early-acknowledgement",
@@ -50,7 +49,7 @@ impl Mutation {
         }
     }
 
-    /// The bug of a backend that it is.
+    /// The backend and its bug, if it is a bug of a backend.
     pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
         match self {
             Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),

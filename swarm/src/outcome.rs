@@ -1,4 +1,4 @@
-//! What a run has come to.
+//! The outcome of a run.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,19 +9,19 @@ use crate::records::Counts;
 /// The outcome of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which.
+    /// The seed.
     pub seed: u64,
     /// What was run.
     pub what: String,
-    /// What must not be, if it was seen.
-    pub wrong: Option<String>,
-    /// What was done to the rack.
+    /// The violated property, if any.
+    pub failure: Option<String>,
+    /// The faults.
     pub plan: String,
-    /// Of all that has happened: the same for the same seed.
+    /// The hash of the run: the same for the same seed.
     pub hash: u64,
-    /// The rack's time in the end.
+    /// The virtual time at the end.
     pub now_ns: u64,
-    /// How calls have ended.
+    /// How many calls ended in which way.
     pub counts: Counts,
     /// The last lines of the rack's trace, if they were kept.
     pub trace: Vec<String>,
@@ -29,12 +29,12 @@ pub struct Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { seed, what, wrong, plan, hash, now_ns, counts, trace, .. } = self;
-        writeln!(f, "seed {seed}, {what}: {}", wrong.as_deref().unwrap_or("nothing is wrong"))?;
-        writeln!(f, "what was done to it:\n{}", plan.trim_end())?;
+        let Outcome { seed, what, failure, plan, hash, now_ns, counts, trace, .. } = self;
+        writeln!(f, "seed {seed}, {what}: {}", failure.as_deref().unwrap_or("passed"))?;
+        writeln!(f, "faults:\n{}", plan.trim_end())?;
         write!(
             f,
-            "in {now_ns} ns: {} calls answered, {} in the dark, {} not run; hash {hash:#018x}",
+            "in {now_ns} ns: {} calls answered, {} with unknown outcome, {} not run; hash {hash:#018x}",
             counts.answered, counts.unknown, counts.never_ran
         )?;
         if !trace.is_empty() {
@@ -45,11 +45,11 @@ impl fmt::Display for Outcome {
 }
 
 thread_local! {
-    /// Where the last panic of this thread was.
+    /// Where the last panic of this thread happened.
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// From now on a panic is not printed: an outcome tells of it, and some cases of the suite panic on purpose.
+/// Suppresses the printing of panics: an outcome reports them, and some cases of the suite panic on purpose.
 pub fn quiet_panics() {
     panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(String::new, |place| format!(" ({place})"));
@@ -57,12 +57,12 @@ pub fn quiet_panics() {
     }));
 }
 
-/// What a panic says, and where it was if that is known.
+/// The message and location of a panic.
 pub(crate) fn text(panic: &(dyn Any + Send)) -> String {
     let text = match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
         (Some(text), _) => text.clone(),
         (_, Some(text)) => (*text).to_owned(),
-        _ => "without a text".to_owned(),
+        _ => "without a message".to_owned(),
     };
     text + &PLACE.take()
 }

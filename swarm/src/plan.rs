@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and when: drawn from the seed before it begins.
+//! The faults of a run and their times, drawn from the seed before it begins.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,23 +13,23 @@ const MS: u64 = 1_000_000;
 /// The most incidents of a run.
 const MAX_INCIDENTS: u64 = 6;
 
-/// Incidents come within this, counted from the beginning.
-const LONGEST_STORM_NS: u64 = 300 * MS;
+/// Incidents happen within this time from the beginning.
+const LONGEST_FAULTY_NS: u64 = 300 * MS;
 
-/// A datagram comes so late that its connection may be over, and another in its place.
+/// A datagram may be so late that its connection is closed and another uses its slot.
 const LONGEST_STRAGGLE_NS: u64 = 1_000 * MS;
 
-/// How hard a run may be hit.
+/// How severe the faults of a run may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// Nothing that reliable connections do not make up for: none of them may break.
+    /// Only faults that reliable connections repair: no connection may break.
     Masked,
-    /// Anything: connections break, and nodes die.
+    /// Any fault: connections break, and nodes die.
     Any,
 }
 
-/// The kind of rack that a seed has: how its NICs and caches behave, and how often messages are lost or late.
-pub(crate) fn weather(seed: u64) -> SimConfig {
+/// The rack of a seed: the behaviour of its NICs and caches, and the rates of lost and delayed messages.
+pub(crate) fn rack_config(seed: u64) -> SimConfig {
     let dice = &mut Dice::new(seed, 1);
     let mut config = SimConfig::default().landing(dice.pick(&[
         Landing::AtOnce,
@@ -47,7 +47,7 @@ pub(crate) fn weather(seed: u64) -> SimConfig {
 }
 
 fn rates(dice: &mut Dice) -> FaultRates {
-    // Each of them is switched off in some seeds, so that the others are seen alone.
+    // Each fault is disabled in some seeds, so that the others also occur alone.
     let mut chance = |most_ppm: u64| match dice.once_in(2) {
         true => 0.0,
         false => dice.magnitude(10, most_ppm) as f64 / 1e6,
@@ -65,31 +65,31 @@ fn rates(dice: &mut Dice) -> FaultRates {
         .delay(Duration::from_nanos(dice.magnitude(US, 200 * US)))
 }
 
-/// Something that happens at a moment.
+/// A planned action.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     /// A fault.
     Fault(Fault),
-    /// A node that was killed starts again, and its server or client on it.
+    /// A killed node restarts, and then its server or client.
     Start(NodeId),
 }
 
-/// What goes wrong in one run.
+/// The planned faults of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// The steps in the order of their times, in nanoseconds from the beginning.
+    /// The steps in order of time, in nanoseconds from the beginning.
     pub(crate) steps: Vec<(u64, Step)>,
-    /// From then on nothing goes wrong any more.
-    pub(crate) calm_ns: u64,
+    /// After this time there are no more faults.
+    pub(crate) healed_ns: u64,
 }
 
 impl Plan {
-    /// What a seed does to a server and its clients.
+    /// Draws the faults of a server and its clients.
     pub(crate) fn draw(seed: u64, severity: Severity, server: NodeId, clients: &[NodeId]) -> Plan {
         let mut draft = Draft { dice: Dice::new(seed, 2), server, clients, steps: Vec::new() };
-        let storm_ns = draft.dice.magnitude(200 * US, LONGEST_STORM_NS);
+        let faulty_ns = draft.dice.magnitude(200 * US, LONGEST_FAULTY_NS);
         for _ in 0..draft.dice.below(MAX_INCIDENTS + 1) {
-            let at_ns = draft.dice.below(storm_ns);
+            let at_ns = draft.dice.below(faulty_ns);
             match severity {
                 Severity::Masked => draft.masked(at_ns),
                 Severity::Any => draft.any(at_ns),
@@ -98,12 +98,12 @@ impl Plan {
         let mut steps = draft.steps;
         steps.sort_by_key(|(at_ns, _)| *at_ns);
         let last_ns = steps.last().map_or(0, |(at_ns, _)| *at_ns);
-        let calm_ns = last_ns.max(storm_ns) + 1;
-        steps.push((calm_ns, Step::Fault(Fault::Rates(FaultRates::default()))));
-        Plan { steps, calm_ns }
+        let healed_ns = last_ns.max(faulty_ns) + 1;
+        steps.push((healed_ns, Step::Fault(Fault::Rates(FaultRates::default()))));
+        Plan { steps, healed_ns }
     }
 
-    /// For how long a node is paused, in all.
+    /// The total time for which a node is paused.
     pub(crate) fn pauses_ns(&self, of: NodeId) -> u64 {
         let pauses = self.steps.iter().map(|(_, step)| match step {
             Step::Fault(Fault::PauseNode { node, for_ns }) if *node == of => *for_ns,
@@ -125,7 +125,7 @@ impl Draft<'_> {
         self.steps.push((at_ns, Step::Fault(fault)));
     }
 
-    /// Who was killed then starts again.
+    /// Restarts a killed node later.
     fn start(&mut self, killed_ns: u64, node: NodeId) {
         let at_ns = killed_ns + self.dice.magnitude(10 * US, 100 * MS);
         self.steps.push((at_ns, Step::Start(node)));
@@ -143,7 +143,7 @@ impl Draft<'_> {
         self.fault(at_ns, Fault::PauseNode { node, for_ns });
     }
 
-    /// The way between the server and a client carries nothing, either way or both, for at most so long.
+    /// Cuts the connection between the server and a client, in one or both directions, for at most `most_ns`.
     fn cut(&mut self, at_ns: u64, most_ns: u64) {
         let client = self.dice.pick(self.clients);
         let heal_ns = at_ns + self.dice.magnitude(10 * US, most_ns);
@@ -160,7 +160,7 @@ impl Draft<'_> {
     fn masked(&mut self, at_ns: u64) {
         match self.dice.below(2) {
             0 => self.pause(at_ns),
-            // A tenth of the time after which a silent peer counts as gone.
+            // A tenth of the time after which a silent peer counts as dead.
             _ => self.cut(at_ns, 100 * MS),
         }
     }
@@ -181,7 +181,7 @@ impl Draft<'_> {
                     self.start(at_ns, client);
                 }
             }
-            // The server goes most often: what it must not lose is what matters.
+            // Most often the server's node: the most important property is that it loses nothing.
             number => {
                 let server = self.server;
                 let fault = match number {
@@ -222,11 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_healed_and_who_is_killed_starts_again_before_the_calm() {
+    fn cuts_are_healed_and_killed_nodes_restart_before_the_end_of_the_plan() {
         let mut starts = [0, 0];
-        for (server, Plan { steps, calm_ns }) in plans(Severity::Any) {
+        for (server, Plan { steps, healed_ns }) in plans(Severity::Any) {
             assert!(steps.is_sorted_by_key(|(at_ns, _)| *at_ns));
-            assert_eq!(steps.last().map(|(at_ns, _)| *at_ns), Some(calm_ns));
+            assert_eq!(steps.last().map(|(at_ns, _)| *at_ns), Some(healed_ns));
             for (place, (_, step)) in steps.iter().enumerate() {
                 let later = &steps[place..];
                 let follows = |wanted: &Step| later.iter().any(|(_, step)| step == wanted);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_masked_breaks_nothing() {
+    fn masked_faults_break_nothing() {
         let mut faults = 0;
         for (_, Plan { steps, .. }) in plans(Severity::Masked) {
             for (_, step) in steps {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_has_one_plan() {
+    fn a_seed_always_gives_the_same_plan() {
         let (plans, again) = (plans(Severity::Any), plans(Severity::Any));
         assert!(plans.eq(again));
     }

@@ -1,4 +1,4 @@
-//! The server under test: the key-value store's own service, kept by a write-ahead log in persistent memory.
+//! The server under test: the key-value store's service with a write-ahead log in persistent memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use farcall_verbs::{Access, VerbsError};
 use crate::log::{Acknowledge, Entry, Log};
 use crate::value;
 
-/// Room for all that a run writes: some 300 values, most of them short.
+/// Room for all writes of a run: some 300 values, most of them short.
 const LOG_BYTES: usize = 2 << 20;
 
-/// How often each value was put: at most once, whatever happened to its call.
+/// How often each value was put; must be at most once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Executions(Arc<Mutex<BTreeMap<u64, u32>>>);
 
@@ -36,7 +36,7 @@ impl Executions {
     }
 }
 
-/// A store whose writes are durable when they are answered.
+/// A store that acknowledges only durable writes.
 pub(crate) struct DurableKv {
     store: StoreService,
     log: Mutex<Log>,
@@ -44,7 +44,7 @@ pub(crate) struct DurableKv {
 }
 
 impl DurableKv {
-    /// What a node has left of the store.
+    /// Recovers the store of a node.
     pub(crate) fn recover(
         node: &Node,
         acknowledge: Acknowledge,

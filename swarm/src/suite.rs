@@ -1,7 +1,7 @@
-//! The run of one seed: a case of the backends' own suite, on a bad day.
+//! The run of one seed: a case of the conformance suite under faults.
 //!
-//! Its cases expect that all goes well in the end, so only what a connection makes up for goes wrong: messages
-//! that are lost, late, or come twice, pauses, and partitions that heal before a peer counts as gone.
+//! Its cases expect that connections survive, so there are only faults that a connection repairs: lost, delayed
+//! and duplicated messages, pauses, and partitions that heal before a peer counts as dead.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,20 +13,20 @@ use farcall_transports_conformance::{
 
 use crate::dice::Dice;
 use crate::outcome::Outcome;
-use crate::plan::{Plan, Severity, Step, weather};
+use crate::plan::{Plan, Severity, Step, rack_config};
 use crate::records::Counts;
 use crate::trace::Trace;
 
-/// Cases that are left to the suite itself.
+/// Cases that are not run here.
 const LEFT_OUT: [&str; 3] = [
-    // Bytes by the million, which take seconds here.
+    // Transfers millions of bytes, which takes seconds here.
     "sizes::a_message_of_64_mib_passes",
     "slow::unread_responses_keep_no_memory_from_others",
-    // It has seeds of its own, and tells of them.
+    // Has its own seeds and reports them.
     "swarm::everything_at_once",
 ];
 
-/// What becomes of a seed.
+/// Runs a seed.
 pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
     let cases: Vec<&Case> = COMMON
@@ -37,13 +37,13 @@ pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
 }
 
 fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
-    // Drawn when the case has its rack, and told of at its end.
+    // Drawn when the case creates its rack, and reported at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell) = (trace.clone(), Arc::clone(&told));
     let backend = backend.name();
     let address = format!("sim://suite?backend={backend}");
     let fixture = RackFixture::new(&address, seed).map(|fixture| {
-        fixture.config(weather(seed)).on_begin(move |rack, Nodes { clients, servers }| {
+        fixture.config(rack_config(seed)).on_begin(move |rack, Nodes { clients, servers }| {
             trace.begin(rack);
             let plan = Plan::draw(seed, Severity::Masked, servers[0], clients);
             *tell.lock().unwrap_or_else(PoisonError::into_inner) = plan.to_string();
@@ -66,7 +66,7 @@ fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome
     Outcome {
         seed,
         what: format!("{} over {backend}", case.name),
-        wrong: (ended != Ended::Passed).then(|| ended.to_string()),
+        failure: (ended != Ended::Passed).then(|| ended.to_string()),
         plan,
         hash: last.as_ref().map_or(0, |last| last.trace_hash),
         now_ns: last.as_ref().map_or(0, |last| last.now_ns),

@@ -1,4 +1,4 @@
-//! One seed, and many.
+//! Running one seed, and many.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +9,12 @@ use farcall_transports::{Backend, registry};
 use crate::dice::Dice;
 use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
 
-/// What seeds are run with.
+/// The configuration of all seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setting {
-    /// The backend; without one, each seed has its own, or that in which a bug is planted.
+    /// The backend. Without one, it depends on the seed or on the planted bug.
     pub backend: Option<&'static dyn Backend>,
-    /// The bug that is planted.
+    /// The planted bug.
     pub mutation: Option<Mutation>,
 }
 
@@ -25,8 +25,8 @@ impl Setting {
     }
 }
 
-/// Runs a seed: the key-value store with everything that can go wrong, and a case of the backends' suite with what
-/// a connection makes up for. With a planted bug, the store alone.
+/// Runs a seed: the key-value store with all faults, and a case of the conformance suite with faults that a
+/// connection repairs. With a planted bug, runs only the store.
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
     let store = kv::run(seed, backend, setting.mutation, trace);
@@ -36,18 +36,18 @@ pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     }
 }
 
-/// What a sweep has come to.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
-    /// Seeds that were run.
+    /// The number of seeds run.
     pub seeds: u64,
-    /// How all calls of the key-value stores' clients have ended.
+    /// How many calls of the key-value stores' clients ended in which way.
     pub counts: Counts,
-    /// What was found wrong with the smallest seed for which something was.
-    pub wrong: Option<Outcome>,
+    /// The outcome of the smallest failing seed.
+    pub failure: Option<Outcome>,
 }
 
-/// Runs seeds from `first` on, `seeds` of them, or until one is wrong. Each of the `threads` has a seed at a time.
+/// Runs `seeds` seeds from `first` on, or until one fails. Each of the `threads` runs one seed at a time.
 pub fn sweep(first: u64, seeds: u64, threads: usize, setting: Setting) -> Sweep {
     let (next, found) = (AtomicU64::new(0), AtomicBool::new(false));
     let all = Mutex::new(Sweep::default());
@@ -62,10 +62,10 @@ pub fn sweep(first: u64, seeds: u64, threads: usize, setting: Setting) -> Sweep 
             all.seeds += 1;
             for outcome in outcomes {
                 all.counts.add(outcome.counts);
-                let is_first = all.wrong.as_ref().is_none_or(|other| outcome.seed < other.seed);
-                if outcome.wrong.is_some() && is_first {
+                let is_first = all.failure.as_ref().is_none_or(|other| outcome.seed < other.seed);
+                if outcome.failure.is_some() && is_first {
                     found.store(true, Ordering::Relaxed);
-                    all.wrong = Some(outcome);
+                    all.failure = Some(outcome);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Who reads what happens on a rack.
+//! Traces of simulated racks.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farcall_verbs::sim::Sim;
 
-/// What is kept of a rack's trace.
+/// How much of a rack's trace is kept.
 #[derive(Clone, Debug, Default)]
 pub enum Trace {
     /// Nothing.
     #[default]
     Off,
-    /// So many lines from its end.
+    /// The last lines.
     Last(usize),
-    /// All of it.
+    /// All lines, in a file.
     To(TraceFile),
 }
 
-/// A file for traces. Clones are the same file.
+/// A trace file. Clones refer to the same file.
 #[derive(Clone, Debug)]
 pub struct TraceFile(Arc<Mutex<Open>>);
 
 #[derive(Debug)]
 struct Open {
     file: BufWriter<File>,
-    /// The first of its errors: the rack goes on without the file.
+    /// The first error. The rack continues without the file.
     failed: Option<io::Error>,
 }
 
@@ -41,7 +41,7 @@ impl Trace {
 }
 
 impl TraceFile {
-    /// An empty file.
+    /// Creates an empty file.
     pub fn create(path: &Path) -> io::Result<TraceFile> {
         let file = BufWriter::new(File::create(path)?);
         Ok(TraceFile(Arc::new(Mutex::new(Open { file, failed: None }))))
@@ -51,7 +51,10 @@ impl TraceFile {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that all is written; an error if something was not.
+    /// Flushes the file.
+    ///
+    /// # Errors
+    /// If a line could not be written.
     pub fn finish(&self) -> io::Result<()> {
         let mut open = self.lock();
         open.failed.take().map_or_else(|| open.file.flush(), Err)

@@ -1,4 +1,4 @@
-//! A client's transport with a bug in it.
+//! Client transports with planted bugs.
 
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
@@ -6,28 +6,28 @@ use farcall_core::transport::{ClientLayer, ClientTransport, Message, ReplySink, 
 
 use crate::mutation::Mutation;
 
-/// One poll in so many is slept through.
-const SLEEPS_THROUGH: u32 = 16;
+/// One poll in this many is skipped.
+const SKIP_ONE_IN: u32 = 16;
 
-/// The transport, with this bug around it if it is one of transports.
+/// Wraps the transport in this bug, if it is a bug of transports.
 pub(crate) fn mutated(
     inner: Box<dyn ClientTransport>,
     mutation: Option<Mutation>,
 ) -> Box<dyn ClientTransport> {
     match mutation {
-        Some(Mutation::LostWakeUp) => Box::new(Sleepy { inner, polls: 0 }),
-        Some(Mutation::EarlyReuse) => Box::new(Hasty { inner, given_up: None, reused: None }),
+        Some(Mutation::LostWakeUp) => Box::new(LosesWakeUps { inner, polls: 0 }),
+        Some(Mutation::EarlyReuse) => Box::new(ReusesSlots { inner, given_up: None, reused: None }),
         _ => inner,
     }
 }
 
-/// Loses a wake-up now and then: it has its turn, does not look, and sleeps again.
-struct Sleepy {
+/// Sometimes loses a wake-up: skips a poll, and sleeps again.
+struct LosesWakeUps {
     inner: Box<dyn ClientTransport>,
     polls: u32,
 }
 
-impl ClientLayer for Sleepy {
+impl ClientLayer for LosesWakeUps {
     fn inner(&self) -> &dyn ClientTransport {
         &*self.inner
     }
@@ -38,22 +38,22 @@ impl ClientLayer for Sleepy {
 
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         self.polls += 1;
-        if self.polls.is_multiple_of(SLEEPS_THROUGH) {
+        if self.polls.is_multiple_of(SKIP_ONE_IN) {
             return Progress { next: PollAt::OnEvent, ..Progress::IDLE };
         }
         self.inner.poll(now, sink)
     }
 }
 
-/// Thinks that a slot is free when its call was given up: the answer that is still to come goes to the next call.
-struct Hasty {
+/// Reuses the slot of a cancelled call too early: its late response completes the next call.
+struct ReusesSlots {
     inner: Box<dyn ClientTransport>,
     given_up: Option<SlotId>,
-    /// The slot that was given up, and the call that has its place now.
+    /// The slot of the cancelled call, and the call that uses it now.
     reused: Option<(SlotId, SlotId)>,
 }
 
-impl ClientLayer for Hasty {
+impl ClientLayer for ReusesSlots {
     fn inner(&self) -> &dyn ClientTransport {
         &*self.inner
     }
@@ -72,29 +72,29 @@ impl ClientLayer for Hasty {
     }
 
     fn abandon(&mut self, slot: SlotId) {
-        // Not passed on: the server is not told, and the answer comes.
+        // Not passed on: the server is not told, so its response still arrives.
         self.given_up = Some(slot);
     }
 
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        let Hasty { given_up, reused, .. } = self;
-        let mut mixed_up = MixedUp { sink, given_up, reused };
+        let ReusesSlots { given_up, reused, .. } = self;
+        let mut mixed_up = RedirectedReplies { sink, given_up, reused };
         self.inner.poll(now, &mut mixed_up)
     }
 }
 
-struct MixedUp<'a> {
+struct RedirectedReplies<'a> {
     sink: &'a mut dyn ReplySink,
     given_up: &'a mut Option<SlotId>,
     reused: &'a mut Option<(SlotId, SlotId)>,
 }
 
-impl ReplySink for MixedUp<'_> {
+impl ReplySink for RedirectedReplies<'_> {
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
         match *self.reused {
             Some((given_up, now)) if slot == given_up => self.sink.reply(now, message),
             Some((_, now)) if slot == now => {
-                // Its place was emptied by the other's answer.
+                // The other call's response has freed the slot.
                 *self.reused = None;
             }
             _ if *self.given_up == Some(slot) => *self.given_up = None,

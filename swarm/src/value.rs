@@ -1,9 +1,9 @@
-//! Values that tell which write they come from, and whether each byte is right.
+//! Values that identify their write and allow checking each byte.
 
 /// Bytes of the shortest value.
 pub(crate) const MIN_BYTES: usize = 8;
 
-/// The bytes of a value: its number, and as many more as `len` asks for, each from the number and its place.
+/// The bytes of a value: its number, then bytes up to `len` derived from the number and their index.
 pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.extend((MIN_BYTES..len).map(|place| byte(number, place)));
@@ -15,7 +15,7 @@ pub(crate) fn number(value: &[u8]) -> Option<u64> {
     value.first_chunk().map(|number| u64::from_le_bytes(*number))
 }
 
-/// The number of a value whose every byte is right.
+/// The number of a value, if every byte is correct.
 pub(crate) fn check(value: &[u8]) -> Option<u64> {
     let number = number(value)?;
     let mut rest = value.iter().enumerate().skip(MIN_BYTES);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_of_another_value_is_noticed() {
+    fn a_wrong_byte_is_detected() {
         let mut value = bytes(7, 100);
         assert_eq!((value.len(), check(&value)), (100, Some(7)));
         value[60] = bytes(8, 100)[60];

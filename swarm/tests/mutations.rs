@@ -1,13 +1,13 @@
-//! The swarm finds a planted bug of each kind, and nothing where none is planted.
+//! The swarm finds each planted bug, and fails nowhere without one.
 
 use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
-use farcall_transports::{Backend, registry};
 use farcall_transports::planted::Bug;
+use farcall_transports::{Backend, registry};
 
-/// Within so many seeds every planted bug is found.
+/// Every planted bug is found within this many seeds.
 const SEEDS: u64 = 200;
 
-/// What a seed does to the key-value store.
+/// Runs the key-value store of a seed.
 fn store(seed: u64, setting: Setting, trace: &Trace) -> Outcome {
     run_seed(seed, setting, trace).swap_remove(0)
 }
@@ -21,19 +21,24 @@ fn is_found(mutation: Mutation, by: &[&str]) {
 fn is_found_in(backend: Option<&'static dyn Backend>, mutation: Mutation, by: &[&str]) {
     let sound = Setting { backend, mutation: None };
     let planted = Setting { mutation: Some(mutation), ..sound };
-    let Sweep { wrong, .. } = sweep(1, SEEDS, 2, planted);
-    let Some(wrong) = wrong else { panic!("{mutation} was not found in {SEEDS} seeds") };
-    let what = wrong.wrong.clone().unwrap_or_default();
-    assert!(by.iter().any(|sign| what.contains(sign)), "{mutation}: another bug? {wrong}");
-    let again = store(wrong.seed, planted, &Trace::Off);
-    assert_eq!((again.hash, again.wrong), (wrong.hash, wrong.wrong), "seed {}", wrong.seed);
-    let without = store(wrong.seed, sound, &Trace::Off);
-    assert_eq!(without.wrong, None, "seed {} without the planted bug: {without}", wrong.seed);
+    let Sweep { failure, .. } = sweep(1, SEEDS, 2, planted);
+    let Some(failure) = failure else { panic!("{mutation} was not found in {SEEDS} seeds") };
+    let what = failure.failure.clone().unwrap_or_default();
+    assert!(by.iter().any(|sign| what.contains(sign)), "{mutation}: another bug? {failure}");
+    let again = store(failure.seed, planted, &Trace::Off);
+    assert_eq!(
+        (again.hash, again.failure),
+        (failure.hash, failure.failure),
+        "seed {}",
+        failure.seed
+    );
+    let without = store(failure.seed, sound, &Trace::Off);
+    assert_eq!(without.failure, None, "seed {} without the planted bug: {without}", failure.seed);
 }
 
 #[test]
 fn an_acknowledgement_before_durability_is_found() {
-    is_found(Mutation::EarlyAcknowledgement, &["is no register"]);
+    is_found(Mutation::EarlyAcknowledgement, &["is not linearizable"]);
 }
 
 #[test]
@@ -43,12 +48,13 @@ fn a_duplicate_execution_after_a_retry_is_found() {
 
 #[test]
 fn a_lost_wake_up_is_found() {
-    is_found(Mutation::LostWakeUp, &["the call's deadline passed", "has not ended in time"]);
+    is_found(Mutation::LostWakeUp, &["the call's deadline passed", "did not end in time"]);
 }
 
 #[test]
 fn a_slot_that_is_reused_too_early_is_found() {
-    let signs = ["malformed message", "is no register", "that nobody has put", "deadline passed"];
+    let signs =
+        ["malformed message", "is not linearizable", "that were never put", "deadline passed"];
     is_found(Mutation::EarlyReuse, &signs);
 }
 
@@ -64,7 +70,7 @@ fn a_lost_duplicate_check_is_found() {
 
 #[test]
 fn a_credit_that_is_returned_twice_is_found() {
-    let signs = ["deadline passed", "has not ended in time", "was not reserved"];
+    let signs = ["deadline passed", "did not end in time", "was not reserved"];
     is_found_in_datagram(Bug::DoubleCredit, &signs);
 }
 
@@ -75,7 +81,7 @@ fn a_response_that_is_forgotten_before_it_is_acknowledged_is_found() {
 
 #[test]
 fn packets_of_a_former_life_are_found() {
-    let signs = ["times", "malformed message", "is no register", "deadline passed"];
+    let signs = ["times", "malformed message", "is not linearizable", "deadline passed"];
     is_found_in_datagram(Bug::FormerLife, &signs);
 }
 
@@ -86,7 +92,7 @@ fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
         let (first, again) =
             (run_seed(seed, sound, &Trace::Off), run_seed(seed, sound, &Trace::Last(100)));
         for (first, again) in first.iter().zip(&again) {
-            assert_eq!(first.wrong, None, "{first}");
+            assert_eq!(first.failure, None, "{first}");
             assert_eq!((first.hash, first.now_ns), (again.hash, again.now_ns), "seed {seed}");
             assert_eq!(first.counts, again.counts, "seed {seed}");
             assert!(!again.trace.is_empty() && first.trace.is_empty());

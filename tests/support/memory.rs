@@ -1,4 +1,4 @@
-//! The plainest transport: two queues behind a lock, so that generated code is tested apart from any device.
+//! A minimal transport: two queues behind a lock, to test generated code without a device.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,8 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+    WindDown,
 };
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
@@ -17,10 +18,10 @@ use farcall_core::{
 
 const WINDOW: usize = 8;
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Longer messages arrive in memory that may be kept.
+/// Longer messages arrive in owned memory.
 const BORROWED_UP_TO_BYTES: usize = 4096;
 
-/// An address: everything dialled here reaches what listens here.
+/// An address. Everything that dials it reaches what listens at it.
 #[derive(Clone, Default)]
 pub(crate) struct Memory {
     link: Arc<Link>,
@@ -29,7 +30,7 @@ pub(crate) struct Memory {
 #[derive(Default)]
 struct Link {
     state: Mutex<State>,
-    /// Messages that were handed out in memory that may be kept.
+    /// The number of messages passed on in owned memory.
     owned: AtomicUsize,
 }
 
@@ -48,12 +49,12 @@ impl Memory {
         Self::default()
     }
 
-    /// How many messages arrived in memory that may be kept.
+    /// The number of messages that arrived in owned memory.
     pub(crate) fn owned_messages(&self) -> usize {
         self.link.owned.load(Ordering::Relaxed)
     }
 
-    /// Sends these bytes as a request, and gives the bytes of the reply.
+    /// Sends these bytes as a request, and returns the bytes of the reply.
     pub(crate) fn raw_call(&self, request: &[u8]) -> Vec<u8> {
         struct Raw(Option<Vec<u8>>);
         impl ReplySink for Raw {
@@ -135,8 +136,8 @@ impl Binding for Memory {
         _: &[&'static ServiceDescription],
         _: &BindOptions,
     ) -> Result<Bound, BindError> {
-        struct Nobody;
-        impl Acceptor for Nobody {
+        struct NoAcceptor;
+        impl Acceptor for NoAcceptor {
             fn stop(&mut self) {}
         }
         let link = self.link.clone();
@@ -144,7 +145,7 @@ impl Binding for Memory {
         let server = Server { answers: Answers { link, reserved: HashMap::new() } };
         Ok(Bound {
             transports: vec![Box::new(server)],
-            acceptor: Box::new(Nobody),
+            acceptor: Box::new(NoAcceptor),
             address: "memory".into(),
         })
     }

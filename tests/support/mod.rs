@@ -1,4 +1,4 @@
-//! What the tests of generated code share.
+//! Shared by the tests of generated code.
 #![allow(dead_code)]
 
 pub(crate) mod memory;

@@ -1,4 +1,4 @@
-//! A service with methods of every shape.
+//! A service with methods of every kind.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,7 +27,7 @@ pub(crate) enum Refusal {
     NotAllowed(String),
 }
 
-/// Methods of every shape.
+/// Methods of every kind.
 #[farcall::service]
 pub(crate) trait Shapes {
     fn nothing(&self);

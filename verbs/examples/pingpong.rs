@@ -1,5 +1,5 @@
-//! How close WRITE_WITH_IMM comes to the machine's limit: 32 bytes to and fro between two pinned
-//! threads, and a bounced cache line between the same two, in alternating slices of one run.
+//! Compares WRITE_WITH_IMM with the machine's limit: round trips of 32 bytes between two pinned threads, and
+//! of a bare cache line between the same threads, in alternating slices of one run.
 //!
 //! `cargo run --release -p farcall-verbs --example pingpong [SLICES] [WINDOW]`
 
@@ -51,7 +51,7 @@ impl End {
         }
     }
 
-    /// Sends `count` times the same under one doorbell.
+    /// Sends the same message `count` times with one doorbell.
     #[inline]
     fn send(&mut self, bytes: &[u8], count: u64) {
         let mut doorbell = self.qp.doorbell();
@@ -70,7 +70,7 @@ impl End {
         }
     }
 
-    /// Polls once: how many messages came, and the last one's bytes.
+    /// Polls once. Returns how many messages arrived, and copies the last one's bytes.
     #[inline]
     fn poll(&mut self, copy: &mut [u8]) -> u64 {
         let count = self.cq.poll(&mut self.out).expect("poll");

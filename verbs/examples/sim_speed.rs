@@ -1,5 +1,5 @@
-//! How fast the simulated rack is, and how much memory its queue pairs take: the figures that its
-//! documentation states. `cargo run --release -p farcall-verbs --features sim --example sim_speed`
+//! Measures how fast the simulated rack is, and how much memory its queue pairs take: the figures in its
+//! documentation. `cargo run --release -p farcall-verbs --features sim --example sim_speed`
 
 use std::cell::Cell;
 use std::error::Error;
@@ -65,7 +65,7 @@ impl Actor for Client {
     }
 }
 
-/// A server that gives back the receives that it polls.
+/// A server that reposts the receives that it polls.
 struct Server {
     qps: Vec<QueuePair>,
     cq: CompletionQueue,
@@ -76,7 +76,7 @@ impl Actor for Server {
     fn turn(&mut self, _now_ns: u64) -> Turn {
         let count = self.cq.poll(&mut self.batch).unwrap_or(0);
         for completion in &mut self.batch[..count] {
-            // Its id says on which queue pair it came.
+            // Its id is the index of the queue pair.
             let qp = completion.id as usize;
             if let Some(mut buffer) = completion.buffer.take() {
                 buffer.set_len(32);
@@ -149,7 +149,7 @@ fn run(verb: Verb, clients: usize, verbs: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What this thread has used of its core: other programs do not count.
+/// CPU time of this thread, so that other programs do not count.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -172,7 +172,7 @@ fn memory(pairs: usize) -> Result<(), Box<dyn Error>> {
         qps.push((here, there));
     }
     let connected = heap.change();
-    // Each has sent something, which takes the memory of its queues.
+    // Each sends something, which allocates its queues.
     for (here, _) in &mut qps {
         let write = WorkRequest::write(&[1; 8], region.remote().slice(0, 8)?).imm(1).signaled(1);
         here.post_send_one(write).map_err(|(error, _)| error)?;

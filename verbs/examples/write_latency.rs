@@ -1,6 +1,6 @@
-//! One way of a 32-byte WRITE, as perftest's `ib_write_lat` measures it: two ends write to each other in
-//! turn, spin on the last byte of what the other writes, and poll the completion of each WRITE. Beside
-//! `ib_write_lat` in the same run, it shows what this crate adds to the device.
+//! Measures the one-way latency of a 32-byte WRITE, as perftest's `ib_write_lat` does: two ends write to each
+//! other alternately, spin on the last byte of the other's message, and poll the completion of each WRITE.
+//! Run next to `ib_write_lat`, it shows the overhead of this crate.
 //!
 //! `cargo run --release -p farcall-verbs --example write_latency DEVICE [ROUNDS]`, where DEVICE is `shm`, or
 //! with `--features ibverbs` an RDMA device.
@@ -17,22 +17,22 @@ use farcall_verbs::{
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// As perftest's default for this test.
+/// Perftest's default for this test.
 const SIZE_BYTES: usize = 32;
 
-/// The message's last word, which the receiver spins on.
+/// The offset of the message's last word, on which the receiver spins.
 const LAST_WORD: usize = SIZE_BYTES - 8;
 
-/// Rounds that are not counted.
+/// Rounds before the measurement.
 const WARM_UP: usize = 100;
 
-/// No round takes so long; a peer that is gone does.
+/// Longer than any round, unless the peer is gone.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Turns between two looks at the clock.
+/// Iterations between two reads of the clock.
 const TURNS_PER_LOOK: u32 = 1 << 16;
 
-/// Tells the other end where to connect and where to write; again, that this end has connected.
+/// The address and memory of one end, sent to the other; sent again, it means that this end has connected.
 type Introduction = (Endpoint, RemoteRegion);
 
 struct End {
@@ -64,7 +64,7 @@ impl End {
         Ok(End { cq, qp, region, remote, completions: [WorkCompletion::default()] })
     }
 
-    /// Writes `round` to the other end, and polls until that is done.
+    /// Writes `round` to the other end, and polls until it has completed.
     #[inline]
     fn write(&mut self, round: u64) -> Result<(), Failure> {
         let mut bytes = [0; SIZE_BYTES];
@@ -85,7 +85,7 @@ impl End {
     }
 }
 
-/// Turns until `done`, within the time that a round may take; without a pause, as `ib_write_lat` does.
+/// Repeats without a pause until `done` or a timeout, as `ib_write_lat` does.
 #[inline]
 fn spin(what: &str, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
     let mut begun = None;
@@ -96,12 +96,12 @@ fn spin(what: &str, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(
             }
         }
         if begun.get_or_insert_with(Instant::now).elapsed() > ROUND_TIMEOUT {
-            return Err(format!("{what} did not come within {ROUND_TIMEOUT:?}").into());
+            return Err(format!("no sign of {what} within {ROUND_TIMEOUT:?}").into());
         }
     }
 }
 
-/// Nanoseconds of each one way.
+/// The one-way latency of each round in nanoseconds.
 fn measure(device: &str, rounds: usize) -> Result<Vec<u64>, Failure> {
     let (to_far, from_near) = channel();
     let (to_near, from_far) = channel();

@@ -1,20 +1,20 @@
-//! What a device can do: asked by whoever builds on it, never assumed.
+//! Device capabilities, which users query instead of assuming them.
 
 use crate::QpType;
 
-/// One kind of work that a queue pair may carry.
+/// One kind of work request that a queue pair may support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Bytes into a receive that the peer posted.
+    /// Sends bytes to a receive that the peer posted.
     Send,
-    /// The same, with 32 bits of immediate data.
+    /// A SEND with 32 bits of immediate data.
     SendWithImm,
-    /// Bytes into the peer's memory.
+    /// Writes bytes into the peer's memory.
     Write,
-    /// The same, and one of the peer's receives completes with the immediate.
+    /// A WRITE that also completes one of the peer's receives with an immediate.
     WriteWithImm,
-    /// Bytes from the peer's memory.
+    /// Reads bytes from the peer's memory.
     Read,
     /// 64-bit compare-and-swap in the peer's memory.
     CompareAndSwap,
@@ -38,7 +38,7 @@ impl Operation {
     ];
 }
 
-/// In which order the bytes of one WRITE become visible in the peer's memory.
+/// The order in which the bytes of one WRITE become visible in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteOrder {
@@ -58,43 +58,45 @@ pub enum Visibility {
     CompletionMeansDelivered,
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Bytes that a work request may carry in itself.
+    /// The most bytes that a work request may carry inline.
     pub max_inline: usize,
-    /// Scatter-gather elements of one work request.
+    /// The most scatter-gather elements of one work request.
     pub max_sge: usize,
-    /// Send work requests outstanding on one queue pair.
+    /// The most send work requests outstanding on one queue pair.
     pub max_send_wr: usize,
-    /// Receive work requests outstanding on one queue pair.
+    /// The most receive work requests outstanding on one queue pair.
     pub max_recv_wr: usize,
-    /// Entries of one completion queue.
+    /// The most entries of one completion queue.
     pub max_cqe: usize,
-    /// READs and atomics outstanding on one queue pair.
+    /// The most READs and atomics outstanding on one queue pair.
     pub max_rd_atomic: usize,
-    /// Payload bytes of one UD message.
+    /// The most payload bytes of one UD message.
     pub mtu: usize,
-    /// Bytes of one RC or UC message.
+    /// The most bytes of one RC or UC message.
     pub max_message: u64,
-    /// The first bytes of a received SEND or WRITE_WITH_IMM that its completion itself may carry; 0
-    /// where the device hides them.
+    /// How many of the first bytes of a received SEND or WRITE_WITH_IMM its completion may carry; 0 if
+    /// completions carry none.
     pub completion_payload: usize,
-    /// 64-bit atomics are there (see [`Capabilities::supports`] for the queue-pair types).
+    /// Supports 64-bit atomics (see [`Capabilities::supports`] for the queue-pair types).
     pub atomics: bool,
-    /// Shared receive queues are there.
+    /// Supports shared receive queues.
     pub srq: bool,
-    /// A [flush](crate::WorkRequest::flush) that makes remote data durable is there.
+    /// Supports [flushes](crate::WorkRequest::flush) that make remote data durable.
     pub flush: bool,
-    /// [Persistent memory](crate::ProtectionDomain::open_persistent) is there.
+    /// Supports [persistent memory](crate::ProtectionDomain::open_persistent).
     pub persistent_memory: bool,
-    /// Completion channels are there: a poller may sleep.
+    /// Supports completion channels, on which a poller can sleep.
     pub wait: bool,
-    /// There is a network between its peers, with queues that many senders may fill. Without one, what a message waits
-    /// for is a busy peer.
+    /// A remote WRITE or atomic can make an event for a sleeper: see [`SharedRegion::watch`](crate::SharedRegion::watch).
+    pub write_events: bool,
+    /// Peers are connected by a network whose queues many senders may fill. Without one, a message is only
+    /// delayed by a busy peer.
     pub network: bool,
-    /// In which order a WRITE's bytes land.
+    /// The order in which a WRITE's bytes land.
     pub write_order: WriteOrder,
     /// What a completion says about the target's memory.
     pub visibility: Visibility,
@@ -104,7 +106,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Whether a queue pair of type `ty` carries `operation`.
+    /// Whether a queue pair of type `ty` supports `operation`.
     #[inline]
     pub fn supports(&self, ty: QpType, operation: Operation) -> bool {
         match ty {

@@ -1,4 +1,4 @@
-//! Completion queues, and where their owner sleeps.
+//! Completion queues, and the channels on which their owners sleep.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -33,33 +33,49 @@ impl CompletionQueue {
         Ok(CompletionQueue { queue, handle, _not_sync: PhantomData })
     }
 
-    /// Takes what has completed, up to `out.len()`, and gives its number; 0 is not an error. What the
-    /// array held before is dropped where it is overwritten.
+    /// The same queue, whose poller sees what the injectors of a layer deliver.
+    #[cfg(feature = "faults")]
+    pub(crate) fn with_faults(
+        mut self,
+        layer: Option<&std::sync::Arc<crate::faults::Layer>>,
+    ) -> Self {
+        if let Some(layer) = layer {
+            let queue = crate::faults::CompletionQueue::new(layer, self.queue);
+            self.queue = dispatch::CompletionQueue::Faulty(queue);
+        }
+        self
+    }
+
+    /// Writes available completions to the start of `out` and returns their number; 0 is not an error. The
+    /// entries that are overwritten are dropped.
+    ///
+    /// # Errors
+    /// If the queue has overrun or the device is lost.
     #[inline]
     pub fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
         on_device!(CompletionQueue, &mut self.queue, queue => queue.poll(out))
     }
 
-    /// Asks for an event on the channel when the next completion comes. One event, not one per
-    /// completion: after arming, poll once more, then wait. Completions that are there already count
-    /// too. The next poll that finds something calls it off.
+    /// Requests an event on the channel for the next completion. There is one event, not one per completion:
+    /// after arming, poll once more, then wait. Completions that are already available count too. The next poll
+    /// that finds a completion disarms the queue.
     pub fn arm(&mut self) {
         on_device!(CompletionQueue, &mut self.queue, queue => queue.arm());
     }
 
-    /// A name for other threads to make queue pairs on it.
+    /// A handle with which other threads create queue pairs on it.
     pub fn handle(&self) -> CompletionQueueHandle {
         self.handle.clone()
     }
 
-    /// Cells looked at by the last poll.
+    /// Cells that the last poll examined.
     #[inline]
     pub fn scanned(&self) -> u32 {
         on_device!(CompletionQueue, &self.queue, queue => queue.scanned())
     }
 }
 
-/// Names a completion queue to a thread that makes queue pairs on it while another polls it.
+/// A handle to a completion queue, with which one thread creates queue pairs while another polls.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueHandle {
     queue: dispatch::CqHandle,
@@ -103,8 +119,9 @@ impl From<&CompletionQueueHandle> for CompletionQueueHandle {
     }
 }
 
-/// Where a thread sleeps until an armed completion queue of this channel has something, or until
-/// woken. Clones are the same channel. The file descriptor is readable when there is an event.
+/// Lets a thread sleep until an armed completion queue of this channel has a completion, until a peer writes into an
+/// armed [region](crate::SharedRegion::watch) of this channel, or until woken. Clones refer to the same channel. The file
+/// descriptor is readable when there is an event.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     channel: dispatch::Channel,
@@ -115,8 +132,15 @@ impl CompletionChannel {
         Ok(CompletionChannel { channel: context.create_channel()? })
     }
 
-    /// Sleeps until an event, a [`wake`](CompletionChannel::wake), or the end of `timeout`; `false`
-    /// says that nothing happened. Events that came before are not lost.
+    pub(crate) fn inner(&self) -> &dispatch::Channel {
+        &self.channel
+    }
+
+    /// Sleeps until an event, a [`wake`](CompletionChannel::wake), or the end of `timeout`. Returns `false` if
+    /// nothing happened. Events before the call are not lost.
+    ///
+    /// # Errors
+    /// If the operating system refuses to wait.
     pub fn wait(&self, timeout: Duration) -> Result<bool, VerbsError> {
         let waited = on_device!(Channel, &self.channel, channel => channel.wait(timeout));
         waited.map_err(|error| VerbsError::System {
@@ -125,7 +149,7 @@ impl CompletionChannel {
         })
     }
 
-    /// Ends a present or the next [`wait`](CompletionChannel::wait), from any thread.
+    /// Ends the current or the next [`wait`](CompletionChannel::wait). May be called from any thread.
     pub fn wake(&self) {
         on_device!(Channel, &self.channel, channel => channel.wake());
     }

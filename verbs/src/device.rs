@@ -1,153 +1,212 @@
-//! Opening a device, and what it gives.
+//! Opening a device and creating its resources.
 
+#[cfg(feature = "faults")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::dispatch::{self, on_device};
+#[cfg(feature = "faults")]
+use crate::faults::{FaultInjector, Layer};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
     Endpoint, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion, QueuePair,
     QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
 };
 
-/// The longest region: what addresses of one mapping can span.
+/// The length limit of a region, which addresses of one mapping can span.
 const MAX_REGION_BYTES: usize = 1 << 40;
 
-/// Names protection domains; never used twice in a process.
+/// The next number of a protection domain; never reused in a process.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
-/// An opened device. Clones are the same device.
+/// An opened device. Clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
     context: dispatch::Context,
+    #[cfg(feature = "faults")]
+    faults: Option<Arc<Layer>>,
 }
 
-/// A device that may be opened.
+/// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// The name for [`Device::open`].
     pub name: String,
-    /// What it is, for people.
+    /// A description for users.
     pub description: String,
-    /// Its ports; empty for devices that have none.
+    /// Its ports; empty for devices without ports.
     pub ports: Vec<PortInfo>,
-    /// Why [`Device::open`] would fail, and the mend.
+    /// Why [`Device::open`] would fail, and how to fix it.
     pub problem: Option<String>,
 }
 
 impl Device {
-    /// Opens a device by name: `shm` is the memory shared between threads and processes of this
-    /// machine, and `shm-plain` the same with no more promises than those of the usual NIC, to try
-    /// programs with. Each call opens it anew.
+    /// Opens a device by name. `shm` is memory shared between threads and processes of this machine.
+    /// `shm-plain` is the same with only the capabilities of a typical NIC, to test programs with. Each call
+    /// opens a new device.
+    ///
+    /// # Errors
+    /// If there is no such device, or it cannot be opened.
     pub fn open(name: &str) -> Result<Device, OpenError> {
         Device::open_with(name, &OpenOptions::default())
     }
 
-    /// The same, with a say in which port and address of the device are used.
+    /// As [`open`](Device::open), with a choice of the device's port and address.
+    ///
+    /// # Errors
+    /// If there is no such device, port or address, or the device cannot be opened.
     pub fn open_with(name: &str, options: &OpenOptions) -> Result<Device, OpenError> {
-        Ok(Device { context: dispatch::Context::open(name, options)? })
+        Ok(Device::of(dispatch::Context::open(name, options)?))
     }
 
-    #[cfg(feature = "sim")]
     pub(crate) fn of(context: dispatch::Context) -> Device {
-        Device { context }
+        Device {
+            context,
+            #[cfg(feature = "faults")]
+            faults: None,
+        }
     }
 
-    /// The devices there are.
+    /// The same device, whose queue pairs ask `injector` about each work request before the device sees it,
+    /// and whose completion queues ask it about each datagram that has arrived (see [`faults`](crate::faults)).
+    /// Of injectors that are there already it is the outer one: they are asked about what it passes. It has
+    /// nothing to do with queue pairs and completion queues that exist; make both from what this returns.
+    #[cfg(feature = "faults")]
+    pub fn with_faults(&self, injector: Arc<dyn FaultInjector>) -> Device {
+        let faults = Some(Layer::around(injector, self.faults.as_deref()));
+        Device { context: self.context.clone(), faults }
+    }
+
+    /// Lists the available devices.
     pub fn list() -> Vec<DeviceInfo> {
         dispatch::Context::list()
     }
 
-    /// Whether this program can use RDMA devices, if there are any; otherwise why not, and the mend.
+    /// Checks whether this program can use RDMA devices.
+    ///
+    /// # Errors
+    /// Why it cannot, and how to fix it.
     pub fn rdma_support() -> Result<(), String> {
         dispatch::rdma_support()
     }
 
-    /// Whether the other is a clone of this one; of a simulated node also, whether both were opened in the same life of it.
+    /// Whether `other` is a clone of this device. For a simulated node, both must have been opened since its
+    /// last restart.
     pub fn is_same(&self, other: &Device) -> bool {
         self.context.is_same(&other.context)
     }
 
-    /// What the device can do.
+    /// Its capabilities.
     #[inline]
     pub fn caps(&self) -> &Capabilities {
         self.context.caps()
     }
 
-    /// Its ports, as they are now; empty for devices that have none.
+    /// The current state of its ports; empty for devices without ports.
     pub fn ports(&self) -> Vec<PortInfo> {
         self.context.ports().0
     }
 
-    /// The number of the port, and the index of its GID, that this device was opened with.
+    /// The port number and GID index that this device was opened with.
     pub fn port_in_use(&self) -> Option<(u8, u8)> {
         self.context.ports().1
     }
 
-    /// The device's clock: nanoseconds that only grow. Cheap enough for once per turn.
+    /// The device's monotonic clock in nanoseconds. Cheap enough to read once per poll.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         on_device!(Context, &self.context, context => context.now_ns())
     }
 
-    /// A protection domain: memory and queue pairs of one domain work together, and with no other.
+    /// Creates a protection domain. Memory and queue pairs only work together within one domain.
+    ///
+    /// # Errors
+    /// If the device refuses.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         let number = NEXT_PD.fetch_add(1, Ordering::Relaxed);
-        Ok(ProtectionDomain { domain: self.context.alloc_pd(number)? })
+        Ok(ProtectionDomain {
+            domain: self.context.alloc_pd(number)?,
+            #[cfg(feature = "faults")]
+            faults: self.faults.clone(),
+        })
     }
 
-    /// Where a thread sleeps until an armed completion queue has something.
+    /// Creates a channel on which a thread can sleep until an armed completion queue has a completion.
+    ///
+    /// # Errors
+    /// If the device refuses.
     pub fn create_completion_channel(&self) -> Result<CompletionChannel, VerbsError> {
         CompletionChannel::new(&self.context)
     }
 
-    /// A completion queue for `capacity` outstanding completions, 1 to
+    /// Creates a completion queue for `capacity` outstanding completions, 1 to
     /// [`max_cqe`](Capabilities::max_cqe).
+    ///
+    /// # Errors
+    /// If the capacity is out of range, the channel belongs to another device, or the device refuses.
     pub fn create_cq(
         &self,
         capacity: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
         within("completion queue capacity", capacity, self.caps().max_cqe)?;
-        CompletionQueue::new(&self.context, capacity, channel)
+        let queue = CompletionQueue::new(&self.context, capacity, channel)?;
+        #[cfg(feature = "faults")]
+        let queue = queue.with_faults(self.faults.as_ref());
+        Ok(queue)
     }
 }
 
-/// Checks an amount that was asked for.
+/// Checks that a requested amount is within the device's range.
 fn within(what: &'static str, asked: usize, max: usize) -> Result<(), VerbsError> {
     if (1..=max).contains(&asked) { Ok(()) } else { Err(VerbsError::Limit { what, asked, max }) }
 }
 
-/// A protection domain. Clones are the same domain.
+/// A protection domain. Clones refer to the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     domain: dispatch::Domain,
+    #[cfg(feature = "faults")]
+    faults: Option<Arc<Layer>>,
 }
 
 impl ProtectionDomain {
-    /// Memory that no peer can ever reach.
+    /// Allocates memory that no peer can access.
+    ///
+    /// # Errors
+    /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_private(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
         self.domain.private(len).map(PrivateRegion::new)
     }
 
-    /// Memory that only its owner writes, with real references for it, and that peers who learn its key
-    /// may READ (see [`Buffer::remote`](crate::Buffer::remote)). What the owner changes while a peer
-    /// reads arrives there as a mixture.
+    /// Allocates memory that only its owner writes, through references, and that peers with its key may READ
+    /// (see [`Buffer::remote`](crate::Buffer::remote)). A READ during a write may return a mixture of old and
+    /// new bytes.
+    ///
+    /// # Errors
+    /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_published(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
         self.domain.register(len, Access::REMOTE_READ).map(PrivateRegion::new)
     }
 
-    /// Memory that peers who learn its key may use as `access` says.
+    /// Allocates memory that peers with its key may access as `access` allows.
+    ///
+    /// # Errors
+    /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
         self.domain.register(len, access).map(SharedRegion::new)
     }
 
-    /// Memory that keeps what is durable when the power goes, by a name of this machine: that of its last
-    /// opening, or fresh and zeroed. One opening of a name at a time. Peers who learn its key may use it as
-    /// `access` says, and flush it.
+    /// Opens persistent memory by a name that is unique on this machine. It holds the durable bytes of its last
+    /// opening; a new region is zeroed. A name can be opened once at a time. Peers with its key may access it
+    /// as `access` allows, and flush it.
+    ///
+    /// # Errors
+    /// If the device has no persistent memory, the length is out of range, or the name cannot be opened.
     pub fn open_persistent(
         &self,
         name: &str,
@@ -162,26 +221,40 @@ impl ProtectionDomain {
         Ok(PersistentRegion::new(SharedRegion::new(region), persistence))
     }
 
-    /// A receive queue that several queue pairs take their receives from.
+    /// Creates a receive queue that several queue pairs share.
+    ///
+    /// # Errors
+    /// If `max_wr` is out of range or the device refuses.
     pub fn create_srq(&self, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {
         within("max_wr of a shared receive queue", max_wr, self.domain.caps().max_recv_wr)?;
         self.domain.create_srq(max_wr).map(SharedReceiveQueue::new)
     }
 
-    /// A queue pair, in state Init: receives may be posted.
+    /// Creates a queue pair in state Init, in which receives may be posted.
+    ///
+    /// # Errors
+    /// If a limit is out of range, a resource belongs to another device or domain, or the device refuses.
     pub fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
         let caps = self.domain.caps();
         within("max_send_wr", config.max_send_wr, caps.max_send_wr)?;
         within("max_recv_wr", config.max_recv_wr, caps.max_recv_wr)?;
+        #[cfg(feature = "faults")]
+        if let Some(layer) = &self.faults {
+            let qp = crate::faults::QueuePair::create(layer, &self.domain, config)?;
+            return Ok(QueuePair::new(dispatch::QueuePair::Faulty(Box::new(qp))));
+        }
         self.domain.create_qp(config).map(QueuePair::new)
     }
 
-    /// The way to the device behind `peer`, for datagrams.
+    /// Creates an address handle for the device of `peer`, as a destination of datagrams.
+    ///
+    /// # Errors
+    /// If the peer's device cannot be reached.
     pub fn create_address_handle(&self, peer: &Endpoint) -> Result<AddressHandle, VerbsError> {
         self.domain.address_handle(peer.address()).map(AddressHandle::new)
     }
 
-    /// The way back to the sender of a datagram.
+    /// Creates an address handle for the sender of a datagram.
     pub fn create_address_handle_to(
         &self,
         source: &DatagramSource,

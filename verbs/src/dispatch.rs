@@ -1,11 +1,13 @@
-//! Which device is behind the public types: one enum for each kind of resource, one variant for each
-//! kind of device.
+//! The device behind each public type: one enum per kind of resource, one variant per kind of device.
 //!
-//! Without features there is one kind of device, and the enums cost nothing. A new kind is added here: a
-//! variant in the two macros, its types in the list, and an arm to each constructor below.
+//! Without features there is one kind of device, and the enums cost nothing. Queue pairs and completion queues may also be
+//! those of any device inside a layer of [`faults`](crate::faults). To add a kind, add a variant in the two macros, its
+//! types in the list, and an arm to each constructor below.
 
 use std::sync::Arc;
 
+#[cfg(feature = "faults")]
+use crate::faults;
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
 use crate::memory::region::Region;
@@ -13,12 +15,14 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
-    PortInfo, QueuePairConfig, VerbsError, shm,
+    PortInfo, QueuePairConfig, VerbsError, Wake, shm,
 };
 
-/// Defines what a public type holds: the resource of one device or another.
+/// Defines the enum that a public type holds.
 macro_rules! per_device {
-    ($($(#[$meta:meta])* $name:ident { shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(,)? })*) => { $(
+    ($($(#[$meta:meta])* $name:ident {
+        shm: $shm:ty, ibv: $ibv:ty, sim: $sim:ty $(; faults: $faults:ty)?
+    })*) => { $(
         $(#[$meta])*
         pub(crate) enum $name {
             Shm($shm),
@@ -26,12 +30,33 @@ macro_rules! per_device {
             Ibv($ibv),
             #[cfg(feature = "sim")]
             Sim($sim),
+            $(
+                #[cfg(feature = "faults")]
+                Faulty($faults),
+            )?
         }
     )* };
 }
 
-/// Does the same with the resource of whichever device it is.
+/// Evaluates the same expression for any device.
 macro_rules! on_device {
+    (QueuePair, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults QueuePair, $value, $inner => $body)
+    };
+    (CompletionQueue, $value:expr, $inner:pat => $body:expr) => {
+        $crate::dispatch::on_device!(@with_faults CompletionQueue, $value, $inner => $body)
+    };
+    (@with_faults $name:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            $crate::dispatch::$name::Shm($inner) => $body,
+            #[cfg(feature = "ibverbs")]
+            $crate::dispatch::$name::Ibv($inner) => $body,
+            #[cfg(feature = "sim")]
+            $crate::dispatch::$name::Sim($inner) => $body,
+            #[cfg(feature = "faults")]
+            $crate::dispatch::$name::Faulty($inner) => $body,
+        }
+    };
     ($name:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
             $crate::dispatch::$name::Shm($inner) => $body,
@@ -54,41 +79,47 @@ per_device! {
     #[derive(Clone, Debug)]
     Domain { shm: shm::Domain, ibv: Arc<ibv::ProtectionDomain>, sim: sim::Domain }
 
-    /// What registered memory rests on, until it is dropped.
+    /// Keeps registered memory registered until it is dropped.
     #[derive(Debug)]
-    #[allow(dead_code)] // Held, and never looked at.
-    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: Arc<sim::Pages> }
+    #[allow(dead_code)] // Some are only held for their drop.
+    Registration { shm: shm::Pages, ibv: ibv::Registration, sim: sim::Registration }
 
-    /// A completion queue, for its poller.
+    /// A completion queue, as its poller uses it.
     #[derive(Debug)]
-    CompletionQueue { shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue }
+    CompletionQueue {
+        shm: shm::CompletionQueue, ibv: ibv::CompletionQueue, sim: sim::CompletionQueue;
+        faults: faults::CompletionQueue
+    }
 
-    /// A completion queue, for those who make queue pairs on it.
+    /// A handle for creating queue pairs on a completion queue.
     #[derive(Clone, Debug)]
     CqHandle { shm: shm::CqHandle, ibv: Arc<ibv::CqShared>, sim: sim::CqHandle }
 
-    /// Where pollers sleep.
+    /// A channel on which pollers sleep.
     #[derive(Clone, Debug)]
     Channel { shm: Arc<shm::Channel>, ibv: Arc<ibv::Channel>, sim: Arc<sim::Channel> }
 
     /// A queue pair.
     #[derive(Debug)]
-    QueuePair { shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair }
+    QueuePair {
+        shm: shm::QueuePair, ibv: Box<ibv::QueuePair>, sim: sim::QueuePair;
+        faults: Box<faults::QueuePair>
+    }
 
     /// A shared receive queue.
     #[derive(Debug)]
     SharedReceiveQueue { shm: shm::SharedReceiveQueue, ibv: ibv::SharedReceiveQueue, sim: sim::SharedReceiveQueue }
 
-    /// The name of a queue pair: plain data.
+    /// The address of a queue pair: plain data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     Address { shm: shm::ShmEndpoint, ibv: ibv::IbvEndpoint, sim: sim::SimEndpoint }
 
-    /// The way to a peer's device.
+    /// The address of a peer's device.
     #[derive(Clone, Debug)]
     AddressHandle { shm: shm::AddressHandle, ibv: Arc<ibv::AddressHandle>, sim: sim::AddressHandle }
 }
 
-/// What makes memory durable; none but simulated nodes have that yet.
+/// Makes memory durable. Only simulated nodes support it so far.
 #[derive(Debug)]
 pub(crate) enum Persistence {
     #[cfg(feature = "sim")]
@@ -96,7 +127,7 @@ pub(crate) enum Persistence {
 }
 
 impl Context {
-    /// Opens the device of that name.
+    /// Opens the device with that name.
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
         if name == shm::NAME || name == shm::PLAIN_NAME {
             options.refuse_ports(name)?;
@@ -113,7 +144,7 @@ impl Context {
         Err(OpenError::UnknownDevice { name: name.to_owned(), known: known.join(", "), hint })
     }
 
-    /// The devices there are.
+    /// Lists the available devices.
     pub(crate) fn list() -> Vec<DeviceInfo> {
         let shm = DeviceInfo {
             name: shm::NAME.to_owned(),
@@ -145,7 +176,7 @@ impl Context {
         }
     }
 
-    /// Its ports, and which of them and of its GIDs are in use.
+    /// Its ports, and which port and GID are in use.
     pub(crate) fn ports(&self) -> (Vec<PortInfo>, Option<(u8, u8)>) {
         match self {
             Context::Shm(_) => (Vec::new(), None),
@@ -236,17 +267,17 @@ impl Domain {
         on_device!(Domain, self, domain => domain.context.caps())
     }
 
-    /// Memory that no peer can ever reach.
+    /// Allocates memory that no peer can access.
     pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
         on_device!(Domain, self, domain => domain.private(len))
     }
 
-    /// Memory that peers who learn its key may use as `access` says.
+    /// Allocates memory that peers with its key may access as `access` allows.
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
         on_device!(Domain, self, domain => domain.register(len, access))
     }
 
-    /// Memory that outlives a loss of power, by its name.
+    /// Opens memory that survives a power failure, by its name.
     pub(crate) fn open_persistent(
         &self,
         name: &str,
@@ -323,7 +354,7 @@ impl Domain {
         }
     }
 
-    /// The way to the device behind a peer's queue pair.
+    /// The address of the device of a peer's queue pair.
     pub(crate) fn address_handle(&self, peer: &Address) -> Result<AddressHandle, VerbsError> {
         match (self, peer) {
             (Domain::Shm(domain), Address::Shm(peer)) => {
@@ -342,7 +373,7 @@ impl Domain {
         }
     }
 
-    /// The way to the device with this identifier.
+    /// The address of the device with this identifier.
     pub(crate) fn address_handle_to(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
         match self {
             Domain::Shm(domain) => domain.address_handle(gid).map(AddressHandle::Shm),
@@ -350,6 +381,47 @@ impl Domain {
             Domain::Ibv(domain) => ibv::AddressHandle::to_gid(domain, &gid).map(AddressHandle::Ibv),
             #[cfg(feature = "sim")]
             Domain::Sim(domain) => domain.address_handle(gid).map(AddressHandle::Sim),
+        }
+    }
+}
+
+impl Registration {
+    /// Whether peers' writes into the region with this key can make events on the channel; from now on they
+    /// do, when it is armed.
+    pub(crate) fn watch(&self, rkey: u32, channel: &Channel) -> Result<Wake, VerbsError> {
+        let _ = rkey;
+        match (self, channel) {
+            (Registration::Shm(pages), Channel::Shm(channel)) => pages.watch(channel),
+            #[cfg(feature = "ibverbs")]
+            (Registration::Ibv(_), Channel::Ibv(_)) => Ok(Wake::PollOnly),
+            #[cfg(feature = "sim")]
+            (Registration::Sim(region), Channel::Sim(channel)) => region.watch(rkey, channel),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("completion channel")),
+        }
+    }
+
+    /// Asks for an event with the next write into it, if it is watched.
+    pub(crate) fn arm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.arm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.arm(rkey),
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self, rkey: u32) {
+        let _ = rkey;
+        match self {
+            Registration::Shm(pages) => pages.disarm(),
+            #[cfg(feature = "ibverbs")]
+            Registration::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Registration::Sim(region) => region.disarm(rkey),
         }
     }
 }
@@ -366,6 +438,8 @@ impl QueuePair {
             (QueuePair::Ibv(qp), Address::Ibv(peer)) => qp.connect(peer, options),
             #[cfg(feature = "sim")]
             (QueuePair::Sim(qp), Address::Sim(peer)) => qp.connect(peer, options),
+            #[cfg(feature = "faults")]
+            (QueuePair::Faulty(qp), peer) => qp.connect(peer, options),
             #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(OTHER_KIND),
         }
@@ -378,11 +452,13 @@ impl QueuePair {
             QueuePair::Ibv(qp) => Address::Ibv(qp.endpoint()),
             #[cfg(feature = "sim")]
             QueuePair::Sim(qp) => Address::Sim(qp.endpoint()),
+            #[cfg(feature = "faults")]
+            QueuePair::Faulty(qp) => qp.address(),
         }
     }
 }
 
-/// Whether this program can use RDMA devices; otherwise why not, and the mend.
+/// Checks whether this program can use RDMA devices; the error says why not, and how to fix it.
 pub(crate) fn rdma_support() -> Result<(), String> {
     #[cfg(feature = "ibverbs")]
     return ibv::support();
@@ -394,7 +470,7 @@ pub(crate) fn rdma_support() -> Result<(), String> {
 const OTHER_KIND: ConnectError =
     ConnectError::Mismatch("it names a queue pair of another kind of device");
 
-/// What the system said to something that a device tried.
+/// Converts an operating-system error, with what the device tried to do.
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> VerbsError {
     move |error| VerbsError::System { what, source: error.into() }
 }

@@ -1,4 +1,4 @@
-//! How a queue pair is named to a peer, out of band.
+//! The address of a queue pair, exchanged out of band.
 
 #[cfg(feature = "ibverbs")]
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::ibv;
 use crate::sim;
 use crate::{EndpointError, QpNumber, shm};
 
-/// Names one queue pair of one device to a peer. Plain bytes, at most [`Endpoint::MAX_BYTES`], to be
-/// carried by whatever connects the two sides first. Whoever holds it may connect: it is a capability.
+/// Identifies one queue pair of one device to a peer. It is plain bytes, at most [`Endpoint::MAX_BYTES`],
+/// sent over any channel between the two sides. It is a capability: any process that knows it may connect.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     bytes: [u8; Endpoint::MAX_BYTES],
@@ -21,14 +21,14 @@ pub struct Endpoint {
     address: Address,
 }
 
-/// The first bytes: which kind of device, and the version of what follows.
+/// The first bytes: the kind of device, and the version of the rest.
 const SHM_TAG: [u8; 4] = [1, 1, 0, 0];
 const IBV_TAG: [u8; 4] = [2, 1, 0, 0];
 #[cfg(feature = "sim")]
 const SIM_TAG: [u8; 4] = [3, 1, 0, 0];
 
 impl Endpoint {
-    /// The most bytes that [`to_bytes`](Endpoint::to_bytes) gives.
+    /// The largest length of [`to_bytes`](Endpoint::to_bytes).
     pub const MAX_BYTES: usize = 64;
 
     /// The endpoint as bytes.
@@ -36,7 +36,10 @@ impl Endpoint {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The endpoint that a peer sent.
+    /// Parses the endpoint that a peer sent.
+    ///
+    /// # Errors
+    /// If the bytes are not an endpoint of a device kind and version known here.
     pub fn from_bytes(bytes: &[u8]) -> Result<Endpoint, EndpointError> {
         let (tag, rest) =
             bytes.split_first_chunk::<4>().ok_or(EndpointError("shorter than its tag"))?;
@@ -57,7 +60,7 @@ impl Endpoint {
         address.map(Endpoint::new).ok_or(EndpointError("cut short, or too long"))
     }
 
-    /// The queue pair it names.
+    /// The number of its queue pair.
     pub fn qp(&self) -> QpNumber {
         match &self.address {
             Address::Shm(shm) => QpNumber(shm.qp),
@@ -89,13 +92,13 @@ impl Endpoint {
 }
 
 impl std::fmt::Debug for Endpoint {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint").field("qp", &self.qp().0).finish_non_exhaustive()
     }
 }
 
-/// A UD destination: the device behind an endpoint. One handle serves every queue pair there.
+/// A UD destination: the device of an endpoint. One handle serves all its queue pairs.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     handle: dispatch::AddressHandle,
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_survives_the_wire() {
+    fn an_endpoint_survives_encoding() {
         let back = Endpoint::from_bytes(endpoint().to_bytes()).unwrap();
         assert_eq!((back.qp(), &back), (QpNumber(42), &endpoint()));
     }
@@ -161,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_whole_endpoints_are_taken(cut in 0usize..44, garbage: Vec<u8>) {
+        fn only_whole_endpoints_are_accepted(cut in 0usize..44, garbage: Vec<u8>) {
             prop_assert!(Endpoint::from_bytes(&endpoint().to_bytes()[..cut]).is_err());
             let _ = Endpoint::from_bytes(&garbage);
         }

@@ -1,4 +1,4 @@
-//! One error type per thing that can go wrong; each says what, where, and the mend.
+//! One error type per operation. Each error says what failed, where, and how to fix it.
 
 use std::io;
 use std::time::Duration;
@@ -12,14 +12,14 @@ pub enum OpenError {
     /// No device has this name.
     #[error("no device is named {name:?}; there are: {known}{hint}")]
     UnknownDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are, with commas.
+        /// The existing names, comma-separated.
         known: String,
-        /// Why there may be no more, and the mend; empty, or starts with a semicolon.
+        /// Why devices may be missing, and how to fix it; empty, or starts with a semicolon.
         hint: String,
     },
-    /// The device has nothing to choose there.
+    /// The device does not have this option.
     #[error("device {device} has no {option}; leave it out")]
     NoSuchOption {
         /// The device's name.
@@ -35,10 +35,10 @@ pub enum OpenError {
     NoPermission {
         /// The device's name.
         device: String,
-        /// The file that it is opened by.
+        /// The device file.
         file: String,
     },
-    /// The kernel has the device, and there is no file to open it by.
+    /// The kernel has the device, but no file to open it with.
     #[error(
         "device {device} has no file in /dev/infiniband; load the kernel module ib_uverbs, and give \
          containers that folder"
@@ -52,12 +52,12 @@ pub enum OpenError {
     NoPort {
         /// The device's name.
         device: String,
-        /// The port asked for.
+        /// The requested port.
         port: u8,
-        /// The number of its ports.
+        /// The number of ports of the device.
         ports: u8,
     },
-    /// The port has no address that is used by default.
+    /// The port has no address to use by default.
     #[error(
         "device {device} has no RoCEv2 IPv4 GID on port {port}; assign an IPv4 address to its network \
          interface, or pass gid_index; there are: {known}"
@@ -67,19 +67,19 @@ pub enum OpenError {
         device: String,
         /// The port.
         port: u8,
-        /// The GIDs there are, with commas.
+        /// The existing GIDs, comma-separated.
         known: String,
     },
-    /// The port has no GID of that index.
+    /// The port has no GID with that index.
     #[error("device {device} has no GID index {index} on port {port}; there are: {known}")]
     GidIndex {
         /// The device's name.
         device: String,
         /// The port.
         port: u8,
-        /// The index asked for.
+        /// The requested index.
         index: u8,
-        /// The GIDs there are, with commas.
+        /// The existing GIDs, comma-separated.
         known: String,
     },
     /// The operating system refused something that the device needs.
@@ -87,23 +87,23 @@ pub enum OpenError {
     System {
         /// The device's name.
         device: String,
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// Why a resource of a device could not be made or used.
+/// Why a resource of a device could not be created or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// More was asked than [`Capabilities`](crate::Capabilities) allow.
+    /// The request exceeds the [`Capabilities`](crate::Capabilities).
     #[error("{what} of {asked} is outside the device's range 1 to {max}")]
     Limit {
-        /// Which limit.
+        /// The name of the limit.
         what: &'static str,
-        /// The value asked for.
+        /// The requested value.
         asked: usize,
         /// The largest value allowed.
         max: usize,
@@ -111,40 +111,40 @@ pub enum VerbsError {
     /// Two resources that must come from one device or protection domain do not.
     #[error("{0} belongs to another device or protection domain")]
     Foreign(&'static str),
-    /// The configuration contradicts itself.
+    /// The configuration is contradictory.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The device has no such thing.
+    /// The device does not support this.
     #[error("this device has no {0} (see its capabilities); choose another device")]
     Unsupported(&'static str),
-    /// A region of persistent memory cannot be opened like this.
+    /// A region of persistent memory cannot be opened.
     #[error("persistent memory {name:?}: {problem}")]
     Persistent {
         /// The region's name.
         name: String,
-        /// What is in the way, and the mend.
+        /// The problem, and how to fix it.
         problem: String,
     },
-    /// More memory would have to be locked than this process may.
+    /// The process may not lock enough memory.
     #[error(
         "registering {len} bytes: this process may lock {limit} bytes of memory; raise that \
          (ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, or memlock in limits.conf)"
     )]
     LockedMemory {
-        /// Bytes that were to be registered.
+        /// Bytes to be registered.
         len: usize,
-        /// Bytes that may be locked.
+        /// Bytes that the process may lock.
         limit: u64,
     },
-    /// The peer behind an endpoint cannot be reached.
+    /// The peer of an endpoint cannot be reached.
     #[error(transparent)]
     Unreachable(#[from] ConnectError),
-    /// The operating system refused.
+    /// The operating system refused the operation.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -162,15 +162,15 @@ pub enum ConnectError {
     /// The endpoint belongs to another kind of device, or to a queue pair of another type.
     #[error("the peer's endpoint does not match: {0}")]
     Mismatch(&'static str),
-    /// No way leads to the peer's address.
+    /// There is no route to the peer's address.
     #[error(
-        "no way to the peer at {gid}: {source}; check addresses and routes of the network interfaces, \
+        "no route to the peer at {gid}: {source}; check addresses and routes of the network interfaces, \
          and that both sides use GIDs of one network"
     )]
     Unreachable {
         /// The peer's address.
         gid: String,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The port has no link.
@@ -181,7 +181,7 @@ pub enum ConnectError {
         /// The port.
         port: u8,
     },
-    /// Nobody listens behind the endpoint any more.
+    /// The device of the endpoint no longer exists.
     #[error("the peer's device is gone: {0}")]
     PeerGone(io::Error),
     /// The peer refused.
@@ -195,38 +195,38 @@ pub enum ConnectError {
         /// Our user id.
         ours: u32,
     },
-    /// The peer answered with something that is not this protocol.
+    /// The peer's answer does not follow this protocol.
     #[error("the peer's answer is malformed: {0}")]
     Malformed(&'static str),
     /// The peer did not answer in time.
     #[error("the peer did not answer within {0:?}")]
     Timeout(Duration),
-    /// The operating system refused.
+    /// The operating system refused the operation.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// Why a work request was not taken. Nothing of it has happened.
+/// Why a work request was not accepted. A request that is refused has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue holds as many work requests as it was made for; poll completions, then post again.
+    /// The queue holds as many work requests as it was created for; poll completions, then post again.
     #[error("the queue is full; poll completions to retire work requests")]
     QueueFull,
     /// The queue pair's state does not allow it.
     #[error("queue pair is in state {0:?}")]
     State(QpState),
-    /// This type of queue pair does not carry this operation.
-    #[error("queue pairs of type {ty:?} do not carry {operation:?}")]
+    /// This type of queue pair does not support this operation.
+    #[error("queue pairs of type {ty:?} do not support {operation:?}")]
     Unsupported {
         /// The queue pair's type.
         ty: QpType,
-        /// The operation asked for.
+        /// The requested operation.
         operation: Operation,
     },
     /// The message is longer than the device or the queue pair's type allows.
@@ -234,18 +234,18 @@ pub enum PostError {
     TooLong {
         /// The message's length.
         len: u64,
-        /// The longest allowed.
+        /// The largest length allowed.
         max: u64,
     },
-    /// A datagram without a destination, or a destination on a connected queue pair.
-    #[error("a destination belongs to a UD SEND, and only to that")]
+    /// A datagram has no destination, or a connected queue pair was given one.
+    #[error("a UD SEND needs a destination, and other work requests take none")]
     Destination,
-    /// The local and the remote length differ, or an atomic's result has no room.
+    /// The local and the remote length differ, or the destination of an atomic's result is too short.
     #[error("local length {local} does not fit remote length {remote}")]
     Length {
-        /// Bytes at this side.
+        /// Local length in bytes.
         local: u64,
-        /// Bytes at the other side.
+        /// Remote length in bytes.
         remote: u64,
     },
     /// The queue pair takes its receives from a shared receive queue.
@@ -254,28 +254,28 @@ pub enum PostError {
     /// The memory belongs to another device or protection domain.
     #[error("the memory belongs to another protection domain")]
     Foreign,
-    /// An atomic's remote address is no multiple of 8.
-    #[error("an atomic at {addr:#x}, which is no multiple of 8")]
+    /// The remote address of an atomic is not a multiple of 8.
+    #[error("an atomic at {addr:#x}, which is not a multiple of 8")]
     Misaligned {
         /// The remote address.
         addr: u64,
     },
-    /// The device refused for a reason that it should not have.
+    /// The device refused a valid work request.
     #[error("the device refused the work request (errno {errno})")]
     Device {
-        /// What it said.
+        /// The errno of the device.
         errno: i32,
     },
 }
 
-/// A completion queue cannot be polled any more.
+/// Why a completion queue can no longer be polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CqError {
-    /// More completions were outstanding than the queue has room for. Completions were lost.
+    /// More completions were outstanding than fit, and completions were lost.
     #[error("completion queue overrun: more completions outstanding than its capacity")]
     Overrun,
-    /// The device has failed, or was taken away. Nothing completes on it any more.
+    /// The device has failed or was removed. There will be no more completions.
     #[error("the device has failed or was removed; open it again")]
     DeviceLost,
 }
@@ -284,15 +284,15 @@ pub enum CqError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at offset {offset} do not lie in a region of {region} bytes")]
 pub struct OutOfRange {
-    /// Where the slice was to start.
+    /// The requested start of the slice.
     pub offset: u64,
-    /// How long it was to be.
+    /// The requested length of the slice.
     pub len: u64,
     /// The region's length.
     pub region: u64,
 }
 
-/// Bytes that are not an endpoint.
+/// The bytes are not an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an endpoint: {0}")]
 pub struct EndpointError(pub(crate) &'static str);

@@ -1,4 +1,4 @@
-//! Descriptors by which one thread wakes another.
+//! Event descriptors with which one thread wakes another.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -9,7 +9,7 @@ pub(crate) fn new_event() -> io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Makes the event happen. It cannot fail in a way that matters: full means that it has happened.
+/// Signals the event. The only failure is a full counter, which means it is signaled already.
 #[cold]
 pub(crate) fn ring(event: BorrowedFd<'_>) {
     let _ = io::retry_on_intr(|| io::write(event, &1u64.to_ne_bytes()));

@@ -1,24 +1,28 @@
-//! RDMA devices behind one vocabulary: shared memory, libibverbs, a simulated rack.
+//! One interface to RDMA devices: shared memory, libibverbs, and a simulated rack.
 //!
-//! The words are those of the InfiniBand specification and libibverbs: a [`Device`] has
-//! [`ProtectionDomain`]s and [`CompletionQueue`]s; memory is registered in a protection domain; a
-//! [`QueuePair`] takes lists of [`WorkRequest`]s, one doorbell per call, and answers with
-//! [`WorkCompletion`]s. All public types are concrete: which device is behind them is decided by the
-//! name given to [`Device::open`].
+//! The terms are those of the InfiniBand specification and libibverbs. A [`Device`] has
+//! [`ProtectionDomain`]s and [`CompletionQueue`]s. Memory is registered in a protection domain. A
+//! [`QueuePair`] takes lists of [`WorkRequest`]s, one doorbell per call, and reports [`WorkCompletion`]s.
+//! All public types are concrete; the name given to [`Device::open`] decides which device is behind them.
 //!
 //! Two rules hold on every device:
 //!
-//! - *Private* memory ([`Buffer`]) is never reachable from a peer and gives real references. *Shared*
-//!   memory ([`SharedRegion`]) may be written by a peer at any time and never gives a reference.
-//! - Posting moves a buffer into the queue pair; only a completion that was polled gives it back.
+//! - *Private* memory ([`Buffer`]) cannot be written by a peer, so it is accessed by reference. *Shared*
+//!   memory ([`SharedRegion`]) may be written by a peer at any time, so there are no references to it.
+//! - Posting moves a buffer into the queue pair. It is only given back after a completion has been polled.
 
 mod caps;
 mod completion_queue;
 mod device;
+#[cfg(any(feature = "faults", feature = "sim"))]
+#[cfg_attr(not(feature = "sim"), allow(dead_code))] // A rack draws more kinds of numbers.
+mod dice;
 mod dispatch;
 mod endpoint;
 mod error;
 mod event_fd;
+#[cfg(feature = "faults")]
+pub mod faults;
 #[cfg(feature = "ibverbs")]
 mod ibv;
 mod memory;
@@ -41,7 +45,7 @@ pub use error::{
 };
 pub use memory::{
     Access, Buffer, BufferPool, Drafts, PersistentRegion, PrivateRegion, RemoteRegion, RemoteSlice,
-    SharedRegion, SharedSlice,
+    SharedRegion, SharedSlice, Wake,
 };
 pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};

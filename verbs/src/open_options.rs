@@ -1,14 +1,14 @@
-//! Which port and address of a device to use.
+//! Options for opening a device: its port and address.
 
 use crate::OpenError;
 
-/// Choices when a device is opened; each has a default that fits most machines.
+/// Options for opening a device. Each has a default that fits most machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The index of the port's GID to use; by default its first RoCEv2 IPv4 one.
+    /// The index of the port's GID to use. By default, the first RoCEv2 IPv4 GID.
     pub gid_index: Option<u8>,
-    /// The port; by default the first.
+    /// The port. By default, the first.
     pub port: Option<u8>,
 }
 
@@ -25,7 +25,7 @@ impl OpenOptions {
         self
     }
 
-    /// For devices that have neither ports nor GIDs.
+    /// Refuses options that only exist for devices with ports.
     pub(crate) fn refuse_ports(&self, device: &str) -> Result<(), OpenError> {
         let option = match (self.gid_index, self.port) {
             (Some(_), _) => "gid_index",

@@ -1,4 +1,4 @@
-//! Ports of a device, and the addresses they have.
+//! Ports of a device and their addresses.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -9,23 +9,22 @@ use std::net::Ipv6Addr;
 pub struct PortInfo {
     /// Its number, from 1.
     pub number: u8,
-    /// Whether it can carry anything.
+    /// Whether it can carry traffic.
     pub state: PortState,
-    /// Ethernet, so RoCE; otherwise InfiniBand.
+    /// Whether it is Ethernet (RoCE); otherwise it is InfiniBand.
     pub ethernet: bool,
-    /// Payload bytes of its largest packet now.
+    /// The current MTU in payload bytes.
     pub mtu: usize,
     /// Its local identifier in an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// The network interface under it, on Ethernet.
+    /// The network interface of an Ethernet port.
     pub netdev: Option<String>,
     /// Its addresses.
     pub gids: Vec<GidInfo>,
 }
 
 impl PortInfo {
-    /// The address that is used unless another is asked for: on Ethernet the first RoCEv2 one that stands
-    /// for an IPv4 address.
+    /// The address that is used by default: on Ethernet, the first RoCEv2 GID of an IPv4 address.
     pub fn default_gid(&self) -> Option<&GidInfo> {
         self.gids.iter().find(|gid| {
             let ipv4 = Ipv6Addr::from(gid.gid).to_ipv4_mapped().is_some();
@@ -34,15 +33,15 @@ impl PortInfo {
     }
 }
 
-/// Whether a port can carry anything.
+/// Whether a port can carry traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
     /// It can.
     Active,
-    /// Its link is there, but not set up.
+    /// Its link is up but not configured yet.
     Starting,
-    /// It has no link, or is switched off.
+    /// It has no link, or is disabled.
     Down,
 }
 
@@ -50,21 +49,21 @@ pub enum PortState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidInfo {
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub index: u8,
     /// The identifier.
     pub gid: [u8; 16],
-    /// The packets that it stands for.
+    /// The packet format that it selects.
     pub ty: GidType,
 }
 
-/// The packets that carry messages to a GID.
+/// The packet format of messages to a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidType {
     /// UDP over IP.
     RoceV2,
-    /// On Ethernet RoCE version 1, which no router forwards; else InfiniBand.
+    /// RoCE version 1 on Ethernet, which routers do not forward; InfiniBand otherwise.
     InfinibandOrRoceV1,
 }
 
@@ -88,7 +87,7 @@ impl fmt::Display for GidType {
 }
 
 impl fmt::Display for GidInfo {
-    /// Index, address and type.
+    /// Prints index, address and type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = Ipv6Addr::from(self.gid);
         match address.to_ipv4_mapped() {

@@ -22,7 +22,7 @@ pub struct QpNumber(pub u32);
 pub enum QpType {
     /// Reliable connection: in order, acknowledged, all operations.
     Rc,
-    /// Unreliable connection: SEND and WRITE, dropped without a word where the peer is not ready.
+    /// Unreliable connection: SEND and WRITE, silently dropped if the peer is not ready.
     Uc,
     /// Unreliable datagram: SEND of at most one MTU to any number of peers.
     Ud,
@@ -34,16 +34,16 @@ pub enum QpType {
 pub enum QpState {
     /// Receives may be posted; not connected yet.
     Init,
-    /// Messages can arrive; none can be sent yet.
+    /// Messages can arrive but not be sent yet.
     ReadyToReceive,
     /// Connected.
     ReadyToSend,
-    /// Broken: what is queued or posted is flushed.
+    /// Broken: queued and posted work is flushed.
     Error,
 }
 
 impl QpState {
-    /// The state of that number, as atomics hold it; whatever has none is an error.
+    /// The state of a number stored in an atomic. Unknown numbers mean Error.
     #[inline]
     pub(crate) fn of(number: u32) -> QpState {
         match number {
@@ -55,7 +55,7 @@ impl QpState {
     }
 }
 
-/// What a queue pair is made of.
+/// The parameters of a queue pair.
 #[derive(Debug)]
 pub struct QueuePairConfig<'a> {
     pub(crate) ty: QpType,
@@ -67,8 +67,8 @@ pub struct QueuePairConfig<'a> {
 }
 
 impl<'a> QueuePairConfig<'a> {
-    /// A queue pair whose completions go to the two queues (which may be one), with room for 128 work
-    /// requests each way. The queues may belong to another thread: then give their handles.
+    /// A queue pair whose completions go to the two queues (which may be the same), with room for 128 work
+    /// requests in each direction. If another thread owns a queue, pass its handle.
     pub fn new(
         ty: QpType,
         send_cq: impl Into<CompletionQueueHandle>,
@@ -84,36 +84,36 @@ impl<'a> QueuePairConfig<'a> {
         }
     }
 
-    /// Takes its receives from a shared receive queue.
+    /// Takes receives from a shared receive queue.
     pub fn srq(mut self, srq: &'a SharedReceiveQueue) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// Send work requests that may be outstanding.
+    /// Sets the number of send work requests that may be outstanding.
     pub fn max_send_wr(mut self, max: usize) -> Self {
         self.max_send_wr = max;
         self
     }
 
-    /// Receive work requests that may be outstanding.
+    /// Sets the number of receive work requests that may be outstanding.
     pub fn max_recv_wr(mut self, max: usize) -> Self {
         self.max_recv_wr = max;
         self
     }
 }
 
-/// How a connected queue pair deals with a peer that is slow or gone.
+/// How a connected queue pair treats a slow or dead peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// How often a message is tried again when the peer has no receive posted; 7 is for ever.
+    /// How often a message is retried when the peer has no receive posted; 7 means forever.
     pub rnr_retry: u8,
-    /// Nanoseconds between two such tries.
+    /// Nanoseconds between two such retries.
     pub rnr_timer_ns: u64,
-    /// Nanoseconds after which a peer that does not take messages at all counts as gone.
+    /// Nanoseconds after which a peer that takes no messages at all counts as dead.
     pub retry_timeout_ns: u64,
-    /// How long connecting itself may take.
+    /// The time limit of connecting itself.
     pub setup_timeout: Duration,
 }
 
@@ -156,8 +156,8 @@ impl ConnectOptions {
 
 /// A queue pair, owned by one thread at a time.
 ///
-/// Dropping it tells the peer, whose next messages then fail, and takes it off its completion queues:
-/// completions that were not polled are gone.
+/// Dropping it notifies the peer, whose next messages then fail, and removes it from its completion queues.
+/// Completions not polled by then are lost.
 #[derive(Debug)]
 pub struct QueuePair {
     qp: dispatch::QueuePair,
@@ -181,14 +181,17 @@ impl QueuePair {
         on_device!(QueuePair, &self.qp, qp => qp.state())
     }
 
-    /// Its name for a peer.
+    /// Its address for a peer.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::new(self.qp.address())
     }
 
-    /// Connects to a peer's queue pair and goes through ReadyToReceive to ReadyToSend. Both sides
-    /// call it, in any order: what one sends before the other has connected waits there. Bounded by
+    /// Connects to a peer's queue pair and goes through ReadyToReceive to ReadyToSend. Both sides call it, in
+    /// any order: messages that one side sends before the other has connected wait there. It takes at most
     /// [`setup_timeout`](ConnectOptions::setup_timeout).
+    ///
+    /// # Errors
+    /// If the states or types do not match, or the peer refuses or cannot be reached.
     pub fn connect(
         &mut self,
         peer: &Endpoint,
@@ -197,13 +200,19 @@ impl QueuePair {
         self.qp.connect(peer.address(), options)
     }
 
-    /// Makes a UD queue pair ready to send, and to receive what carries `qkey`.
+    /// Makes a UD queue pair ready to send, and to receive datagrams that carry `qkey`.
+    ///
+    /// # Errors
+    /// If the queue pair is not UD or not in state Init.
     pub fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
         on_device!(QueuePair, &mut self.qp, qp => qp.activate(qkey))
     }
 
-    /// Posts a list of work requests under one doorbell. They are taken from the front; those that
-    /// could not be posted stay in the list, the offender first.
+    /// Posts a list of work requests with one doorbell. Posted requests are removed from the front. If one is
+    /// refused, it and all after it stay in the list.
+    ///
+    /// # Errors
+    /// Why the request that is now first in the list was refused.
     pub fn post_send(&mut self, requests: &mut Vec<WorkRequest<'_>>) -> Result<(), PostError> {
         let mut doorbell = self.doorbell();
         let mut refused = None;
@@ -222,7 +231,10 @@ impl QueuePair {
         Err(error)
     }
 
-    /// Posts one work request under its own doorbell; what was not taken is given back.
+    /// Posts one work request with its own doorbell.
+    ///
+    /// # Errors
+    /// Why it was refused, and the request.
     #[inline]
     #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
     pub fn post_send_one<'a>(
@@ -234,14 +246,18 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Several work requests under one doorbell, without a list: it is rung when the guard is dropped.
+    /// Posts several work requests with one doorbell, without a list. The doorbell rings when the guard is
+    /// dropped.
     #[inline]
     pub fn doorbell(&mut self) -> Doorbell<'_> {
         Doorbell { qp: self, posted: false }
     }
 
-    /// Posts one work request without a doorbell: [`ring`](QueuePair::ring) is one for all that were
-    /// posted so. The peer may see them earlier.
+    /// Posts one work request without a doorbell. A later [`ring`](QueuePair::ring) covers all requests posted
+    /// this way. The peer may see them earlier.
+    ///
+    /// # Errors
+    /// Why it was refused, and the request.
     #[inline]
     #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
     pub fn post_unrung<'a>(
@@ -251,8 +267,11 @@ impl QueuePair {
         on_device!(QueuePair, &mut self.qp, qp => qp.post(request.into()))
     }
 
-    /// Posts an inline WRITE_WITH_IMM, signaled with this id or not at all, without a doorbell. The
-    /// work request need not be built: for those who post millions.
+    /// Posts an inline WRITE_WITH_IMM without a doorbell; it is unsignaled if there is no id. It avoids
+    /// building a work request, for users who post millions.
+    ///
+    /// # Errors
+    /// Why it was refused.
     #[inline]
     pub fn post_write_imm(
         &mut self,
@@ -264,39 +283,54 @@ impl QueuePair {
         on_device!(QueuePair, &mut self.qp, qp => qp.post_write_imm(bytes, remote, imm, signaled))
     }
 
-    /// The doorbell for what was posted without one. Needless rings do no harm.
+    /// Rings the doorbell for requests posted without one. An unnecessary ring is harmless.
     #[inline]
     pub fn ring(&mut self) {
         on_device!(QueuePair, &mut self.qp, qp => qp.ring_doorbell());
     }
 
-    /// Posts a receive. With no buffer it serves only a peer's WRITE_WITH_IMM or an empty SEND. On a
-    /// UD queue pair the first [`GRH_BYTES`](crate::GRH_BYTES) of the buffer are for the route header.
+    /// Posts a receive. Without a buffer, it only fits a peer's WRITE_WITH_IMM or empty SEND. On a UD queue
+    /// pair, the first [`GRH_BYTES`](crate::GRH_BYTES) of the buffer hold the route header.
+    ///
+    /// # Errors
+    /// Why it was refused.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         on_device!(QueuePair, &mut self.qp, qp => qp.post_recv(id, buffer))
     }
 
-    /// Posts receives without buffers, one for each id, under one doorbell; all or none.
+    /// Posts receives without buffers, one per id, with one doorbell. Posts all or none.
+    ///
+    /// # Errors
+    /// Why they were refused.
     #[inline]
     pub fn post_recvs(&mut self, ids: Range<u64>) -> Result<(), PostError> {
         on_device!(QueuePair, &mut self.qp, qp => qp.post_recvs(ids))
     }
 
-    /// Gives back the buffers of send work requests that a polled completion has retired, in the order
-    /// of posting. A READ's buffer holds its data.
+    /// Returns the buffers of send work requests retired by a polled completion, in posting order. A READ's
+    /// buffer holds its data.
     #[inline]
     pub fn reclaim(&mut self, into: &mut dyn FnMut(Buffer)) {
         on_device!(QueuePair, &mut self.qp, qp => qp.reclaim(into));
     }
 
-    /// Breaks the connection: everything queued or posted is flushed, with completions.
-    #[allow(clippy::wrong_self_convention)] // The verb's name: modify to error.
+    /// Sends the datagrams that an injector of this device [delays](crate::faults::Verdict::Delay) or
+    /// [holds](crate::faults::Verdict::Hold).
+    #[cfg(feature = "faults")]
+    pub fn release_delayed(&mut self) {
+        if let dispatch::QueuePair::Faulty(qp) = &mut self.qp {
+            qp.release_delayed();
+        }
+    }
+
+    /// Moves the queue pair to the error state: everything queued or posted is flushed, with completions.
+    #[allow(clippy::wrong_self_convention)] // As in libibverbs: modify to error.
     pub fn to_error(&mut self) {
         on_device!(QueuePair, &mut self.qp, qp => qp.fail());
     }
 }
 
-/// Posts under one doorbell; see [`QueuePair::doorbell`].
+/// Posts several work requests with one doorbell; see [`QueuePair::doorbell`].
 #[derive(Debug)]
 #[must_use = "the doorbell rings when this is dropped"]
 pub struct Doorbell<'q> {
@@ -305,7 +339,10 @@ pub struct Doorbell<'q> {
 }
 
 impl Doorbell<'_> {
-    /// Posts one work request; what was not taken is given back.
+    /// Posts one work request.
+    ///
+    /// # Errors
+    /// Why it was refused, and the request.
     #[inline]
     #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
     pub fn post<'a>(
@@ -327,7 +364,7 @@ impl Drop for Doorbell<'_> {
     }
 }
 
-/// A receive queue that several queue pairs take their receives from.
+/// A receive queue that several queue pairs share.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     queue: dispatch::SharedReceiveQueue,
@@ -363,7 +400,10 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Posts a receive for whichever queue pair needs one next.
+    /// Posts a receive for the first queue pair that needs one.
+    ///
+    /// # Errors
+    /// Why it was refused.
     pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         on_device!(SharedReceiveQueue, &mut self.queue, queue => queue.post_recv(id, buffer))
     }

@@ -1,8 +1,9 @@
-//! What lies in front of a received datagram.
+//! The global route header in front of a received datagram.
 
 use crate::GRH_BYTES;
 
-/// The 40 bytes of an InfiniBand global route header (specification volume 1, section 8.3), all but the length.
+/// The 40 bytes of an InfiniBand global route header (specification volume 1, section 8.3), with an unset
+/// length.
 #[derive(Debug)]
 pub(crate) struct RouteHeader([u8; GRH_BYTES]);
 

@@ -1,56 +1,56 @@
-//! What a polled completion says.
+//! Work completions.
 
 use crate::{Buffer, QpNumber};
 
-/// Bytes at the front of a UD receive buffer that belong to the global route header.
+/// Bytes of the global route header at the front of a UD receive buffer.
 pub const GRH_BYTES: usize = 40;
 
-/// The most bytes that any device's completion carries itself.
+/// The most message bytes in a completion of any device.
 pub const COMPLETION_PAYLOAD_BYTES: usize = 48;
 
-/// How a work request ended.
+/// The result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Status {
-    /// Done.
+    /// Success.
     #[default]
     Success,
-    /// A received message was longer than the posted buffer.
+    /// A received message was longer than its buffer.
     LocalLength,
-    /// Local memory did not allow the access.
+    /// The local memory does not allow the access.
     LocalProtection,
-    /// The peer found the request malformed (a misaligned atomic, a message it has no room for).
+    /// The peer found the request invalid (a misaligned atomic, or a message that is too long for it).
     RemoteInvalidRequest,
-    /// The remote key, range or access right did not allow it.
+    /// The remote key, range or access flags do not allow it.
     RemoteAccess,
-    /// The peer could not carry out the request.
+    /// The peer could not execute the request.
     RemoteOperation,
-    /// The peer does not answer: gone, or its queue pair is not there any more.
+    /// The peer does not answer: it is dead, or its queue pair no longer exists.
     RetryExceeded,
-    /// The peer had no receive posted, for longer than we were told to retry.
+    /// The peer had no receive posted during all retries.
     RnrRetryExceeded,
-    /// The queue pair went into error before this work request was carried out.
+    /// The queue pair entered the error state before this work request was executed.
     Flushed,
-    /// A code of the device that has no name here.
+    /// A device-specific code without a name here.
     Vendor(u32),
 }
 
-/// Which kind of work request a completion ends.
+/// The kind of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CompletionOpcode {
-    /// A SEND of ours.
+    /// A SEND.
     #[default]
     Send,
-    /// A WRITE of ours, with or without immediate.
+    /// A WRITE, with or without immediate.
     Write,
-    /// A READ of ours.
+    /// A READ.
     Read,
-    /// A compare-and-swap of ours.
+    /// A compare-and-swap.
     CompareAndSwap,
-    /// A fetch-and-add of ours.
+    /// A fetch-and-add.
     FetchAdd,
-    /// A flush of ours.
+    /// A flush.
     Flush,
     /// A receive, consumed by a peer's SEND (or flushed).
     Recv,
@@ -58,10 +58,10 @@ pub enum CompletionOpcode {
     RecvWriteWithImm,
 }
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramSource {
-    /// The sending queue pair.
+    /// The sender's queue pair.
     pub qp: QpNumber,
     /// The sender's global identifier, as its route header gives it.
     pub gid: [u8; 16],
@@ -71,31 +71,30 @@ pub struct DatagramSource {
 /// [`CompletionQueue::poll`](crate::CompletionQueue::poll).
 #[derive(Debug)]
 pub struct WorkCompletion {
-    /// The id given to the work request.
+    /// The id of the work request.
     pub id: u64,
-    /// The queue pair it was posted on; for a receive of a shared queue, the one it arrived on.
+    /// The queue pair it was posted on; for a shared receive, the one the message arrived on.
     pub qp: QpNumber,
-    /// How it ended. On anything but success only `id`, `qp` and `buffer` mean something.
+    /// Its result. If it is not success, only `id`, `qp` and `buffer` are valid.
     pub status: Status,
-    /// Which kind of work it was.
+    /// Its kind.
     pub opcode: CompletionOpcode,
-    /// Bytes moved. On a UD receive this counts the 40 bytes of the route header too.
+    /// Bytes transferred. A UD receive includes the 40 bytes of the route header.
     pub byte_len: u32,
-    /// The immediate, in host order.
+    /// The immediate, in host byte order.
     pub imm: Option<u32>,
     /// The sender of a datagram.
     pub source: Option<DatagramSource>,
-    /// The posted receive buffer, given back; its length is `byte_len` after a SEND.
+    /// The posted receive buffer, returned; after a SEND its length is `byte_len`.
     pub buffer: Option<Buffer>,
     pub(crate) payload_len: u8,
     pub(crate) payload: [u64; COMPLETION_PAYLOAD_BYTES / 8],
 }
 
 impl WorkCompletion {
-    /// The message's bytes where the completion itself carried them: a private copy, which no peer can
-    /// change any more. `None` where the message is longer than
-    /// [`completion_payload`](crate::Capabilities::completion_payload), a datagram, or where the device
-    /// hides it: then read the memory it went to.
+    /// The message's bytes, if the completion carries them: a private copy that no peer can change. `None` for
+    /// a datagram, for a message longer than [`completion_payload`](crate::Capabilities::completion_payload),
+    /// or if completions of this device carry no messages: then read the memory that the message went to.
     #[inline]
     pub fn payload(&self) -> Option<&[u8]> {
         let bytes: &[u8; COMPLETION_PAYLOAD_BYTES] = zerocopy::transmute_ref!(&self.payload);

@@ -1,18 +1,18 @@
-//! Work requests, built by constructors that cannot express an invalid one.
+//! Work requests, whose constructors cannot express an invalid one.
 
 use crate::{
     AddressHandle, Buffer, Capabilities, Operation, PostError, QpNumber, QpType, RemoteSlice,
     SharedSlice,
 };
 
-/// Where the bytes of a SEND or WRITE come from.
+/// The source bytes of a SEND or WRITE.
 #[derive(Debug)]
 pub enum Local<'a> {
-    /// A private buffer, moved into the queue pair until a completion retires it.
+    /// A private buffer, which the queue pair owns until a completion retires it.
     Buffer(Buffer),
-    /// Bytes that are copied while posting, up to [`max_inline`](crate::Capabilities::max_inline).
+    /// Bytes that are copied while posting, at most [`max_inline`](crate::Capabilities::max_inline).
     Inline(&'a [u8]),
-    /// Part of a shared region.
+    /// A part of a shared region.
     Shared(SharedSlice),
 }
 
@@ -62,19 +62,18 @@ impl From<SharedSlice> for Local<'_> {
     }
 }
 
-/// Where the bytes of a READ or the old value of an atomic go. An atomic's old value is stored in host
-/// order and takes 8 bytes.
+/// The destination of a READ or of an atomic's old value. The old value takes 8 bytes in host byte order.
 #[derive(Debug)]
 pub enum LocalMut {
-    /// A private buffer, moved into the queue pair; [`QueuePair::reclaim`](crate::QueuePair::reclaim)
-    /// gives it back with the data.
+    /// A private buffer, which the queue pair owns until [`QueuePair::reclaim`](crate::QueuePair::reclaim)
+    /// returns it with the data.
     Buffer(Buffer),
-    /// Part of a shared region.
+    /// A part of a shared region.
     Shared(SharedSlice),
 }
 
 impl LocalMut {
-    /// Bytes there is room for.
+    /// Its length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -83,7 +82,7 @@ impl LocalMut {
         }
     }
 
-    /// Whether there is no room at all.
+    /// Whether its length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -104,8 +103,8 @@ impl From<SharedSlice> for LocalMut {
     }
 }
 
-/// One work request for a send queue. Unsignaled unless [`signaled`](WorkRequest::signaled): its
-/// success makes no completion, and a later signaled one retires it.
+/// One work request for a send queue. It is unsignaled unless [`signaled`](WorkRequest::signaled) is
+/// called: success makes no completion, and a later signaled request retires it.
 #[derive(Debug)]
 pub struct WorkRequest<'a> {
     pub(crate) work: Work<'a>,
@@ -130,25 +129,25 @@ pub(crate) struct Destination<'a> {
 }
 
 impl<'a> WorkRequest<'a> {
-    /// Bytes into a receive that the peer posted.
+    /// Sends bytes to a receive that the peer posted.
     #[inline]
     pub fn send(local: impl Into<Local<'a>>) -> SendRequest<'a> {
         SendRequest { local: local.into(), imm: None, to: None }
     }
 
-    /// Bytes into the peer's memory. The remote slice must have the local bytes' length.
+    /// Writes bytes into the peer's memory. The remote slice must have the length of `local`.
     #[inline]
     pub fn write(local: impl Into<Local<'a>>, remote: RemoteSlice) -> WriteRequest<'a> {
         WriteRequest { local: local.into(), remote, imm: None }
     }
 
-    /// Bytes from the peer's memory. The remote slice must have the local room's length.
+    /// Reads bytes from the peer's memory. The remote slice must have the length of `into`.
     #[inline]
     pub fn read(into: impl Into<LocalMut>, remote: RemoteSlice) -> WorkRequest<'a> {
         WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None }
     }
 
-    /// An inline WRITE_WITH_IMM, signaled with this id or not at all.
+    /// An inline WRITE_WITH_IMM; unsignaled if there is no id.
     #[inline]
     pub(crate) fn inline_write_imm(
         bytes: &'a [u8],
@@ -160,8 +159,8 @@ impl<'a> WorkRequest<'a> {
         WorkRequest { work, signaled }
     }
 
-    /// If the 8 aligned bytes at `remote` hold `expected`, they hold `new` afterwards; the old value
-    /// goes `into` local memory. Atomic with respect to other atomics of the same device.
+    /// Replaces the 8 aligned bytes at `remote` by `new` if they equal `expected`; the old value goes `into`
+    /// local memory. Atomic with respect to other atomics of the same device.
     #[inline]
     pub fn compare_and_swap(
         into: impl Into<LocalMut>,
@@ -173,22 +172,22 @@ impl<'a> WorkRequest<'a> {
         WorkRequest { work, signaled: None }
     }
 
-    /// Adds to the 8 aligned bytes at `remote`, wrapping; the old value goes `into` local memory.
+    /// Adds to the 8 aligned bytes at `remote`, wrapping. The old value goes `into` local memory.
     #[inline]
     pub fn fetch_add(into: impl Into<LocalMut>, remote: RemoteSlice, add: u64) -> WorkRequest<'a> {
         WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None }
     }
 
-    /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable: when it completes, what
-    /// earlier work requests of this queue pair have written there survives a loss of power (the FLUSH
-    /// operation with placement to persistence of the InfiniBand specification, volume 1 release 1.5, annex
-    /// A19). Any other memory refuses it.
+    /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable. When it completes, bytes
+    /// that earlier work requests of this queue pair wrote there survive a power failure (the FLUSH operation
+    /// with placement to persistence of the InfiniBand specification, volume 1 release 1.5, annex A19). It
+    /// fails on any other memory.
     #[inline]
     pub fn flush(remote: RemoteSlice) -> WorkRequest<'a> {
         WorkRequest { work: Work::Flush { remote }, signaled: None }
     }
 
-    /// Its completion is reported, success included, and retires all before it.
+    /// Reports its completion, even on success, which retires all requests before it.
     #[inline]
     pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
         self.signaled = Some(id);
@@ -197,8 +196,8 @@ impl<'a> WorkRequest<'a> {
 }
 
 impl WorkRequest<'_> {
-    /// Whether a queue pair of this type and protection domain may take it: what every device checks
-    /// before it looks at itself.
+    /// Checks whether a queue pair of this type and protection domain may post it. Every device does this
+    /// before its own checks.
     #[inline]
     pub(crate) fn check(&self, ty: QpType, pd: u32, caps: &Capabilities) -> Result<(), PostError> {
         let (operation, local, remote) = match &self.work {
@@ -215,7 +214,7 @@ impl WorkRequest<'_> {
                 (Operation::CompareAndSwap, into.len(), Some(remote))
             }
             Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
-            // It brings nothing along, and names no more than a message may have.
+            // It has no local memory, but its range has the length limit of a message.
             Work::Flush { remote } => (Operation::Flush, remote.len as usize, None),
         };
         if !caps.supports(ty, operation) {
@@ -243,7 +242,7 @@ impl WorkRequest<'_> {
             Local::Inline(bytes) if bytes.len() > max_inline => {
                 Err(PostError::TooLong { len: bytes.len() as u64, max: max_inline as u64 })
             }
-            Local::Inline(_) => Ok(pd), // Inline bytes belong to any.
+            Local::Inline(_) => Ok(pd), // Inline bytes belong to any domain.
         };
         let found = match &self.work {
             Work::Send { local, to, .. } => {
@@ -265,7 +264,7 @@ impl WorkRequest<'_> {
     }
 }
 
-/// A SEND that is being built.
+/// A builder of a SEND.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
 pub struct SendRequest<'a> {
@@ -275,27 +274,27 @@ pub struct SendRequest<'a> {
 }
 
 impl<'a> SendRequest<'a> {
-    /// With 32 bits of immediate data.
+    /// Adds 32 bits of immediate data.
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.imm = Some(imm);
         self
     }
 
-    /// The destination of a datagram.
+    /// Sets the destination of a datagram.
     #[inline]
     pub fn to(mut self, handle: &'a AddressHandle, qp: QpNumber, qkey: u32) -> Self {
         self.to = Some(Destination { handle, qp, qkey });
         self
     }
 
-    /// Finished, with a completion of its own.
+    /// Finishes the request, with a completion of its own.
     #[inline]
     pub fn signaled(self, id: u64) -> WorkRequest<'a> {
         self.unsignaled().signaled(id)
     }
 
-    /// Finished, without a completion of its own.
+    /// Finishes the request, without a completion of its own.
     #[inline]
     pub fn unsignaled(self) -> WorkRequest<'a> {
         let SendRequest { local, imm, to } = self;
@@ -303,7 +302,7 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// A WRITE that is being built.
+/// A builder of a WRITE.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
 pub struct WriteRequest<'a> {
@@ -320,13 +319,13 @@ impl<'a> WriteRequest<'a> {
         self
     }
 
-    /// Finished, with a completion of its own.
+    /// Finishes the request, with a completion of its own.
     #[inline]
     pub fn signaled(self, id: u64) -> WorkRequest<'a> {
         self.unsignaled().signaled(id)
     }
 
-    /// Finished, without a completion of its own.
+    /// Finishes the request, without a completion of its own.
     #[inline]
     pub fn unsignaled(self) -> WorkRequest<'a> {
         let WriteRequest { local, remote, imm } = self;

@@ -1,4 +1,4 @@
-//! Posting and polling in the steady state allocates nothing.
+//! Posting and polling do not allocate in the steady state.
 
 use std::alloc::System;
 
@@ -8,7 +8,7 @@ use farcall_verbs::{
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-/// Counts over all threads: the device's control thread too.
+/// Counts allocations of all threads, including the device's control thread.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
@@ -56,7 +56,7 @@ fn posting_and_polling_allocate_nothing() {
         if round == 100 {
             counted.reset();
         }
-        // Small and inline, several under one doorbell; larger from a buffer; a READ; an atomic; a SEND.
+        // Small inline WRITEs with one doorbell; larger ones from a buffer; a READ; an atomic; a SEND.
         let bytes = [round as u8; 32];
         let mut doorbell = a.doorbell();
         for i in 0..3 {
@@ -76,7 +76,7 @@ fn posting_and_polling_allocate_nothing() {
         b.post_recv(round, pool.take()).unwrap();
         assert_eq!(drain(&mut b_cq, &mut out, 4), 4);
         b.post_recvs(0..4).unwrap();
-        // The receives without buffers are met first: a SEND that is empty fits them.
+        // The receives without buffers are used first; only an empty SEND fits them.
         for _ in 0..33 {
             assert!(a.post_send_one(WorkRequest::send(b"").signaled(round)).is_ok());
             assert_eq!(drain(&mut a_cq, &mut out, 1), 0);

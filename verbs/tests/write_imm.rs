@@ -1,4 +1,4 @@
-//! WRITE_WITH_IMM from end to end: between two threads, each with a device of its own.
+//! WRITE_WITH_IMM between two threads, each with its own device.
 
 use std::thread;
 
@@ -41,7 +41,7 @@ impl End {
             }
             std::hint::spin_loop();
         }
-        panic!("{got} of {count} completions came");
+        panic!("only {got} of {count} completions arrived");
     }
 }
 

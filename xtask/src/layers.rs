@@ -1,4 +1,4 @@
-//! Arrows between packages point one way, and only `verbs` may hold `unsafe`.
+//! Checks that dependencies between packages point one way, and that only `verbs` contains `unsafe`.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{self, cargo};
 
-/// A package and those of ours that it may depend on, directly or through another. Programs and
-/// test suites stand above all libraries and may use any of them.
+/// A package, and the packages of this workspace on which it may depend, directly or indirectly. Programs and
+/// test suites are above all libraries and may use any of them.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("farcall-core", &["farcall-macros"]),
     ("farcall-macros", &[]),
@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("farcall", &["farcall-core", "farcall-macros", "farcall-transports", "farcall-verbs"]),
 ];
 
-/// The crate roots outside `verbs`: each must forbid `unsafe`.
+/// The crate roots outside `verbs`. Each must forbid `unsafe`.
 const WITHOUT_UNSAFE: &[&str] = &[
     "src/lib.rs",
     "rpc-core/src/lib.rs",
@@ -34,7 +34,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "xtask/src/main.rs",
 ];
 
-/// Checks both rules and names every place that breaks one.
+/// Checks both rules and lists all violations.
 pub(crate) fn check() -> Result<()> {
     let mut broken = Vec::new();
     for (package, allowed) in MAY_USE {
@@ -58,7 +58,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The packages of this workspace that `package` is built from.
+/// The packages of this workspace on which `package` depends.
 fn ours_below(package: &str) -> Result<Vec<String>> {
     let tree = run::output(cargo().args([
         "tree",

@@ -1,4 +1,4 @@
-//! What the checks need of a Debian machine beside Rust, and how it gets there.
+//! Installs the Debian packages that the checks need in addition to Rust.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{self, command};
 
-/// A program that a step calls, and the Debian package that has it.
+/// A program that a step runs, and its Debian package.
 const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "gcc"),      // rustc links with it
     ("make", "make"),   // build scripts of cargo-deny's C parts
     ("ar", "binutils"), // as above
     ("readelf", "binutils"),
-    // The virtual machine with Soft-RoCE: its kernel, its tools, and what runs it.
+    // The virtual machine with Soft-RoCE: its kernel's tools, and what runs it.
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
     ("depmod", "kmod"),
@@ -29,21 +29,21 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"), // counts instructions
 ];
 
-/// A file that a step needs, and the Debian package that has it.
+/// A file that a step needs, and its Debian package.
 const FILES: &[(&str, &str)] = &[
     ("/usr/include/stdlib.h", "libc6-dev"),
-    // The feature `ibverbs` is built with these.
+    // Building the feature `ibverbs` needs these.
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
     ("/usr/lib/llvm-14/lib/libclang.so.1", "libclang-14-dev"),
-    // The virtual machine's libibverbs drives rxe with this.
+    // The virtual machine's libibverbs uses this for rxe.
     ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
 ];
 
-/// Folders of programs that only root has in PATH, on some machines.
+/// Folders that are only in root's PATH on some machines.
 const FOLDERS_OF_ROOT: &[&str] = &["/usr/sbin", "/sbin"];
 
-/// Installs what is missing, and touches nothing if nothing is.
+/// Installs missing packages. Does nothing if none is missing.
 pub(crate) fn prepare() -> Result<()> {
     install(missing(PROGRAMS, FILES))
 }
@@ -60,7 +60,10 @@ fn install(missing: Vec<&str>) -> Result<()> {
     }
     println!("  missing: {}", missing.join(" "));
     if !on_path("apt-get") {
-        bail!("this machine has no apt-get; install by hand what provides: {}", missing.join(" "));
+        bail!(
+            "this machine has no apt-get; install the packages that provide: {}",
+            missing.join(" ")
+        );
     }
     update_package_lists()?;
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
@@ -68,12 +71,12 @@ fn install(missing: Vec<&str>) -> Result<()> {
     run::run(&mut apt(&arguments)?)
 }
 
-/// Tells apt which packages there are.
+/// Updates apt's package lists.
 pub(crate) fn update_package_lists() -> Result<()> {
     run::run(&mut apt(&["update"])?)
 }
 
-/// The packages of these programs and files that are not there, each once.
+/// The missing packages of these programs and files, each once.
 fn missing(programs: &[(&str, &'static str)], files: &[(&str, &'static str)]) -> Vec<&'static str> {
     let programs = programs.iter().filter(|(name, _)| program(name).is_err());
     let files = files.iter().filter(|(file, _)| !Path::new(file).exists());
@@ -83,7 +86,7 @@ fn missing(programs: &[(&str, &'static str)], files: &[(&str, &'static str)]) ->
     missing
 }
 
-/// Where `name` is, in a directory of PATH or of root's.
+/// The path of `name`, in a directory of PATH or of root's PATH.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -93,7 +96,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("this machine has no program `{name}`"))
 }
 
-/// Whether `name` can be started.
+/// Whether `name` can be found.
 pub(crate) fn on_path(name: &str) -> bool {
     program(name).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What a developer of farcall runs: `cargo xtask test` for everything, or one check by its name.
+//! Developer tasks of farcall: `cargo xtask test` runs everything, other tasks a single check.
 #![forbid(unsafe_code)]
 
 mod fuzz;

@@ -1,4 +1,4 @@
-//! Running one step after another, each with its name and its time.
+//! Runs steps in order, each with its name and duration.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The cargo that runs us, so that a `+toolchain` given by the user holds for every step.
+/// The cargo that runs this program, so that a `+toolchain` of the user applies to every step.
 pub(crate) fn cargo() -> Command {
     command(env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from))
 }
@@ -24,7 +24,7 @@ pub(crate) fn command(program: impl AsRef<Path>) -> Command {
     command
 }
 
-/// Runs `command` with our own output, and fails with its command line if it fails.
+/// Runs `command` with inherited output. The error contains its command line.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let line = line(command);
     println!("  $ {line}");
@@ -52,7 +52,7 @@ fn line(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs steps in order and remembers how long each took.
+/// Runs steps in order and records how long each took.
 pub(crate) struct Runner {
     done: Vec<(&'static str, Duration)>,
     failed: Option<&'static str>,

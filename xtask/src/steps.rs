@@ -1,11 +1,11 @@
-//! The steps: each a check that can be run alone.
+//! The steps, each of which is a check that can be run alone.
 
 use anyhow::{Result, bail};
 
 use crate::run::{self, Runner, cargo, command};
 use crate::{instructions, layers, machine, rdma};
 
-/// Everything, cheap checks first.
+/// All steps, cheap ones first.
 pub(crate) fn test(runner: &mut Runner) -> Result<()> {
     runner.step("machine", machine::prepare)?;
     runner.step("fmt", fmt)?;
@@ -26,14 +26,14 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
-/// carry it in every call of a device.
+/// Options that add the simulated rack to the default build. It is not a default feature because its enum
+/// variant would cost every other program something in each call of a device.
 const WITH_SIM: [&str; 2] = [
     "--features",
     "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
 ];
 
-/// What it adds something to.
+/// The packages that use it.
 const SIMULATOR: [&str; 7] = [
     "farcall",
     "farcall-bench",
@@ -44,7 +44,7 @@ const SIMULATOR: [&str; 7] = [
     "farcall-verbs-conformance",
 ];
 
-/// Once as most build it, and once with what each of the features `ibverbs` and `sim` adds.
+/// Runs clippy on the default build, and on what the features `ibverbs` and `sim` add.
 pub(crate) fn clippy() -> Result<()> {
     let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
     let with_sim: Vec<_> = simulator.chain(WITH_SIM).collect();
@@ -66,7 +66,7 @@ pub(crate) fn doc() -> Result<()> {
     )
 }
 
-/// `cargo test` rather than a faster runner: it also runs the code of the documentation.
+/// Uses `cargo test` rather than a faster runner because it also runs documentation tests.
 pub(crate) fn unit(arguments: &[String]) -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--locked"]);
@@ -76,23 +76,23 @@ pub(crate) fn unit(arguments: &[String]) -> Result<()> {
     run::run(test.args(arguments))
 }
 
-/// A target directory of its own: `--cfg loom` would rebuild everything else twice.
+/// Uses a separate target directory: `--cfg loom` would otherwise rebuild everything twice.
 pub(crate) fn loom() -> Result<()> {
     run::run(
         cargo()
             .args(["test", "--locked", "--release", "--package", "farcall-verbs", "--lib"])
             .args(["--target-dir", "target/loom", "--", "loom"])
             .env("RUSTFLAGS", "--cfg loom")
-            // The models want optimized code, and nobody wants to wait for the best of it.
+            // The models need optimized code, but not at the cost of a long build.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
     )
 }
 
-/// Seeds of the swarm in a usual check, each with one of the backends: a minute or less.
+/// Seeds of the swarm in a normal check, each with one backend: a minute or less.
 const SEEDS: &str = "600";
 
-/// Not optimized: assertions are on, and a seed takes some 100 ms.
+/// Not optimized: assertions are enabled, and a seed takes some 100 ms.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
     let mut swarm = cargo();
     swarm.args([
@@ -111,8 +111,8 @@ pub(crate) fn sim(arguments: &[String]) -> Result<()> {
     run::run(swarm.args(arguments))
 }
 
-/// Published figures on the simulated rack, and whether the book shows them as they are. Optimized, as they are millions of
-/// messages; built as what the step rdma carries is.
+/// Simulates published figures, and checks that the book shows them. Optimized, as they are millions of
+/// messages, with the same profile as the step rdma.
 pub(crate) fn figures() -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--locked", "--profile", "vm", "--package", "farcall-bench"]);
@@ -125,7 +125,7 @@ pub(crate) fn deny() -> Result<()> {
         println!("  cargo-deny is missing; building it once");
         run::run(cargo().args(["install", "cargo-deny", "--locked"]))?;
     }
-    // Offline, cargo-deny reads what cargo has downloaded; this downloads only what is missing.
+    // cargo-deny reads what cargo has downloaded; this downloads only what is missing.
     run::run(cargo().args(["fetch", "--locked"]))?;
     run::run(cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))
 }
@@ -143,7 +143,7 @@ pub(crate) fn demo() -> Result<()> {
     ]))
 }
 
-/// Without arguments: the runs whose figures the README shows.
+/// Without arguments: the runs whose results are in the README.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     run::run(cargo().args(["build", "--locked", "--release", "--package", "farcall-bench"]))?;
     let runs: &[&[&str]] = &[

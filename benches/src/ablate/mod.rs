@@ -1,5 +1,6 @@
-//! What each optimization of `datagram` is worth: left one at a time, and added one after the other as in FaSST's table
-//! (OSDI 2016, section 4.3). What only costs where nothing is lost is measured in the same way.
+//! The value of each optimization of `datagram`: disabled one at a time, and enabled one after the other as in
+//! FaSST's table (OSDI 2016, section 4.3). Mechanisms that only cost time without losses are measured in the same
+//! way.
 
 mod report;
 
@@ -11,16 +12,16 @@ use crate::compare::{self, Contender};
 
 pub use self::report::{AblateReport, Measured, Part};
 
-/// What is there for the days when something is lost: it makes nothing faster.
+/// Mechanisms that handle losses and congestion: they make nothing faster.
 const SAFETY: [&str; 2] = ["recovery", "congestion"];
 
 fn is_safety(optimization: &Optimization) -> bool {
     SAFETY.contains(&optimization.name())
 }
 
-/// What makes calls faster, in the order in which it is added: batched polls first, for what is polled one by one is never
-/// a batch for one doorbell.
-fn quickening() -> Vec<Optimization> {
+/// The optimizations in the order in which they are added. Batched polls come first, because calls that are
+/// polled one by one never form a batch for one doorbell.
+fn optimizations() -> Vec<Optimization> {
     let mut all: Vec<_> = Optimization::ALL.iter().copied().filter(|one| !is_safety(one)).collect();
     all.sort_by_key(|one| *one != Optimization::Polls);
     all
@@ -36,19 +37,20 @@ fn contender(name: String, without: &[Optimization]) -> Contender {
     Contender { name, backend, options }
 }
 
-/// All that is compared: with everything; without one of each; from nothing to everything; without what only costs.
+/// All configurations: with everything; without one of each; from nothing to everything; without the safety
+/// mechanisms.
 fn contenders() -> Vec<(Part, Contender)> {
-    let quickening = quickening();
+    let optimizations = optimizations();
     let mut all = vec![(Part::Whole, contender("all".into(), &[]))];
-    for one in &quickening {
+    for one in &optimizations {
         all.push((Part::Without, contender(format!("without {}", one.name()), &[*one])));
     }
-    for added in 0..=quickening.len() {
+    for added in 0..=optimizations.len() {
         let name = match added.checked_sub(1) {
             None => "none".to_owned(),
-            Some(last) => format!("+ {}", quickening[last].name()),
+            Some(last) => format!("+ {}", optimizations[last].name()),
         };
-        all.push((Part::Added, contender(name, &quickening[added..])));
+        all.push((Part::Added, contender(name, &optimizations[added..])));
     }
     let safety: Vec<_> = Optimization::ALL.iter().copied().filter(is_safety).collect();
     for one in &safety {
@@ -60,7 +62,8 @@ fn contenders() -> Vec<(Part, Contender)> {
     all
 }
 
-/// Measures them. What `options` say of contenders, and all numbers of clients and sizes but the first, is not asked.
+/// Measures all configurations. Ignores the contenders in `options`, and all but the first number of clients and
+/// size.
 pub fn run(options: compare::Options) -> Result<AblateReport> {
     ensure!(
         options.clients.len() == 1 && options.sizes.len() == 1,
@@ -77,11 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_that_is_added_makes_the_whole() {
+    fn the_last_added_configuration_is_the_whole() {
         let all = contenders();
         assert!(all[0].1.options.is_empty());
         let added: Vec<_> = all.iter().filter(|(part, _)| *part == Part::Added).collect();
-        assert_eq!(added.len(), quickening().len() + 1);
+        assert_eq!(added.len(), optimizations().len() + 1);
         assert!(added.last().is_some_and(|(_, last)| last.options.is_empty()));
         let left = |options: &str| match options {
             "" => 0,
@@ -94,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn what_only_costs_is_never_counted_as_an_optimization() {
-        assert!(quickening().iter().all(|one| !SAFETY.contains(&one.name())));
+    fn safety_mechanisms_are_never_counted_as_optimizations() {
+        assert!(optimizations().iter().all(|one| !SAFETY.contains(&one.name())));
         assert!(contenders().iter().any(|(part, _)| *part == Part::Safety));
     }
 }

@@ -1,4 +1,4 @@
-//! What an ablation says.
+//! The report of an ablation.
 
 use std::fmt::Write;
 
@@ -8,21 +8,21 @@ use serde::Serialize;
 use crate::chart::{Bar, bars};
 use crate::compare::report::{CompareReport, Limit, Run};
 
-/// What a measured thing is for.
+/// The role of a measured configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// Everything.
+    /// All optimizations.
     Whole,
-    /// Everything but one.
+    /// All optimizations but one.
     Without,
-    /// Those before it, and one more.
+    /// The previous configuration and one more optimization.
     Added,
-    /// Everything but what only costs.
+    /// All optimizations without a safety mechanism.
     Safety,
 }
 
-/// All of an ablation. Scripts read the fields by their names: only add.
+/// The whole report. Scripts read the fields by name: only add fields.
 #[derive(Debug, Clone, Serialize)]
 pub struct AblateReport {
     /// Always `ablate`.
@@ -35,20 +35,20 @@ pub struct AblateReport {
     pub window: usize,
     /// Bytes of the argument, and of the result.
     pub size: usize,
-    /// What there is without any call.
+    /// The limit of the machine without any call.
     pub limit: Option<Limit>,
     /// What was measured.
     pub measured: Vec<Measured>,
 }
 
-/// One thing measured.
+/// One measured configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// What it is for.
+    /// Its role.
     pub part: Part,
-    /// Its rate by that of the whole; of what was added, by the one before.
+    /// Its rate relative to the whole; for an added optimization, relative to the configuration before it.
     pub worth: f64,
-    /// All of it.
+    /// The measurement.
     #[serde(flatten)]
     pub run: Run,
 }
@@ -81,12 +81,12 @@ impl AblateReport {
         ablated
     }
 
-    /// What failed.
+    /// The number of failed runs.
     pub fn failures(&self) -> usize {
         self.measured.iter().filter(|measured| measured.run.failure.is_some()).count()
     }
 
-    /// The table.
+    /// Formats the table.
     pub fn table(&self) -> String {
         let AblateReport { device, clients, window, size, .. } = self;
         let mut text =

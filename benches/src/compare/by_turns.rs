@@ -1,7 +1,7 @@
-//! Backends that have the same two cores by turns, and the cores' own limit after each round.
+//! Backends that use the same two cores alternately, and the cores' own limit after each round.
 //!
-//! A server that has not its turn rests in a call: its thread sleeps, and its core is free. That call goes over a
-//! connection of its own, so that no backend takes the rest for a long round trip.
+//! While another backend runs, a server rests in a call: its thread sleeps, and its core is free. That call uses
+//! a separate connection, so that no backend takes the rest for a long round trip.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,28 +22,28 @@ use crate::limit::{Bare, Bounce};
 use crate::memory::resident_bytes;
 use crate::{SLICE, cores};
 
-/// A turn is as long as this if the time allows: the slowest device has many calls in it.
+/// A slice has this length if the time allows: long enough for many calls on the slowest device.
 const LEAST_ROUNDS: u32 = 5;
 
 /// One backend in a cell.
-struct Rival {
+struct Competitor {
     host: Host,
-    /// Its server rests, as long as this has not ended.
+    /// The connection over which the server rests while this call is pending.
     control: EchoPollClient,
     resting: Option<Pending<bool>>,
     calling: Box<dyn Calling>,
     totals: Totals,
-    /// Of both ends, for each client.
+    /// Of both ends, per client.
     bytes_per_client: u64,
 }
 
-/// Measures one cell. Only what fails on the bench's own side is an error.
+/// Measures one cell. Only failures of the bench itself are errors.
 pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<Cell> {
     let Options { window, time, cores: [server_core, client_core], .. } = *options;
     let clock = Clock::new();
-    let mut rivals: Vec<(&Contender, Result<Rival>)> = Vec::new();
+    let mut competitors: Vec<(&Contender, Result<Competitor>)> = Vec::new();
     for contender in &options.contenders {
-        rivals.push((contender, Rival::new(options, contender, clients, size, &clock)));
+        competitors.push((contender, Competitor::new(options, contender, clients, size, &clock)));
     }
     cores::pin(client_core)?;
     let outstanding = clients * window;
@@ -57,7 +57,7 @@ pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<
     while spent < time || rounds < LEAST_ROUNDS {
         let begin = Instant::now();
         let mut turns = 0;
-        for (_, rival) in &mut rivals {
+        for (_, rival) in &mut competitors {
             if let Ok(running) = rival {
                 turns += 1;
                 if let Err(error) = running.turn(slice) {
@@ -79,21 +79,21 @@ pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<
         line_rate: bare.line_rate(),
         copy_bandwidth: bare.copy_bandwidth(),
     };
-    let runs = rivals
+    let runs = competitors
         .into_iter()
         .map(|(contender, rival)| Run::of(contender, rival.and_then(|rival| rival.stop())));
     let runs = runs.collect();
     Ok(Cell::new(clients, size, limit, runs))
 }
 
-impl Rival {
+impl Competitor {
     fn new(
         options: &Options,
         contender: &Contender,
         clients: usize,
         size: usize,
         clock: &Clock,
-    ) -> Result<Rival> {
+    ) -> Result<Competitor> {
         let Options { window, cores: [server_core, _], .. } = *options;
         let listened = address(options, contender, clients, size);
         let before = resident_bytes()?;
@@ -107,14 +107,21 @@ impl Rival {
         let connected = connected.with_context(|| format!("cannot connect to {address}"))?;
         let mut calling = calling(size, window, connected, clock.clone());
         let mut control = control(&address)?;
-        // What memory is there after some calls is what it takes.
+        // The memory after some calls is the backend's memory.
         calling.calls(Duration::ZERO, &mut Totals::default())?;
         let bytes_per_client = resident_bytes()?.saturating_sub(before) / clients as u64;
         let resting = Some(rest(&mut control)?);
-        Ok(Rival { host, control, resting, calling, totals: Totals::default(), bytes_per_client })
+        Ok(Competitor {
+            host,
+            control,
+            resting,
+            calling,
+            totals: Totals::default(),
+            bytes_per_client,
+        })
     }
 
-    /// Calls for about `time`, and lets the server rest again.
+    /// Makes calls for about `time`, then lets the server rest again.
     fn turn(&mut self, time: Duration) -> Result<()> {
         self.wake()?;
         self.calling.calls(time, &mut self.totals)?;
@@ -135,7 +142,7 @@ impl Rival {
 
     fn stop(mut self) -> Result<Run> {
         self.wake()?;
-        let Rival { host, control, calling, totals, bytes_per_client, .. } = self;
+        let Competitor { host, control, calling, totals, bytes_per_client, .. } = self;
         drop((calling, control));
         host.stop()?;
         let latency = &totals.latency;
@@ -150,7 +157,8 @@ impl Rival {
     }
 }
 
-/// A connection over which the server is told to rest: with all that the backend has, and time for all rivals' turns.
+/// A connection over which the server is told to rest. It has all optimizations, and a timeout that covers all
+/// backends' slices.
 fn control(address: &str) -> Result<EchoPollClient> {
     let (place, options) = address.split_once('?').unwrap_or((address, ""));
     let options: Vec<_> = options.split('&').filter(|it| !it.starts_with("without=")).collect();
@@ -174,6 +182,6 @@ fn address(options: &Options, contender: &Contender, clients: usize, size: usize
         let (process, number) = (process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         return format!("shm://farcall-compare-{process}-{number}?{how}");
     }
-    // Both ends are on this machine: a network address only begins a connection.
+    // Both ends are on this machine: a network address is only used to connect.
     format!("rdma://127.0.0.1:0?device={device}&{how}")
 }

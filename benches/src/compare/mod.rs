@@ -1,4 +1,4 @@
-//! Backends side by side: the same calls, by turns on the same two cores, or each on a simulated rack of its own.
+//! Comparison of backends: the same calls, alternating on the same two cores, or each on its own simulated rack.
 
 mod by_turns;
 #[cfg(feature = "sim")]
@@ -18,22 +18,22 @@ use crate::progress::Progress;
 
 pub use self::picture::svg;
 
-/// The device that is simulated.
+/// The name of the simulated device.
 pub const SIMULATED: &str = "sim";
 
-/// Bytes that all calls of a cell may have under way: the most that a machine with little memory still has, twice over,
-/// as client and server each keep them.
+/// The most bytes of outstanding calls in a cell: twice that must fit the memory of a small machine, as both
+/// client and server hold them.
 const MOST_OUTSTANDING_BYTES: usize = 256 << 20;
 
-/// Slots that all clients of a cell have together, unless their windows want more.
+/// Slots of all clients of a cell together, unless their windows need more.
 const SLOTS: usize = 1024;
 
-/// What is to be compared.
+/// What to compare.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `shm`, an RDMA device, or [`SIMULATED`].
     pub device: String,
-    /// What is compared; ratios are to the first.
+    /// The configurations to compare; ratios are relative to the first.
     pub contenders: Vec<Contender>,
     /// Connections.
     pub clients: Vec<usize>,
@@ -41,24 +41,24 @@ pub struct Options {
     pub sizes: Vec<usize>,
     /// Calls that each client keeps outstanding.
     pub window: usize,
-    /// Where the servers run; not on a rack.
+    /// Where the servers run. Not for racks.
     pub mode: Mode,
-    /// How long each backend has the cores in each cell; not on a rack.
+    /// The time of each backend in each cell. Not for racks.
     pub time: Duration,
-    /// The server's core, then the clients'; not on a rack.
+    /// The server's core, then the clients'. Not for racks.
     pub cores: [usize; 2],
-    /// Only on a rack.
+    /// Only for racks.
     pub rack: RackOptions,
 }
 
-/// A backend, or one without some of what it does to be fast.
+/// A backend, possibly without some optimizations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contender {
-    /// What tables call it.
+    /// The name in tables.
     pub name: String,
     /// The backend.
     pub backend: &'static dyn Backend,
-    /// Its options, after a `&`.
+    /// Options of its addresses, each after a `&`.
     pub options: String,
 }
 
@@ -69,7 +69,7 @@ impl From<&'static dyn Backend> for Contender {
 }
 
 impl Contender {
-    /// The options of an address for messages of that size, beside the window.
+    /// The address options for messages of that size, apart from the window.
     fn address_options(&self, size: usize) -> String {
         let max_message = (2 * size).max(64 << 10);
         let Contender { backend, options, .. } = self;
@@ -77,16 +77,16 @@ impl Contender {
     }
 }
 
-/// What the simulated rack is like.
+/// The configuration of the simulated rack.
 #[derive(Debug, Clone, Default)]
 pub struct RackOptions {
-    /// The NICs, by the name of their generation: `connectx5` if it is not given.
+    /// The generation of the NICs: `connectx5` by default.
     pub nic: Option<String>,
-    /// Threads of the server: 1 if it is not given, as on the other devices.
+    /// Threads of the server: 1 by default, as on the other devices.
     pub server_threads: Option<usize>,
 }
 
-/// The backends of such a list, or all of them: `all`, or `write_imm,datagram`.
+/// Parses a list of backends: `all`, or names such as `write_imm,datagram`.
 pub fn backends(list: &str) -> Result<Vec<Contender>, String> {
     if list == "all" {
         return Ok(registry::ALL.iter().copied().map(Contender::from).collect());
@@ -100,7 +100,7 @@ pub fn backends(list: &str) -> Result<Vec<Contender>, String> {
     list.split(',').map(of_name).collect()
 }
 
-/// Compares. The caller's thread becomes the clients', on their core.
+/// Runs the comparison. The calling thread runs the clients, on their core.
 pub fn run(options: &Options) -> Result<CompareReport> {
     ensure!(!options.contenders.is_empty(), "nothing to compare; `--backends all` is each of them");
     let mut cells = Cells::of(options)?;
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<CompareReport> {
     Ok(report)
 }
 
-/// Each number of clients at the first size, and so on.
+/// All combinations: each number of clients at the first size, and so on.
 fn points(options: &Options) -> impl Iterator<Item = (usize, usize)> + '_ {
     let at_size = |size| options.clients.iter().map(move |clients| (size, *clients));
     options.sizes.iter().copied().flat_map(at_size)
@@ -137,12 +137,12 @@ fn too_much(clients: usize, size: usize, window: usize) -> Option<String> {
     })
 }
 
-/// Slots of each connection: for the window, and as many more as so many clients can afford.
+/// Slots of each connection: for the window, and more if there are few clients.
 fn slots(window: usize, clients: usize) -> usize {
     window.max((SLOTS / clients).min(64))
 }
 
-/// What measures cells.
+/// The measurement of cells.
 enum Cells {
     ByTurns,
     #[cfg(feature = "sim")]
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_backends_are_compared_and_unknown_ones_named() {
+    fn lists_of_backends_are_parsed_and_unknown_names_are_reported() {
         let all = backends("all").unwrap();
         assert!(all.iter().map(|one| one.backend).eq(registry::ALL.iter().copied()));
         assert_eq!(backends("datagram, write_imm").unwrap()[1].name, "write_imm");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_machine_has_is_refused() {
+    fn more_memory_than_a_machine_has_is_refused() {
         assert_eq!(too_much(256, 65_536, 1), None);
         let why = too_much(256, 65_536, 64).unwrap();
         assert!(why.contains("1024 MiB"), "{why}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn many_clients_have_few_slots_each_but_a_window_at_least() {
+    fn many_clients_get_few_slots_each_but_at_least_a_window() {
         assert_eq!(slots(1, 1), 64);
         assert_eq!((slots(1, 256), slots(8, 256)), (4, 8));
         assert_eq!(slots(1, 5000), 1);

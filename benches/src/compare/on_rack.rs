@@ -11,7 +11,7 @@ use super::{Contender, Options, RackOptions};
 use crate::rack_calls::{self, Point};
 use crate::sim::read_ns;
 
-/// The NICs that there are constants for.
+/// The NICs with known constants.
 const NICS: [&str; 3] = ["connectx5", "connectx3", "connect_ib"];
 
 fn costs(nic: &str) -> Option<Costs> {
@@ -23,20 +23,20 @@ fn costs(nic: &str) -> Option<Costs> {
     }
 }
 
-/// Machines that the clients are on, as in ScaleRPC (EuroSys 2019).
+/// Machines of the clients, as in ScaleRPC (EuroSys 2019).
 const MACHINES: usize = 11;
 
-/// Bytes that the slowest of these NICs moves in a nanosecond, each way, or more.
+/// Bytes per nanosecond and direction that the slowest of these NICs moves at least.
 const BYTES_PER_NS: u64 = 4;
 
-/// Rounds of all calls that are counted at least, where messages take their time.
+/// The fewest rounds of all calls that are measured if messages are slow.
 const ROUNDS: u64 = 4;
 
-/// Racks, and what is known of them.
+/// Racks, and measurements that they share.
 pub(super) struct OnRack {
     costs: Costs,
     server_threads: usize,
-    /// A READ of so many bytes.
+    /// The latency of a READ by size.
     reads_ns: BTreeMap<usize, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! A comparison as SVG: for each size a chart of the rates, and one of the latencies.
+//! A comparison as SVG: for each size a chart of the rates and one of the latencies.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::report::{CompareReport, Run};
 use crate::chart::{Lines, Series, charts};
 
-/// Draws it.
+/// Draws the comparison.
 pub fn svg(report: &CompareReport) -> Result<String> {
     let sizes: BTreeSet<usize> = report.cells.iter().map(|cell| cell.size).collect();
     let device = &report.device;
@@ -26,7 +26,7 @@ pub fn svg(report: &CompareReport) -> Result<String> {
     charts(&all, sizes.len())
 }
 
-/// A line for each backend; what failed is missing.
+/// A line for each backend, without failed runs.
 fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
     for cell in report.cells.iter().filter(|cell| cell.size == size) {

@@ -1,4 +1,4 @@
-//! What a comparison says: a table for people, JSON for programs.
+//! The report of a comparison: a table, or JSON for scripts.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Contender, Options};
 
-/// All of a comparison. Scripts read the fields by their names: only add.
+/// The whole report. Scripts read the fields by name: only add fields.
 #[derive(Debug, Clone, Serialize)]
 pub struct CompareReport {
     /// Always `compare`.
@@ -27,22 +27,22 @@ pub struct Cell {
     pub clients: usize,
     /// Bytes of the argument, and of the result.
     pub size: usize,
-    /// What there is without any call; not known where nothing was measured.
+    /// The limit of the machine without any call; unknown if nothing was measured.
     pub limit: Option<Limit>,
     /// The backends, in the order they were named.
     pub runs: Vec<Run>,
 }
 
-/// What the same cores, or the same NICs, do without any call.
+/// The performance of the same cores, or the same NICs, without any call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Limit {
-    /// What takes that long.
+    /// The operation.
     pub what: &'static str,
-    /// Nanoseconds of it.
+    /// Its duration in nanoseconds.
     pub ns: u64,
-    /// Small messages, many outstanding: lines per second that two cores exchange and answer.
+    /// For small messages: lines per second that two cores exchange and answer, with many outstanding.
     pub line_rate: Option<f64>,
-    /// Large messages: bytes per second, counted once each way, that two cores copy there and back.
+    /// For large messages: bytes per second in one direction that two cores copy back and forth.
     pub copy_bandwidth: Option<f64>,
 }
 
@@ -59,15 +59,15 @@ pub struct Run {
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
-    /// `p50_ns` by the limit's.
+    /// `p50_ns` relative to the limit.
     pub ratio: f64,
-    /// `rate` as a part of bare lines, or of bare copies, where there are such.
+    /// `rate` relative to the limit's rate of lines or copies, if it was measured.
     pub rate_ratio: Option<f64>,
-    /// `rate` by that of the first backend of the cell that did not fail.
+    /// `rate` relative to the first backend of the cell that did not fail.
     pub of_first: f64,
-    /// Memory of both ends for each client; of the client alone where servers are processes.
+    /// Memory of both ends per client; of the client alone if servers are processes.
     pub bytes_per_client: Option<u64>,
-    /// Why there is nothing of all this.
+    /// Why the measurement failed.
     pub failure: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl CompareReport {
         }
     }
 
-    /// The backends that failed somewhere.
+    /// The number of backends that failed anywhere.
     pub fn failures(&self) -> usize {
         let runs = self.cells.iter().flat_map(|cell| &cell.runs);
         runs.filter(|run| run.failure.is_some()).count()
@@ -90,7 +90,7 @@ impl CompareReport {
 }
 
 impl Run {
-    /// What was measured, or why it was not.
+    /// Converts a measurement or its error.
     pub(super) fn of(contender: &Contender, ended: Result<Run>) -> Run {
         let failed = |why| Run { failure: Some(format!("{why:#}")), ..Run::default() };
         Run { backend: contender.name.clone(), ..ended.unwrap_or_else(failed) }
@@ -98,7 +98,7 @@ impl Run {
 }
 
 impl Cell {
-    /// With the ratios.
+    /// Computes the ratios.
     pub(super) fn new(clients: usize, size: usize, limit: Limit, mut runs: Vec<Run>) -> Cell {
         let first = runs.iter().find(|run| run.failure.is_none()).map_or(0.0, |run| run.rate);
         for run in runs.iter_mut().filter(|run| run.failure.is_none()) {
@@ -112,7 +112,7 @@ impl Cell {
         Cell { clients, size, limit: Some(limit), runs }
     }
 
-    /// Nothing was measured, for this reason.
+    /// A cell that was not measured, for this reason.
     pub(super) fn refused(clients: usize, size: usize, all: &[Contender], why: &str) -> Cell {
         let runs =
             all.iter().map(|contender| Run::of(contender, Err(anyhow::Error::msg(why.to_owned()))));
@@ -136,7 +136,7 @@ impl Cell {
 }
 
 impl CompareReport {
-    /// The table.
+    /// Formats the table.
     pub fn table(&self) -> String {
         let first = self.cells.iter().flat_map(|cell| &cell.runs).next();
         let first = first.map_or("", |run| &run.backend);

@@ -1,4 +1,4 @@
-//! Where the server runs: a thread of this process, or a process of its own.
+//! Where the server runs: in a thread of this process, or in a separate process.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -8,12 +8,12 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, bail};
 use farcall::{IdlePolicy, RunningServer, Server};
 
-use super::service::{EchoServer, Parrot};
+use super::service::{EchoServer, EchoService};
 
-/// What a server process prints when it can be connected to; its address follows.
+/// The line prefix that a server process prints when it can be connected to, followed by its address.
 const READY: &str = "ready ";
 
-/// A server that can be asked to rest, and be resumed.
+/// A server that can be told to rest, and to resume.
 pub(crate) enum Host {
     /// A thread of this process.
     Thread {
@@ -22,7 +22,7 @@ pub(crate) enum Host {
         /// Ends its rest.
         resume: mpsc::Sender<()>,
     },
-    /// A process of its own, which ends when its standard input does.
+    /// A separate process, which exits when its standard input ends.
     Process {
         /// The process.
         child: Child,
@@ -34,13 +34,13 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// A server at `address`, its thread on `core`.
+    /// Starts a server at `address` in a thread on `core`.
     pub(crate) fn thread(address: &str, core: usize) -> Result<Self> {
         let (server, resume) = listen(address, core)?;
         Ok(Self::Thread { server, resume })
     }
 
-    /// The same in another process, which runs this program's `serve`.
+    /// Starts a server in another process, which runs this program's `serve`.
     pub(crate) fn process(address: &str, core: usize) -> Result<Self> {
         let program = env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
@@ -60,7 +60,7 @@ impl Host {
         Ok(Self::Process { child, input, address: address.to_owned() })
     }
 
-    /// Where clients find it: the port is known only now, if the system chose it.
+    /// The address for clients, including a port that the system chose.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Thread { server, .. } => server.address(),
@@ -76,7 +76,7 @@ impl Host {
         }
     }
 
-    /// Ends the server, and waits for it.
+    /// Stops the server and waits for it.
     pub(crate) fn stop(self) -> Result<()> {
         match self {
             Self::Thread { server, .. } => stop(server)?,
@@ -92,7 +92,7 @@ impl Host {
     }
 }
 
-/// The whole life of a server process: serves until its standard input ends.
+/// The main function of a server process: serves until its standard input ends.
 pub fn serve(address: &str, core: usize) -> Result<()> {
     let (server, resume) = listen(address, core)?;
     println!("{READY}{}", server.address());
@@ -112,12 +112,13 @@ fn stop(server: RunningServer) -> Result<()> {
 }
 
 fn listen(address: &str, core: usize) -> Result<(RunningServer, mpsc::Sender<()>)> {
-    let (parrot, resume) = Parrot::new();
+    let (parrot, resume) = EchoService::new();
     let server = Server::builder()
         .service(EchoServer::new(parrot))
         .threads(1)
         .pin([core])
-        // The core is its own, and its rest is a call's. Over a slow device it would go to sleep in each.
+        // Spin, because the core is not shared and rests are explicit. Over a slow device, the thread would otherwise
+        // sleep in each call.
         .idle(IdlePolicy::SPIN)
         .listen(address)
         .with_context(|| format!("cannot listen at {address}"))?;

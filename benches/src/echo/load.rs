@@ -1,4 +1,4 @@
-//! The client's side: calls made and timed on one thread.
+//! The client side: makes and times calls on one thread.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -12,28 +12,28 @@ use super::shape::{Pending, Shape};
 use crate::clock::Clock;
 use crate::latency::Latency;
 
-/// With many calls outstanding, one in this many is timed.
+/// With many outstanding calls, one in this many is timed.
 const TIMED_EACH: u64 = 16;
 
-/// Calls at the begin of a slice warm the caches that the other slice had; so much time of them is not counted.
+/// The first calls of a slice warm up the caches, which the other slice has used; this time is not counted.
 const UNCOUNTED: Duration = Duration::from_millis(1);
 
-/// Turns without an answer after which the clock is looked at.
+/// Empty polls after which the clock is read.
 const TURNS_PER_CLOCK: u32 = 1 << 16;
 
-/// Longest wait for an answer: nothing here takes a thousandth of it.
+/// The timeout of an answer, more than a thousand times the expected time.
 const ANSWER_BOUND: Duration = Duration::from_secs(10);
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Default)]
 pub(crate) struct Totals {
     /// Answers.
     pub(crate) calls: u64,
-    /// The time that the calls had the cores.
+    /// The total time of the slices.
     pub(crate) nanos: u64,
     /// From start to answer.
     pub(crate) latency: Latency,
-    /// Compare all of each answer, which takes time.
+    /// Compare the whole of each answer, which takes time.
     thorough: bool,
 }
 
@@ -54,9 +54,9 @@ struct Connection<S: Shape> {
     outstanding: VecDeque<(Pending<S::Output>, Option<u64>)>,
 }
 
-/// Calls of one size over some connections, whatever their shape.
+/// Calls of one size over some connections, for any shape.
 pub(crate) trait Calling {
-    /// Calls for about `time`; when it returns no call is outstanding.
+    /// Makes calls for about `time`; on return, no call is outstanding.
     fn calls(&mut self, time: Duration, totals: &mut Totals) -> Result<()>;
 }
 
@@ -96,7 +96,7 @@ impl<S: Shape> Load<S> {
         }
     }
 
-    /// Calls for about `time`; when it returns no call is outstanding.
+    /// Makes calls for about `time`; on return, no call is outstanding.
     pub(super) fn slice(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
         if self.window == 1 && self.connections.len() == 1 {
             self.one_by_one(UNCOUNTED, &mut Totals::warming())?;
@@ -149,7 +149,7 @@ impl<S: Shape> Load<S> {
     }
 }
 
-/// The time in a slice of many calls, read only where a call is timed or nothing comes.
+/// The time in a slice of many calls. The clock is only read to time a call, or if nothing arrives.
 struct Turns<'c> {
     clock: &'c Clock,
     begin: u64,
@@ -173,7 +173,7 @@ impl<'c> Turns<'c> {
         self.last
     }
 
-    /// A turn in which nothing came.
+    /// Handles an empty poll.
     fn idle(&mut self) -> Result<()> {
         spin_loop();
         self.idle += 1;
@@ -189,7 +189,7 @@ impl<'c> Turns<'c> {
 }
 
 impl<S: Shape> Connection<S> {
-    /// Takes the answers that have come.
+    /// Takes the answers that have arrived.
     fn answers(&mut self, shape: &S, turns: &mut Turns<'_>, totals: &mut Totals) -> Result<()> {
         self.client.poll();
         while let Some((pending, started)) = self.outstanding.front_mut() {

@@ -1,4 +1,4 @@
-//! The echo benchmark: a call's round trip, by turns with the machine's limit.
+//! The echo benchmark: round trips of calls, alternating with the machine's limit.
 
 pub(crate) mod host;
 pub(crate) mod load;
@@ -28,7 +28,7 @@ pub use self::host::serve;
 pub enum Mode {
     /// In a thread of this process.
     Threads,
-    /// In a process of its own.
+    /// In a separate process.
     Processes,
 }
 
@@ -47,13 +47,13 @@ pub struct Options {
     pub clients: usize,
     /// Where the server runs.
     pub mode: Mode,
-    /// How long, in all.
+    /// The total time.
     pub time: Duration,
     /// The server's core, then the clients'.
     pub cores: [usize; 2],
 }
 
-/// Runs the benchmark. The caller's thread becomes the clients', on their core.
+/// Runs the benchmark. The calling thread runs the clients, on their core.
 pub fn run(options: &Options) -> Result<EchoReport> {
     match options.size {
         8 => run_shape(options, bytes::<8>()),
@@ -129,8 +129,8 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     Ok(report(options, &totals, &bounce, &memcpy, &bare))
 }
 
-/// Where the server is to listen. Both ends are on this machine: a network address only begins a
-/// connection, and the messages go over the device.
+/// The server's address. Both ends are on this machine: a network address is only used to connect, and the
+/// messages go over the device.
 fn address(options: &Options) -> String {
     // At least the default, so that a small window does not also mean few slots.
     let window = options.window.max(64);

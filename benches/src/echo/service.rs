@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// Longest that the server's thread waits to be resumed: far longer than a slice, so only a bench that died is
-/// waited for in vain.
+/// How long the server's thread waits to be resumed: far longer than a slice, so it only expires if the bench has
+/// died.
 pub(crate) const REST_BOUND: Duration = Duration::from_secs(60);
 
-/// Gives back what it gets.
+/// Returns its argument.
 #[farcall::service]
 pub trait Echo {
     /// 8 bytes.
@@ -26,20 +26,20 @@ pub trait Echo {
     fn rest(&self) -> bool;
 }
 
-/// The service's only implementation.
-pub struct Parrot {
+/// The implementation of the service.
+pub struct EchoService {
     resumed: Mutex<mpsc::Receiver<()>>,
 }
 
-impl Parrot {
-    /// A parrot, and what wakes it from its rest.
+impl EchoService {
+    /// Creates the service, and the sender that ends its rest.
     pub fn new() -> (Self, mpsc::Sender<()>) {
         let (resume, resumed) = mpsc::channel();
         (Self { resumed: Mutex::new(resumed) }, resume)
     }
 }
 
-impl Echo for Parrot {
+impl Echo for EchoService {
     fn echo_8(&self, data: [u8; 8]) -> [u8; 8] {
         data
     }

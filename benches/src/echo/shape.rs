@@ -1,19 +1,19 @@
-//! The calls of each size: arrays where the size is small and common, `Bytes` for all others.
+//! The calls of each size: arrays if the size is small and common, otherwise `Bytes`.
 
 use bytes::Bytes;
 use farcall::{PendingCall, RpcError};
 
 use super::service::EchoPollClient;
 
-/// How much of each end of a long answer is compared while the time counts.
+/// How many bytes at each end of a long answer are compared in timed slices.
 const END_BYTES: usize = 64;
 
 /// A call that was started.
 pub(crate) type Pending<T> = PendingCall<Result<T, RpcError>>;
 
-/// One size's way to call the service.
+/// How calls of one size use the service.
 pub(crate) trait Shape {
-    /// What a call answers.
+    /// The result of a call.
     type Output: 'static;
 
     /// Calls and waits for the answer.
@@ -22,7 +22,8 @@ pub(crate) trait Shape {
     /// Starts a call.
     fn start(&self, client: &mut EchoPollClient) -> Result<Pending<Self::Output>, RpcError>;
 
-    /// Is it what was sent? All of it, or of a long one only its ends, which costs no more than a call.
+    /// Whether the answer equals the request: all of it, or only the ends of a long one, which costs less than a
+    /// call.
     fn is_right(&self, output: &Self::Output, all: bool) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What two cores do in the pattern of some calls without any call.
+//! The limit of two cores for a pattern of calls, measured without any protocol.
 
 use anyhow::Result;
 
@@ -6,10 +6,10 @@ use super::{Copies, LINE_BYTES, Lines};
 use crate::SLICE;
 use crate::clock::Clock;
 
-/// Messages from this size on are measured against bare copies of them.
+/// Messages of at least this size are compared with copies of buffers.
 const LARGE_BYTES: usize = 16 << 10;
 
-/// The two cores without any call, where there is such a thing.
+/// The measured limit, if there is one for the pattern.
 pub(crate) enum Bare {
     Lines(Lines),
     Copies(Copies),
@@ -17,7 +17,7 @@ pub(crate) enum Bare {
 }
 
 impl Bare {
-    /// What messages of `size` bytes are measured against, `outstanding` at once, with the partner on `core`.
+    /// The limit for messages of `size` bytes with `outstanding` at once, and the partner on `core`.
     pub(crate) fn of(size: usize, outstanding: usize, core: usize) -> Result<Bare> {
         Ok(match size {
             ..=LINE_BYTES if outstanding > 1 => Bare::Lines(Lines::start(core, outstanding)?),

@@ -1,4 +1,4 @@
-//! One cache line, there and back.
+//! Round trips of one cache line.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -12,19 +12,18 @@ use super::partner::{Orders, Partner};
 use crate::clock::Clock;
 use crate::latency::Latency;
 
-/// Round trips between two readings of the clock, so that its cost does not show in the limit.
+/// Round trips between two readings of the clock, so that its cost is negligible.
 const ROUNDS_PER_SAMPLE: u64 = 32;
 
-/// At a slice's begin the partner may still wait for its core; this much of it is not counted.
+/// At the start of a slice the partner may still wait for its core; these rounds are not counted.
 const UNCOUNTED_ROUNDS: u64 = 4096;
 
-/// One cache line that two pinned threads write in turn.
+/// One cache line that two pinned threads write alternately.
 ///
-/// It is the floor below every round trip over shared memory: a request and a response are at
-/// least one transfer of a line each. The partner sleeps between slices and leaves its core to
-/// whoever is measured against it.
+/// It is a lower bound of every round trip over shared memory: a request and a response are at least one transfer
+/// of a line each. The partner sleeps between slices and leaves its core to the code that is compared.
 pub struct Bounce {
-    /// Turns count up: odd ones are the partner's to answer.
+    /// Counts the writes: the partner answers odd numbers.
     line: Arc<CachePadded<AtomicU64>>,
     partner: Partner,
     turn: u64,
@@ -32,7 +31,7 @@ pub struct Bounce {
 }
 
 impl Bounce {
-    /// Starts the partner on `core`; the caller's thread is the other end.
+    /// Starts the partner on `core`; the calling thread is the other end.
     pub fn start(core: usize) -> Result<Self> {
         let line = Arc::new(CachePadded::new(AtomicU64::new(0)));
         let theirs = Arc::clone(&line);
@@ -43,7 +42,7 @@ impl Bounce {
     /// Bounces the line for about `time`.
     pub fn slice(&mut self, clock: &Clock, time: Duration) {
         let Self { line, partner, turn, latency } = self;
-        partner.beside(|| {
+        partner.work_during(|| {
             *turn = rounds(line, *turn, UNCOUNTED_ROUNDS);
             let end = clock.after(time);
             loop {

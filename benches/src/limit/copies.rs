@@ -1,4 +1,4 @@
-//! Large buffers, there and back.
+//! Round trips of large buffers.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use super::partner::{Orders, Partner};
 use super::{Pace, UNCOUNTED};
 use crate::clock::Clock;
 
-/// Buffers that two threads hand to each other, and those that are free.
-struct Way {
+/// Filled and free buffers of one direction between two threads.
+struct Direction {
     full: ArrayQueue<Vec<u8>>,
     free: ArrayQueue<Vec<u8>>,
 }
 
-impl Way {
-    fn new(count: usize, size: usize) -> Way {
-        let way = Way { full: ArrayQueue::new(count), free: ArrayQueue::new(count) };
+impl Direction {
+    fn new(count: usize, size: usize) -> Direction {
+        let direction = Direction { full: ArrayQueue::new(count), free: ArrayQueue::new(count) };
         for _ in 0..count {
             // There is room for all of them.
-            let _ = way.free.push(vec![1; size]);
+            let _ = direction.free.push(vec![1; size]);
         }
-        way
+        direction
     }
 
-    /// Copies `from` into a free buffer and hands it over, if there is one.
+    /// Copies `from` into a free buffer and sends it. Returns whether there was one.
     fn send(&self, from: &[u8]) -> bool {
         let Some(mut buffer) = self.free.pop() else { return false };
         buffer.copy_from_slice(black_box(from));
         self.full.push(buffer).is_ok()
     }
 
-    /// Copies what was handed over, and gives the buffer back.
+    /// Copies a received buffer and frees it. Returns whether there was one.
     fn receive(&self, into: &mut [u8]) -> bool {
         let Some(buffer) = self.full.pop() else { return false };
         black_box(into).copy_from_slice(&buffer);
@@ -42,10 +42,10 @@ impl Way {
     }
 }
 
-/// An echo of large messages with the fewest copies that two sides with memory of their own need: each
-/// writes into a shared buffer and reads out of one. Four copies a call, two on each core.
+/// An echo of large messages with the fewest copies that two sides with separate memory need: each writes into a
+/// shared buffer and reads from one. That is four copies per call, two on each core.
 pub struct Copies {
-    ways: Arc<[Way; 2]>,
+    directions: Arc<[Direction; 2]>,
     partner: Partner,
     size: usize,
     window: u64,
@@ -53,21 +53,21 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Starts the partner on `core`; the caller's thread is the other end.
+    /// Starts the partner on `core`; the calling thread is the other end.
     pub fn start(core: usize, size: usize, window: usize) -> Result<Self> {
-        let ways = Arc::new([Way::new(window, size), Way::new(window, size)]);
-        let theirs = Arc::clone(&ways);
+        let directions = Arc::new([Direction::new(window, size), Direction::new(window, size)]);
+        let theirs = Arc::clone(&directions);
         let mut own = vec![2; size];
         let partner = Partner::start(core, move |orders| answer(&theirs, &mut own, orders))?;
-        Ok(Self { ways, partner, size, window: window as u64, pace: Pace::default() })
+        Ok(Self { directions, partner, size, window: window as u64, pace: Pace::default() })
     }
 
     /// Sends and answers for about `time`.
     pub fn slice(&mut self, clock: &Clock, time: Duration) {
-        let Self { ways, partner, size, window, pace } = self;
-        let [there, back] = &**ways;
+        let Self { directions, partner, size, window, pace } = self;
+        let [there, back] = &**directions;
         let (argument, mut result) = (vec![3; *size], vec![4; *size]);
-        partner.beside(|| {
+        partner.work_during(|| {
             let mut exchange = |time| {
                 let (begin, end) = (clock.stamp(), clock.after(time));
                 let (mut now, mut sent, mut answered) = (begin, 0, 0);
@@ -86,14 +86,14 @@ impl Copies {
         });
     }
 
-    /// Bytes per second, counted once each way.
+    /// Bytes per second in one direction.
     pub fn bandwidth(&self) -> f64 {
         2.0 * self.size as f64 * self.pace.per_second()
     }
 }
 
-fn answer(ways: &[Way; 2], own: &mut [u8], orders: &Orders) {
-    let [there, back] = ways;
+fn answer(directions: &[Direction; 2], own: &mut [u8], orders: &Orders) {
+    let [there, back] = directions;
     loop {
         if !there.receive(own) {
             if orders.are_to_stop() {
@@ -101,7 +101,7 @@ fn answer(ways: &[Way; 2], own: &mut [u8], orders: &Orders) {
             }
             continue;
         }
-        // There is a free buffer: no more questions are outstanding than there are.
+        // There is a free buffer: at most as many requests are outstanding.
         while !back.send(own) {}
     }
 }

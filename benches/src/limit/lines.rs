@@ -1,4 +1,4 @@
-//! Many cache lines on their way at once, there and back.
+//! Round trips of many cache lines at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,13 @@ use super::partner::{Orders, Partner};
 use super::{Pace, UNCOUNTED};
 use crate::clock::Clock;
 
-/// The longest message that fits in a line, beside the word that announces it.
+/// The longest message that fits in a line together with the word that announces it.
 pub const LINE_BYTES: usize = 48;
 
-/// Lines that are read, or written, one after the other before the other end is looked at.
+/// Lines that are read or written in a row before the other direction is served.
 const BATCH: usize = 16;
 
-/// Set by whoever answers.
+/// Set in answers.
 const ANSWER: u64 = 1 << 63;
 
 #[repr(align(64))]
@@ -48,8 +48,8 @@ impl Line {
     }
 }
 
-/// Messages of a line each, so many outstanding between two pinned threads, and each answered in the line
-/// that it came in: what a ring in shared memory allows when nothing is done but copying.
+/// Messages of one line each, a window of which is outstanding between two pinned threads. Each is answered in
+/// the line in which it arrived. This is what a ring in shared memory can reach if it only copies.
 pub struct Lines {
     ring: Arc<[Line]>,
     partner: Partner,
@@ -60,9 +60,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Starts the partner on `core`; the caller's thread is the other end.
+    /// Starts the partner on `core`; the calling thread is the other end.
     pub fn start(core: usize, window: usize) -> Result<Self> {
-        // Twice the window: at the ring's end nobody is to wait for the line just written.
+        // Twice the window, so that at the end of the ring no thread waits for the line just written.
         let length = (2 * window).next_power_of_two();
         let ring: Arc<[Line]> = (0..length).map(|_| Line::default()).collect();
         let theirs = Arc::clone(&ring);
@@ -75,7 +75,7 @@ impl Lines {
     /// Sends and answers for about `time`.
     pub fn slice(&mut self, clock: &Clock, time: Duration) {
         let Self { ring, partner, window, sent, answered, pace } = self;
-        partner.beside(|| {
+        partner.work_during(|| {
             let mut exchange = |time| {
                 let (before, begin, end) = (*answered, clock.stamp(), clock.after(time));
                 let mut now = begin;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// Bytes copied between two readings of the clock, at least, so that its cost does not show.
+/// The fewest bytes copied between two readings of the clock, so that its cost is negligible.
 const COPIED_PER_STAMP_BYTES: usize = 1 << 16;
 
-/// Copies between distinct buffers of one size, on the caller's core.
+/// Copies between different buffers of one size, on the calling thread's core.
 pub struct Memcpy {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct Memcpy {
 }
 
 impl Memcpy {
-    /// Buffers of `size` bytes each, all their pages touched.
+    /// Allocates buffers of `size` bytes each, and touches all their pages.
     pub fn new(size: usize) -> Self {
         Self { from: vec![1; size], to: vec![2; size], copies: 0, nanos: 0 }
     }

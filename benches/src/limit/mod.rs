@@ -1,5 +1,5 @@
-//! What the machine itself allows: a cache line bounced between two cores, many lines on their way at once,
-//! large buffers copied there and back, and memcpy in one core's own memory.
+//! The limits of the machine: a cache line bounced between two cores, many lines in flight, large buffers copied
+//! back and forth, and memcpy in one core's memory.
 
 mod bare;
 mod bounce;
@@ -22,15 +22,15 @@ use crate::clock::Clock;
 use crate::report::LimitReport;
 use crate::{SLICE, cores};
 
-/// At a slice's begin the partner may still wait for its core, and caches hold what the other slice had; so
-/// much time is not counted.
+/// At the start of a slice the partner may still wait for its core, and caches hold the other slice's data; this
+/// time is not counted.
 const UNCOUNTED: Duration = Duration::from_millis(1);
 
-/// Lines, and large buffers, on their way at once where the limit alone is measured.
+/// Lines and large buffers in flight if only the limit is measured.
 const WINDOW_OF_LINES: usize = 32;
 const WINDOW_OF_COPIES: usize = 2;
 
-/// Things done, and the time that they took.
+/// A number of operations and their total time.
 #[derive(Debug, Default)]
 struct Pace {
     count: u64,
@@ -51,7 +51,7 @@ impl Pace {
     }
 }
 
-/// The machine's limit alone, for about `time`.
+/// Measures the machine's limit alone, for about `time`.
 pub fn run(size: usize, time: Duration, cores: [usize; 2]) -> Result<LimitReport> {
     let [server, client] = cores;
     cores::pin(client)?;

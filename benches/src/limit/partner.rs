@@ -1,4 +1,4 @@
-//! The thread at the other core, which works only while it is asked to.
+//! The thread on the other core, which works only on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,26 +14,26 @@ const REST: u8 = 0;
 const WORK: u8 = 1;
 const QUIT: u8 = 2;
 
-/// What the partner is to do now.
+/// The partner's current order.
 #[derive(Clone, Debug)]
 pub(super) struct Orders(Arc<CachePadded<AtomicU8>>);
 
 impl Orders {
-    /// The slice is over: the partner's work is to return.
+    /// Whether the slice is over and the partner's work must return.
     #[inline]
     pub(super) fn are_to_stop(&self) -> bool {
         self.0.load(Ordering::Acquire) != WORK
     }
 }
 
-/// A pinned thread that works in slices, and between them sleeps and leaves its core to others.
+/// A pinned thread that works in slices; between them it sleeps and leaves its core to others.
 pub(super) struct Partner {
     orders: Orders,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Partner {
-    /// Starts it on `core`. In each slice `work` is called until it is to stop.
+    /// Starts it on `core`. In each slice it calls `work` until the slice ends.
     pub(super) fn start(
         core: usize,
         mut work: impl FnMut(&Orders) + Send + 'static,
@@ -42,7 +42,7 @@ impl Partner {
         let theirs = orders.clone();
         let (pinned, is_pinned) = mpsc::channel();
         let thread = thread::Builder::new().name("limit".into()).spawn(move || {
-            // The receiver waits below, and an error means that nobody wants a partner any more.
+            // The receiver waits below; an error means that the partner is no longer needed.
             if pinned.send(cores::pin(core)).is_err() {
                 return;
             }
@@ -50,7 +50,7 @@ impl Partner {
                 match theirs.0.load(Ordering::Acquire) {
                     QUIT => return,
                     WORK => work(&theirs),
-                    // Sleeps, or returns at once if a slice has begun since the orders were read.
+                    // Sleeps, or returns immediately if a slice has begun since the order was read.
                     _ => thread::park(),
                 }
             }
@@ -59,8 +59,8 @@ impl Partner {
         Ok(Partner { orders, thread: Some(thread) })
     }
 
-    /// Has it work beside `ours`.
-    pub(super) fn beside<T>(&self, ours: impl FnOnce() -> T) -> T {
+    /// Runs it while `ours` runs.
+    pub(super) fn work_during<T>(&self, ours: impl FnOnce() -> T) -> T {
         self.order(WORK);
         let outcome = ours();
         self.order(REST);
@@ -79,7 +79,7 @@ impl Drop for Partner {
     fn drop(&mut self) {
         self.order(QUIT);
         if let Some(thread) = self.thread.take() {
-            // It ends at the next look at its orders; it cannot panic.
+            // It ends when it reads its order next; it cannot panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! All backends beside each other.
+//! Comparisons of all backends.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn studies() -> Vec<Study> {
     vec![backends, ablation]
 }
 
-/// On a rack with ConnectX-3.
+/// The options of a rack with ConnectX-3.
 fn options(clients: Vec<usize>, sizes: Vec<usize>, window: usize, threads: usize) -> Options {
     Options {
         device: SIMULATED.into(),

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 
 use super::figure::{Drawn, Figure, Use, median_and_worst};
 use super::picture::svg;
-use super::study::{Study, Told};
+use super::study::{Study, StudyResult};
 
-/// A page: its file, its title, what it is about, and the figures on it.
+/// A page: its file, title, introduction, and figures.
 struct Page {
     file: &'static str,
     title: &'static str,
@@ -74,8 +74,8 @@ const PAGES: [Page; 4] = [
     },
 ];
 
-/// All files of the book that figures are in, by their names under its source.
-pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, String>> {
+/// All generated files of the book, by their names under its source folder.
+pub fn files(drawn: &[Drawn<'_>], results: &[StudyResult<'_>]) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for page in &PAGES {
         let mut text = format!("# {}\n\n{}\n\n{WARNING}\n", page.title, page.about);
@@ -88,15 +88,15 @@ pub fn files(drawn: &[Drawn<'_>], told: &[Told<'_>]) -> Result<BTreeMap<String, 
         files.insert(page.file.to_owned(), text);
     }
     files.insert("figures-errors.md".to_owned(), errors(drawn));
-    files.insert("figures-backends.md".to_owned(), studies(told));
-    for told in told {
-        files.insert(format!("figures/{}.svg", told.study.name), told.studied.picture.clone());
+    files.insert("figures-backends.md".to_owned(), studies(results));
+    for result in results {
+        files.insert(format!("figures/{}.svg", result.study.name), result.studied.picture.clone());
     }
     Ok(files)
 }
 
 /// Figures that are on no page.
-pub fn forgotten(figures: &[Figure]) -> Vec<&'static str> {
+pub fn missing_figures(figures: &[Figure]) -> Vec<&'static str> {
     let is_shown = |name: &str| PAGES.iter().any(|page| page.figures.contains(&name));
     figures.iter().map(|figure| figure.name).filter(|name| !is_shown(name)).collect()
 }
@@ -132,8 +132,8 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
     }
 }
 
-/// What is asked of our own backends.
-fn studies(told: &[Told<'_>]) -> String {
+/// The section of studies of our own backends.
+fn studies(results: &[StudyResult<'_>]) -> String {
     let mut text = String::from(
         "# Figures: backends, losses, crowds\n\nfarcall's backends on the simulated rack. These runs have no published counterpart. For comparisons \
          with published systems see [`write_imm` and RawWrite](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), \
@@ -141,13 +141,13 @@ fn studies(told: &[Told<'_>]) -> String {
          [`datagram` and FaSST](figures-throughput.md#calls-of-32-b-of-each-machine-all-to-all). \
          `farcall-bench sim all --book book/src` generates this page.\n",
     );
-    for told in told {
-        let Study { name, title, notes, .. } = told.study;
+    for result in results {
+        let Study { name, title, notes, .. } = result.study;
         let _ = write!(
             text,
             "\n## {title}\n\n`farcall-bench sim {name}`\n\n![{title}](figures/{name}.svg)\n\n{notes}\n\n{}\n{}",
-            told.table(),
-            told.goals()
+            result.table(),
+            result.goals()
         );
     }
     text

@@ -1,4 +1,4 @@
-//! Whole calls, by a backend of farcall.
+//! Complete calls with a backend of farcall.
 
 use anyhow::Result;
 use farcall::rack::sim::SimConfig;

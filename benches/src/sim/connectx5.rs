@@ -1,4 +1,4 @@
-//! What is published of ConnectX-5 beside latencies.
+//! Published figures of ConnectX-5 other than latencies.
 
 use anyhow::Result;
 use farcall::rack::sim::SimConfig;
@@ -14,7 +14,7 @@ pub(super) fn figures() -> Vec<Figure> {
     vec![pairs(), sessions()]
 }
 
-/// The rate of READs with so many queue pairs, each picked at random, as a part of that with 10.
+/// The rate of READs on that many randomly chosen queue pairs, relative to 10.
 fn left(pairs: f64) -> Result<f64> {
     Ok(reads(pairs as usize)? / reads(10)?)
 }
@@ -39,15 +39,15 @@ fn pairs() -> Figure {
     }
 }
 
-/// What Ethernet of 25 Gbit/s makes of the link: 320 ps for each byte, and beside each message preamble and gap (20 bytes), Ethernet
-/// (18), IPv4 (20), UDP (8), BTH (12), DETH (8) and ICRC (4).
+/// ConnectX-5 with a link of 25 Gbit/s Ethernet: 320 ps per byte. The headers are preamble and gap (20 bytes),
+/// Ethernet (18), IPv4 (20), UDP (8), BTH (12), DETH (8) and ICRC (4).
 fn ethernet_25() -> Costs {
     let mut costs = Costs::connectx5();
     (costs.link_byte_ps, costs.header_bytes) = (320, 90);
     costs
 }
 
-/// Millions of calls per second of each of 3 machines with 10 threads, between which there are so many sessions for each.
+/// Millions of calls per second of each of 3 machines with 10 threads and that many sessions each.
 fn calls(sessions: f64) -> Result<f64> {
     let (machines, threads) = (3, 10);
     let mesh = Mesh {

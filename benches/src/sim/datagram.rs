@@ -1,4 +1,4 @@
-//! What losses and many sessions do to `datagram`.
+//! Losses and many sessions with `datagram`.
 
 use anyhow::Result;
 use farcall::rack::sim::{FaultRates, SimConfig};
@@ -34,10 +34,10 @@ pub(super) fn studies() -> Vec<Study> {
 
 const LOSSES: [f64; 5] = [0.0, 0.001, 0.01, 0.05, 0.2];
 
-/// Smallest retransmission timeout of the backend.
+/// The smallest retransmission timeout of the backend.
 const TIMEOUT_US: f64 = 20.0;
 
-/// Calls of `size` bytes where so much is lost.
+/// Calls of `size` bytes with this loss rate.
 fn lossy(loss: f64, size: usize, window: usize) -> Result<Measured> {
     let faults = FaultRates::default().datagram_loss(loss);
     measure(&Point {
@@ -128,7 +128,7 @@ fn losses() -> Result<Studied> {
     })
 }
 
-/// Of the server thread. At 20,000 it is eRPC's number for one machine.
+/// Sessions of the server thread. 20,000 is eRPC's number for one machine.
 const SESSIONS: [usize; 4] = [100, 1000, 10_000, 20_000];
 
 fn crowd(backend: &str, clients: usize) -> Result<Measured> {

@@ -13,21 +13,21 @@ use farcall_verbs::{
 use super::flows::measured_ns;
 use super::rig::{INLINE, Machine, QKEY, Rack, join};
 
-/// How a message goes.
+/// The verb of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum EchoVerb {
     Write,
     Send,
 }
 
-/// An experiment: who sends what, and how.
+/// An experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Echo {
-    pub(super) request: Way,
-    pub(super) response: Way,
-    /// RC; if not, UC.
+    pub(super) request: EchoVerb,
+    pub(super) response: EchoVerb,
+    /// RC; otherwise UC.
     pub(super) reliable: bool,
-    /// SENDs go over UD.
+    /// SENDs use UD.
     pub(super) datagrams: bool,
     pub(super) signaled: bool,
     pub(super) inline: bool,
@@ -35,18 +35,18 @@ pub(super) struct Echo {
     pub(super) server_threads: usize,
     /// UD queue pairs of each server thread.
     pub(super) server_pairs: usize,
-    /// Responses of one turn leave with one doorbell for each queue pair.
+    /// Whether the responses of one turn are sent with one doorbell per queue pair.
     pub(super) batched: bool,
     pub(super) clients: usize,
     pub(super) window: usize,
 }
 
-/// Machines that the clients are on.
+/// Machines of the clients.
 const MACHINES: usize = 16;
 
 impl Echo {
-    /// Unreliable, unsignaled and inline messages of 32 bytes, by a window of 8.
-    pub(super) fn of(request: Way, response: Way) -> Echo {
+    /// Unreliable, unsignaled and inline messages of 32 bytes with a window of 8.
+    pub(super) fn of(request: EchoVerb, response: EchoVerb) -> Echo {
         Echo {
             request,
             response,
@@ -92,7 +92,7 @@ impl Echo {
     }
 }
 
-/// One thread, of the server or of a client.
+/// One thread of the server or of a client.
 struct Side {
     echo: Echo,
     is_client: bool,
@@ -102,7 +102,7 @@ struct Side {
     pairs: Vec<QueuePair>,
     datagrams: Vec<QueuePair>,
     peers: Vec<Peer>,
-    /// What peers write into: a cell for each message of each window.
+    /// The memory that peers write: a cell for each message of each window.
     cells: SharedRegion,
     source: SharedRegion,
     begun: bool,
@@ -111,18 +111,18 @@ struct Side {
 }
 
 struct Peer {
-    /// The connected queue pair, if there is one.
+    /// The index of the connected queue pair, if there is one.
     pair: Option<usize>,
     datagram: usize,
     way: Option<(AddressHandle, QpNumber)>,
     cells: Vec<RemoteSlice>,
-    /// What it calls this side.
+    /// The number by which it identifies this side.
     name: u8,
     sent: usize,
     received: usize,
 }
 
-/// The byte of a message that says who has sent it.
+/// The byte of a message that identifies its sender.
 const NAME: usize = 8;
 
 const CELL_BYTES: usize = 256;
@@ -220,12 +220,12 @@ impl Side {
     }
 
     /// How this side sends.
-    fn out(&self) -> Way {
+    fn out(&self) -> EchoVerb {
         if self.is_client { self.echo.request } else { self.echo.response }
     }
 
-    /// How the other one does.
-    fn back(&self) -> Way {
+    /// How the other side sends.
+    fn back(&self) -> EchoVerb {
         if self.is_client { self.echo.response } else { self.echo.request }
     }
 
@@ -241,16 +241,16 @@ impl Side {
             self.source.copy_in(place, &bytes[..len]);
         }
         let place = self.source.slice(place, len);
-        let datagram = way == Way::Send && datagrams;
+        let datagram = way == EchoVerb::Send && datagrams;
         let request: WorkRequest<'_> = match way {
-            Way::Write => {
+            EchoVerb::Write => {
                 let cell = peer.cells[(peer.sent - 1) % peer.cells.len()];
                 match inline {
                     true => WorkRequest::write(&bytes[..len], cell).unsignaled(),
                     false => WorkRequest::write(place, cell).unsignaled(),
                 }
             }
-            Way::Send => {
+            EchoVerb::Send => {
                 let send = match inline {
                     true => WorkRequest::send(&bytes[..len]),
                     false => WorkRequest::send(place),
@@ -274,10 +274,10 @@ impl Side {
         posted.map_err(|(error, _)| error).context("an ECHO")
     }
 
-    /// Takes what has come; how much, and how many cells were looked at.
+    /// Handles the messages that have arrived. Returns their number, and how many cells were examined.
     fn receive(&mut self) -> Result<(usize, u32)> {
         let mut messages = 0;
-        if self.back() == Way::Write {
+        if self.back() == EchoVerb::Write {
             let mut scanned = 0;
             for peer in 0..self.peers.len() {
                 loop {
@@ -350,7 +350,7 @@ impl Side {
 /// Marks receives of connected queue pairs.
 const CONNECTED: u64 = 1 << 32;
 
-/// One of so many is signaled where most are not.
+/// One in this many is signaled if most are unsignaled.
 const SIGNAL_EVERY: usize = 16;
 
 fn post_receives(pd: &ProtectionDomain, qp: &mut QueuePair, count: usize, id: u64) -> Result<()> {

@@ -15,8 +15,9 @@ pub(super) fn figures() -> Vec<Figure> {
     vec![nodes(), reads(), calls(), core(), shared()]
 }
 
-/// Machines that all read from each other: each of a machine's threads has `pairs` queue pairs to the same thread of each other
-/// machine, and keeps 16 READs outstanding, each on any of them. Millions of READs per second of one machine.
+/// Machines that all read from each other: each thread has `pairs` queue pairs to the same thread of each other
+/// machine, and keeps 16 READs outstanding on randomly chosen ones. Returns millions of READs per second of one
+/// machine.
 fn symmetric(
     costs: &Costs,
     machines: usize,
@@ -54,7 +55,7 @@ fn symmetric(
 /// READs that a thread keeps outstanding.
 const WINDOW: usize = 16;
 
-/// Emulated nodes: 11 machines, with as many queue pairs to each as make up for the others.
+/// Emulates more nodes with 11 machines and correspondingly more queue pairs to each.
 fn emulated(costs: fn() -> Costs, threads: usize) -> impl Fn(f64) -> Result<f64> + Clone {
     move |nodes| symmetric(&costs(), 11, threads, nodes as usize / 11, 16)
 }
@@ -121,7 +122,7 @@ fn reads() -> Figure {
     }
 }
 
-/// Millions of calls per second of each of so many machines that all call each other, by our own backend.
+/// Millions of calls per second of each of several machines that all call each other, with our own backend.
 fn calls_of(costs: fn() -> Costs, threads: usize) -> impl Fn(f64) -> Result<f64> + Clone {
     move |machines| {
         let mesh = Mesh {
@@ -172,7 +173,8 @@ fn calls() -> Figure {
 const STEPS: [&str; 6] =
     ["nothing", "requests by 3", "cheap receives", "responses", "by 5", "by 11"];
 
-/// What each step leaves at the calling end, what at the serving one, and the calls that a worker sends together.
+/// For each step, what is disabled at the calling end and at the serving end, and the calls that a worker sends
+/// together.
 const LEAVES: [(&str, &str, usize); 6] = [
     ("doorbells,bulk,coalescing", "doorbells,bulk,coalescing", 1),
     ("bulk,coalescing", "doorbells,bulk,coalescing", 3),
@@ -182,12 +184,12 @@ const LEAVES: [(&str, &str, usize); 6] = [
     ("coalescing", "coalescing", 11),
 ];
 
-/// Calls that a thread has outstanding. With half of them large batches wait for their answers; with half as many more, the
-/// last is 5.2 M.
+/// Calls that a thread has outstanding. With half as many, large batches wait for their answers; with half more,
+/// the last step is 5.2 M.
 const OUTSTANDING: usize = 40;
 
-/// What a call costs FaSST beside posting and polling: a switch between coroutines, 13 to 20 ns (section 4.1). Its messages are
-/// not encoded, and a table has its handlers.
+/// FaSST's CPU costs of a call in addition to posting and polling: a switch between coroutines, 13 to 20 ns
+/// (section 4.1). Its messages are not encoded, and its handlers are in a table.
 fn coroutines() -> CpuCosts {
     CpuCosts::FREE.answer_ns(20)
 }

@@ -1,22 +1,22 @@
-//! A published figure beside what the simulated rack makes of it.
+//! Published figures and their simulation.
 
 use std::fmt::Write;
 
 use anyhow::Result;
 
-/// Who says what a point was used for.
+/// How a point was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Constants were chosen with it in sight.
+    /// Constants were fitted to it.
     Fitted,
-    /// No constant was chosen by it: the model was tried on it.
+    /// No constant was fitted to it: it validates the model.
     HeldOut,
-    /// Not met, for the reason that the figure's notes give.
+    /// Not reproduced, for the reason in the figure's notes.
     Missed,
 }
 
 impl Use {
-    /// What tables say.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Use::Fitted => "",
@@ -26,87 +26,87 @@ impl Use {
     }
 }
 
-/// One published value, and how to simulate it.
+/// A published value, and its simulation.
 pub struct Point {
-    /// Where it lies.
+    /// Its position on the horizontal axis.
     pub x: f64,
-    /// What was published.
+    /// The published value.
     pub published: f64,
-    /// Whether the model was made with it in sight.
+    /// How it was used.
     pub used: Use,
-    /// Simulates it.
+    /// Simulates the value.
     pub run: Box<dyn Fn() -> Result<f64> + Send + Sync>,
 }
 
-/// Points of one line, or of one group of bars.
+/// The points of one line, or of one group of bars.
 pub struct Series {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// Its points, by x.
     pub points: Vec<Point>,
 }
 
-/// What the horizontal axis is.
+/// The kind of the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Numbers.
     Linear,
-    /// Numbers, each so many times the one before.
+    /// Numbers on a logarithmic scale.
     Logarithmic,
-    /// Bars, one for each name: x is its number.
+    /// Bars, one per name: x is the index of the name.
     Names(&'static [&'static str]),
 }
 
-/// A figure of a paper, or a table.
+/// A figure or table of a paper.
 pub struct Figure {
-    /// What `farcall-bench sim` calls it.
+    /// Its name for `farcall-bench sim`.
     pub name: &'static str,
-    /// What was measured, on which NIC.
+    /// What was measured, and on which NIC.
     pub title: &'static str,
-    /// Paper, and figure or section.
+    /// The paper, and its figure or section.
     pub source: &'static str,
-    /// What the horizontal axis is, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub x_label: &'static str,
-    /// What the vertical one is.
+    /// The label of the vertical axis.
     pub y_label: &'static str,
-    /// How the horizontal axis goes.
+    /// The kind of the horizontal axis.
     pub axis: Axis,
-    /// How it was run, and what is to be said of it.
+    /// The setup, and remarks.
     pub notes: &'static str,
     /// Its lines, or groups of bars.
     pub series: Vec<Series>,
 }
 
-/// A point that was simulated.
+/// A simulated point.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Where it lies.
+    /// Its position on the horizontal axis.
     pub x: f64,
-    /// What was published.
+    /// The published value.
     pub published: f64,
-    /// What the rack makes of it.
+    /// The simulated value.
     pub simulated: f64,
-    /// Whether the model was made with it in sight.
+    /// How the point was used.
     pub used: Use,
 }
 
 impl Outcome {
-    /// The simulated value's distance from the published one, as a part of that.
+    /// The relative error of the simulated value.
     pub fn error(&self) -> f64 {
         self.simulated / self.published - 1.0
     }
 }
 
-/// A figure that was simulated.
+/// A simulated figure.
 pub struct Drawn<'a> {
-    /// What was drawn.
+    /// The figure.
     pub figure: &'a Figure,
     /// Its lines, by name.
     pub series: Vec<(&'static str, Vec<Outcome>)>,
 }
 
 impl Series {
-    /// A line through published points: `run` simulates the one at x.
+    /// A line through published points; `run` simulates the one at x.
     pub fn new(
         name: &'static str,
         points: &[(f64, f64)],
@@ -119,23 +119,23 @@ impl Series {
         Series { name, points: points.iter().map(point).collect() }
     }
 
-    /// Says that no constant was chosen by these points.
+    /// Marks all points as held out: no constant was fitted to them.
     pub fn held_out(self) -> Series {
         self.used(Use::HeldOut, |_| true)
     }
 
-    /// Says the same of the points at these x.
+    /// Marks the points at these x as held out.
     pub fn held_out_at(self, at: &[f64]) -> Series {
         let at = at.to_vec();
         self.used(Use::HeldOut, move |x| at.contains(&x))
     }
 
-    /// Says that the series is not met; the figure's notes say why.
+    /// Marks the series as not reproduced; the figure's notes say why.
     pub fn missed(self) -> Series {
         self.used(Use::Missed, |_| true)
     }
 
-    /// Says that the points at these x are not met; the figure's notes say why.
+    /// Marks the points at these x as not reproduced; the figure's notes say why.
     pub fn missed_at(self, at: &[f64]) -> Series {
         let at = at.to_vec();
         self.used(Use::Missed, move |x| at.contains(&x))
@@ -155,7 +155,7 @@ impl Figure {
         self.draw_where(|_| true)
     }
 
-    /// Simulates those points, of which only the number within their series counts.
+    /// Simulates the points whose index within their series satisfies `which`.
     pub fn draw_where(&self, which: impl Fn(usize) -> bool) -> Result<Drawn<'_>> {
         let mut series = Vec::new();
         for Series { name, points } in &self.series {
@@ -169,7 +169,7 @@ impl Figure {
         Ok(Drawn { figure: self, series })
     }
 
-    /// What stands for x in a table.
+    /// The text for x in a table.
     pub fn at(&self, x: f64) -> String {
         match self.axis {
             Axis::Names(names) => names.get(x as usize).unwrap_or(&"").to_string(),
@@ -184,7 +184,7 @@ impl Drawn<'_> {
         self.series.iter().flat_map(|(_, outcomes)| outcomes)
     }
 
-    /// The table, for a terminal.
+    /// Formats the table for a terminal.
     pub fn table(&self) -> String {
         let figure = self.figure;
         let mut text = format!("{}: {}\n{}\n", figure.name, figure.title, figure.source);
@@ -210,7 +210,7 @@ impl Drawn<'_> {
     }
 }
 
-/// The median and the worst of the errors, without their signs.
+/// The median and the largest of the absolute errors.
 pub fn median_and_worst<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> (f64, f64) {
     let mut errors: Vec<f64> = outcomes.map(|outcome| outcome.error().abs()).collect();
     errors.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Many to one, and one to many: the two experiments that most figures are made of.
+//! Many to one, and one to many: the two experiments of most figures.
 
 use anyhow::Result;
 use farcall_verbs::QpType;
@@ -6,16 +6,16 @@ use farcall_verbs::sim::{Costs, NicCounters};
 
 use super::rig::{Rack, Receiver, Thread, Verb, Work};
 
-/// Simulated nanoseconds of a measurement, after as many to warm up.
+/// Virtual nanoseconds of a measurement, after a warm-up of the same length.
 pub(super) const MEASURED_NS: u64 = 150_000;
 
-/// As long, and longer where much work is outstanding, or only one thing at a time.
+/// The length of a measurement, which is longer if much work is outstanding, or only one operation.
 pub(super) fn measured_ns(outstanding: usize) -> u64 {
     let least_ns = if outstanding == 1 { 10 * MEASURED_NS } else { MEASURED_NS };
     least_ns.max(800 * outstanding as u64)
 }
 
-/// Threads of many machines, each with a queue pair of its own, work on one server.
+/// Threads of many machines, each with its own queue pair, access one server.
 pub(super) struct Inbound {
     pub(super) costs: Costs,
     pub(super) ty: QpType,
@@ -48,7 +48,7 @@ impl Inbound {
     }
 }
 
-/// Threads of one server, each with queue pairs of its own, work on many machines.
+/// Threads of one server, each with its own queue pairs, access many machines.
 pub(super) struct Outbound {
     pub(super) costs: Costs,
     pub(super) ty: QpType,
@@ -64,7 +64,7 @@ impl Outbound {
         Ok(self.run()?.0)
     }
 
-    /// Millions of operations per second, and what the server's NIC did meanwhile for each of them.
+    /// Millions of operations per second, and the server's NIC counters per operation.
     pub(super) fn run(&self) -> Result<(f64, NicCounters)> {
         let Outbound { costs, ty, work, threads, pairs, machines } = self;
         let mut rack = Rack::new(costs);

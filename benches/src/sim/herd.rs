@@ -4,7 +4,7 @@ use anyhow::Result;
 use farcall_verbs::QpType;
 use farcall_verbs::sim::Costs;
 
-use super::echo::{Echo, Way};
+use super::echo::{Echo, EchoVerb};
 use super::figure::{Axis, Figure, Series};
 use super::flows::{Inbound, Outbound};
 use super::rig::{Verb, Work};
@@ -81,10 +81,10 @@ fn outbound() -> Figure {
 
 const STEPS: [&str; 4] = ["basic", "+ unreliable", "+ unsignaled", "+ inline"];
 
-fn echoes(request: Way, response: Way) -> impl Fn(f64) -> Result<f64> + Clone {
+fn echoes(request: EchoVerb, response: EchoVerb) -> impl Fn(f64) -> Result<f64> + Clone {
     move |step| {
         let (reliable, signaled, inline) = (step < 1.0, step < 2.0, step >= 3.0);
-        let datagrams = !reliable && request == Way::Write;
+        let datagrams = !reliable && request == EchoVerb::Write;
         Echo { reliable, datagrams, signaled, inline, ..Echo::of(request, response) }
             .rate(&Costs::connectx3())
     }
@@ -103,15 +103,15 @@ fn echo() -> Figure {
         axis: Axis::Names(&STEPS),
         notes: "14 server threads, and 14 clients with a window of 8. Unreliable messages use UC, except the SENDs of WRITE-SEND, which use UD.",
         series: vec![
-            Series::new("SEND-SEND", &sends, echoes(Way::Send, Way::Send)),
-            Series::new("WRITE-WRITE", &writes, echoes(Way::Write, Way::Write))
+            Series::new("SEND-SEND", &sends, echoes(EchoVerb::Send, EchoVerb::Send)),
+            Series::new("WRITE-WRITE", &writes, echoes(EchoVerb::Write, EchoVerb::Write))
                 .held_out_at(&[1.0, 2.0, 3.0]),
-            Series::new("WRITE-SEND", &mixed, echoes(Way::Write, Way::Send)).held_out(),
+            Series::new("WRITE-SEND", &mixed, echoes(EchoVerb::Write, EchoVerb::Send)).held_out(),
         ],
     }
 }
 
-/// WRITEs of many clients of 16 machines, each with a queue pair of its own, into one server.
+/// WRITEs of many clients on 16 machines, each with its own queue pair, into one server.
 fn many(clients: f64) -> Result<f64> {
     let (work, machines) = (Work::of(Verb::Write, 32).window(4), 16);
     let threads = clients as usize / machines;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use farcall_verbs::QpType;
 use farcall_verbs::sim::Costs;
 
-use super::echo::{Echo, Way};
+use super::echo::{Echo, EchoVerb};
 use super::figure::{Axis, Figure, Series};
 use super::flows::{Inbound, Outbound, received};
 use super::rig::{Verb, Work};
@@ -16,7 +16,7 @@ pub(super) fn figures() -> Vec<Figure> {
 const RATES: [&str; 6] =
     ["RECV, 0 B", "RECV, 16 B", "SEND, 0 B", "SEND, 16 B", "READ in", "WRITE in, UC"];
 
-/// The rates of a NIC for small messages, of which x is the number above.
+/// The rates of a NIC for small messages; x is the index of the message kind above.
 fn rate(costs: fn() -> Costs) -> impl Fn(f64) -> Result<f64> + Clone {
     move |row| {
         // Connect-IB has two ports.
@@ -34,7 +34,7 @@ fn rate(costs: fn() -> Costs) -> impl Fn(f64) -> Result<f64> + Clone {
     }
 }
 
-/// SENDs of 14 threads with a queue pair per port, with so many in a batch.
+/// SENDs of 14 threads with a queue pair per port and batches of this size.
 fn sent(costs: Costs, len: usize, batch: usize, ports: usize) -> Result<f64> {
     let work = Work::of(Verb::Send, len).window(32).batch(batch);
     Outbound { costs, ty: QpType::Ud, work, threads: 14, pairs: ports, machines: 16 }.rate()
@@ -74,7 +74,7 @@ fn doorbells() -> Figure {
     }
 }
 
-/// Work of 14 threads with a queue pair each.
+/// Operations of 14 threads with a queue pair each.
 fn outstanding_of(verb: Verb) -> impl Fn(f64) -> Result<f64> + Clone {
     move |window| {
         let work = Work::of(verb, 16).window(window as usize);
@@ -131,7 +131,7 @@ const SEQUENCERS: [&str; 3] = ["a doorbell each", "batched", "batched, 3 queue p
 /// Answers of one thread to datagrams.
 fn sequencer_rate(row: f64) -> Result<f64> {
     let server_pairs = if row < 2.0 { 2 } else { 6 };
-    let echo = Echo::of(Way::Send, Way::Send);
+    let echo = Echo::of(EchoVerb::Send, EchoVerb::Send);
     let sequencer = Echo { datagrams: true, len: 16, server_threads: 1, server_pairs, ..echo };
     Echo { batched: row > 0.0, clients: 24, ..sequencer }.rate(&Costs::connect_ib())
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use farcall_verbs::QpType;
 use farcall_verbs::sim::Costs;
 
-use super::echo::{Echo, Way};
+use super::echo::{Echo, EchoVerb};
 use super::figure::{Axis, Figure, Series};
 use super::flows::Inbound;
 use super::rig::{Verb, Work};
@@ -13,14 +13,14 @@ pub(super) fn figures() -> Vec<Figure> {
     vec![herd(), others()]
 }
 
-/// Microseconds of one operation after the other, from the post until its completion is polled.
+/// Microseconds of sequential operations, from the post until the completion is polled.
 fn single(costs: Costs, work: Work) -> Result<f64> {
     let work = work.window(1);
     let rate = Inbound { costs, ty: QpType::Rc, work, machines: 1, threads: 1 }.rate()?;
     Ok(1.0 / rate)
 }
 
-/// Nanoseconds of a READ of so many bytes, alone.
+/// Nanoseconds of a single READ of this many bytes.
 pub(crate) fn read_ns(costs: &Costs, size: usize) -> Result<u64> {
     Ok((1e3 * single(costs.clone(), Work::of(Verb::Read, size))?).round() as u64)
 }
@@ -30,7 +30,7 @@ fn of(verb: Verb, inline: bool) -> impl Fn(f64) -> Result<f64> + Clone {
 }
 
 fn echo(len: f64) -> Result<f64> {
-    let echo = Echo::of(Way::Write, Way::Write);
+    let echo = Echo::of(EchoVerb::Write, EchoVerb::Write);
     let one = Echo { len: (len as usize).max(8), server_threads: 1, clients: 1, window: 1, ..echo };
     Ok(1.0 / one.rate(&Costs::connectx3())?)
 }

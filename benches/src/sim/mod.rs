@@ -1,4 +1,4 @@
-//! `farcall-bench sim`: published figures, on the simulated rack.
+//! `farcall-bench sim`: published figures on the simulated rack.
 
 mod backends;
 pub mod book;
@@ -38,7 +38,7 @@ pub fn figures() -> Vec<Figure> {
     groups.into_iter().flatten().collect()
 }
 
-/// What is asked of our own backends, in the order of the book.
+/// All studies of our own backends, in the order of the book.
 pub fn studies() -> Vec<Study> {
     let groups = [backends::studies(), datagram::studies()];
     groups.into_iter().flatten().collect()

@@ -1,4 +1,4 @@
-//! A figure as SVG: published points, and what the rack makes of them.
+//! A figure as SVG: published and simulated points.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::figure::{Axis, Drawn, Outcome};
 use crate::chart::{COLOURS, SIZE};
 
-/// Draws it: published points are hollow and joined by thin lines, simulated ones are filled.
+/// Draws the figure: published points are hollow and joined by thin lines, simulated ones are filled.
 pub fn svg(drawn: &Drawn<'_>) -> Result<String> {
     let xs: Vec<f64> = drawn.outcomes().map(|outcome| outcome.x).collect();
     let least = xs.iter().copied().fold(f64::INFINITY, f64::min);

@@ -15,8 +15,8 @@ pub(super) fn figures() -> Vec<Figure> {
 /// Client machines of the paper.
 const CLIENTS: usize = 7;
 
-/// `threads` of each of some machines work on the others in turn. The threads of a machine are of one process: they share its
-/// opened device, and so the lock of its doorbells.
+/// `threads` of each of some machines access the others in rotation. The threads of a machine belong to one
+/// process, so they share its opened device and the lock of its doorbells.
 fn rate(from: usize, to: usize, threads: usize, work: Work) -> Result<f64> {
     let mut rack = Rack::new(&Costs::connectx3_qdr());
     let (sources, targets) = (rack.machines(from)?, rack.machines(to)?);
@@ -33,7 +33,7 @@ fn rate(from: usize, to: usize, threads: usize, work: Work) -> Result<f64> {
 }
 
 fn one(verb: Verb, len: usize) -> Work {
-    // Inline as far as HERD found it to pay.
+    // Inline up to the size at which HERD found it faster.
     let work = Work::of(verb, len).window(1);
     Work { inline: work.inline && len <= 144, ..work }
 }

@@ -1,4 +1,4 @@
-//! A rack to try a NIC in: machines, connections, and threads that keep work outstanding.
+//! A test rig for NICs: machines, connections, and threads that keep work outstanding.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,17 +17,17 @@ pub(super) const QKEY: u32 = 7;
 /// A rack of machines with one kind of NIC.
 pub(super) struct Rack {
     pub(super) sim: Sim,
-    /// What threads have completed.
+    /// The number of operations completed by threads.
     pub(super) done: Rc<Cell<u64>>,
 }
 
-/// A machine, with its device opened once: each of its programs opens it anew, or shares this.
+/// A machine whose device is opened once. Each of its programs opens it separately, or shares this.
 #[derive(Clone)]
 pub(super) struct Machine {
     pub(super) node: NodeId,
     pub(super) device: Device,
     pub(super) pd: ProtectionDomain,
-    /// What others write to and read from.
+    /// The memory that others write and read.
     pub(super) memory: Rc<SharedRegion>,
 }
 
@@ -38,30 +38,30 @@ pub(super) enum Verb {
     Read,
     Send,
     FetchAdd,
-    /// A WRITE, and behind it, with the same doorbell, a READ of the same bytes: what makes the WRITE durable.
+    /// A WRITE and, with the same doorbell, a READ of the same bytes, which makes the WRITE durable.
     WriteRead,
 }
 
-/// What a thread does all the time.
+/// The operations of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) verb: Verb,
     pub(super) len: usize,
     pub(super) inline: bool,
-    /// Outstanding on each queue pair, or of the thread in all if it picks its queue pairs at random.
+    /// Outstanding operations on each queue pair, or of the whole thread if it picks queue pairs at random.
     pub(super) window: usize,
-    /// One of so many is signaled.
+    /// One in this many is signaled.
     pub(super) signal_every: usize,
-    /// Work requests with one doorbell.
+    /// Work requests per doorbell.
     pub(super) batch: usize,
-    /// Queue pairs are picked at random, and not in turn.
+    /// Queue pairs are picked at random instead of in rotation.
     pub(super) random: bool,
-    /// Each thread works on memory of its own.
+    /// Each thread accesses separate memory.
     pub(super) spread: bool,
 }
 
 impl Work {
-    /// Small inline work with a window of 16 and no batches, a quarter of it signaled.
+    /// Small inline operations with a window of 16 and no batches, a quarter of them signaled.
     pub(super) fn of(verb: Verb, len: usize) -> Work {
         let inline = matches!(verb, Verb::Write | Verb::Send | Verb::WriteRead) && len <= 256;
         Work {
@@ -92,7 +92,7 @@ impl Work {
         Work { batch, ..self }
     }
 
-    /// `window` outstanding in all, each on any queue pair.
+    /// `window` outstanding in all, on randomly chosen queue pairs.
     pub(super) fn random(self, window: usize) -> Work {
         Work { window, signal_every: 1, random: true, ..self }
     }
@@ -108,13 +108,13 @@ impl Rack {
         self.machine_with(1 << 20)
     }
 
-    /// A machine that lends so much memory.
+    /// A machine with this much shared memory.
     pub(super) fn machine_with(&mut self, bytes: usize) -> Result<Machine> {
         let node = self.sim.add_node();
         self.open(node, bytes)
     }
 
-    /// Another program of the machine: it has opened the device for itself.
+    /// Another program of the machine, which opens the device separately.
     pub(super) fn program(&self, machine: &Machine) -> Result<Machine> {
         self.open(machine.node, 4096)
     }
@@ -131,8 +131,8 @@ impl Rack {
         (0..count).map(|_| self.machine()).collect()
     }
 
-    /// Messages that have come to a machine, per microsecond, measured in the same way: what arrives where senders are
-    /// not told.
+    /// Messages that arrive at a machine per microsecond, if their senders get no acknowledgement; measured as
+    /// [`rate`](Self::rate).
     pub(super) fn arriving(&mut self, machine: &Machine, measured_ns: u64) -> f64 {
         self.sim.run_for(measured_ns);
         let before = self.counters(machine).messages_in;
@@ -144,7 +144,8 @@ impl Rack {
         self.sim.node(machine.node).nic_counters()
     }
 
-    /// Completed operations per microsecond, that is in millions per second, over `measured_ns` after as long again.
+    /// Completed operations per microsecond, i.e. millions per second, over `measured_ns` after a warm-up of the same
+    /// length.
     pub(super) fn rate(&mut self, measured_ns: u64) -> f64 {
         self.sim.run_for(measured_ns);
         self.done.set(0);
@@ -167,7 +168,7 @@ pub(super) struct Thread {
     done: Rc<Cell<u64>>,
 }
 
-/// A queue pair with what it works on.
+/// A queue pair with the memory that it accesses.
 pub(super) struct Target {
     qp: QueuePair,
     blocks: Vec<RemoteSlice>,
@@ -194,7 +195,7 @@ impl Thread {
         })
     }
 
-    /// What it completes does not count.
+    /// Does not count its completions.
     pub(super) fn uncounted(self) -> Thread {
         Thread { done: Rc::default(), ..self }
     }
@@ -205,7 +206,7 @@ impl Thread {
         Ok(self.pd.create_qp(config)?)
     }
 
-    /// Connects the thread to another machine, whose memory it works on by `blocks` (offset and length).
+    /// Connects the thread to another machine, whose memory it accesses in `blocks` (offset and length).
     pub(super) fn connect(
         &mut self,
         ty: QpType,
@@ -228,7 +229,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Connects two threads that both work on the other's memory, over one pair of queue pairs.
+    /// Connects two threads that access each other's memory over one pair of queue pairs.
     pub(super) fn connect_both(
         a: (&mut Thread, &Machine),
         b: (&mut Thread, &Machine),
@@ -240,7 +241,7 @@ impl Thread {
         b.0.add(there, a.1, &block(b.0.work))
     }
 
-    /// A UD queue pair of the thread that sends to these.
+    /// Adds a UD queue pair that sends to these.
     pub(super) fn send_to(&mut self, to: &[&QueuePair]) -> Result<()> {
         let mut qp = self.pair(QpType::Ud)?;
         qp.activate(QKEY)?;
@@ -263,7 +264,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Where the next work request goes.
+    /// The target of the next work request.
     fn pick(&mut self) -> Option<usize> {
         let (count, window) = (self.targets.len(), self.work.window);
         if self.work.random {
@@ -355,7 +356,7 @@ impl Thread {
     }
 }
 
-/// A thread looks for completions again after so many posts.
+/// The number of posts after which a thread polls for completions.
 const POSTS_PER_TURN: usize = 4;
 
 pub(super) const INLINE: [u8; 256] = [7; 256];
@@ -375,7 +376,7 @@ pub(super) fn join(a: &mut QueuePair, b: &mut QueuePair) -> Result<()> {
     Ok(())
 }
 
-/// A thread that takes messages, and gives their receives back.
+/// A thread that receives messages and reposts their receives.
 pub(super) struct Receiver {
     pub(super) qps: Vec<QueuePair>,
     cq: CompletionQueue,
@@ -387,7 +388,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// For messages of `room` bytes.
+    /// For messages of up to `room` bytes.
     pub(super) fn new(machine: &Machine, room: usize, count: &Rc<Cell<u64>>) -> Result<Receiver> {
         Ok(Receiver {
             qps: Vec::new(),

@@ -14,9 +14,10 @@ pub(super) fn figures() -> Vec<Figure> {
 
 /// Client machines of the paper.
 const MACHINES: usize = 11;
-/// What each client, or the server for each, keeps outstanding: what one thread makes of one client is so explained.
+/// Outstanding operations of each client, or of the server for each client. It explains the rate of one thread
+/// with one client.
 const WINDOW: usize = 14;
-/// Threads of its server.
+/// Threads of the paper's server.
 const THREADS: usize = 10;
 
 fn out(clients: f64) -> Result<f64> {
@@ -24,7 +25,7 @@ fn out(clients: f64) -> Result<f64> {
     let threads = clients.min(THREADS);
     let work = Work::of(Verb::Write, 32).fetched().window(WINDOW).all_signaled();
     let pairs = clients / threads;
-    // The vendor's driver pushes only what is inline.
+    // The vendor's driver only pushes inline work requests.
     let mut costs = Costs::connectx3();
     costs.pushes_any = false;
     let (rate, _) =
@@ -78,7 +79,7 @@ fn clients() -> Figure {
     }
 }
 
-/// 400 clients, each of which writes to its 20 blocks of so many bytes in turn.
+/// 400 clients, each of which writes to its 20 blocks of this size in rotation.
 fn block(kib: f64) -> Result<f64> {
     let (clients, blocks, size) = (400, 20, (kib * 1024.0) as u64 / 64 * 64);
     let mut rack = Rack::new(&Costs::connectx3());
@@ -90,7 +91,7 @@ fn block(kib: f64) -> Result<f64> {
         let client = &machines[number as usize % MACHINES];
         let program = rack.program(client)?;
         let mut thread = Thread::new(&rack, &program, work, number)?;
-        // A message lies at the end of its block (section 3.2).
+        // A message is at the end of its block (section 3.2).
         let ends = (1..=blocks).map(|block| ((number * blocks + block) * size - 32, 32));
         kept.push(thread.connect(QpType::Rc, &server, &ends.collect::<Vec<_>>())?);
         rack.sim.spawn(client.node, thread);
@@ -112,7 +113,7 @@ fn blocks() -> Figure {
     }
 }
 
-/// Datagrams out of a server, each thread of which has one queue pair for all its clients.
+/// Datagrams from a server whose threads have one queue pair each for all clients.
 fn datagrams_out(clients: f64) -> Result<f64> {
     let work = Work::of(Verb::Send, 32).window(8);
     let machines = (clients as usize).min(MACHINES);

@@ -1,4 +1,4 @@
-//! Queue pairs that several threads share.
+//! Queue pairs shared by several threads.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use farcall_verbs::{
 use super::flows::MEASURED_NS;
 use super::rig::{Rack, join};
 
-/// A thread that posts READs to queue pairs picked at random, each behind a lock.
+/// A thread that posts READs to randomly chosen queue pairs, each protected by a lock.
 struct Sharer {
     number: usize,
     pairs: Rc<RefCell<Vec<QueuePair>>>,
     cq: Rc<RefCell<CompletionQueue>>,
-    /// What each of the threads may still post: completions are polled by whoever comes first.
+    /// How many READs each thread may still post: any thread may poll its completions.
     credits: Rc<Vec<Cell<usize>>>,
     there: RemoteSlice,
     into: SharedRegion,
@@ -40,7 +40,7 @@ impl Sharer {
         }
         let mine = &self.credits[self.number];
         if mine.get() == 0 {
-            // Another thread may poll what ends this one's READs.
+            // Another thread may poll the completions of this one's READs.
             return Ok(Next::At(now_ns + 100));
         }
         mine.set(mine.get() - 1);

@@ -1,46 +1,47 @@
-//! What is asked of our own backends on the simulated rack, where nothing is published: a table, a picture, and goals.
+//! Studies of our own backends on the simulated rack, for which nothing is published: a table, a picture, and
+//! goals.
 
 use anyhow::Result;
 
-/// A question.
+/// A study.
 pub struct Study {
-    /// What `farcall-bench sim` calls it.
+    /// Its name for `farcall-bench sim`.
     pub name: &'static str,
-    /// What is asked.
+    /// What it measures.
     pub title: &'static str,
-    /// How it was run, and what is to be said of it.
+    /// The setup, and remarks.
     pub notes: &'static str,
-    /// Answers it.
+    /// Runs the study.
     pub run: fn() -> Result<Studied>,
 }
 
-/// An answer.
+/// The results of a study.
 pub struct Studied {
     pub(crate) header: &'static [&'static str],
     pub(crate) rows: Vec<Vec<String>>,
-    /// As SVG.
+    /// The picture as SVG.
     pub picture: String,
-    /// What was to be reached.
+    /// The goals.
     pub goals: Vec<Goal>,
 }
 
-/// What was to be reached.
+/// A goal of a study.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
-    /// What of it.
+    /// The measured quantity.
     pub what: &'static str,
-    /// What it is.
+    /// The measured value.
     pub value: f64,
-    /// What it should be.
+    /// The wanted bound.
     pub bound: Bound,
 }
 
-/// A least or a most.
+/// A lower or upper bound.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// As much as this, or more.
+    /// This value or more.
     AtLeast(f64),
-    /// As much as this, or less.
+    /// This value or less.
     AtMost(f64),
 }
 
@@ -53,7 +54,7 @@ impl Goal {
         Goal { what, value, bound: Bound::AtMost(bound) }
     }
 
-    /// Whether it was reached.
+    /// Whether the goal is met.
     pub fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtLeast(least) => self.value >= least,
@@ -61,7 +62,7 @@ impl Goal {
         }
     }
 
-    /// In words.
+    /// The goal as text.
     pub fn says(&self) -> String {
         let Goal { what, value, bound, .. } = self;
         let bound = match bound {
@@ -73,23 +74,23 @@ impl Goal {
     }
 }
 
-/// A question that was answered.
-pub struct Told<'a> {
-    /// What was asked.
+/// A study with its results.
+pub struct StudyResult<'a> {
+    /// The study.
     pub study: &'a Study,
-    /// What came of it.
+    /// The results.
     pub studied: Studied,
 }
 
 impl Study {
-    /// Runs it.
-    pub fn tell(&self) -> Result<Told<'_>> {
-        Ok(Told { study: self, studied: (self.run)()? })
+    /// Runs the study.
+    pub fn evaluate(&self) -> Result<StudyResult<'_>> {
+        Ok(StudyResult { study: self, studied: (self.run)()? })
     }
 }
 
-impl Told<'_> {
-    /// The table, as both people and Markdown read it.
+impl StudyResult<'_> {
+    /// Formats the table, which is also valid Markdown.
     pub fn table(&self) -> String {
         let Studied { header, rows, .. } = &self.studied;
         let width = |column: usize| {
@@ -109,7 +110,7 @@ impl Told<'_> {
         text
     }
 
-    /// The goals, a line each.
+    /// Formats the goals, one per line.
     pub fn goals(&self) -> String {
         self.studied.goals.iter().map(|goal| format!("- {}\n", goal.says())).collect()
     }

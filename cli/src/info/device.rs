@@ -1,4 +1,4 @@
-//! What one device is and can do.
+//! The description and capabilities of one device.
 
 use std::net::Ipv6Addr;
 
@@ -15,10 +15,10 @@ use serde::Serialize;
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) description: String,
-    /// Why it cannot be opened.
+    /// Why it cannot be opened, if so.
     pub(super) problem: Option<String>,
     pub(super) ports: Vec<Port>,
-    pub(super) can: Option<Abilities>,
+    pub(super) can: Option<CapabilitySummary>,
     pub(super) backends: Vec<Backend>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Gid {
     pub(super) address: String,
     #[serde(rename = "type")]
     pub(super) ty: String,
-    /// It is used unless gid_index says otherwise.
+    /// Used unless `gid_index` selects another.
     pub(super) usual: bool,
 }
 
@@ -69,9 +69,9 @@ impl From<&PortInfo> for Port {
     }
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Debug, Serialize)]
-pub(super) struct Abilities {
+pub(super) struct CapabilitySummary {
     pub(super) rc: Vec<&'static str>,
     pub(super) uc: Vec<&'static str>,
     pub(super) ud: Vec<&'static str>,
@@ -90,7 +90,7 @@ pub(super) struct Abilities {
     pub(super) wait: bool,
     /// Lower addresses of a WRITE land first.
     pub(super) writes_in_order: bool,
-    /// A completion says that the peer's CPUs see the data.
+    /// A completion means that the peer's CPUs see the data.
     pub(super) completion_means_visible: bool,
 }
 
@@ -99,18 +99,18 @@ pub(super) struct Abilities {
 pub(super) struct Backend {
     pub(super) name: &'static str,
     pub(super) runs: bool,
-    /// Why it does not.
+    /// Why it does not run there, if so.
     pub(super) why_not: Option<String>,
 }
 
-/// All devices, or the one of that name.
+/// All devices, or the one with that name.
 pub(super) fn all(only: Option<&str>) -> Result<Vec<Device>> {
     let infos = farcall_verbs::Device::list();
     let Some(only) = only else { return Ok(infos.into_iter().map(look).collect()) };
     if let Some(info) = infos.into_iter().find(|info| info.name == only) {
         return Ok(vec![look(info)]);
     }
-    // The device's own words tell which there are.
+    // The error of the open lists the existing devices.
     match farcall_verbs::Device::open(only) {
         Ok(device) => {
             let ports = device.ports().iter().map(Port::from).collect();
@@ -160,12 +160,12 @@ fn described(
     }
 }
 
-fn abilities(caps: &Capabilities) -> Abilities {
+fn abilities(caps: &Capabilities) -> CapabilitySummary {
     let operations = |ty| {
         let carried = Operation::ALL.into_iter().filter(move |op| caps.supports(ty, *op));
         carried.map(name).collect()
     };
-    Abilities {
+    CapabilitySummary {
         rc: operations(QpType::Rc),
         uc: operations(QpType::Uc),
         ud: operations(QpType::Ud),

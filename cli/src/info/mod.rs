@@ -1,4 +1,5 @@
-//! `farcall info`: devices, what they can do, which backends run there, and the limits that matter.
+//! `farcall info`: devices, their capabilities, the backends that run on them, and the relevant system
+//! limits.
 
 mod device;
 mod system;
@@ -19,7 +20,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Everything there is to tell. The fields' names are what scripts read: only add.
+/// The whole report. Scripts read the names of the fields: only add fields.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
@@ -27,12 +28,12 @@ struct Report {
     ibverbs: bool,
     devices: Vec<device::Device>,
     system: system::System,
-    /// What may be in the way of RDMA, and the mend.
+    /// Possible problems with RDMA, and how to fix them.
     hints: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // Before a device is opened, which may raise what it can.
+    // Before a device is opened, which may raise the limits.
     let system = system::System::look();
     let devices = device::all(args.device.as_deref())?;
     let report = Report {

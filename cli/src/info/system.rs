@@ -1,4 +1,4 @@
-//! The limits of the system that matter to RDMA, and what may be in its way.
+//! The system limits that matter to RDMA, and possible problems.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use super::device::Device;
 
-/// Locked memory that a few connections with their usual windows need, and a server some more.
+/// Locked memory for a few connections with default windows; a server needs more.
 const FEW_LOCKED_BYTES: u64 = 64 << 20;
 
-/// Descriptors that a server of some hundred clients needs.
+/// Descriptors for a server of some hundred clients.
 const FEW_DESCRIPTORS: u64 = 4096;
 
 #[derive(Debug, Serialize)]
 pub(super) struct System {
-    /// Bytes that this process may lock; none: as many as there are.
+    /// Bytes that this process may lock; `None` if unlimited.
     pub(super) memlock: Option<u64>,
     pub(super) memlock_hard: Option<u64>,
     pub(super) open_files: Option<u64>,
@@ -25,11 +25,11 @@ pub(super) struct System {
     /// Cores that this process may use.
     pub(super) cores: usize,
     pub(super) huge_pages: Vec<HugePages>,
-    /// When plain pages are joined to huge ones: always, when asked, never.
+    /// The kernel's policy for transparent huge pages: always, madvise, never.
     pub(super) transparent_huge_pages: Option<String>,
     /// RDMA devices that the kernel has.
     pub(super) kernel_devices: Vec<String>,
-    /// Their files for programs, and whether this user may open them.
+    /// The device files for programs, and whether this user may open them.
     pub(super) device_files: Vec<DeviceFile>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct HugePages {
 #[derive(Debug, Serialize)]
 pub(super) struct DeviceFile {
     pub(super) path: String,
-    /// Why not, if this user may not.
+    /// Why this user may not open it, if so.
     pub(super) problem: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl System {
         }
     }
 
-    /// What may be in the way, and the mend. Shared memory needs none of it.
+    /// Possible problems and how to fix them. Shared memory needs none of this.
     pub(super) fn hints(&self, lacking: Option<String>, devices: &[Device]) -> Vec<String> {
         let mut hints: Vec<_> =
             lacking.into_iter().map(|why| format!("RDMA devices: {why}")).collect();
@@ -106,7 +106,7 @@ impl System {
     }
 }
 
-/// What a folder holds, in order; nothing if it is not there.
+/// The sorted names in a folder; empty if it does not exist.
 fn names_in(folder: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -134,7 +134,7 @@ fn huge_pages() -> Vec<HugePages> {
     sizes
 }
 
-/// The kernel marks its choice with brackets: `always [madvise] never`.
+/// The kernel marks the active policy with brackets: `always [madvise] never`.
 fn transparent_huge_pages() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     let chosen = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));

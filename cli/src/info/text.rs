@@ -1,9 +1,9 @@
-//! The report for people.
+//! The report as text.
 
 use std::io::{self, Write};
 
 use super::Report;
-use super::device::{Abilities, Device, Gid, Port};
+use super::device::{CapabilitySummary, Device, Gid, Port};
 use super::system::System;
 
 /// Writes the report.
@@ -68,7 +68,7 @@ fn write_port(out: &mut impl Write, port: &Port) -> io::Result<()> {
     Ok(())
 }
 
-fn write_abilities(out: &mut impl Write, can: &Abilities) -> io::Result<()> {
+fn write_abilities(out: &mut impl Write, can: &CapabilitySummary) -> io::Result<()> {
     for (name, operations) in [("RC", &can.rc), ("UC", &can.uc), ("UD", &can.ud)] {
         if !operations.is_empty() {
             row(out, name, operations.join(", "))?;
@@ -145,7 +145,7 @@ mod tests {
     use super::bytes;
 
     #[test]
-    fn bytes_are_told_whole() {
+    fn bytes_are_printed_without_rounding() {
         for (count, text) in
             [(0, "0 B"), (256, "256 B"), (4096, "4 KiB"), (2 << 30, "2 GiB"), (4200, "4200 B")]
         {

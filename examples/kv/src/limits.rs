@@ -1,4 +1,4 @@
-//! What a key, a value and a page of a scan may weigh.
+//! Size limits of a key, a value and a page of a scan.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -9,12 +9,12 @@ pub const MAX_KEY_BYTES: usize = 16 << 20;
 /// The longest value. Values are any byte string of at least one byte.
 pub const MAX_VALUE_BYTES: usize = 16 << 20;
 
-/// A page of a scan ends before it would grow beyond this, unless its first entry alone does.
-/// It bounds what a server thread copies for one answer, so that one scan does not hold up the
-/// other clients of its thread for longer than a large `put` would.
+/// The largest page of a scan, unless its first entry alone is larger. It bounds what a server thread
+/// copies for one answer, so that a scan delays the thread's other clients no longer than a large `put`
+/// would.
 pub const PAGE_BYTES: usize = 1 << 20;
 
-/// A page of a scan never has more entries than this: it bounds how long the shards are held.
+/// The most entries of a page. It bounds how long the shards are locked.
 pub const PAGE_ENTRIES: u32 = 1024;
 
 /// The longest message of the service: a `put` of the longest key and value, or a page of one
@@ -25,10 +25,10 @@ pub const MAX_MESSAGE_BYTES: u64 = (MAX_KEY_BYTES + MAX_VALUE_BYTES + (64 << 10)
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum KvError {
-    /// A key needs at least one byte.
+    /// The key is empty.
     #[error("the key is empty; a key has 1 byte to 16 MiB")]
     EmptyKey,
-    /// A value needs at least one byte.
+    /// The value is empty.
     #[error("the value is empty; a value has 1 byte to 16 MiB (to forget a key, delete it)")]
     EmptyValue,
     /// The key is longer than [`MAX_KEY_BYTES`].
@@ -43,7 +43,7 @@ pub enum KvError {
         /// Its length.
         len: u64,
     },
-    /// The entry would take the store beyond the limit it was started with.
+    /// The entry would exceed the store's memory limit.
     #[error(
         "the store is full: {limit} bytes of keys and values; delete some, or serve with a larger --memory-limit"
     )]

@@ -1,4 +1,4 @@
-//! A connection that its owner polls: what the YCSB clients and the loader work on.
+//! A connection that its owner polls, as used by the YCSB clients and the loader.
 
 use bytes::Bytes;
 use farcall::{CallError, PendingCall, PollClient, RpcError};
@@ -6,7 +6,7 @@ use farcall::{CallError, PendingCall, PollClient, RpcError};
 use crate::limits::KvError;
 use crate::service::KvPollClient;
 
-/// What a link can fail with.
+/// The error of a link.
 pub type LinkError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why an operation was not started.
@@ -14,7 +14,7 @@ pub type LinkError = Box<dyn std::error::Error + Send + Sync>;
 pub enum NotStarted {
     /// The window is full: poll, then try again.
     Full,
-    /// It can never be.
+    /// It can never be started.
     Failed(LinkError),
 }
 
@@ -28,22 +28,22 @@ pub trait Link {
     /// Sends a `get`.
     ///
     /// # Errors
-    /// It was not sent.
+    /// If it was not sent.
     fn start_get(&mut self, key: &[u8]) -> Result<Self::Get, NotStarted>;
 
     /// Sends a `put`.
     ///
     /// # Errors
-    /// It was not sent.
+    /// If it was not sent.
     fn start_put(&mut self, key: &[u8], value: &[u8]) -> Result<Self::Put, NotStarted>;
 
-    /// Moves what can be moved now.
+    /// Makes progress without blocking.
     fn poll(&mut self);
 
-    /// The answer to a `get`, once it is there.
+    /// The answer to a `get`, if it has arrived.
     fn take_get(&mut self, get: &mut Self::Get) -> Option<Result<Option<Bytes>, LinkError>>;
 
-    /// The answer to a `put`, once it is there: whether it replaced a value.
+    /// The answer to a `put`, if it has arrived: whether it replaced a value.
     fn take_put(&mut self, put: &mut Self::Put) -> Option<Result<bool, LinkError>>;
 }
 
@@ -56,13 +56,13 @@ pub struct PollLink {
 }
 
 impl PollLink {
-    /// Works on `client`'s connection.
+    /// Uses `client`'s connection.
     #[must_use]
     pub fn new(client: KvPollClient) -> Self {
         Self { client }
     }
 
-    /// How many operations it can have in flight.
+    /// The number of operations it can have in flight.
     pub fn window(&mut self) -> u32 {
         self.client.connection().window()
     }

@@ -1,4 +1,4 @@
-//! The service: what a client can ask of a store.
+//! The service: the operations on a store.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::store::Store;
 
 /// An ordered store of byte strings.
 ///
-/// Every method sees each key as one atomic register: once a `put` or `del` was answered, whoever
-/// asks later sees it, or something newer.
+/// Each key is a linearizable register: once a `put` or `del` has been answered, later requests see it
+/// or something newer.
 #[farcall::service]
 pub trait Kv {
     /// The value of `key`, if it has one.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
 
-    /// Sets the value of `key`; tells whether it had one.
+    /// Sets the value of `key`. Returns whether it had one.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, KvError>;
 
-    /// Forgets `key`; tells whether it had a value.
+    /// Deletes `key`. Returns whether it had a value.
     fn del(&self, key: &[u8]) -> Result<bool, KvError>;
 
-    /// Entries in the order of their keys, from `from` on (without `from` itself if `after`): at
-    /// most `limit`, and at most a page (see [`crate::limits`]). None means that there are no more.
+    /// Entries in key order, from `from` on (without `from` itself if `after`): at most `limit`, and at
+    /// most a page (see [`crate::limits`]). An empty result means that there are no more.
     fn scan(&self, from: &[u8], after: bool, limit: u32) -> Result<Vec<(Bytes, Bytes)>, KvError>;
 }
 
@@ -34,7 +34,7 @@ pub struct StoreService {
 }
 
 impl StoreService {
-    /// Serves `store`, which its owner may go on using.
+    /// Serves `store`, which the caller may also use directly.
     #[must_use]
     pub fn new(store: Arc<Store>) -> Self {
         Self { store }

@@ -1,9 +1,9 @@
 //! The store: an ordered map of byte strings, shared by the server's threads.
 //!
-//! Keys are spread over shards by their hash, so that threads rarely meet on a lock however skewed
-//! the keys' order is; each shard is ordered, and a scan merges them. Values are [`Bytes`]: a read
-//! takes a reference count and leaves the lock before anything is copied. No lock is held while a
-//! value is copied in, encoded, or freed.
+//! Keys are distributed over shards by their hash, so that threads rarely contend for a lock, however
+//! skewed the keys are. Each shard is ordered, and a scan merges them. Values are [`Bytes`]: a read
+//! takes a reference and releases the lock before anything is copied. No lock is held while a value is
+//! copied in, encoded, or freed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Range;
@@ -17,13 +17,13 @@ use foldhash::fast::FixedState;
 
 use crate::limits::{KvError, PAGE_BYTES, PAGE_ENTRIES, check_key, check_value};
 
-/// Enough that a few server threads rarely wait for one another, few enough that a scan's merge
-/// stays cheap.
+/// Enough that a few server threads rarely wait for each other, few enough that a scan's merge is
+/// cheap.
 const SHARDS: usize = 16;
 
 type Map = BTreeMap<Bytes, Bytes>;
 
-/// One shard, on cache lines of its own: neighbours' locks are not bounced by its readers.
+/// One shard in its own cache lines, so that readers of its lock do not slow down others.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
@@ -31,8 +31,8 @@ struct Shard {
 }
 
 impl Shard {
-    // A panic inside a map operation can only come from allocation; the map is whole then, so a
-    // poisoned lock is as good as any.
+    // Only an allocation can panic inside a map operation, which leaves the map intact, so poisoning is
+    // ignored.
     fn read(&self) -> RwLockReadGuard<'_, Map> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,12 +46,12 @@ impl Shard {
 pub struct Store {
     shards: [Shard; SHARDS],
     hasher: FixedState,
-    /// Bytes of keys and values held or being added.
+    /// Bytes of the keys and values that are held or being added.
     weight: AtomicU64,
     weight_limit: u64,
 }
 
-/// Some entries of a scan, in the order of their keys.
+/// Some entries of a scan, in key order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
     /// The keys and values.
@@ -60,7 +60,7 @@ pub struct Entries {
     pub more: bool,
 }
 
-/// How much a store holds.
+/// The size of a store's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The number of keys.
@@ -76,13 +76,13 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store, as large as memory allows.
+    /// An empty store without a limit.
     #[must_use]
     pub fn new() -> Self {
         Self::with_limit(u64::MAX)
     }
 
-    /// An empty store whose keys and values may weigh `limit` bytes together.
+    /// An empty store whose keys and values may have `limit` bytes together.
     #[must_use]
     pub fn with_limit(limit: u64) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Store {
     }
 
     fn shard(&self, key: &[u8]) -> &Shard {
-        // The upper bits: the map itself does not hash, so any bits would do; these are the best mixed.
+        // The upper bits are the best mixed. The map does not hash, so there is no conflict.
         let hash = self.hasher.hash_one(key);
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
@@ -102,16 +102,16 @@ impl Store {
     /// The value of `key`.
     ///
     /// # Errors
-    /// A key that no store can hold.
+    /// If the key is empty or too long.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         check_key(key)?;
         Ok(self.shard(key).read().get(key).cloned())
     }
 
-    /// Sets the value of `key`; tells whether it had one.
+    /// Sets the value of `key`. Returns whether it had one.
     ///
     /// # Errors
-    /// A key or value that no store can hold, or a full store.
+    /// If the key or value is empty or too long, or the store is full.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, KvError> {
         check_key(key)?;
         check_value(value)?;
@@ -128,21 +128,21 @@ impl Store {
         }
         drop(map);
 
-        // The key is new, as it seems: copy it outside the lock too, for it may be 16 MiB.
+        // The key seems to be new: copy it outside the lock too, as it may be 16 MiB.
         let weight = key.len() + value.len();
         self.reweigh(0, weight)?;
         let owned = Bytes::copy_from_slice(key);
         let old = shard.write().insert(owned, value);
         let Some(old) = old else { return Ok(false) };
-        // Another thread was first: the map kept its key and dropped ours.
+        // Another thread inserted it first: the map kept its key and dropped ours.
         self.reweigh(old.len() + key.len(), 0)?;
         Ok(true)
     }
 
-    /// Forgets `key`; tells whether it had a value.
+    /// Deletes `key`. Returns whether it had a value.
     ///
     /// # Errors
-    /// A key that no store can hold.
+    /// If the key is empty or too long.
     pub fn del(&self, key: &[u8]) -> Result<bool, KvError> {
         check_key(key)?;
         let removed = self.shard(key).write().remove_entry(key);
@@ -152,24 +152,23 @@ impl Store {
         Ok(removed.is_some())
     }
 
-    /// The entries from `from` on (without `from` itself if `after`), in the order of their keys:
-    /// at most `limit` of them and at most a page ([`PAGE_BYTES`], [`PAGE_ENTRIES`]), but never
-    /// none while there is one.
+    /// The entries from `from` on (without `from` itself if `after`), in key order: at most `limit` of them
+    /// and at most a page ([`PAGE_BYTES`], [`PAGE_ENTRIES`]), but at least one if there is one.
     ///
-    /// A page is one moment of the store: no write falls between its entries.
+    /// A page is a consistent snapshot of the store.
     #[must_use]
     pub fn scan(&self, from: &[u8], after: bool, limit: u32) -> Entries {
         let limit = limit.clamp(1, PAGE_ENTRIES) as usize;
         let start = if after { Bound::Excluded(from) } else { Bound::Included(from) };
-        // Always locked in the same order, and writers hold one shard at a time: no deadlock.
+        // Shards are always locked in the same order, and writers lock one at a time: no deadlock.
         let guards: Vec<_> = self.shards.iter().map(Shard::read).collect();
         let mut cursors: Vec<Cursor<'_>> =
             guards.iter().filter_map(|map| Cursor::start(map, start)).collect();
 
         let mut page = Entries::default();
         let mut page_bytes = 0;
-        // The merge looks at each shard's first key: SHARDS comparisons an entry, cheaper at this
-        // width than keeping a heap.
+        // The merge compares the shards' first keys: SHARDS comparisons per entry, which is cheaper at this
+        // width than a heap.
         while let Some(least) = (0..cursors.len()).min_by_key(|&i| cursors[i].key) {
             let cursor = &mut cursors[least];
             page_bytes += cursor.key.len() + cursor.value.len();
@@ -186,14 +185,14 @@ impl Store {
         page
     }
 
-    /// How much the store holds.
+    /// The size of the store's content.
     #[must_use]
     pub fn size(&self) -> Size {
         let keys = self.shards.iter().map(|shard| shard.read().len() as u64).sum();
         Size { keys, bytes: self.weight.load(Ordering::Relaxed) }
     }
 
-    /// Accounts for `added` bytes in the place of `removed`; only growth can fail.
+    /// Accounts for replacing `removed` bytes by `added`. Only growth can fail.
     fn reweigh(&self, removed: usize, added: usize) -> Result<(), KvError> {
         if added <= removed {
             self.weight.fetch_sub((removed - added) as u64, Ordering::Relaxed);
@@ -209,7 +208,7 @@ impl Store {
     }
 }
 
-/// The next entry of one shard.
+/// The position in one shard.
 struct Cursor<'a> {
     key: &'a Bytes,
     value: &'a Bytes,
@@ -245,7 +244,7 @@ mod tests {
     }
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        // Few letters and short keys, so that operations meet.
+        // Few letters and short keys, so that operations affect the same keys.
         prop::collection::vec(prop::sample::select(vec![0u8, 1, b'a', 0xff]), 1..4)
     }
 
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_oversized_are_refused_by_name() {
+    fn empty_and_oversized_keys_and_values_are_refused() {
         use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
         let store = Store::new();
         assert_eq!(store.get(b""), Err(KvError::EmptyKey));
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_refuses_and_keeps_what_it_has() {
+    fn a_full_store_refuses_writes_and_keeps_its_content() {
         let store = Store::with_limit(10);
         store.put(b"k", b"12345").unwrap();
         assert_eq!(store.put(b"l", b"12345"), Err(KvError::Full { limit: 10 }));
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_nothing_and_weigh_right() {
+    fn concurrent_threads_lose_nothing_and_the_size_is_right() {
         let store = Store::new();
         std::thread::scope(|scope| {
             for writer in 0..4u32 {

@@ -50,7 +50,7 @@ fn a_value_and_a_key_of_16_mib_come_back() {
 }
 
 #[test]
-fn scans_begin_and_end_where_they_are_told() {
+fn scans_begin_and_end_where_requested() {
     let server = Server::start();
     for key in ["a", "b1", "b2", "c"] {
         server.ok(&["put", key, &key.to_uppercase()], b"");
@@ -64,7 +64,7 @@ fn scans_begin_and_end_where_they_are_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn invalid_requests_are_refused_with_the_reason() {
     let server = Server::start_with(&["--memory-limit", "1K"]);
     let told = |arguments: &[&str], stdin: &[u8], words: &str| {
         let output = server.run(arguments, stdin);

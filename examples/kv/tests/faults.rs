@@ -1,4 +1,4 @@
-//! No server, a server that ends, a server that dies: each told, in bounded time.
+//! No server, a server that ends, a server that dies: each is reported in bounded time.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Running, Server, address, network_address, run, stderr};
 use rustix::process::Signal;
 
 #[test]
-fn without_a_server_the_mend_is_told() {
+fn without_a_server_the_error_says_how_to_start_one() {
     let address = address();
     for command in
         [&["get", "k"][..], &["load", "/dev/null"], &["dump"], &["ycsb", "--workload", "b"]]
@@ -21,7 +21,7 @@ fn without_a_server_the_mend_is_told() {
 }
 
 #[test]
-fn an_address_that_is_none_is_told() {
+fn an_invalid_address_is_refused() {
     for (address, words) in [
         ("kv", "kv"),
         ("http://kv", "shm"),
@@ -37,7 +37,7 @@ fn an_address_that_is_none_is_told() {
 }
 
 #[test]
-fn a_name_in_use_is_told_and_free_again_after_a_kill() {
+fn a_name_in_use_is_refused_and_free_after_a_kill() {
     let server = Server::start();
     let second = run(&["serve", "--listen", &server.address], b"");
     assert_eq!(second.status.code(), Some(2));
@@ -51,7 +51,7 @@ fn a_name_in_use_is_told_and_free_again_after_a_kill() {
 }
 
 #[test]
-fn a_server_ends_in_order_when_asked() {
+fn a_server_shuts_down_cleanly_on_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
         let server = Server::start_with(&["--metrics"]);
         server.ok(&["put", "k", "v"], b"");
@@ -65,7 +65,7 @@ fn a_server_ends_in_order_when_asked() {
 }
 
 #[test]
-fn a_server_killed_under_load_is_told_in_bounded_time() {
+fn a_server_killed_under_load_is_reported_in_bounded_time() {
     let server = Server::start();
     let load = Running::start(
         &[
@@ -97,14 +97,14 @@ fn a_network_address_serves_every_command() {
     assert_eq!(server.ok(&["get", "k"], b""), b"v");
     let output = run(&["get", "k", "--connect", &server.address], b"");
     assert_eq!(output.stdout, b"v");
-    // Whoever asks for any port is told which one it is.
+    // A server on port 0 prints the port it got.
     let chosen = Running::start(&["serve", "--listen", "rdma://127.0.0.1:0?device=shm"], false);
     let line = chosen.line_with("listening on");
     let address = line.split_whitespace().last().unwrap();
     assert_eq!(run(&["put", "k", "v", "--address", address], b"").status.code(), Some(0));
 }
 
-/// YCSB with several clients against that server, riding out.
+/// Runs YCSB with several clients against that server, riding out outages.
 fn ride_out(address: &str, seconds: &str, timeout: &str) -> Running {
     let load = Running::start(
         &[
@@ -150,8 +150,8 @@ fn a_run_rides_out_a_server_that_is_killed_and_started_again() {
     }
 }
 
-/// Calls that missed their deadlines may still run, late: nothing of that is taken for a wrong answer, and all that
-/// was acknowledged is there.
+/// Calls that missed their deadlines may still run late. They are not taken for wrong answers, and
+/// everything acknowledged is there.
 #[test]
 fn a_run_rides_out_a_server_that_stops_for_a_while() {
     for address in [address(), network_address()] {
@@ -169,7 +169,7 @@ fn a_run_rides_out_a_server_that_stops_for_a_while() {
 }
 
 #[test]
-fn a_server_that_stays_away_ends_the_ride() {
+fn a_run_ends_if_the_server_stays_away() {
     let server = Server::start_at(&network_address(), &[]);
     let arguments = [
         "ycsb",

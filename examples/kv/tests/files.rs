@@ -18,10 +18,10 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
-fn what_is_dumped_loads_into_the_same_store() {
+fn a_dump_loads_into_an_equal_store() {
     let folder = tempfile::tempdir().unwrap();
     let first = folder.path().join("first.tsv");
-    // More than a page by count, one entry beyond a page by bytes, and every byte there is.
+    // More than a page by count, one entry longer than a page, and all byte values.
     let mut text = Vec::new();
     for i in 0..3000u32 {
         text.extend_from_slice(format!("key{i}\tvalue {i}\n").as_bytes());
@@ -69,7 +69,7 @@ fn a_bad_line_stops_the_load_unless_it_may_be_skipped() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_told() {
+fn a_missing_file_is_reported() {
     let server = Server::start();
     let missing = server.run(&["load", "/nonexistent/file.tsv"], b"");
     assert_eq!(missing.status.code(), Some(2));

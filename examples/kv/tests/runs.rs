@@ -1,4 +1,4 @@
-//! ycsb and demo, whole.
+//! Complete runs of ycsb and demo.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Running, Server, run, stderr, stdout};
 use rustix::process::Signal;
 
 #[test]
-fn every_workload_is_right() {
+fn every_workload_passes() {
     let server = Server::start_with(&["--threads", "2"]);
     for workload in ["a", "b", "c", "d", "f"] {
         let arguments = [
@@ -31,7 +31,7 @@ fn every_workload_is_right() {
 }
 
 #[test]
-fn the_small_demo_is_right_and_leaves_nothing() {
+fn the_small_demo_passes_and_leaves_nothing_behind() {
     let output = run(&["demo", "--small"], b"");
     let told = format!("{}{}", stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{told}");
@@ -41,7 +41,7 @@ fn the_small_demo_is_right_and_leaves_nothing() {
 }
 
 #[test]
-fn the_demo_takes_the_text_it_is_given() {
+fn the_demo_uses_the_given_text() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text");
     std::fs::write(&file, b"one\n\n\xff\xfe three\r\nlast").unwrap();

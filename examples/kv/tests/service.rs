@@ -1,4 +1,4 @@
-//! The service, used as a library: server and clients in one process.
+//! The service as a library: server and clients in one process.
 
 mod common;
 
@@ -10,7 +10,7 @@ use farcall_kv::service::{KvClient, KvPollClient, KvServer, StoreService};
 use farcall_kv::store::Store;
 
 #[test]
-fn the_longest_key_with_the_longest_value_comes_back() {
+fn the_longest_key_and_value_are_stored_unchanged() {
     let address = common::address();
     let store = Arc::new(Store::new());
     let service = KvServer::new(StoreService::new(store.clone()));
@@ -36,7 +36,7 @@ fn the_longest_key_with_the_longest_value_comes_back() {
 }
 
 #[test]
-fn a_scan_of_a_changing_store_sees_every_entry_that_stays() {
+fn a_scan_of_a_changing_store_finds_every_entry_that_stays() {
     let address = common::address();
     let store = Arc::new(Store::new());
     let service = KvServer::new(StoreService::new(store.clone()));

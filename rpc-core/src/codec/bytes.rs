@@ -1,4 +1,4 @@
-//! Byte strings, moved whole.
+//! Byte strings, copied whole.
 
 use std::borrow::Cow;
 

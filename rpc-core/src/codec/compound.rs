@@ -1,4 +1,4 @@
-//! Options, sequences and tuples of other forms, written as serde would write them.
+//! Options, sequences and tuples of other forms, in the same format as serde.
 
 use std::marker::PhantomData;
 
@@ -90,7 +90,7 @@ impl<'m, T, F: Decode<'m, T>> Decode<'m, Vec<T>> for Seq<F> {
     fn read(reader: &mut Reader<'m>) -> Result<Vec<T>, Malformed> {
         let len = reader.take_length()?;
         // Each element takes a byte or more, so a length that the message cannot hold is refused before any work;
-        // memory is only taken for elements as they are found to be there.
+        // memory is allocated only for elements that are really there.
         if len > reader.remaining() {
             return Err(reader.fail(DecodeError::Truncated { missing: len - reader.remaining() }));
         }

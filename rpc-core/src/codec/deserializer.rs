@@ -1,4 +1,4 @@
-//! serde's way in: postcard's format, read with bounds that postcard's own reader does not have.
+//! Deserialization of postcard's format through serde, with bounds that postcard's own reader does not have.
 //!
 //! A peer can send a value nested a million deep in a few megabytes, or a sequence of 2^60 elements that take no bytes
 //! each. The first would overflow the thread's stack, which ends the process; the second would never end.
@@ -10,10 +10,10 @@ use ::serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::{DecodeError, Reader};
 
-/// How deep values can nest: as deep as in `serde_json`, whose users have not missed more.
+/// How deep values can nest: the limit of `serde_json`.
 const MAX_DEPTH: u32 = 128;
 
-/// How many elements of a message's sequences and maps can take no bytes.
+/// The limit of elements without any bytes, over all sequences and maps of a message.
 const MAX_EMPTY_ELEMENTS: u32 = 65_536;
 
 /// Reads values through serde.
@@ -309,7 +309,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     }
 }
 
-/// The elements of a sequence, a tuple or a map, as far as they are not yet read.
+/// The elements of a sequence, a tuple or a map that are not read yet.
 struct Elements<'d, 'r, 'm> {
     deserializer: &'d mut Deserializer<'r, 'm>,
     left: usize,
@@ -433,7 +433,7 @@ impl<'m> de::VariantAccess<'m> for Variant<'_, '_, 'm> {
 
 impl de::Error for DecodeError {
     fn custom<T: Display>(message: T) -> Self {
-        // The text may quote the message: as long as the peer likes.
+        // The text may quote the message, at any length.
         const MAX_CHARS: usize = 200;
         DecodeError::Refused(message.to_string().chars().take(MAX_CHARS).collect())
     }

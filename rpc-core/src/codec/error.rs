@@ -1,12 +1,10 @@
-//! What can be wrong with a value, or with the bytes that should hold one.
+//! The errors of encoding and decoding.
 
-/// A value that cannot be written.
-///
-/// The cause is in the program's own types, never in what a peer sent.
+/// Why a value cannot be encoded. The cause is in the program's own types, never in a peer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The type's `Serialize` asked for something that the format does not have.
+    /// The type's `Serialize` uses something that the format does not have.
     #[error(
         "the value needs a format that describes itself, or holds a sequence of unknown length: \
          serde attributes such as `flatten`, `untagged` and `tag` cannot travel"
@@ -15,19 +13,19 @@ pub enum EncodeError {
     /// The type's `Serialize` failed.
     #[error("the type's own `Serialize` refused the value")]
     Refused,
-    /// The type's `Serialize` gave a different number of bytes when it was asked again.
+    /// The type's `Serialize` wrote another number of bytes the second time.
     #[error(
         "the value took {found} bytes after it had promised {promised}: its `Serialize` is not deterministic"
     )]
     Unstable {
         /// The size that was reserved.
         promised: usize,
-        /// The size that was written, where it was less; otherwise more than `promised`.
+        /// The size that was written, or a larger number than `promised` if it did not fit.
         found: usize,
     },
 }
 
-/// Bytes that are not an encoding of the type that they should hold.
+/// Why bytes are not an encoding of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -51,16 +49,16 @@ pub enum DecodeError {
         /// The length in the message.
         found: usize,
     },
-    /// The value is nested deeper than a thread's stack can be trusted to follow.
+    /// The value is nested too deep: decoding it could overflow the stack.
     #[error("the value is nested deeper than {limit} levels")]
     TooDeep {
-        /// The deepest that is allowed.
+        /// The limit.
         limit: u32,
     },
     /// The bytes break a rule of the format.
     #[error("{0}")]
     Format(&'static str),
-    /// The type's own `Deserialize` refused what it found.
+    /// The type's own `Deserialize` refused the value.
     #[error("{0}")]
     Refused(Box<str>),
 }

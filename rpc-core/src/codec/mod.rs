@@ -1,17 +1,18 @@
 //! How arguments and results become bytes, and how bytes that a peer sent become values again.
 //!
-//! A value is written straight into the registered memory that it leaves from: [`encoded_len`] says how many bytes it
-//! takes, the transport reserves exactly these, [`encode`] fills them. Nothing is built in between.
+//! A value is encoded straight into memory that was reserved for it: [`encoded_len`] says how many bytes it takes, the
+//! caller reserves exactly these, [`encode`] fills them. Replies and the calls of a poll-mode connection are encoded into
+//! the transport's own memory; the calls of a channel go through a buffer of the call's.
 //!
-//! The format is [postcard's](https://postcard.jamesmunns.com/wire-format), so any type that implements serde's
-//! traits can travel. serde sees byte strings one byte at a time, which costs a thousand nanoseconds for 4 KiB;
-//! therefore the service attribute names, for each argument and result, a *form*: [`Serde`] for most types, and forms
-//! that move whole byte strings for the types in which it sees one ([`Raw`], [`Fixed`], and [`Opt`], [`Seq`] and tuples around them). They
-//! write the same bytes that serde would. One form has a format of its own: a byte string that is a method's only argument, or its whole result, is the
-//! message itself ([`Whole`]).
+//! The format is [postcard's](https://postcard.jamesmunns.com/wire-format), so it carries any type that implements serde's
+//! traits. serde handles byte strings one byte at a time, which costs a microsecond for 4 KiB. The service attribute
+//! therefore chooses a *form* for each argument and result: [`Serde`] for most types, and forms that copy whole byte
+//! strings for the types that contain one ([`Raw`], [`Fixed`], and [`Opt`], [`Seq`] and tuples around them). They write the
+//! same bytes as serde. One form has a format of its own: a byte string that is a method's only argument, or its whole
+//! result, is the message itself ([`Whole`]).
 //!
-//! What a peer sent is checked as it is read: a length beyond the message, bytes left over, a value nested too deep,
-//! are each a [`DecodeError`].
+//! The bytes of a peer are checked as they are read: a length beyond the message, bytes left over, and a value that is
+//! nested too deep are each a [`DecodeError`].
 
 mod bytes;
 mod compound;
@@ -48,6 +49,6 @@ pub trait Encode<T: ?Sized> {
 
 /// A form in which values of type `T` can be read from a message that lives for `'m`, from which they may borrow.
 pub trait Decode<'m, T> {
-    /// Reads one value from the front of what is left of the message.
+    /// Reads one value from the front of the rest of the message.
     fn read(reader: &mut Reader<'m>) -> Result<T, Malformed>;
 }

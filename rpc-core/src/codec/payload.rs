@@ -1,10 +1,10 @@
-//! Whole messages: several values one after the other, nothing before, between or after them.
+//! Whole messages: values one after the other, with nothing before, between or after them.
 
 use std::marker::PhantomData;
 
 use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer};
 
-/// What one message carries: a value in its form, or a tuple of such.
+/// The content of one message: a value in its form, or a tuple of such values.
 pub trait Payload {
     /// How many bytes [`write`](Self::write) will write.
     fn size(&self) -> Result<usize, EncodeError>;
@@ -13,7 +13,7 @@ pub trait Payload {
     fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError>;
 }
 
-/// A value to be written in form `F`.
+/// A value to encode in form `F`.
 #[derive(Debug)]
 pub struct As<'v, F, T: ?Sized>(&'v T, PhantomData<fn() -> F>);
 
@@ -25,10 +25,10 @@ impl<'v, F: Encode<T>, T: ?Sized> As<'v, F, T> {
     }
 }
 
-/// A value to be written in form `F`, as generated code says it.
+/// A value to encode in form `F`; for generated code.
 ///
-/// Its type says no more than that it is a payload: where a type of the user's cannot be encoded, the compiler has one
-/// error to report, here, and none of each call that the payload is given to.
+/// It returns an opaque type: if a type of the user's cannot be encoded, the compiler reports one error here, and not
+/// another for each call that the payload is passed to.
 #[inline]
 pub fn part<'v, F: Encode<T> + 'v, T: ?Sized>(value: &'v T) -> impl Payload + use<'v, F, T> {
     As::<F, T>::new(value)
@@ -108,7 +108,7 @@ pub fn decode<'m, F: Decode<'m, T>, T>(mut message: Reader<'m>) -> Result<T, Dec
     }
 }
 
-/// Reads one value in form `F`, which must take all that is left.
+/// Reads one value in form `F`, which must take the rest of the message.
 #[inline(always)]
 pub fn whole<'m, F: Decode<'m, T>, T>(message: &mut Reader<'m>) -> Result<T, Malformed> {
     let value = F::read(message)?;

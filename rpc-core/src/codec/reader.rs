@@ -1,19 +1,19 @@
-//! What is left of a message that is being read.
+//! A message that is being read.
 
 use bytes::Bytes;
 
 use super::DecodeError;
 use crate::transport::Message;
 
-/// A `Bytes` at least this long shares the memory of the large message that it came in; a shorter one is copied, so
+/// A `Bytes` of at least this length shares the memory of the large message that it came in. A shorter one is copied, so
 /// that a key of ten bytes does not keep a value of sixteen megabytes alive.
 const SHARE_AT_LEAST_BYTES: usize = 1024;
 
 /// A message being read from front to back.
 ///
-/// What is wrong is kept here, and told by [`into_error`](Self::into_error): so a read gives either the value or
-/// [`Malformed`], which is nothing, and a value such as an array of bytes goes from the message to its place in one
-/// piece. (A union of value and error would be moved in odd pieces, at several nanoseconds each time.)
+/// It keeps the error, and [`into_error`](Self::into_error) returns it. A read therefore returns either the value or
+/// [`Malformed`], which has no size, and a value such as an array of bytes is copied from the message once. (A union of
+/// value and error would be moved in unaligned parts, at several nanoseconds each time.)
 #[derive(Clone, Debug)]
 pub struct Reader<'m> {
     rest: &'m [u8],
@@ -21,7 +21,7 @@ pub struct Reader<'m> {
     error: Option<DecodeError>,
 }
 
-/// Says that a [`Reader`] met something that is not an encoding of the type asked for.
+/// A [`Reader`] found bytes that are not an encoding of the expected type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(());
 
@@ -53,14 +53,14 @@ impl<'m> Reader<'m> {
         self.rest.len()
     }
 
-    /// Keeps what is wrong.
+    /// Keeps the error.
     #[cold]
     pub fn fail(&mut self, error: DecodeError) -> Malformed {
         self.error = Some(error);
         Malformed(())
     }
 
-    /// What was wrong.
+    /// The error.
     #[cold]
     pub fn into_error(self) -> DecodeError {
         self.error.unwrap_or(DecodeError::Format("nothing was wrong"))
@@ -93,7 +93,7 @@ impl<'m> Reader<'m> {
         Ok(Piece { bytes, owner: self.owner })
     }
 
-    /// All that is left.
+    /// The rest of the message.
     #[inline]
     pub fn take_rest(&mut self) -> Piece<'m> {
         Piece { bytes: std::mem::take(&mut self.rest), owner: self.owner }
@@ -138,7 +138,7 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Says that all values are read; an error if bytes are left over.
+    /// Checks that no bytes are left over, after all values are read.
     #[inline]
     pub fn finish(&mut self) -> Result<(), Malformed> {
         if self.rest.is_empty() {
@@ -162,7 +162,7 @@ impl<'m> Piece<'m> {
         self.bytes
     }
 
-    /// The bytes, kept: shared with the message where it can be kept and the piece is long, copied otherwise.
+    /// The bytes, owned: shared with the message if its memory can be kept and they are long, copied otherwise.
     #[inline]
     pub fn into_bytes(self) -> Bytes {
         match self.owner {

@@ -6,7 +6,7 @@ use postcard::ser_flavors::{Flavor, Size};
 use super::deserializer::Deserializer;
 use super::{Decode, Encode, EncodeError, Malformed, Reader, Writer};
 
-/// The form of every type that is not a byte string: what its `Serialize` and `Deserialize` say.
+/// The form of types that contain no byte string: their `Serialize` and `Deserialize` decide.
 #[derive(Clone, Copy, Debug)]
 pub enum Serde {}
 

@@ -1,8 +1,8 @@
-//! The bytes that a value is being written into.
+//! A message that is being written.
 
 use super::EncodeError;
 
-/// The longest that a length can be when written: seven bits in each byte.
+/// The longest encoding of a length: seven bits in each byte.
 const MAX_LENGTH_BYTES: usize = usize::BITS.div_ceil(7) as usize;
 
 /// How many bytes [`Writer::put_length`] writes for `length`.
@@ -20,7 +20,7 @@ pub struct Writer<'s> {
 }
 
 impl<'s> Writer<'s> {
-    /// Starts at the front of `reserved`, all of which is to be filled.
+    /// Starts at the front of `reserved`, all of which must be filled.
     #[inline]
     pub fn new(reserved: &'s mut [u8]) -> Self {
         Self { promised: reserved.len(), rest: reserved }
@@ -62,7 +62,7 @@ impl<'s> Writer<'s> {
         self.put(&bytes[..=used])
     }
 
-    /// Says that everything is written; an error if memory is left over.
+    /// Checks that `reserved` is filled, after everything is written.
     #[inline]
     pub fn finish(self) -> Result<(), EncodeError> {
         if self.rest.is_empty() {

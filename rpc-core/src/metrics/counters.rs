@@ -6,7 +6,7 @@ use crate::wire::Status;
 use core::sync::atomic::AtomicU64;
 use crossbeam_utils::CachePadded;
 
-/// One row per method, and one for calls of no known method.
+/// One row per method, and a last one for calls of unknown methods.
 pub(crate) struct MethodTable {
     pub(super) names: Vec<(&'static str, &'static str)>,
     pub(super) ids: Vec<u32>,
@@ -21,12 +21,12 @@ impl MethodTable {
         MethodTable { names, ids: methods().map(|(_, m)| m.id).collect() }
     }
 
-    /// The row of calls whose method nobody has.
+    /// The row of calls of unknown methods.
     pub(crate) fn unknown(&self) -> u32 {
         self.ids.len() as u32
     }
 
-    /// The row of a method. A scan: services have few methods, and servers have a table of their own for this.
+    /// The row of a method, found by a scan: services have few methods. Servers have a table for this.
     pub(crate) fn row(&self, id: u32) -> u32 {
         self.ids.iter().position(|i| *i == id).unwrap_or(self.ids.len()) as u32
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Each power of two is divided into 2^5 buckets: a value is known to 3 %.
 const SUB_BITS: u32 = 5;
 const SUB: u64 = 1 << SUB_BITS;
-/// Values from 2^42 ns (73 minutes, beyond the longest deadline that travels) on share the last bucket.
+/// Values from 2^42 ns on share the last bucket: 73 minutes, beyond the longest deadline that is sent.
 const MAX_BITS: u32 = 42;
 const BUCKETS: usize = ((MAX_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 
@@ -82,7 +82,7 @@ impl Merged {
         self.max = self.max.max(histogram.max.load(Relaxed));
     }
 
-    /// Each bucket that is not empty, by its middle value.
+    /// The middle value and the count of each bucket that is not empty.
     pub(super) fn values(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(bucket, n)| {
             let (low, next) = (lower_bound(bucket), lower_bound(bucket + 1));
@@ -90,7 +90,7 @@ impl Merged {
         })
     }
 
-    /// The value below which this part of all values lies.
+    /// The value below which this fraction of all values lies.
     pub(super) fn quantile(&self, part: f64) -> u64 {
         let rank = (part * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,7 +1,7 @@
-//! What is counted about calls, by method: cheap to count, merged when read.
+//! Counters and latencies of calls, by method: cheap to update, merged when read.
 //!
-//! Each thread counts for itself in cache lines of its own, without locks and without atomic read-modify-write: it is
-//! the only writer. A reader adds the threads up.
+//! Each thread has counters of its own in its own cache lines. It is their only writer, so it needs no lock and no atomic
+//! read-modify-write. A reader adds up the threads.
 
 mod counters;
 mod histogram;

@@ -1,4 +1,4 @@
-//! Counters as Prometheus reads them.
+//! The counters in the format of Prometheus.
 
 use super::snapshot::{MethodSnapshot, Metrics};
 use core::fmt;
@@ -7,11 +7,11 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Upper bounds of the exported buckets in seconds, from under a cache line's bounce to a deadline's usual length.
+/// Upper bounds of the exported buckets in seconds, from below one cache-line transfer to the usual deadline.
 const BUCKETS_SECONDS: [f64; 14] =
     [250e-9, 500e-9, 1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 1e-3, 10e-3, 100e-3, 1.0, 10.0];
 
-/// Adds a server's or a channel's counters to a registry of the program's own.
+/// Adds the counters of a server or a channel to a registry of the program.
 pub fn register(registry: &mut Registry, metrics: Metrics) {
     registry.register_collector(Box::new(metrics));
 }

@@ -1,4 +1,4 @@
-//! Reading what the threads counted.
+//! Reading the threads' counters.
 
 use super::counters::{MethodTable, ThreadCounters};
 use super::histogram::Merged;
@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// A handle to the counters of a server or a channel. Reading takes nothing from the threads that count.
+/// A handle to the counters of a server or a channel. Reading them does not delay the threads that count.
 #[derive(Clone)]
 pub struct Metrics {
     side: &'static str,
@@ -31,13 +31,13 @@ impl Metrics {
         self.side
     }
 
-    /// All counters now, threads added up.
+    /// All counters at present, added up over the threads.
     pub fn snapshot(&self) -> MetricsSnapshot {
         let rows = self.methods.names.iter().enumerate();
         MetricsSnapshot { methods: rows.map(|(row, names)| self.method(row, *names)).collect() }
     }
 
-    /// All counters now, in Prometheus' (OpenMetrics) text format.
+    /// All counters at present, in the text format of Prometheus (OpenMetrics).
     pub fn prometheus(&self) -> String {
         prometheus::text(self)
     }
@@ -55,7 +55,7 @@ impl Metrics {
             latency: Merged::new(),
         };
         let rows = || self.threads.iter().map(|thread| &thread.rows[row]);
-        // What ended is read before what started, so that a call between the two is never in flight a negative time.
+        // Ended calls are read before started ones, so that the number in flight is never negative.
         for counters in rows() {
             for (into, from) in snapshot.ended.iter_mut().zip(&counters.ended) {
                 *into += from.load(Relaxed);
@@ -115,32 +115,32 @@ impl MethodSnapshot {
         self.started.saturating_sub(self.ended.iter().sum())
     }
 
-    /// Calls that ended in the service's value.
+    /// Calls that returned a value.
     pub fn ok(&self) -> u64 {
         self.ended[Status::Value as usize]
     }
 
-    /// Calls that ended otherwise, by kind: `("service_error", 3)`. Kinds that did not happen are left out.
+    /// Calls that failed, by kind: `("service_error", 3)`. Kinds without calls are left out.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.outcomes().skip(1).filter(|(_, n)| *n > 0)
     }
 
-    /// Calls that have ended, by kind, zeros included.
+    /// Calls that have ended, by kind, including kinds without calls.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Status::ALL.into_iter().map(|status| (status.name(), self.ended[status as usize]))
     }
 
-    /// The time below which this part (0.5, 0.99, ..) of the calls stayed, known to 3 %. Zero before the first call.
+    /// The latency below which this fraction (0.5, 0.99, ..) of the calls stayed, within 3 %. Zero before the first call.
     pub fn latency(&self, part: f64) -> Duration {
         Duration::from_nanos(self.latency.quantile(part))
     }
 
-    /// The longest time a call took.
+    /// The longest latency of a call.
     pub fn max_latency(&self) -> Duration {
         Duration::from_nanos(self.latency.max)
     }
 
-    /// The histogram of latencies in nanoseconds, to be merged with others or asked for more.
+    /// The histogram of latencies in nanoseconds, to merge with others or to read other quantiles.
     pub fn histogram(&self) -> hdrhistogram::Histogram<u64> {
         const SIGNIFICANT_DIGITS: u8 = 2;
         let highest = self.latency.max.max(2);

@@ -250,8 +250,8 @@ impl ServerThread {
 
     /// Lets all transports drain. Returns whether all are done.
     fn drain(&mut self, now: Instant) -> bool {
-        let transports = self.transports.iter_mut();
-        transports.fold(true, |done, transport| transport.wind_down(now, WindDown::Drain) && done)
+        let steps = self.transports.iter_mut().map(|it| it.wind_down(now, WindDown::Drain));
+        steps.filter(|is_done| !is_done).count() == 0
     }
 
     fn say_goodbye(&mut self, now: Instant, until: Instant) {

@@ -1,15 +1,15 @@
-//! A client's transport around another one.
+//! A layer around a client's transport.
 
 use super::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 
-/// Stands around a transport, which does all that the layer does not do in another way.
+/// A layer around a client's transport. It overrides some methods; the transport does the rest.
 pub trait ClientLayer: Send {
     /// The transport.
     fn inner(&self) -> &dyn ClientTransport;
 
-    /// The same, to be changed.
+    /// The transport, mutably.
     fn inner_mut(&mut self) -> &mut dyn ClientTransport;
 
     /// As [`ClientTransport::reserve`].

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use core::fmt;
 use core::ops::Deref;
 
-/// An arrived message. Its bytes are private: no peer can write them any more.
+/// A message that arrived. Its bytes are in private memory: no peer can write them any more.
 #[derive(Clone)]
 pub enum Message<'a> {
-    /// In private scratch; valid during the callback that brought it.
+    /// In a buffer of the transport; valid during the callback.
     Borrowed(&'a [u8]),
-    /// A large message in private memory of its own, which may be kept.
+    /// A large message in memory of its own, which can be kept.
     Owned(Bytes),
 }
 
@@ -23,7 +23,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The bytes, to keep: copied if they were borrowed.
+    /// The bytes, owned: copied if they were borrowed.
     pub fn into_bytes(self) -> Bytes {
         match self {
             Message::Borrowed(bytes) => Bytes::copy_from_slice(bytes),

@@ -1,4 +1,4 @@
-//! How connections come to be: dialling, and listening.
+//! Dialling and listening.
 
 use super::{ClientTransport, ServerTransport};
 use crate::error::{BindError, ConnectError};
@@ -6,10 +6,13 @@ use crate::service::ServiceDescription;
 use crate::site::Site;
 use core::time::Duration;
 
-/// Something that can be dialled: an address.
+/// An address that can be dialled.
 pub trait Dial: Send + Sync {
-    /// Makes one connection for calls of `service`, to be driven by the thread of `site`. Blocks, at most for
+    /// Makes a connection for calls of `service`, which the thread of `site` drives. Blocks, at most for
     /// `options.timeout`.
+    ///
+    /// # Errors
+    /// Why there is no connection.
     fn dial(
         &self,
         service: &'static ServiceDescription,
@@ -18,11 +21,22 @@ pub trait Dial: Send + Sync {
     ) -> Result<Box<dyn ClientTransport>, ConnectError>;
 }
 
+impl<D: Dial + ?Sized> Dial for Box<D> {
+    fn dial(
+        &self,
+        service: &'static ServiceDescription,
+        site: &Site,
+        options: &DialOptions,
+    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+        (**self).dial(service, site, options)
+    }
+}
+
 /// How to dial.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DialOptions {
-    /// The bound on the whole handshake. Default 5 s.
+    /// The limit for the whole handshake. Default 5 s.
     pub timeout: Duration,
     /// Share with the other connections of the site what the backend can share. Default: nothing is shared.
     ///
@@ -39,7 +53,7 @@ impl Default for DialOptions {
 }
 
 impl DialOptions {
-    /// Sets the bound on the whole handshake.
+    /// Sets the limit for the whole handshake.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -52,10 +66,13 @@ impl DialOptions {
     }
 }
 
-/// Something that can be listened on: an address.
+/// An address to listen at.
 pub trait Binding {
-    /// Listens for clients of `services`, for a server thread at each of `sites`. Connections are accepted from now on, by
-    /// threads of the transport's own, and dealt to the server threads.
+    /// Listens for clients of `services`, for one server thread per site. From now on, threads of the transport accept
+    /// connections and distribute them among the server threads.
+    ///
+    /// # Errors
+    /// Why the address cannot be had.
     fn bind(
         &self,
         sites: &[Site],
@@ -68,9 +85,9 @@ pub trait Binding {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BindOptions {
-    /// The bound on one client's handshake. Default 5 s.
+    /// The limit for one client's handshake. Default 5 s.
     pub handshake_timeout: Duration,
-    /// Most clients at once, all threads together; later ones are refused. Default 4096.
+    /// The limit of clients, over all threads; further ones are refused. Default 4096.
     pub max_clients: usize,
 }
 
@@ -80,18 +97,18 @@ impl Default for BindOptions {
     }
 }
 
-/// A listening server, before its threads run.
+/// An address that is listened at, before the server's threads run.
 pub struct Bound {
-    /// One per server thread, in the order of their sites.
+    /// One per server thread, in the order of the sites.
     pub transports: Vec<Box<dyn ServerTransport>>,
-    /// What takes new clients in.
+    /// Accepts clients.
     pub acceptor: Box<dyn Acceptor>,
-    /// Where they come in: the address as it was given, with whatever the system chose.
+    /// The address as it was given, with the parts that the system chose.
     pub address: String,
 }
 
-/// What takes new clients in, until stopped.
+/// Accepts clients until it is stopped.
 pub trait Acceptor: Send {
-    /// Takes no more clients and frees the address. Returns when both are so. Dropping does it too.
+    /// Stops accepting clients and frees the address, before it returns. Dropping the acceptor does it too.
     fn stop(&mut self);
 }

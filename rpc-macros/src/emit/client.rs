@@ -13,8 +13,8 @@ pub(super) fn channel(service: &Service) -> TokenStream {
     let constant = description::constant(service);
     let doc = format!(
         "Calls a server of [`{ident}`] from any thread and any executor.\n\n\
-         Each method gives a call: await it, or block the thread with `wait`. Dropping a call cancels it. \
-         A clone shares the connection."
+         Each method returns a call: await it, or block the thread with `wait`. Dropping a call cancels it. \
+         Clones share the connection."
     );
     let methods = service.methods.iter().map(|method| {
         let Method { ident, attributes, .. } = method;
@@ -76,15 +76,15 @@ pub(super) fn poll(service: &Service) -> TokenStream {
     let Service { private, visibility, ident, .. } = service;
     let (client, described) = (service.poll_client(), service.client());
     let doc = format!(
-        "Calls a server of [`{ident}`] from a thread that owns its connection and spins.\n\n\
-         Each method comes twice: as a call that spins until it has ended, and as `start_...`, which leaves it outstanding \
-         while others are started; `poll` moves them on, and `take` gives the outcome of one that has ended."
+        "Calls a server of [`{ident}`] from a thread that polls its own connection.\n\n\
+         It has each method twice: as a call that waits until it has ended, and as `start_...`, which leaves the call \
+         outstanding while others are started. `poll` drives them, and `take` returns the result of one that has ended."
     );
     let methods = service.methods.iter().map(|method| poll_methods(service, method));
-    // A method of that name comes first; these are then reached through `PollClient`.
+    // If the service has a method of that name, these are available through `PollClient` only.
     let poll = (!service.declares("poll")).then(|| {
         quote! {
-            /// Moves all outstanding calls on, once, without waiting.
+            /// Drives all outstanding calls, once, without waiting.
             #[inline]
             pub fn poll(&mut self) -> #private::Progress {
                 self.connection.poll()
@@ -93,7 +93,7 @@ pub(super) fn poll(service: &Service) -> TokenStream {
     });
     let take = (!service.declares("take")).then(|| {
         quote! {
-            /// The outcome of a call that was started, once it has ended; `None` before, and once it was taken.
+            /// The result of a started call, once it has ended; `None` before that, and after it was taken.
             #[inline]
             pub fn take<__R: 'static>(&mut self, call: &mut #private::PendingCall<__R>) -> #private::Option<__R> {
                 self.connection.take(call)
@@ -146,7 +146,7 @@ fn poll_methods(service: &Service, method: &Method) -> TokenStream {
     let start = calling(service, method, quote!(self.connection.start::<#ty, _>));
     let starter = method.starter();
     let start_doc = format!(
-        "Starts a call of {} and leaves it outstanding; `take` gives its outcome.",
+        "Starts a call of {} and leaves it outstanding; `take` returns its result.",
         linked(service, method)
     );
     let deprecated = attributes.iter().filter(|attribute| attribute.path().is_ident("deprecated"));

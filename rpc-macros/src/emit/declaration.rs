@@ -1,4 +1,4 @@
-//! The trait itself, its async methods written out.
+//! The trait itself, with its async methods desugared.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
@@ -16,7 +16,7 @@ pub(super) fn emit(service: &Service, item: &ItemTrait) -> TokenStream {
                 ReturnType::Default => quote!(()),
                 ReturnType::Type(_, ty) => ty.to_token_stream(),
             };
-            // The future stays on its server thread, so it need not be `Send`: written out, that is no accident.
+            // Without a `Send` bound, on purpose: the future stays on its server thread.
             method.sig.output = parse_quote!(-> impl #private::Future<Output = #output>);
         }
     }

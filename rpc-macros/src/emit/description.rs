@@ -1,4 +1,4 @@
-//! What each method is, as a type: its id, its name, how its answer is read.
+//! A type for each method: its id, its name, how its answer is read.
 
 use proc_macro2::TokenStream;
 use quote::quote;

@@ -27,7 +27,7 @@ pub(crate) fn all(service: &Service, item: &ItemTrait) -> TokenStream {
     }
 }
 
-/// What a call of the method ends in, for its caller.
+/// The type of a call's result.
 fn output(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
     match &method.outcome {
@@ -70,7 +70,7 @@ fn part(service: &Service, ty: &Type, form: &Form, reference: TokenStream) -> To
 /// A call of `function` with the method's arguments as one payload.
 fn calling(service: &Service, method: &Method, function: TokenStream) -> TokenStream {
     let payload = payload(service, method);
-    // The compiler tells of a type that cannot be encoded once more here; in the same place, that is one error.
+    // The compiler reports a type that cannot be encoded here once more; at the same position, it is one error.
     let by_serde = method.arguments.iter().find(|argument| argument.form.has_serde());
     let telling = by_serde.or(method.arguments.first());
     match telling {
@@ -79,7 +79,7 @@ fn calling(service: &Service, method: &Method, function: TokenStream) -> TokenSt
     }
 }
 
-/// A call of this function, placed where the type is written.
+/// A call of this function, at the position of the type.
 fn call_placed(ty: &Type, function: TokenStream, arguments: TokenStream) -> TokenStream {
     let mut arguments = Group::new(Delimiter::Parenthesis, arguments);
     arguments.set_span(span_at(ty));
@@ -88,13 +88,13 @@ fn call_placed(ty: &Type, function: TokenStream, arguments: TokenStream) -> Toke
     call
 }
 
-/// The type that stands for the method.
+/// The method's type.
 fn method_type(service: &Service, method: &Method) -> TokenStream {
     let (ty, id) = (service.method_type(), method.id);
     quote!(#ty<#id>)
 }
 
-/// `a` or `an` with the code's name, for documentation.
+/// A link to the trait's method, for documentation.
 fn linked(service: &Service, method: &Method) -> String {
     format!("[`{0}::{1}`]({0}::{1})", service.ident, method.ident)
 }

@@ -1,4 +1,4 @@
-//! The server: bytes in, a method of the implementation called, bytes out.
+//! The server: decodes the arguments, calls a method of the implementation, encodes the answer.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
@@ -15,7 +15,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     let arms =
         service.methods.iter().enumerate().map(|(index, method)| arm(service, index, method));
     let doc = format!(
-        "Serves an implementation of [`{ident}`].\n\nA clone serves the same implementation: each server thread has one."
+        "Serves an implementation of [`{ident}`].\n\nA clone serves the same implementation; each server thread has a clone."
     );
     let new_doc = format!("A server of this implementation of [`{ident}`].");
     quote! {
@@ -160,7 +160,7 @@ fn answer(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// A name for the implementation's type that none of the service's types has.
+/// A name for the generic parameter that no type of the service has.
 fn implementation(service: &Service) -> Ident {
     let mentioned = |name: &str| {
         service.ident == name

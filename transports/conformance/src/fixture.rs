@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Duration};
 
-use farcall_core::{BindError, transport::Dial};
+use farcall_core::{BindError, Site, transport::Dial};
 
 use crate::{
     case::Case,
@@ -68,6 +68,11 @@ pub trait Fixture: Send + Sync {
     fn raw_listener(&self, address: &str) -> Option<RawListener> {
         let _ = address;
         None
+    }
+
+    /// The site of a connection that the test's thread drives.
+    fn site(&self) -> Site {
+        Site::new()
     }
 
     /// Lets everything else proceed while the test's thread waits.

@@ -1,12 +1,18 @@
-//! Any fixture, with clients that share what their backend lets the connections of one thread share.
+//! Any fixture, with clients that share what their backend lets the connections of one site share.
 //!
 //! Cases with several threads use such connections from all of them: they contend, and the suite must pass nevertheless.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    process::Command,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, ThreadId},
+    time::Duration,
+};
 
 use farcall_core::{
-    BindError, ConnectError, ServiceDescription,
-    transport::{ClientThread, ClientTransport, Dial, DialOptions},
+    BindError, ConnectError, ServiceDescription, Site,
+    transport::{ClientTransport, Dial, DialOptions},
 };
 
 use crate::{
@@ -19,35 +25,38 @@ use crate::{
 /// The fixture whose clients share.
 pub struct Sharing {
     inner: Arc<dyn Fixture>,
-    thread: ClientThread,
+    /// Of each thread that runs cases, during one case.
+    sites: Mutex<HashMap<ThreadId, Site>>,
 }
 
 impl Sharing {
     /// Clients of that fixture share from now on.
     pub fn of(inner: Arc<dyn Fixture>) -> Sharing {
-        Sharing { inner, thread: ClientThread::new() }
+        Sharing { inner, sites: Mutex::default() }
     }
 }
 
 /// An address whose connections share.
 struct SharingDial {
     inner: Box<dyn Dial>,
-    thread: ClientThread,
 }
 
 impl Dial for SharingDial {
     fn dial(
         &self,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        self.inner.dial(service, &options.clone().thread(&self.thread))
+        self.inner.dial(service, site, &options.clone().share(true))
     }
 }
 
 impl Fixture for Sharing {
     fn begin(&self, case: &Case) {
         self.inner.begin(case);
+        let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
+        sites.insert(thread::current().id(), self.inner.site());
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -60,7 +69,7 @@ impl Fixture for Sharing {
 
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         let inner = self.inner.parse(address)?;
-        Ok(Box::new(SharingDial { inner, thread: self.thread.clone() }))
+        Ok(Box::new(SharingDial { inner }))
     }
 
     fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
@@ -85,6 +94,11 @@ impl Fixture for Sharing {
 
     fn raw_listener(&self, address: &str) -> Option<RawListener> {
         self.inner.raw_listener(address)
+    }
+
+    fn site(&self) -> Site {
+        let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
+        sites.entry(thread::current().id()).or_insert_with(|| self.inner.site()).clone()
     }
 
     fn turn(&self) {

@@ -208,15 +208,11 @@ impl World<'_> {
     pub fn channel(&self, server: &Server, mut options: ChannelOptions) -> SuiteClient {
         options.dial.timeout = patient(options.dial.timeout);
         options.deadline = patient(options.deadline);
-        let endpoint: Arc<dyn Dial> = match self.parse(&server.address) {
-            Ok(endpoint) => Arc::from(endpoint),
+        let address = match self.parse(&server.address) {
+            Ok(address) => address,
             Err(error) => panic!("{}: {error}", server.address),
         };
-        let description = SuiteClient::DESCRIPTION;
-        let channel = endpoint.dial(description, &options.dial).and_then(|transport| {
-            Channel::start(transport, endpoint.clone(), description, options)
-        });
-        match channel {
+        match Channel::connect(address, SuiteClient::DESCRIPTION, options) {
             Ok(channel) => SuiteClient::from_channel(channel),
             Err(error) => panic!("connect to {}: {error}", server.address),
         }
@@ -235,7 +231,7 @@ impl World<'_> {
         let usual = ConnectionOptions::default();
         let dial = usual.dial.clone();
         let timeout = patient(dial.timeout);
-        usual.deadline(self.bound).dial(dial.timeout(timeout))
+        usual.deadline(self.bound).dial(dial.timeout(timeout)).site(&self.fixture.site())
     }
 
     /// A client of any service, or the error.

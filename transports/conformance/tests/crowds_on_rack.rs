@@ -4,13 +4,10 @@ use std::{cell::Cell, pin::Pin, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use farcall_core::{
     ChannelOptions, Connection, ConnectionOptions, DrivenServer, PollClient, RpcError, Server,
-    time::Progress,
-    transport::{ClientThread, DialOptions},
+    Site, time::Progress, transport::DialOptions,
 };
-use farcall_transports::{
-    BackendKind,
-    rack::{CpuCosts, Host, Rack, Task},
-};
+use farcall_rack::{CpuCosts, Host, Rack, Task, site_of};
+use farcall_transports::registry;
 use farcall_transports_conformance::service::{
     Handlers, SuiteClient, SuitePollClient, SuiteServer,
 };
@@ -40,12 +37,12 @@ fn place_on(mut rack: Rack, backend: &str, options: &str) -> Place {
 }
 
 fn backends() -> impl Iterator<Item = &'static str> {
-    BackendKind::ALL.iter().map(|backend| backend.name())
+    registry::ALL.iter().map(|backend| backend.name())
 }
 
-fn options(thread: Option<&ClientThread>) -> ChannelOptions {
+fn options(share: bool) -> ChannelOptions {
     let mut options = ChannelOptions::default().deadline(Duration::from_secs(60));
-    options.dial = thread.map_or_else(DialOptions::default, |it| DialOptions::default().thread(it));
+    options.dial = DialOptions::default().share(share);
     options
 }
 
@@ -57,8 +54,20 @@ impl Place {
         options: ChannelOptions,
         then: impl FnOnce(Host, SuiteClient) -> F + 'static,
     ) -> Task<F::Output> {
+        let site = site_of(&self.rack.node(node));
+        self.connected_at(node, &site, options, then)
+    }
+
+    /// The same for a site that several programs have.
+    fn connected_at<F: Future + 'static>(
+        &mut self,
+        node: NodeId,
+        site: &Site,
+        options: ChannelOptions,
+        then: impl FnOnce(Host, SuiteClient) -> F + 'static,
+    ) -> Task<F::Output> {
         let address = self.address.clone();
-        self.rack.spawn_program(node, async move |host: Host| {
+        self.rack.spawn_program_at(node, site, async move |host: Host| {
             let client = host.connect_with(&address, &options).await.expect("connect");
             then(host, client).await
         })
@@ -75,7 +84,7 @@ fn a_thousand_sessions_open_and_close_at_once() {
                 .map(|who| {
                     place.connected(
                         nodes[who % nodes.len()],
-                        options(None),
+                        options(false),
                         async |host, client| {
                             let counted = client.tally(1).await.expect("tally");
                             // All of them are there at the same time.
@@ -123,13 +132,13 @@ fn calls_that_find_no_receive_are_made_again() {
         // Each request in a datagram of its own: twice as many as there are receives.
         let mut place = place("datagram", "window=64&without=coalescing");
         let nodes: Vec<_> = (0..4).map(|_| place.rack.add_node()).collect();
-        let threads: Vec<_> = nodes.iter().map(|_| ClientThread::new()).collect();
+        let sites: Vec<_> = nodes.iter().map(|node| site_of(&place.rack.node(*node))).collect();
         let go = Rc::new(Cell::new(false));
         let programs: Vec<_> = (0..CLIENTS)
             .map(|who| {
-                let (go, thread) = (go.clone(), who % nodes.len());
-                let options = options(shared.then_some(&threads[thread]));
-                place.connected(nodes[thread], options, async move |host, client| {
+                let (go, node) = (go.clone(), who % nodes.len());
+                let options = options(shared);
+                place.connected_at(nodes[node], &sites[node], options, async move |host, client| {
                     while !go.get() {
                         host.sleep(Duration::from_micros(10)).await;
                     }
@@ -157,11 +166,11 @@ fn calls_that_find_no_receive_are_made_again() {
 fn a_server_that_stops_polling_is_given_up_by_those_who_wait() {
     let mut place = place("datagram", "window=4&silence=2s");
     let node = place.rack.add_node();
-    let waiting = place.connected(node, options(None), async |host: Host, client| {
+    let waiting = place.connected(node, options(false), async |host: Host, client| {
         host.sleep(Duration::from_millis(20)).await;
         (client.tally(1).await, host.now())
     });
-    let idle = place.connected(node, options(None), async |host: Host, client| {
+    let idle = place.connected(node, options(false), async |host: Host, client| {
         host.sleep(Duration::from_secs(8)).await;
         client.tally(2).await
     });
@@ -175,7 +184,7 @@ fn a_server_that_stops_polling_is_given_up_by_those_who_wait() {
     assert!((2 * SECOND..3 * SECOND).contains(&noticed), "after {noticed} ns");
     place.rack.run_for(10 * SECOND);
     assert_eq!(idle.take(), Some(Ok(1)));
-    let late = place.connected(node, options(None), async |_, client| client.tally(2).await);
+    let late = place.connected(node, options(false), async |_, client| client.tally(2).await);
     place.rack.run_for(SECOND);
     assert_eq!(late.take(), Some(Ok(2)));
     assert_eq!(place.running.connections(), 0, "all have ended");
@@ -187,14 +196,13 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
     let mut place = place("datagram", "window=64");
     let node = place.rack.add_node();
     let address = place.address.clone();
-    let thread = ClientThread::new();
     let task = place.rack.spawn_program(node, async move |host: Host| {
         let mut idle = Vec::new();
         for _ in 0..50 {
-            let dial = DialOptions::default().thread(&thread);
+            let dial = DialOptions::default().share(true);
             let transport = host.dial(&address, SuitePollClient::DESCRIPTION, &dial).await;
             let options = ConnectionOptions::default();
-            let connection = Connection::new(transport.expect("dial"), &options);
+            let connection = Connection::new(transport.expect("dial"), host.site(), &options);
             let mut client = SuitePollClient::from_connection(connection);
             // A window of calls leaves, and their answers are never looked at.
             let calls: Vec<_> =
@@ -203,7 +211,7 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
             idle.push((client, calls));
         }
         let client: SuiteClient =
-            host.connect_with(&address, &options(Some(&thread))).await.expect("connect");
+            host.connect_with(&address, &options(true)).await.expect("connect");
         for call in 1..=500 {
             assert_eq!(client.tally(1).await, Ok(call));
         }
@@ -244,13 +252,12 @@ fn connections_that_take_turns_together_ring_once() {
         let node = place.rack.add_node();
         let address = place.address.clone();
         let task = place.rack.spawn_program(node, async move |host: Host| {
-            let thread = ClientThread::new();
             let mut clients = Vec::new();
             for _ in 0..16 {
-                let dial = DialOptions::default().thread(&thread);
+                let dial = DialOptions::default().share(true);
                 let transport = host.dial(&address, SuitePollClient::DESCRIPTION, &dial).await;
-                let connection =
-                    Connection::new(transport.expect("dial"), &ConnectionOptions::default());
+                let (transport, options) = (transport.expect("dial"), ConnectionOptions::default());
+                let connection = Connection::new(transport, host.site(), &options);
                 clients.push((SuitePollClient::from_connection(connection), None));
             }
             let (mut answered, begun) = (0, host.now());
@@ -275,7 +282,7 @@ fn connections_that_take_turns_together_ring_once() {
                     }
                 };
                 if together {
-                    thread.together(turns)
+                    host.site().together(turns)
                 } else {
                     turns()
                 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farcall::time::Instant;
 use farcall::{Connection, ConnectionOptions, DialOptions, PendingCall, PollClient, RpcError};
 use farcall_core::Server;
-use farcall_transports::rack::{Dialled, Dialling, Rack, turn_after};
+use farcall_rack::{Dialled, Dialling, Rack, site_of, turn_after};
 use farcall_verbs::sim::{Actor, Costs, FaultRates, Next, SimConfig, Turn};
 
 #[farcall::service]
@@ -93,7 +93,8 @@ impl Actor for Client {
                 Dialled::NotYet(at) => return Turn::then(Next::At(at.as_nanos())),
                 Dialled::Done(transport) => transport.expect("connected"),
             };
-            let connection = Connection::new(transport, &ConnectionOptions::default());
+            let connection =
+                Connection::new(transport, dialling.site(), &ConnectionOptions::default());
             self.load = Some(LoadPollClient::from_connection(connection));
             self.dialling = None;
             self.tally.borrow_mut().connected += 1;
@@ -149,7 +150,8 @@ impl Scene {
         for number in 0..all {
             let node = rack.add_node();
             let description = <LoadPollClient as PollClient>::DESCRIPTION;
-            let dialling = rack.dial(node, &address, description, &DialOptions::default());
+            let site = site_of(&rack.node(node));
+            let dialling = rack.dial(node, &address, description, &site, &DialOptions::default());
             let number = Some(number).filter(|number| *number < self.clients);
             let (message, outstanding, response) = match number {
                 Some(_) => (Rc::clone(&message), self.outstanding, self.response),

@@ -4,10 +4,8 @@
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
 use farcall_core::{ChannelOptions, DrivenServer, RpcError, Server};
-use farcall_transports::{
-    BackendKind,
-    rack::{Host, Rack},
-};
+use farcall_rack::{Host, Rack, Task};
+use farcall_transports::registry;
 use farcall_transports_conformance::{
     cases::swarm::seeds,
     dice::Dice,
@@ -32,7 +30,7 @@ struct Place {
 
 /// Each backend, with each seed.
 fn each() -> impl Iterator<Item = (&'static str, u64)> {
-    let backends = BackendKind::ALL.iter().map(|backend| backend.name());
+    let backends = registry::ALL.iter().map(|backend| backend.name());
     backends.flat_map(|backend| seeds().map(move |seed| (backend, seed)))
 }
 
@@ -127,7 +125,7 @@ impl Place {
 }
 
 struct Stream {
-    task: farcall_transports::rack::Task<RpcError>,
+    task: Task<RpcError>,
     echoed: Rc<Cell<u64>>,
 }
 
@@ -365,7 +363,7 @@ fn the_same_deaths_give_the_same_run() {
             streams.iter().chain(&others).map(|stream| stream.echoed.get()).collect();
         (place.rack.trace_hash(), echoed)
     };
-    for backend in BackendKind::ALL.iter().map(|backend| backend.name()) {
+    for backend in registry::ALL.iter().map(|backend| backend.name()) {
         for seed in [1, 2] {
             assert_eq!(run(backend, seed), run(backend, seed));
         }

@@ -7,6 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use farcall_core::Site;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{BindOptions, Binding, Bound, ClientTransport, Dial, DialOptions};
@@ -42,14 +43,14 @@ impl Kind {
 }
 
 fn bind(address: &Address) -> Bound {
-    address.bind(1, &[&KV], &BindOptions::default()).unwrap()
+    address.bind(&[Site::new()], &[&KV], &BindOptions::default()).unwrap()
 }
 
 fn dial(
     address: &Address,
     service: &'static ServiceDescription,
 ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-    address.dial(service, &DialOptions::default().timeout(Duration::from_secs(5)))
+    address.dial(service, &Site::new(), &DialOptions::default().timeout(Duration::from_secs(5)))
 }
 
 fn error(outcome: Result<Box<dyn ClientTransport>, ConnectError>) -> ConnectError {
@@ -106,7 +107,7 @@ fn hello(address: &Address) -> Hello {
         backend: "write_imm".into(),
         service: "Kv".into(),
         fingerprint: 7,
-        terms: address.limits().terms(),
+        terms: address.config().terms(),
         setup: Vec::new(),
     }
 }
@@ -150,7 +151,7 @@ fn nobody_there(kind: Kind) {
 fn a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops(kind: Kind) {
     let address = kind.fresh();
     let mut first = bind(&address);
-    let second = address.bind(1, &[&KV], &BindOptions::default()).map(|_| ());
+    let second = address.bind(&[Site::new()], &[&KV], &BindOptions::default()).map(|_| ());
     assert!(matches!(second, Err(BindError::InUse { .. })));
     first.acceptor.stop();
     assert!(matches!(error(dial(&address, &KV)), ConnectError::NoServer { .. }));
@@ -162,11 +163,11 @@ fn a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops(kind: Kind) {
 fn what_cannot_be_served_is_said(kind: Kind) {
     let address = kind.fresh();
     let options = BindOptions::default();
-    let none = address.bind(1, &[], &options).map(|_| ());
+    let none = address.bind(&[Site::new()], &[], &options).map(|_| ());
     assert!(matches!(none, Err(BindError::NoService)));
-    let twice = address.bind(1, &[&KV, &QUEUE, &OTHER_KV], &options).map(|_| ());
+    let twice = address.bind(&[Site::new()], &[&KV, &QUEUE, &OTHER_KV], &options).map(|_| ());
     assert!(matches!(twice, Err(BindError::DuplicateService { service: "Kv" })));
-    let nowhere = address.bind(0, &[&KV], &options).map(|_| ());
+    let nowhere = address.bind(&[], &[&KV], &options).map(|_| ());
     assert!(matches!(nowhere, Err(BindError::Threads { threads: 0, .. })));
     // A refused bind leaves the name free.
     drop(bind(&address));
@@ -259,7 +260,7 @@ fn a_server_that_is_silent(kind: Kind) {
     let server = impostor(&address, Vec::new());
     let begun = Instant::now();
     let options = DialOptions::default().timeout(Duration::from_millis(200));
-    let error = error(address.dial(&KV, &options));
+    let error = error(address.dial(&KV, &Site::new(), &options));
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
     let took = begun.elapsed();
     assert!((Duration::from_millis(200)..Duration::from_secs(3)).contains(&took), "{took:?}");
@@ -282,7 +283,7 @@ fn a_handshake_has_a_bound_at_the_server(kind: Kind) {
     let address = kind.fresh();
     let mut options = BindOptions::default();
     options.handshake_timeout = Duration::from_millis(100);
-    let _bound = address.bind(1, &[&KV], &options).unwrap();
+    let _bound = address.bind(&[Site::new()], &[&KV], &options).unwrap();
     let begun = Instant::now();
     let mut silent = raw(&address);
     let mut rest = Vec::new();
@@ -317,7 +318,7 @@ fn one_client_too_many(kind: Kind) {
     let address = kind.fresh();
     let mut options = BindOptions::default();
     options.max_clients = 3;
-    let _bound = address.bind(2, &[&KV], &options).unwrap();
+    let _bound = address.bind(&[Site::new(), Site::new()], &[&KV], &options).unwrap();
     let clients: Vec<_> = (0..3).map(|_| dial(&address, &KV).unwrap()).collect();
     let error = error(dial(&address, &KV));
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
@@ -344,12 +345,12 @@ mod network {
 
     fn dial_text(text: &str, timeout: Duration) -> ConnectError {
         let address: Address = text.parse().unwrap();
-        error(address.dial(&KV, &DialOptions::default().timeout(timeout)))
+        error(address.dial(&KV, &Site::new(), &DialOptions::default().timeout(timeout)))
     }
 
     fn bind_text(text: &str) -> Result<Bound, BindError> {
         let address: Address = text.parse().unwrap();
-        address.bind(1, &[&KV], &BindOptions::default())
+        address.bind(&[Site::new()], &[&KV], &BindOptions::default())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{
 use std::time::Duration;
 
 use farcall_core::{ChannelOptions, Server};
-use farcall_transports::rack::Rack;
+use farcall_rack::Rack;
 use farcall_verbs::sim::{FaultRates, SimConfig};
 
 #[farcall::service]

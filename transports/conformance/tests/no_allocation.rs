@@ -3,10 +3,9 @@
 use std::alloc::System;
 
 use farcall_core::{
-    Connection, ConnectionOptions, IdlePolicy, PollClient, Server,
-    transport::{ClientThread, DialOptions},
+    Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site, transport::DialOptions,
 };
-use farcall_transports::Address;
+use farcall_transports::{Address, registry};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -84,18 +83,21 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
 // One test: another one's allocations would be counted too.
 #[test]
 fn calls_allocate_nothing_in_the_steady_state() {
-    count_allocations("write_imm", None);
-    count_allocations("datagram", None);
-    count_allocations("datagram", Some(&ClientThread::new()));
+    for backend in registry::names() {
+        count_allocations(backend, false);
+        count_allocations(backend, true);
+    }
 }
 
-fn count_allocations(backend: &str, shared: Option<&ClientThread>) {
-    let name = format!("shm://no-allocation-{}?backend={backend}", std::process::id());
+fn count_allocations(backend: &str, share: bool) {
+    let name = format!("shm://no-allocation-{}-{share}?backend={backend}", std::process::id());
     let address: Address = name.parse().expect("an address");
     let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
     let server = server.serve(&address).expect("listen");
-    let dial = shared.map_or_else(DialOptions::default, |it| DialOptions::default().thread(it));
-    let options = ConnectionOptions::default().idle(IdlePolicy::default().park(false)).dial(dial);
+    let options = ConnectionOptions::default()
+        .idle(IdlePolicy::default().park(false))
+        .dial(DialOptions::default().share(share))
+        .site(&Site::new());
     // Shares whatever can be shared, and finds some of the other's answers.
     let other = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
     let mut other = SteadyPollClient::from_connection(other.expect("connect"));

@@ -21,7 +21,11 @@ fn parse_index(key: &str, value: &str, least: u8) -> Result<u8, AddressError> {
 fn parse_device(value: &str) -> Result<String, AddressError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if value.is_empty() || value.len() > MAX_NAME_BYTES || !value.bytes().all(allowed) {
-        return Err(AddressError::bad_value("device", value, "a device's name, as `farcall info` lists".into()));
+        return Err(AddressError::bad_value(
+            "device",
+            value,
+            "a device's name, as `farcall info` lists".into(),
+        ));
     }
     Ok(value.to_owned())
 }
@@ -34,14 +38,15 @@ impl FromStr for Address {
         let mut device = DeviceChoice::default();
         let in_network = scheme == "rdma";
         let own: &[_] = if in_network { RDMA_OPTIONS } else { &[] };
-        let AddressOptions { backend, config } = AddressOptions::read(options, own, |key, value| {
-            match key {
-                "device" => device.name = Some(parse_device(value)?),
-                "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
-                _ => device.ib_port = Some(parse_index(key, value, 1)?),
-            }
-            Ok(())
-        })?;
+        let AddressOptions { backend, config } =
+            AddressOptions::read(options, own, |key, value| {
+                match key {
+                    "device" => device.name = Some(parse_device(value)?),
+                    "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
+                    _ => device.ib_port = Some(parse_index(key, value, 1)?),
+                }
+                Ok(())
+            })?;
         let place = match scheme {
             "rdma" => Place::rdma(place, device)?,
             _ => Place::shm(place)?,

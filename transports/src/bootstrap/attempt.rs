@@ -61,10 +61,7 @@ impl Attempt<'_> {
     }
 
     /// The device failed.
-    pub fn device(
-        &self,
-        cause: impl std::error::Error + Send + Sync + 'static,
-    ) -> ConnectError {
+    pub fn device(&self, cause: impl std::error::Error + Send + Sync + 'static) -> ConnectError {
         ConnectError::Device { address: self.address(), cause: cause.into() }
     }
 
@@ -98,7 +95,9 @@ impl Attempt<'_> {
         match refusal {
             Refusal::Frame(error) => self.frame(error),
             Refusal::Rejected(reject) => self.rejected(reject, hello),
-            Refusal::ImpossibleTerms(terms) => self.misbehaved(format!("impossible terms {terms:?}")),
+            Refusal::ImpossibleTerms(terms) => {
+                self.misbehaved(format!("impossible terms {terms:?}"))
+            }
             Refusal::UnexpectedFrame => self.misbehaved("it answered with a client's frame"),
         }
     }

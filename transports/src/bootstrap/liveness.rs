@@ -153,8 +153,10 @@ mod tests {
     fn pair() -> (LivenessSocket, UnixStream, Receiver<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
-        let liveness =
-            LivenessSocket::hold(Box::new(ours), Box::new(move || tell.send(()).unwrap_or_default()));
+        let liveness = LivenessSocket::hold(
+            Box::new(ours),
+            Box::new(move || tell.send(()).unwrap_or_default()),
+        );
         let liveness = liveness.ok().unwrap();
         (liveness, theirs, told)
     }

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
-use super::{
-    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Terms,
-};
+use super::{Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Terms};
 
 /// A way to carry calls. There is one value of each backend, in the [registry](crate::registry).
 pub trait Backend: fmt::Debug + Sync {

@@ -83,10 +83,7 @@ mod tests {
             check(|hello| hello.service = "Kw".into()),
             Err(Reject::Service { served: vec!["Kv".into()] })
         );
-        assert_eq!(
-            check(|hello| hello.fingerprint = 8),
-            Err(Reject::Fingerprint { theirs: 7 })
-        );
+        assert_eq!(check(|hello| hello.fingerprint = 8), Err(Reject::Fingerprint { theirs: 7 }));
         let impossible = check(|hello| hello.terms.window = 0);
         assert!(matches!(impossible, Err(Reject::Malformed { .. })));
     }

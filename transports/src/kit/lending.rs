@@ -185,8 +185,7 @@ mod tests {
     #[test]
     fn a_client_that_does_not_move_on_is_stalled() {
         let mut lending = Lending::new(Budget::new(100));
-        let (mut idle, mut holding, mut lent) =
-            (Loan::default(), Loan::default(), Loan::default());
+        let (mut idle, mut holding, mut lent) = (Loan::default(), Loan::default(), Loan::default());
         holding.take(10, at(1));
         lent.take_response(10);
         let mut check = |lending: &mut Lending, now| {

@@ -2,8 +2,8 @@
 
 use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::time::Instant;
-use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
 use farcall_verbs::VerbsError;
+use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
 
 use super::chunks::{CHUNK_BYTES, Incoming, RING_CHUNKS, ring_bytes};
 use super::wire::{Grant, Lent};
@@ -99,7 +99,8 @@ impl LargeMessages {
 
     /// Whether the client may have memory for one more request of `len` bytes now.
     pub(crate) fn may_land(&self, len: u64, lending: &Lending) -> bool {
-        let has_rings = self.landing == 0 || self.landing + ring_bytes(len) <= RINGS_PER_CLIENT_BYTES;
+        let has_rings =
+            self.landing == 0 || self.landing + ring_bytes(len) <= RINGS_PER_CLIENT_BYTES;
         has_rings && lending.is_within_share(&self.loan, len)
     }
 

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::layout::MAX_CLIENTS;
 use super::requests::{Clients, Disconnect};
 use super::setup::{Port, Side, Sizes};
-use crate::contract::{Accepted, NewClient, Config, Intake, OnDisconnect, SetupError};
+use crate::contract::{Accepted, Config, Intake, NewClient, OnDisconnect, SetupError};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;

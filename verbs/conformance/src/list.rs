@@ -182,6 +182,16 @@ const CASES: &[Case] = cases! {
         a_dropped_peer_wakes_a_sleeper: Events;
         a_queue_that_is_not_armed_wakes_no_sleeper: Events;
     }
+    watching {
+        watching_says_whether_writes_make_events: Events;
+        a_write_into_an_armed_region_wakes_its_owner: Events, WriteEvents;
+        a_write_before_the_arm_is_found_by_the_look: Events, WriteEvents;
+        an_arm_makes_one_event: Events, WriteEvents;
+        a_region_that_is_not_armed_wakes_nobody: Events, WriteEvents;
+        reads_and_own_stores_make_no_event: Events, WriteEvents;
+        no_write_is_slept_through: Events, WriteEvents;
+        writers_of_many_regions_wake_one_sleeper: Events, WriteEvents;
+    }
     death {
         a_peer_killed_under_writes_ends_them_in_errors: Kill, Usage;
         a_peer_killed_under_write_with_imm_ends_them_in_errors: Kill, Usage;

@@ -28,6 +28,8 @@ pub enum Need {
     SharedReceiveQueues,
     /// Completion events.
     Events,
+    /// Events of WRITEs into a watched region.
+    WriteEvents,
     /// WRITEs that land left to right.
     OrderedWrites,
     /// Flushes.
@@ -61,6 +63,7 @@ impl Need {
             }
             Need::SharedReceiveQueues => (caps.srq, "no shared receive queues"),
             Need::Events => (caps.wait, "no completion events"),
+            Need::WriteEvents => (caps.write_events, "a WRITE makes no event"),
             Need::OrderedWrites => {
                 (caps.write_order == WriteOrder::LeftToRight, "WRITEs land in any order")
             }

@@ -1,4 +1,4 @@
-//! The way to a peer's device, for datagrams.
+//! The address of a peer's device, as a destination of datagrams.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use super::status;
 use super::sys::{Handle, Zeroed, ibv_ah, ibv_ah_attr};
 use crate::{ConnectError, VerbsError};
 
-/// Packets may cross so many routers.
+/// The number of routers that packets may cross.
 const HOP_LIMIT: u8 = 64;
 
-/// An address handle. Datagrams that are under way hold it.
+/// An address handle. Datagrams in flight keep it alive.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     pub(super) raw: Handle<ibv_ah>,
     pub(super) domain: Arc<ProtectionDomain>,
 }
 
-/// The way to a port: by its GID, and in an InfiniBand subnet by its LID.
-pub(super) fn way_to(context: &Context, gid: &[u8; 16], lid: u16) -> ibv_ah_attr {
-    let mut way = ibv_ah_attr::zeroed();
-    way.port_num = context.port.number;
-    way.dlid = lid;
+/// The address of a port: its GID, and in an InfiniBand subnet its LID.
+pub(super) fn address_attributes(context: &Context, gid: &[u8; 16], lid: u16) -> ibv_ah_attr {
+    let mut attributes = ibv_ah_attr::zeroed();
+    attributes.port_num = context.port.number;
+    attributes.dlid = lid;
     if context.port.ethernet || lid == 0 {
-        way.is_global = 1;
-        way.grh.dgid.raw = *gid;
-        way.grh.sgid_index = context.port.gid_index;
-        way.grh.hop_limit = HOP_LIMIT;
+        attributes.is_global = 1;
+        attributes.grh.dgid.raw = *gid;
+        attributes.grh.sgid_index = context.port.gid_index;
+        attributes.grh.hop_limit = HOP_LIMIT;
     }
-    way
+    attributes
 }
 
 impl AddressHandle {
@@ -54,10 +54,11 @@ impl AddressHandle {
         gid: &[u8; 16],
         lid: u16,
     ) -> Result<Arc<AddressHandle>, VerbsError> {
-        let mut way = way_to(&domain.context, gid, lid);
+        let mut attributes = address_attributes(&domain.context, gid, lid);
         // SAFETY: the domain lives, and the structure is ours.
-        let raw =
-            Handle::new(unsafe { (domain.context.library.create_ah)(domain.raw.raw(), &mut way) });
+        let raw = Handle::new(unsafe {
+            (domain.context.library.create_ah)(domain.raw.raw(), &mut attributes)
+        });
         let raw = raw.ok_or_else(|| -> ConnectError {
             status::connecting(gid, "address handle", status::last())
         })?;
@@ -67,7 +68,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: datagrams that use it hold it, so none is under way.
+        // SAFETY: datagrams that use it keep it alive, so none is in flight.
         unsafe { (self.domain.context.library.destroy_ah)(self.raw.raw()) };
     }
 }

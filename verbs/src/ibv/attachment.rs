@@ -1,5 +1,5 @@
-//! What a completion belongs to: the upper half of its `wr_id` names an attachment of its completion
-//! queue, the lower half a place there.
+//! The owner of a completion. The upper half of a `wr_id` identifies an attachment of the completion queue,
+//! the lower half is an index in it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::queue_pair::QpShared;
 use super::receive::ReceiveSlots;
 
-/// Names an attachment. Not used twice before 2^32 others: what a queue pair that is gone has left in a
-/// completion queue is never taken for another's, as it could be by its number.
+/// Identifies an attachment. A key is reused only after 2^32 others. Completions that a dropped queue pair
+/// left behind are therefore never taken for another's, as could happen with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key(u32);
 
@@ -19,48 +19,48 @@ impl Key {
         Key(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The `wr_id` of the work request at `place`.
+    /// The `wr_id` of the work request at index `place`.
     #[inline]
     pub(super) fn wr_id(self, place: u32) -> u64 {
         u64::from(self.0) << 32 | u64::from(place)
     }
 
-    /// What a `wr_id` says.
+    /// The key and the index in a `wr_id`.
     #[inline]
     pub(super) fn of(wr_id: u64) -> (Key, u32) {
         (Key((wr_id >> 32) as u32), wr_id as u32)
     }
 }
 
-/// Whose completions come to a queue.
+/// A source of completions.
 #[derive(Clone, Debug)]
 pub(super) enum Attached {
-    /// Send work requests of a queue pair; places are their numbers, cut to 32 bits.
+    /// Send work requests of a queue pair. Indices are their numbers, truncated to 32 bits.
     Sends(Arc<QpShared>),
-    /// Receives, of a queue pair or of a shared queue; places are their slots.
+    /// Receives of a queue pair or of a shared queue. Indices are their slots.
     Receives(Arc<ReceiveSlots>),
 }
 
-/// What the poller of a completion queue has to know.
+/// A change to the attachments of a completion queue, applied by its poller.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Completions with this key come from now on.
+    /// Completions with this key may arrive from now on.
     Attach(Key, Attached),
-    /// No more, and what is still there is of no interest.
+    /// No more completions with this key are wanted.
     Detach(Key),
-    /// A queue pair receives from a shared queue.
+    /// A queue pair uses a shared receive queue.
     Join(Arc<QpShared>),
-    /// It does no more.
+    /// A queue pair no longer uses a shared receive queue.
     Leave(u32),
 }
 
 /// The attachments of one completion queue, by key.
 ///
-/// Keys count up, so that the low bits of those in use seldom meet: most attachments are found by these alone, which
-/// takes a fifth of what a hash table takes. The others are in one.
+/// Keys count up, so the low bits of keys in use seldom collide. Most attachments are found by these bits
+/// alone, in a fifth of the time of a hash table. The others are in a hash table.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// At the place that a key's low bits name; a power of two of them.
+    /// Indexed by a key's low bits; its length is a power of two.
     by_low_bits: Vec<Option<(Key, Attached)>>,
     others: HashMap<Key, Attached, foldhash::fast::RandomState>,
 }
@@ -85,7 +85,7 @@ impl Directory {
         }
     }
 
-    /// A key is inserted once.
+    /// Inserts an attachment. Each key is inserted only once.
     pub(super) fn insert(&mut self, key: Key, attached: Attached) {
         let place = self.place(key);
         if self.by_low_bits[place].is_none() {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attachments_are_found_by_their_keys_wherever_they_lie() {
+    fn attachments_are_found_by_their_keys_wherever_they_are_stored() {
         let receives = || {
             let slots = ReceiveSlots::new(1, 1, Owner::Shared);
             (slots.key, Attached::Receives(Arc::new(slots)))
@@ -140,7 +140,7 @@ mod tests {
             _ => None,
         };
         let mut directory = Directory::default();
-        // Of each eight one stays, as of clients that come and go: keys in use meet in their low bits.
+        // Keep one of every eight, as when clients come and go: the low bits of keys in use collide.
         let mut kept = Vec::new();
         for count in 0..400 {
             let (key, attached) = receives();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wr_id_names_its_place() {
+    fn a_wr_id_contains_its_index() {
         let key = Key::fresh();
         assert_ne!(key, Key::fresh());
         for place in [0, 1, u32::MAX] {

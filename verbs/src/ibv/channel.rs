@@ -1,4 +1,4 @@
-//! Where a poller sleeps until an armed completion queue has something.
+//! A channel on which a poller sleeps until an armed completion queue has a completion.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ use super::sys::{Handle, ibv_comp_channel};
 use crate::VerbsError;
 use crate::event_fd::{new_event, ring};
 
-/// A completion channel of libibverbs, and an event of our own beside it, in one set to sleep on.
+/// A completion channel of libibverbs and an event of our own, in one set to sleep on.
 #[derive(Debug)]
 pub(crate) struct Channel {
     raw: Handle<ibv_comp_channel>,
@@ -24,7 +24,7 @@ pub(crate) struct Channel {
     context: Arc<Context>,
 }
 
-/// What an event of the set is.
+/// The data of an event in the set.
 const COMPLETION: u64 = 0;
 const WAKE: u64 = 1;
 
@@ -59,7 +59,7 @@ impl Channel {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// Whether something happened within `timeout`.
+    /// Waits up to `timeout`. Returns whether an event happened.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(timeout)
             .unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
@@ -68,7 +68,7 @@ impl Channel {
         let mut events = [empty; 2];
         let count = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok(count) => count,
-            Err(io::Errno::INTR) => return Ok(true), // A signal: let the caller look around.
+            Err(io::Errno::INTR) => return Ok(true), // A signal: let the caller check its state.
             Err(error) => return Err(error),
         };
         if events[..count].iter().any(|event| event.data.u64() == COMPLETION) {
@@ -77,8 +77,7 @@ impl Channel {
         Ok(count > 0)
     }
 
-    /// Takes what the kernel has told, and says so: a queue whose events were not acknowledged could never
-    /// be destroyed.
+    /// Takes and acknowledges the kernel's events. A queue with unacknowledged events could never be destroyed.
     fn take_events(&self) {
         let library = self.context.library;
         loop {
@@ -106,7 +105,7 @@ impl AsFd for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let _ = epoll::delete(&self.epoll, self.completions());
-        // SAFETY: completion queues hold their channel, so none is left.
+        // SAFETY: completion queues keep their channel alive, so none is left.
         unsafe { (self.context.library.destroy_comp_channel)(self.raw.raw()) };
     }
 }

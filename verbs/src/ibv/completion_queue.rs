@@ -1,4 +1,4 @@
-//! Completion queues: what the poller owns, and what others share with it.
+//! Completion queues: the poller's state, and the state that others share with the poller.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,27 +22,27 @@ use crate::{
 
 /// Bits of the attention word.
 pub(super) mod attention {
-    /// Queue pairs have come or gone.
+    /// Queue pairs were added or removed.
     pub(in crate::ibv) const CHANGES: u32 = 1;
-    /// Work requests of a queue pair were not taken by the device, after we had taken them.
+    /// The device did not take work requests that we had accepted.
     pub(in crate::ibv) const UNPOSTED: u32 = 2;
-    /// More completions came than there is room for. Stays.
+    /// More completions arrived than fit. Stays set.
     pub(in crate::ibv) const OVERRUN: u32 = 4;
-    /// The device is gone. Stays.
+    /// The device is gone. Stays set.
     pub(in crate::ibv) const LOST: u32 = 8;
-    /// Bits that stay until what they stand for is over.
+    /// Bits that stay set until their condition ends.
     pub(in crate::ibv) const LASTING: u32 = UNPOSTED | OVERRUN | LOST;
 }
 
-/// Completions that are taken from the device in one call.
+/// Completions taken from the device in one call.
 const BATCH: usize = 16;
 
-/// What others tell the poller.
+/// The state that others share with the poller.
 #[derive(Debug)]
 pub(super) struct CqState {
     attention: CachePadded<AtomicU32>,
     changes: Mutex<Vec<Change>>,
-    /// Nobody will poll any more.
+    /// The queue is no longer polled.
     closed: AtomicBool,
     channel: Option<Arc<Channel>>,
 }
@@ -72,7 +72,7 @@ impl CqState {
     }
 }
 
-/// A completion queue of the device. Queue pairs hold it.
+/// A completion queue of the device. Queue pairs keep it alive.
 #[derive(Debug)]
 pub(crate) struct CqShared {
     pub(super) raw: Handle<ibv_cq>,
@@ -94,25 +94,25 @@ impl CqShared {
 impl Drop for CqShared {
     fn drop(&mut self) {
         self.context.events.registry.remove_queue(self.raw.address());
-        // SAFETY: queue pairs hold the queue, so none is left that uses it, unless one had to be leaked:
-        // then this fails, and the queue stays until the process ends.
+        // SAFETY: queue pairs keep the queue alive, so none is left that uses it, unless one had to be leaked:
+        // then this call fails, and the queue stays until the process ends.
         unsafe { (self.context.library.destroy_cq)(self.raw.raw()) };
     }
 }
 
-/// Whose completions come to a queue.
+/// The sources of completions of a queue.
 #[derive(Debug, Default)]
 struct Table {
     attached: Directory,
-    /// Queue pairs that receive from shared queues, by number.
+    /// Queue pairs that use shared receive queues, by number.
     joined: HashMap<u32, Arc<QpShared>, foldhash::fast::RandomState>,
 }
 
-/// A completion queue in the hands of its poller.
+/// The poller's side of a completion queue.
 pub(crate) struct CompletionQueue {
     shared: Arc<CqShared>,
     table: Table,
-    /// What the device gave last, from `next` to `end` not handed out yet.
+    /// The last batch from the device; `next` to `end` have not been returned yet.
     batch: Box<[ibv_wc; BATCH]>,
     next: usize,
     end: usize,
@@ -177,14 +177,14 @@ impl CompletionQueue {
 
     #[inline]
     fn collect(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
-        // Most polls find nothing: they are to know it soon.
+        // Most polls find nothing: return early.
         if self.next == self.end && self.fetch(out.len().min(BATCH))? == 0 {
             return Ok(0);
         }
         self.hand_out(out)
     }
 
-    /// Translates what was taken from the device, and takes more until it has none or `out` is full.
+    /// Translates the fetched completions, and fetches more until the device has none or `out` is full.
     fn hand_out(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
         let mut count = 0;
         loop {
@@ -206,7 +206,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `room` completions from the device; those before have been handed out.
+    /// Fetches up to `room` completions from the device. Earlier ones have been returned.
     #[inline]
     fn fetch(&mut self, room: usize) -> Result<usize, CqError> {
         let batch = self.batch.as_mut_ptr().cast::<ibv_wc>();
@@ -232,7 +232,7 @@ impl CompletionQueue {
         }
         let mut count = self.collect(out)?;
         if bits & attention::UNPOSTED != 0 {
-            // Before the look: who finds more later sets it again.
+            // Before the look: a thread that finds more later sets it again.
             state.attention.fetch_and(!attention::UNPOSTED, Ordering::SeqCst);
             let (filled, more) = self.table.flush_unposted(&mut out[count..]);
             count += filled;
@@ -243,15 +243,15 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Asks for an event on the channel when the next completion comes, or at once if one is there: the
-    /// device would tell only of those that come later.
+    /// Requests an event on the channel for the next completion, and signals it at once if a completion is
+    /// available: the device only reports later ones.
     pub(crate) fn arm(&mut self) {
         let state = &self.shared.state;
         let Some(channel) = state.channel.clone() else { return };
         // SAFETY: the queue lives.
         unsafe { ibv_req_notify_cq(self.shared.raw.raw(), 0) };
         if self.next == self.end {
-            // An error shows itself at the next poll.
+            // The next poll returns the error.
             let _ = self.fetch(BATCH);
         }
         if self.next != self.end || self.shared.state.attention.load(Ordering::SeqCst) != 0 {
@@ -263,7 +263,7 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.shared.state.closed.store(true, Ordering::SeqCst);
-        // What is there holds queue pairs, which hold this queue.
+        // The changes hold queue pairs, which hold this queue.
         drop(self.shared.state.take_changes());
     }
 }
@@ -274,13 +274,13 @@ impl std::fmt::Debug for CompletionQueue {
     }
 }
 
-/// What became of a raw completion.
+/// The result of translating a raw completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Completion,
-    /// It belongs to a queue pair that has been dropped: of no interest any more.
+    /// It belongs to a queue pair that has been dropped.
     Stale,
-    /// It belongs to nobody that is known; nothing was done.
+    /// Its key is unknown; nothing was done.
     Unknown,
 }
 
@@ -297,8 +297,8 @@ impl Table {
         }
     }
 
-    /// The same for a completion of somebody who may have been attached a moment ago. If not, it was left
-    /// behind by a queue pair that is gone: a shared receive that it has used is given back.
+    /// Translates a completion whose source may have been attached a moment ago. If it was not, a dropped queue
+    /// pair left the completion behind, and the shared receive that it used is returned.
     #[cold]
     fn fill_late(
         &mut self,
@@ -392,8 +392,8 @@ impl Table {
         Found::Completion
     }
 
-    /// Ends the work requests that never reached the device, once those before them have ended. `true`:
-    /// there may be more.
+    /// Completes the work requests that never reached the device as flushed, once those before them have
+    /// completed. Returns the number, and whether there may be more.
     fn flush_unposted(&self, out: &mut [WorkCompletion]) -> (usize, bool) {
         let (mut count, mut more) = (0, false);
         for attached in self.attached.values() {
@@ -422,8 +422,8 @@ impl Table {
     }
 }
 
-/// Who sent a datagram: its route header is in front of it. RoCEv2 over IPv4 has an IPv4 header in its
-/// last 20 bytes instead (RoCEv2 annex A17.4.5.1), and leaves the others as they were.
+/// The sender of a datagram, from the route header in front of it. RoCEv2 over IPv4 has an IPv4 header in
+/// the last 20 bytes instead (RoCEv2 annex A17.4.5.1), and leaves the others unchanged.
 fn source(raw: &ibv_wc, buffer: &Buffer, ipv4: bool) -> Option<DatagramSource> {
     let header = buffer.get(..GRH_BYTES)?;
     let mut gid = [0; 16];

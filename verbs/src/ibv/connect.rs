@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::address_handle::way_to;
+use super::address_handle::address_attributes;
 use super::context::Context;
 use super::endpoint::IbvEndpoint;
 use super::port;
@@ -12,10 +12,10 @@ use super::sys::{Zeroed, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask as mask, 
 use super::timers::{RETRIES, rnr_code, timeout_code};
 use crate::{ConnectError, ConnectOptions, QpState, QpType};
 
-/// Retries that have no end.
-const RNR_RETRY_FOR_EVER: u8 = 7;
+/// The `rnr_retry` value that means: retry forever.
+const RNR_RETRY_FOREVER: u8 = 7;
 
-/// Whether a peer's port can be in one network with ours.
+/// Checks that a peer's port can be in one network with ours.
 pub(super) fn check_network(context: &Context, peer: &IbvEndpoint) -> Result<(), ConnectError> {
     let ours = &context.port;
     if (peer.ethernet != 0) != ours.ethernet {
@@ -33,7 +33,7 @@ pub(super) fn check_network(context: &Context, peer: &IbvEndpoint) -> Result<(),
 fn path_mtu(ours: u8, theirs: u8) -> Result<u32, ConnectError> {
     match ours.min(theirs) {
         mtu @ 1..=5 => Ok(mtu.into()),
-        _ => Err(ConnectError::Mismatch("its MTU is none that exists")),
+        _ => Err(ConnectError::Mismatch("its MTU is not one of the specification")),
     }
 }
 
@@ -57,7 +57,7 @@ impl QueuePair {
         check_port(context)?;
         let mut attributes = ibv_qp_attr::zeroed();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        attributes.ah_attr = way_to(context, &peer.gid, peer.lid);
+        attributes.ah_attr = address_attributes(context, &peer.gid, peer.lid);
         attributes.path_mtu = path_mtu(context.port.mtu, peer.mtu)?;
         attributes.dest_qp_num = peer.qp & 0x00ff_ffff;
         attributes.rq_psn = peer.psn & 0x00ff_ffff;
@@ -80,7 +80,7 @@ impl QueuePair {
         if ty == QpType::Rc {
             attributes.timeout = timeout_code(options.retry_timeout_ns);
             attributes.retry_cnt = RETRIES;
-            attributes.rnr_retry = options.rnr_retry.min(RNR_RETRY_FOR_EVER);
+            attributes.rnr_retry = options.rnr_retry.min(RNR_RETRY_FOREVER);
             attributes.max_rd_atomic = self.domain.context.rd_atomic.0.min(peer.serves);
             wanted |= mask::IBV_QP_TIMEOUT
                 | mask::IBV_QP_RETRY_CNT
@@ -119,7 +119,7 @@ impl QueuePair {
             QpState::ReadyToReceive => QpState::Init,
             _ => QpState::ReadyToReceive,
         };
-        // An error that came meanwhile stays; the device has it too.
+        // An error that happened meanwhile is kept; the device has it too.
         self.shared.advance(from, to);
         Ok(())
     }
@@ -132,7 +132,7 @@ impl QueuePair {
     }
 }
 
-/// Without a link every message would be tried in vain.
+/// Fails early without a link: every message would be retried in vain.
 fn check_port(context: &Context) -> Result<(), ConnectError> {
     let number = context.port.number;
     let attributes = port::query(context.library, &context.raw, number).map_err(|errno| {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smaller_mtu_counts_and_a_wrong_one_is_refused() {
+    fn the_smaller_mtu_is_used_and_an_invalid_one_is_refused() {
         assert_eq!(path_mtu(5, 3).unwrap(), 3);
         assert_eq!(path_mtu(3, 5).unwrap(), 3);
         assert_eq!(path_mtu(5, 200).unwrap(), 5);

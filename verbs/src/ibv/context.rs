@@ -1,4 +1,4 @@
-//! An opened device: what its queue pairs and regions have in common.
+//! An opened device: the state that its queue pairs and regions share.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::sys::{
 use crate::caps::OperationSet;
 use crate::{Capabilities, OpenError, OpenOptions, Operation, PortInfo, Visibility, WriteOrder};
 
-/// Inline sizes that are tried, the largest first: no device tells what it takes. More than the first
-/// makes work requests of NICs long, and a post slow.
+/// Inline sizes that are tried, the largest first: devices do not report what they take. Larger sizes than
+/// the first make work requests of NICs long and posting slow.
 const INLINE_BYTES: [usize; 7] = [256, 220, 188, 124, 64, 32, 0];
 
 /// An opened device.
@@ -27,7 +27,7 @@ pub(crate) struct Context {
     pub(super) raw: Handle<ibv_context>,
     pub(super) name: String,
     pub(super) port: Port,
-    /// READs and atomics that a queue pair may start, and that it may serve.
+    /// READs and atomics that a queue pair may initiate, and that it may serve.
     pub(super) rd_atomic: (u8, u8),
     pub(super) events: Events,
     caps: Capabilities,
@@ -35,7 +35,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The device of that name; `None` if there is none.
+    /// Opens the device with that name; `None` if there is none.
     pub(crate) fn open(
         name: &str,
         options: &OpenOptions,
@@ -50,16 +50,17 @@ impl Context {
                 source: errno.into(),
             }
         };
-        let device = devices::query(library, raw).map_err(system("asking for its attributes"))?;
+        let device = devices::query(library, raw).map_err(system("querying its attributes"))?;
         let number = options.port.unwrap_or(1);
         if !(1..=device.phys_port_cnt).contains(&number) {
             let ports = device.phys_port_cnt;
             return Err(OpenError::NoPort { device: name.to_owned(), port: number, ports });
         }
-        let attributes = port::query(library, raw, number).map_err(system("asking for a port"))?;
+        let attributes = port::query(library, raw, number).map_err(system("querying a port"))?;
         let described = port::describe(name, number, &attributes);
         let port = port::choose(name, options, &described)?;
-        let max_inline = largest_inline(library, raw).map_err(system("trying a queue pair"))?;
+        let max_inline =
+            largest_inline(library, raw).map_err(system("creating a trial queue pair"))?;
         let events =
             Events::start(library, raw, number).map_err(system("thread for its events"))?;
         Ok(Some(Arc::new(Context {
@@ -84,7 +85,7 @@ impl Context {
         self.clock.delta_as_nanos(0, self.clock.raw())
     }
 
-    /// All ports, as they are now.
+    /// The current state of all ports.
     pub(crate) fn ports(&self) -> Vec<PortInfo> {
         devices::ports(self.library, &self.raw, &self.name)
     }
@@ -98,13 +99,13 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.events.stop();
-        // SAFETY: all that was made of the context holds it, so nothing is left; the thread that read
-        // its events has ended, or is this one and looks at it no more.
+        // SAFETY: everything created in the context keeps it alive, so nothing is left. The thread that read its
+        // events has ended, or is this thread and no longer uses the context.
         unsafe { (self.library.close_device)(self.raw.raw()) };
     }
 }
 
-/// The most inline bytes that queue pairs take, found by making some.
+/// Finds the largest inline size by creating trial queue pairs.
 fn largest_inline(library: &Library, raw: &Handle<ibv_context>) -> Result<usize, Errno> {
     // SAFETY: all handles are made, used and destroyed here, in the order that libibverbs wants.
     unsafe {
@@ -165,9 +166,10 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         flush: false,
         persistent_memory: false,
         wait: true,
+        write_events: false, // A NIC tells of completions only.
         network: true,
-        // The specification promises no order inside a message, and no more of a completion than that
-        // the target's NIC is responsible for the data now (volume 1, sections 9.5 and 9.7.5).
+        // The specification promises no order inside a message. A completion only says that the target's NIC is
+        // responsible for the data (volume 1, sections 9.5 and 9.7.5).
         write_order: WriteOrder::Unordered,
         visibility: Visibility::CompletionMeansDelivered,
         rc: OperationSet::of(if atomics { &one_sided } else { &one_sided[..5] }),

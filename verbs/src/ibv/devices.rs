@@ -1,4 +1,4 @@
-//! The devices that libibverbs finds.
+//! The devices of libibverbs.
 
 use std::ffi::{CStr, c_int};
 use std::fs::{self, OpenOptions as OpenFile};
@@ -12,12 +12,12 @@ use super::status;
 use super::sys::{Handle, Library, Zeroed, ibv_context, ibv_device, ibv_device_attr};
 use crate::{DeviceInfo, OpenError, OpenOptions, PortInfo};
 
-/// Whether libibverbs can be used at all; otherwise why not, and the mend.
+/// Checks whether libibverbs can be used; the error says why not, and how to fix it.
 pub(crate) fn support() -> Result<(), String> {
     Library::get().map(|_| ()).map_err(|missing| missing.to_string())
 }
 
-/// The devices that there are: none without the library. Those that cannot be opened are among them.
+/// Lists the devices, including those that cannot be opened; empty without the library.
 pub(crate) fn list() -> Vec<DeviceInfo> {
     let mut devices = Vec::new();
     let Ok(library) = Library::get() else { return devices };
@@ -42,14 +42,14 @@ pub(crate) fn list() -> Vec<DeviceInfo> {
     devices
 }
 
-/// Opens the device of that name; `None` if there is none.
+/// Opens the device with that name; `None` if there is none.
 pub(super) fn open(name: &str) -> Option<Result<Opened, Errno>> {
     let library = Library::get().ok()?;
     with_devices(library, |found, device| (found == name).then(|| Opened::open(library, device)))
 }
 
-/// Why a device could not be opened. libibverbs looks for its file in several ways, and the errno is that
-/// of the last one: the file itself tells more.
+/// Finds out why a device could not be opened. libibverbs tries several paths and returns the last errno;
+/// the device file itself tells more.
 pub(super) fn not_opened(name: &str, errno: Errno) -> OpenError {
     let file = device_file(name);
     let opened = file.as_ref().map(|file| OpenFile::new().read(true).write(true).open(file));
@@ -60,7 +60,7 @@ pub(super) fn not_opened(name: &str, errno: Errno) -> OpenError {
     status::opening(name, &file.map_or_else(String::new, |file| file.display().to_string()), errno)
 }
 
-/// The file of a device in `/dev/infiniband`, as the kernel numbers them.
+/// The file of a device in `/dev/infiniband`.
 fn device_file(name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir("/sys/class/infiniband_verbs").ok()?;
     let found = entries.flatten().find(|entry| {
@@ -69,13 +69,13 @@ fn device_file(name: &str) -> Option<PathBuf> {
     Some(Path::new("/dev/infiniband").join(found?.file_name()))
 }
 
-/// Looks at the devices until `look` has found something.
+/// Calls `look` for each device until it returns `Some`.
 fn with_devices<T>(
     library: &Library,
     mut look: impl FnMut(&str, *mut ibv_device) -> Option<T>,
 ) -> Option<T> {
     let mut count: c_int = 0;
-    // SAFETY: `count` is ours. Null means that there is no RDMA in this kernel: no devices.
+    // SAFETY: `count` is ours. Null means that the kernel has no RDMA: no devices.
     let devices = unsafe { (library.get_device_list)(&mut count) };
     if devices.is_null() {
         return None;
@@ -98,14 +98,14 @@ fn with_devices<T>(
     found
 }
 
-/// An opened device. Closed when dropped, unless it is kept.
+/// An opened device, closed when dropped unless kept.
 pub(super) struct Opened {
     library: &'static Library,
     raw: Handle<ibv_context>,
 }
 
 impl Opened {
-    /// Opens a device of the list that is looked at.
+    /// Opens a device of the list.
     fn open(library: &'static Library, device: *mut ibv_device) -> Result<Opened, Errno> {
         // SAFETY: the device is in the list, which is still there.
         let raw = Handle::new(unsafe { (library.open_device)(device) });
@@ -120,7 +120,7 @@ impl Opened {
         &self.raw
     }
 
-    /// The handle, for somebody who closes it himself.
+    /// Returns the handle to a caller that will close it.
     pub(super) fn keep(self) -> Handle<ibv_context> {
         let kept = ManuallyDrop::new(self);
         // SAFETY: read once, from what is never dropped or used again.
@@ -130,12 +130,12 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened by us, and nobody else has it.
+        // SAFETY: opened by us, and no other owner exists.
         unsafe { (self.library.close_device)(self.raw.raw()) };
     }
 }
 
-/// A device's attributes.
+/// Queries a device's attributes.
 pub(super) fn query(
     library: &Library,
     raw: &Handle<ibv_context>,
@@ -148,7 +148,7 @@ pub(super) fn query(
     }
 }
 
-/// All ports of a device, as they are now.
+/// The current state of all ports of a device.
 pub(super) fn ports(library: &Library, raw: &Handle<ibv_context>, name: &str) -> Vec<PortInfo> {
     let count = query(library, raw).map_or(0, |device| device.phys_port_cnt);
     (1..=count)

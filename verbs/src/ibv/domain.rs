@@ -1,4 +1,4 @@
-//! A protection domain, and the memory registered in it.
+//! A protection domain and the memory registered in it.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::sys::{Handle, ibv_pd};
 use crate::memory::region::Region;
 use crate::{Access, VerbsError};
 
-/// A protection domain. It goes when all that was made in it is gone.
+/// A protection domain. It is deallocated once everything created in it is dropped.
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
     pub(crate) context: Arc<Context>,
     pub(super) raw: Handle<ibv_pd>,
-    /// Unique in this process: what memory and queue pairs compare.
+    /// Unique in this process; compared between memory and queue pairs.
     pub(super) number: u32,
 }
 
@@ -26,12 +26,12 @@ impl ProtectionDomain {
         Ok(Arc::new(ProtectionDomain { context: Arc::clone(context), raw, number }))
     }
 
-    /// Memory that no peer can reach, registered so that the NIC can.
+    /// Allocates memory that no peer can access, registered for our own NIC.
     pub(crate) fn private(self: &Arc<Self>, len: usize) -> Result<Region, VerbsError> {
         registered(self, len, Access::empty())
     }
 
-    /// Memory that peers may use as `access` says.
+    /// Allocates memory that peers with its key may access as `access` allows.
     pub(crate) fn register(
         self: &Arc<Self>,
         len: usize,
@@ -43,8 +43,8 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: memory, queue pairs and address handles of the domain hold it, so none is left, unless
-        // one had to be leaked: then this fails, and the domain stays until the process ends.
+        // SAFETY: memory, queue pairs and address handles of the domain keep it alive, so none is left, unless one
+        // had to be leaked: then this call fails, and the domain stays until the process ends.
         unsafe { (self.context.library.dealloc_pd)(self.raw.raw()) };
     }
 }

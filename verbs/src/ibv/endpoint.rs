@@ -1,9 +1,9 @@
-//! How a queue pair is named to peers.
+//! The address of a queue pair.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// All that a peer has to know of a queue pair to connect to it, or to send datagrams there. Numbers are
-/// in little-endian order on the wire, as all machines that farcall runs on have them.
+/// The data that a peer needs to connect to a queue pair or to send it datagrams. Numbers are little-endian
+/// on the wire, the byte order of all machines that farcall supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct IbvEndpoint {
@@ -12,10 +12,10 @@ pub(crate) struct IbvEndpoint {
     /// The number of the first packet that it sends.
     pub(crate) psn: u32,
     pub(crate) lid: u16,
-    /// The MTU of its port, as libibverbs numbers them.
+    /// The MTU of its port, as libibverbs encodes it.
     pub(crate) mtu: u8,
     pub(crate) ty: u8,
-    /// READs and atomics that it serves at once.
+    /// The number of READs and atomics that it serves at once.
     pub(crate) serves: u8,
     /// Whether its port is Ethernet.
     pub(crate) ethernet: u8,

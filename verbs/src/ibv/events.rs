@@ -1,5 +1,5 @@
-//! Events that concern no single work request: a thread of the context waits for them, and breaks the
-//! queue pairs that they concern.
+//! Asynchronous events, which concern no single work request. A thread of the context waits for them and
+//! moves the affected queue pairs to the error state.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -21,9 +21,8 @@ use super::sys::{
 use crate::event_fd::{new_event, ring};
 use crate::{QpState, QpType};
 
-/// What events may concern: each queue pair and completion queue of a context, by the address of its
-/// handle, while it lives. Everything that an event does is done under this lock, so that no handle is
-/// destroyed meanwhile.
+/// The possible targets of events: each live queue pair and completion queue of a context, by the address
+/// of its handle. Events are handled under this lock, so that no handle is destroyed meanwhile.
 #[derive(Debug)]
 pub(super) struct Registry {
     library: &'static Library,
@@ -34,7 +33,7 @@ pub(super) struct Registry {
 struct Tables {
     pairs: HashMap<usize, RegisteredPair>,
     queues: HashMap<usize, Arc<CqState>>,
-    /// The device is gone: whatever comes now is broken from the start.
+    /// The device is gone: queue pairs and queues added from now on are broken from the start.
     lost: bool,
 }
 
@@ -57,10 +56,10 @@ impl Registry {
         self.lock().pairs.insert(raw.address(), pair);
     }
 
-    /// To be called before the queue pair is destroyed.
+    /// Must be called before the queue pair is destroyed.
     pub(super) fn remove_pair(&self, address: usize) {
         let removed = self.lock().pairs.remove(&address);
-        drop(removed); // Not under the lock.
+        drop(removed); // Drop outside the lock.
     }
 
     pub(super) fn add_queue(&self, address: usize, state: &Arc<CqState>) {
@@ -71,14 +70,14 @@ impl Registry {
         tables.queues.insert(address, Arc::clone(state));
     }
 
-    /// To be called before the completion queue is destroyed.
+    /// Must be called before the completion queue is destroyed.
     pub(super) fn remove_queue(&self, address: usize) {
         let removed = self.lock().queues.remove(&address);
         drop(removed);
     }
 
-    /// Moves a queue pair to the error state, or, if it is there, flushes what has been posted since: some
-    /// providers post receives without telling the kernel, which would not flush them by itself.
+    /// Moves a queue pair to the error state. If it is there already, this flushes what has been posted since:
+    /// some providers post receives without telling the kernel, which would then not flush them.
     #[cold]
     pub(super) fn break_pair(&self, address: usize) {
         if let Some(pair) = self.lock().pairs.get(&address) {
@@ -105,7 +104,7 @@ impl Registry {
         }
     }
 
-    /// What an event does. Nothing is let go of here whose end would take a lock, or this event.
+    /// Handles an event. Must not drop anything here whose drop takes a lock or waits for this event.
     fn handle(&self, event: Event, port: u8) {
         let mut tables = self.lock();
         match event {
@@ -121,7 +120,7 @@ impl Registry {
                 }
             }
             Event::PortDown(number) if number == port => {
-                // To datagrams it is loss: they have no connection that could end.
+                // Datagrams are merely lost: they have no connection that could break.
                 let connected = |pair: &RegisteredPair| {
                     pair.shared.ty != QpType::Ud && pair.shared.state() != QpState::Init
                 };
@@ -137,7 +136,7 @@ impl Registry {
     }
 }
 
-/// What an asynchronous event says, as far as it matters here. Addresses are those of handles.
+/// An asynchronous event, reduced to what matters here. Addresses are those of handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     QueueOverrun(usize),
@@ -147,7 +146,7 @@ enum Event {
     Other,
 }
 
-/// The meaning of an event, by its number and what it names.
+/// Converts an event from its number and what it refers to.
 fn meaning(number: u32, address: usize, port: i32) -> Event {
     let is = |event: kind| number == event as u32;
     if is(kind::IBV_EVENT_CQ_ERR) {
@@ -198,7 +197,7 @@ impl Events {
         Ok(Events { registry, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread: the context is about to be closed.
+    /// Ends the thread, before the context is closed.
     pub(super) fn stop(&self) {
         self.stop.told.store(true, Ordering::Release);
         ring(self.stop.event.as_fd());
@@ -215,7 +214,7 @@ fn run(context: &Handle<ibv_context>, registry: &Registry, stop: &Stop, port: u8
     // SAFETY: the context stays open until `stop` was told and this thread has ended.
     let fd = unsafe { BorrowedFd::borrow_raw((*context.raw()).async_fd) };
     if set_nonblocking(fd).is_err() {
-        return; // Errors still come as completions; only those without one go unseen.
+        return; // Errors still arrive as completions; only those without one go unseen.
     }
     loop {
         let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&stop.event, PollFlags::IN)];
@@ -254,12 +253,12 @@ fn take(context: &Handle<ibv_context>, registry: &Registry, port: u8) -> bool {
         ((number), (*event).element.qp.addr(), (*event).element.port_num)
     };
     registry.handle(meaning(number, address, port_number), port);
-    // SAFETY: taken above and acknowledged once. Until here nobody could destroy what it names.
+    // SAFETY: taken above and acknowledged once. Until here, its target cannot be destroyed.
     unsafe { (library.ack_async_event)(event.as_mut_ptr()) };
     true
 }
 
-/// Makes reads of libibverbs from this descriptor return at once.
+/// Makes libibverbs' reads from this descriptor nonblocking.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
 }

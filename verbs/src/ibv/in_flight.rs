@@ -1,4 +1,4 @@
-//! Send work requests that the device has, and what they hold meanwhile.
+//! Send work requests that the device holds, and the memory they use.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::address_handle::AddressHandle;
 use crate::{Buffer, CompletionOpcode, SharedSlice};
 
-/// What the poller has to know of each send work request, and the owner of what has been polled. Work
-/// requests are numbered from 0 as they are posted.
+/// What the poller needs to know about each send work request, and the owner about retired ones. Work
+/// requests are numbered from 0 in posting order.
 #[derive(Debug)]
 pub(super) struct SendSlots {
     slots: Box<[SendSlot]>,
-    /// Posted since the beginning; written by the owner once their slots are filled.
+    /// Posted so far; written by the owner after filling the slots.
     posted: AtomicU64,
-    /// Retired since the beginning; written by the poller.
+    /// Retired so far; written by the poller.
     retired: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct SendSlot {
     id: AtomicU64,
-    /// Its length, and its opcode above that.
+    /// Its length in the low bits, its opcode above them.
     what: AtomicU64,
 }
 
-/// A send work request, as its completion tells of it.
+/// The part of a send work request that its completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) id: u64,
@@ -55,7 +55,7 @@ impl SendSlots {
         &self.slots[number as usize & (self.slots.len() - 1)]
     }
 
-    /// The owner posts the next one.
+    /// Stores the next work request, before the owner posts it.
     #[inline]
     pub(super) fn post(&self, number: u64, sent: Sent) {
         let slot = self.slot(number);
@@ -65,8 +65,8 @@ impl SendSlots {
         self.posted.store(number + 1, Ordering::Release);
     }
 
-    /// The poller has a completion of the one whose number ends with `low`: retires it and all before it.
-    /// `None` if there is no such one: then the device counts wrong.
+    /// Handles the completion of the request whose number ends with `low`: retires it and all before it. `None`
+    /// if there is no such request, because the device reported a wrong one.
     #[inline]
     pub(super) fn retire(&self, low: u32) -> Option<Sent> {
         let (retired, posted) = (self.retired(), self.posted.load(Ordering::Acquire));
@@ -93,13 +93,13 @@ impl SendSlots {
     }
 }
 
-/// What a work request needs until it is retired.
+/// What a work request uses until it is retired.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) memory: Option<Memory>,
-    /// Some providers look it up when the datagram leaves.
-    #[allow(dead_code)] // Held, and never looked at.
-    pub(super) way: Option<Arc<AddressHandle>>,
+    /// Some providers look it up when the datagram is sent.
+    #[allow(dead_code)] // Only held for its drop.
+    pub(super) address: Option<Arc<AddressHandle>>,
 }
 
 /// Memory that the device may touch.
@@ -109,7 +109,7 @@ pub(super) enum Memory {
     Shared(#[allow(dead_code)] SharedSlice),
 }
 
-/// What work requests hold, in the order of posting; in the hands of the owner.
+/// What work requests use, in posting order. Owned by the queue pair's owner.
 #[derive(Debug)]
 pub(super) struct InFlight {
     held: VecDeque<(u64, Held)>,
@@ -122,7 +122,7 @@ impl InFlight {
 
     #[inline]
     pub(super) fn push(&mut self, number: u64, held: Held, retired: u64) {
-        // What nobody reclaims must not pile up.
+        // Limit the growth when the owner does not reclaim.
         while let Some((front, first)) = self.held.front()
             && *front < retired
             && !matches!(first.memory, Some(Memory::Buffer(_)))
@@ -132,7 +132,7 @@ impl InFlight {
         self.held.push_back((number, held));
     }
 
-    /// Gives back the buffers of those before `retired`.
+    /// Returns the buffers of requests before `retired`.
     #[inline]
     pub(super) fn reclaim(&mut self, retired: u64, into: &mut dyn FnMut(Buffer)) {
         while let Some((_, held)) = self.held.pop_front_if(|(number, _)| *number < retired) {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_beyond_32_bits() {
+    fn numbers_continue_beyond_32_bits() {
         let start = u64::from(u32::MAX) - 1;
         let slots = SendSlots::new(8);
         slots.retired.store(start, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Memory that is registered with a NIC.
+//! Memory registered with a NIC.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::region::{Region, RegionParts};
 use crate::{Access, QpType, VerbsError};
 
-/// Pages, and their registration. Deregistered when dropped, and unmapped after that.
+/// Pages and their registration. Dropping it deregisters the pages, then unmaps them.
 #[derive(Debug)]
 pub(crate) struct Registration {
     mr: Handle<ibv_mr>,
@@ -19,7 +19,7 @@ pub(crate) struct Registration {
     domain: Arc<ProtectionDomain>,
 }
 
-/// Fresh zeroed memory, registered for `access` by peers.
+/// Registers zeroed memory for `access` by peers.
 pub(super) fn registered(
     domain: &Arc<ProtectionDomain>,
     len: usize,
@@ -32,13 +32,13 @@ pub(super) fn registered(
     let mut mr = None;
     if access.contains(Access::RELAXED_ORDERING) {
         let relaxed = wanted | flags::IBV_ACCESS_RELAXED_ORDERING.0;
-        // SAFETY: the pages are mapped, and stay so until the region is deregistered. They are private
-        // to this process; who may touch them meanwhile is what `Region` says.
+        // SAFETY: the pages are mapped, and stay so until the region is deregistered. They are private to this
+        // process; `Region` decides who may touch them.
         mr = Handle::new(unsafe {
             (library.reg_mr_iova2)(pd, start.cast(), len, start.addr() as u64, relaxed)
         });
     }
-    // It is an offer to the device, which may not know it.
+    // Relaxed ordering is optional: the device may not support it.
     let mr = match mr {
         Some(mr) => mr,
         // SAFETY: as above.
@@ -62,7 +62,7 @@ pub(super) fn registered(
     }))
 }
 
-/// What peers may do on a queue pair at all: the region that they name says the rest.
+/// The access that peers have on a queue pair. The region restricts it further.
 pub(super) fn remote_access(ty: QpType, atomics: bool) -> u32 {
     match ty {
         QpType::Rc => raw_access(Access::all(), atomics),
@@ -71,9 +71,9 @@ pub(super) fn remote_access(ty: QpType, atomics: bool) -> u32 {
     }
 }
 
-/// A device without atomics may refuse to be told that peers may use them.
+/// Translates access flags. A device without atomics may refuse the flag for them.
 fn raw_access(access: Access, atomics: bool) -> u32 {
-    // Local writes: for receives and READs, and without them peers could not be allowed to write.
+    // Local writes: for receives and READs, and required for remote writes.
     let mut raw = flags::IBV_ACCESS_LOCAL_WRITE.0;
     for (ours, theirs) in [
         (Access::REMOTE_READ, flags::IBV_ACCESS_REMOTE_READ),
@@ -92,10 +92,10 @@ impl Drop for Registration {
         // SAFETY: work requests that use the region hold it, so none is under way.
         let code = unsafe { (self.domain.context.library.dereg_mr)(self.mr.raw()) };
         if code == 0 {
-            // SAFETY: dropped once, here; the NIC knows the pages no more.
+            // SAFETY: dropped once, here; the NIC no longer uses the pages.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         } else {
-            // The NIC may still write there: the pages stay until the process ends.
+            // The NIC may still write there, so the pages stay mapped until the process ends.
             tracing::error!(code, "memory could not be deregistered, and is leaked");
         }
     }
@@ -106,11 +106,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_is_what_was_asked_and_local_writing() {
+    fn access_is_the_requested_one_and_local_writing() {
         assert_eq!(raw_access(Access::empty(), true), 1);
         assert_eq!(raw_access(Access::REMOTE_WRITE, true), 3);
         assert_eq!(raw_access(Access::REMOTE_READ, false), 5);
-        assert_eq!(raw_access(Access::all(), true), 15, "relaxed ordering goes another way");
+        assert_eq!(raw_access(Access::all(), true), 15, "relaxed ordering is requested separately");
         assert_eq!(raw_access(Access::all(), false), 7, "without atomics");
     }
 }

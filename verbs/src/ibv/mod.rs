@@ -1,13 +1,14 @@
 //! The devices of libibverbs: RDMA NICs, and the kernel's Soft-RoCE.
 //!
-//! A work request's buffer stays in the queue pair's [in-flight ring](in_flight) until a polled
-//! completion retires it, so that nothing that the NIC may still touch is freed or changed. What a
-//! completion belongs to is in its `wr_id`: an [attachment](attachment) (the send side of a queue pair,
-//! or its receives, or a shared receive queue) and a place there. Whoever polls a completion queue keeps
-//! a table of attachments; others change it through a list that is looked at only when a flag says so.
+//! A work request's buffer stays in the queue pair's [in-flight ring](in_flight) until a polled completion
+//! retires it, so that memory that the NIC may still touch is neither freed nor changed. The `wr_id` of a
+//! completion identifies its [attachment](attachment) (the send side of a queue pair, its receives, or a
+//! shared receive queue) and an index there. The poller of a completion queue owns a table of attachments.
+//! Others change it through a list, which the poller reads only when a flag is set.
 //!
-//! The kernel's own events (a port that goes down, a queue pair or completion queue that breaks) come to a
-//! thread of the context, which breaks the queue pairs that they concern: what was posted there is flushed.
+//! A thread of the context receives the kernel's asynchronous events (a port goes down, a queue pair or
+//! completion queue breaks). It moves the affected queue pairs to the error state, which flushes their
+//! posted work.
 
 mod address_handle;
 mod attachment;

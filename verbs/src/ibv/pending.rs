@@ -4,14 +4,14 @@ use std::ptr::null_mut;
 
 use super::sys::{Zeroed, ibv_send_flags as flags, ibv_send_wr, ibv_sge};
 
-/// Work requests that one doorbell can be for; a longer list rings in between.
+/// The most work requests per doorbell; a longer list rings in between.
 const LONGEST_LIST: usize = 32;
 
-/// A list of work requests, built where it is posted from: nothing is allocated per post.
+/// A list of work requests, reused by all posts so that posting does not allocate.
 #[derive(Debug)]
 pub(super) struct Pending {
     entries: Box<[Entry]>,
-    /// Inline bytes, so many for each entry. The caller's own are his again after the post.
+    /// Space for the inline bytes of each entry: the caller's bytes are only borrowed during the post.
     inline: Box<[u8]>,
     max_inline: usize,
     len: usize,
@@ -28,8 +28,8 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-// SAFETY: pointers of entries point into entries of the same list, and to memory that work requests hold;
-// only the owner of the list follows them.
+// SAFETY: pointers of entries point into entries of the same list and to memory that work requests hold.
+// Only the owner of the list follows them.
 unsafe impl Send for Pending {}
 // SAFETY: as above; through a shared reference nothing of it can be reached.
 unsafe impl Sync for Pending {}
@@ -39,7 +39,7 @@ unsafe impl Sync for Pending {}
 pub(super) enum Bytes<'a> {
     /// Copied now.
     Inline(&'a [u8]),
-    /// Registered: where, how long, under which key.
+    /// Registered memory: address, length and key.
     At(u64, u32, u32),
 }
 
@@ -70,13 +70,13 @@ impl Pending {
         self.len
     }
 
-    /// Inline bytes that an entry has room for.
+    /// The number of inline bytes that an entry has room for.
     #[inline]
     pub(super) fn max_inline(&self) -> usize {
         self.max_inline
     }
 
-    /// The next entry, with its memory set; the rest is for the caller to fill.
+    /// Appends an entry and sets its memory. The caller fills in the rest.
     ///
     /// # Panics
     /// If the list is full, or the inline bytes are more than there is room for.
@@ -104,7 +104,8 @@ impl Pending {
         request
     }
 
-    /// Empties the list and gives its first element, all linked, for the device to take at once.
+    /// Empties the list and returns its first element, linked to the others, for the device to take
+    /// immediately.
     #[inline]
     pub(super) fn take(&mut self) -> *mut ibv_send_wr {
         let len = std::mem::take(&mut self.len);

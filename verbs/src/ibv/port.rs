@@ -1,4 +1,4 @@
-//! Ports and their GIDs: what there is, and which one to use.
+//! Ports and their GIDs, and the choice of which to use.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,24 +14,24 @@ pub(super) struct Port {
     pub(super) number: u8,
     pub(super) gid_index: u8,
     pub(super) gid: [u8; 16],
-    /// RoCE: peers are found by GID. Otherwise by LID.
+    /// RoCE finds peers by GID, InfiniBand by LID.
     pub(super) ethernet: bool,
     pub(super) lid: u16,
-    /// The largest packet, as libibverbs numbers MTUs.
+    /// The MTU, as libibverbs encodes it.
     pub(super) mtu: u8,
 }
 
-/// Bytes of an MTU that libibverbs numbers so (`IBV_MTU_256` is 1).
+/// The bytes of an MTU code of libibverbs (`IBV_MTU_256` is 1).
 pub(super) fn mtu_bytes(code: u8) -> usize {
     128 << code.clamp(1, 5)
 }
 
-/// The number of an MTU that exists.
+/// The code of an MTU.
 fn mtu_code(bytes: usize) -> u8 {
     (1..=5).rev().find(|code| mtu_bytes(*code) <= bytes).unwrap_or(1)
 }
 
-/// A GID as people write its address.
+/// A GID in the usual notation of an IP address.
 pub(super) fn gid_text(gid: &[u8; 16]) -> String {
     let address = Ipv6Addr::from(*gid);
     match address.to_ipv4_mapped() {
@@ -40,12 +40,12 @@ pub(super) fn gid_text(gid: &[u8; 16]) -> String {
     }
 }
 
-/// The IPv4 address of a GID that stands for one.
+/// The IPv4 address of a GID that is derived from one.
 pub(super) fn ipv4(gid: &[u8; 16]) -> Option<Ipv4Addr> {
     Ipv6Addr::from(*gid).to_ipv4_mapped()
 }
 
-/// What `gid_attrs/types` says; `None` for what this program does not know.
+/// Parses `gid_attrs/types`; `None` for an unknown type.
 fn gid_type(text: &str) -> Option<GidType> {
     match text.trim() {
         "RoCE v2" => Some(GidType::RoceV2),
@@ -54,14 +54,14 @@ fn gid_type(text: &str) -> Option<GidType> {
     }
 }
 
-/// What `gids` says: eight groups of four digits.
+/// Parses `gids`: eight groups of four digits.
 fn gid_of(text: &str) -> Option<[u8; 16]> {
     let gid = text.trim().parse::<Ipv6Addr>().ok()?.octets();
     (gid != [0; 16]).then_some(gid)
 }
 
-/// The GIDs of a port. libibverbs of all versions in use gives them without their types; the kernel's own
-/// files have both. An index without a GID cannot be read there.
+/// The GIDs of a port. Some libibverbs versions in use do not return their types; the kernel's files have
+/// both. An index without a GID cannot be read there.
 fn gids(device: &str, port: u8, count: usize) -> Vec<GidInfo> {
     let folder = format!("/sys/class/infiniband/{device}/ports/{port}");
     (0..count.min(256))
@@ -90,7 +90,7 @@ fn port_state(state: RawState) -> PortState {
     }
 }
 
-/// Asks for a port's attributes.
+/// Queries a port's attributes.
 pub(super) fn query(
     library: &Library,
     context: &Handle<ibv_context>,
@@ -104,7 +104,7 @@ pub(super) fn query(
     }
 }
 
-/// A port for people, and its raw attributes.
+/// Converts a port's raw attributes.
 pub(super) fn describe(device: &str, number: u8, attributes: &ibv_port_attr) -> PortInfo {
     PortInfo {
         number,
@@ -117,7 +117,7 @@ pub(super) fn describe(device: &str, number: u8, attributes: &ibv_port_attr) -> 
     }
 }
 
-/// The port that the options name, with the GID that they name or that fits best.
+/// Chooses the port and GID that the options name, or the defaults.
 pub(super) fn choose(
     device: &str,
     options: &OpenOptions,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_for_gids_are_understood() {
+    fn the_kernels_gid_types_are_parsed() {
         assert_eq!(gid_type("RoCE v2\n"), Some(GidType::RoceV2));
         assert_eq!(gid_type("IB/RoCE v1\n"), Some(GidType::InfinibandOrRoceV1));
         assert_eq!(gid_type("RoCE v3\n"), None);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus_are_numbered_as_libibverbs_does() {
+    fn mtus_are_encoded_as_in_libibverbs() {
         assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
         assert_eq!(mtu_bytes(0), 256);
         assert_eq!(mtu_bytes(200), 4096);

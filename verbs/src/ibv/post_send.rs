@@ -13,7 +13,7 @@ use crate::{
     CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, RemoteSlice, WorkRequest,
 };
 
-/// The local side of a work request: its bytes, and what holds them.
+/// The local side of a work request: its bytes, and their owner.
 fn local(local: Local<'_>) -> (Bytes<'_>, Option<Memory>) {
     match local {
         Local::Inline(bytes) => (Bytes::Inline(bytes), None),
@@ -79,8 +79,8 @@ impl QueuePair {
         self.post(request).map_err(|(error, _)| error)
     }
 
-    /// Takes an inline WRITE, the commonest work request, if nothing is in its way: without the questions that
-    /// others raise. `false`: [`check`](Self::check) knows what is wrong, or there is no room in the list.
+    /// Appends an inline WRITE, the most common work request, without the checks that other requests need.
+    /// `false`: it is not valid, which [`check`](Self::check) explains, or the list is full.
     #[inline]
     fn append_inline_write(
         &mut self,
@@ -115,15 +115,15 @@ impl QueuePair {
         let domain = &self.domain;
         request.check(self.shared.ty, domain.number, domain.context.caps())?;
         match &request.work {
-            // The device would answer the same, after the queue pair is broken.
+            // The device would give the same answer, but break the queue pair first.
             Work::CompareAndSwap { remote, .. } | Work::FetchAdd { remote, .. }
                 if !remote.addr.is_multiple_of(8) =>
             {
                 return Err(PostError::Misaligned { addr: remote.addr });
             }
             Work::Send { to: Some(to), .. } => {
-                let way = to.handle.ibv().ok_or(PostError::Foreign)?;
-                if way.domain.number != domain.number {
+                let address = to.handle.ibv().ok_or(PostError::Foreign)?;
+                if address.domain.number != domain.number {
                     return Err(PostError::Foreign);
                 }
             }
@@ -141,18 +141,18 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes a checked work request into the list that waits for the doorbell.
+    /// Appends a checked work request to the list that waits for the doorbell.
     #[inline]
     fn take(&mut self, request: WorkRequest<'_>) {
         let WorkRequest { work, signaled } = request;
-        let mut way = None;
+        let mut address = None;
         let (bytes, memory, raw_opcode, kind, imm, raw_to) = match work {
             Work::Send { local: from, imm, to } => {
                 let (bytes, memory) = local(from);
                 let (plain, with_imm) = (opcode::IBV_WR_SEND, opcode::IBV_WR_SEND_WITH_IMM);
                 let to = to.and_then(|to| {
                     let handle = to.handle.ibv()?;
-                    way = Some(std::sync::Arc::clone(handle));
+                    address = Some(std::sync::Arc::clone(handle));
                     let ud =
                         ud_t { ah: handle.raw.raw(), remote_qpn: to.qp.0, remote_qkey: to.qkey };
                     Some(RawTo::Datagram(ud))
@@ -188,12 +188,12 @@ impl QueuePair {
         };
         let number = self.posted;
         self.append(bytes, raw_opcode, kind, imm, signaled, raw_to);
-        if memory.is_some() || way.is_some() {
-            self.in_flight.push(number, Held { memory, way }, self.shared.sends.retired());
+        if memory.is_some() || address.is_some() {
+            self.in_flight.push(number, Held { memory, address }, self.shared.sends.retired());
         }
     }
 
-    /// The list's next entry. Inlined, as most of it depends on what is posted.
+    /// Appends an entry to the list. Inlined, because most of it depends on the constant arguments.
     #[inline(always)]
     fn append(
         &mut self,
@@ -227,7 +227,7 @@ impl QueuePair {
         }
     }
 
-    /// Hands all that waits to the device.
+    /// Passes all pending work requests to the device.
     #[inline]
     pub(crate) fn ring_doorbell(&mut self) {
         if self.pending.is_empty() {
@@ -247,12 +247,12 @@ impl QueuePair {
         }
     }
 
-    /// What was taken cannot be given back any more: it completes as flushed.
+    /// Handles a refusal by the device. Accepted requests cannot be given back, so they complete as flushed.
     #[cold]
     fn refused_at_the_doorbell(&self, first: u64, wr_id: Option<u64>, code: i32) {
         let from = match wr_id {
             Some(wr_id) => first + u64::from(Key::of(wr_id).1.wrapping_sub(first as u32)),
-            // It took all, and then the kernel refused the doorbell.
+            // The device took all, and then the kernel refused the doorbell.
             None => self.posted,
         };
         let errno = status::returned(code);
@@ -261,7 +261,7 @@ impl QueuePair {
     }
 }
 
-/// Where a work request goes, as the device wants it.
+/// The remote side of a work request, as the device wants it.
 #[derive(Clone, Copy)]
 enum RawTo {
     Connected,

@@ -1,4 +1,4 @@
-//! A queue pair in the hands of its owner, and what it shares with pollers and the events' thread.
+//! The owner's side of a queue pair, and the state shared with pollers and the event thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::sys::{
 };
 use crate::{Buffer, PostError, QpState, QpType, VerbsError};
 
-/// What others know of a queue pair. It outlives it: a poller may still look.
+/// The shared state of a queue pair. It outlives the queue pair, because a poller may still use it.
 #[derive(Debug)]
 pub(super) struct QpShared {
     pub(super) number: u32,
     pub(super) ty: QpType,
-    /// Datagrams come with IPv4 headers.
+    /// Datagrams arrive with IPv4 headers.
     pub(super) ipv4: bool,
     pub(super) sends: SendSlots,
     state: AtomicU32,
-    /// Work requests from this number on never reached the device; `u64::MAX`: all did.
+    /// Work requests from this number on never reached the device; `u64::MAX` if all did.
     unposted: AtomicU64,
-    /// The address of its handle: its name in the registry.
+    /// The address of its handle, its key in the registry.
     address: usize,
     registry: Arc<Registry>,
 }
@@ -47,7 +47,7 @@ impl QpShared {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// Goes from one state to the next, unless it has broken meanwhile.
+    /// Changes the state from `from` to `to`, unless it has broken meanwhile.
     pub(super) fn advance(&self, from: QpState, to: QpState) -> bool {
         let exchanged = self.state.compare_exchange(
             from as u32,
@@ -58,8 +58,8 @@ impl QpShared {
         exchanged.is_ok()
     }
 
-    /// A work request has ended in an error, which breaks the queue pair. The device knows already; this
-    /// flushes what was posted before we did.
+    /// Handles a failed work request, which breaks the queue pair. The device is in the error state already;
+    /// this flushes what was posted before we noticed.
     #[cold]
     pub(super) fn has_failed(&self) {
         if self.state() != QpState::Error {
@@ -73,7 +73,7 @@ impl QpShared {
     }
 }
 
-/// What a queue pair is made of, numbers checked.
+/// The checked parameters of a queue pair.
 pub(crate) struct Parts<'a> {
     pub(crate) ty: QpType,
     pub(crate) send_cq: &'a Arc<CqShared>,
@@ -83,11 +83,11 @@ pub(crate) struct Parts<'a> {
     pub(crate) max_recv_wr: usize,
 }
 
-/// Where its receives are.
+/// Where receives are posted.
 #[derive(Debug)]
 enum Receives {
     Own(Arc<ReceiveSlots>),
-    /// In a shared queue, which the queue pair keeps.
+    /// In a shared queue, which the queue pair keeps alive.
     Shared(#[allow(dead_code)] Arc<SrqShared>),
 }
 
@@ -97,17 +97,17 @@ pub(crate) struct QueuePair {
     pub(super) shared: Arc<QpShared>,
     pub(super) domain: Arc<ProtectionDomain>,
     pub(super) key: Key,
-    /// Send work requests taken since the beginning, and how many there may be so far.
+    /// Send work requests posted so far, and the limit of that count as last computed.
     pub(super) posted: u64,
     pub(super) limit: u64,
     pub(super) max_send_wr: u64,
-    /// Posted, and not rung for.
+    /// Posted without a doorbell yet.
     pub(super) pending: Pending,
     pub(super) in_flight: InFlight,
     receives: Receives,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
-    /// The number of the first packet.
+    /// The sequence number of the first packet.
     pub(super) psn: u32,
 }
 
@@ -179,7 +179,7 @@ impl QueuePair {
         Ok(queue_pair)
     }
 
-    /// From RESET to INIT: receives may be posted.
+    /// From RESET to INIT, in which receives may be posted.
     fn initialise(&self) -> rustix::io::Result<()> {
         let mut attributes = ibv_qp_attr::zeroed();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -208,7 +208,7 @@ impl QueuePair {
         }
     }
 
-    /// Tells pollers and the events' thread.
+    /// Notifies pollers and the event thread.
     fn attach(&self) {
         let cqs = [self.send_cq.raw.address(), self.recv_cq.raw.address()];
         self.shared.registry.add_pair(&self.raw, &self.shared, cqs);
@@ -277,7 +277,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// What was posted on a broken queue pair may not have been flushed, if the device saw the error first.
+    /// Flushes receives posted to a broken queue pair: if the device saw the error first, it has not flushed
+    /// them.
     #[inline]
     fn flush_if_in_error(&self) {
         if self.shared.state() == QpState::Error {
@@ -291,7 +292,7 @@ impl QueuePair {
     }
 
     pub(crate) fn fail(&mut self) {
-        self.ring_doorbell(); // What was posted before is flushed too.
+        self.ring_doorbell(); // Work posted before is flushed too.
         self.shared.registry.break_pair(self.raw.address());
     }
 
@@ -302,8 +303,8 @@ impl QueuePair {
         }
     }
 
-    /// The device has refused work requests that were taken, from this number on: they end flushed, after
-    /// those before them.
+    /// Records that the device refused accepted work requests from this number on. They complete as flushed,
+    /// after those before them.
     #[cold]
     pub(super) fn never_posted(&self, from: u64) {
         self.shared.unposted.fetch_min(from, Ordering::AcqRel);
@@ -316,14 +317,14 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let (library, registry) = (self.domain.context.library, &self.shared.registry);
         if matches!(self.receives, Receives::Shared(_)) {
-            // Gives back the shared receive that a half-arrived message has taken.
+            // Returns the shared receive that a half-arrived message has taken.
             registry.break_pair(self.raw.address());
         }
         registry.remove_pair(self.raw.address());
         self.shared.set_state(QpState::Error);
         self.detach();
-        // SAFETY: ours, and nobody finds it in the registry any more. When this succeeds, the device has
-        // let go of all memory that was posted here.
+        // SAFETY: ours, and no longer in the registry. If this succeeds, the device has released all memory posted
+        // here.
         let code = unsafe { (library.destroy_qp)(self.raw.raw()) };
         if code == 0 {
             if let Receives::Own(slots) = &self.receives {
@@ -331,7 +332,7 @@ impl Drop for QueuePair {
             }
             return;
         }
-        // The device may still read and write what is posted: that must stay as long as the process.
+        // The device may still access posted memory, which must stay until the process ends.
         tracing::error!(qp = self.shared.number, code, "a queue pair could not be destroyed");
         std::mem::forget(std::mem::replace(&mut self.in_flight, InFlight::new(0)));
         match &self.receives {
@@ -343,7 +344,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// 24 bits that no late packet of an earlier connection is likely to fit.
+/// A 24-bit sequence number that a late packet of an earlier connection is unlikely to match.
 fn random_psn() -> rustix::io::Result<u32> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

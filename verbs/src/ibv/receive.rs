@@ -23,36 +23,36 @@ pub(super) struct Receive {
     pub(super) buffer: Option<Buffer>,
 }
 
-/// Receives without buffers that go to the device in one call.
+/// Receives without buffers that are posted in one call.
 const RUN: usize = 16;
 
-/// Who posted receives: the owner of a queue pair, or of a shared receive queue.
+/// The poster of receives: the owner of a queue pair, or of a shared receive queue.
 #[derive(Debug)]
 pub(super) enum Owner {
     Pair(Arc<QpShared>),
     Shared,
 }
 
-/// Where posted receives stay while the device has them.
+/// Stores posted receives while the device holds them.
 #[derive(Debug)]
 pub(super) struct ReceiveSlots {
     pub(super) key: Key,
     pub(super) pd: u32,
     pub(super) owner: Owner,
     slots: Box<[Slot]>,
-    /// Slots that nothing is posted from.
+    /// Free slots.
     free: ArrayQueue<u32>,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// Set by the owner once it has filled the slot, cleared by whoever takes out what is in it.
+    /// Set by the owner after filling the slot, cleared by the thread that empties it.
     full: AtomicBool,
     receive: UnsafeCell<MaybeUninit<Receive>>,
 }
 
-// SAFETY: a slot is filled by the one thread that got its number from `free`, and emptied by the one that
-// has cleared `full`, which orders the two; only after that its number goes back to `free`.
+// SAFETY: a slot is filled by the one thread that popped its number from `free`, and emptied by the one
+// that cleared `full`, which orders the two. Only then does its number return to `free`.
 unsafe impl Sync for Slot {}
 
 impl ReceiveSlots {
@@ -70,7 +70,7 @@ impl ReceiveSlots {
         ReceiveSlots { key: Key::fresh(), pd, owner, slots, free }
     }
 
-    /// Keeps a receive; gives its place.
+    /// Stores a receive and returns its index.
     #[inline]
     fn put(&self, receive: Receive) -> Result<u32, PostError> {
         let place = self.free.pop().ok_or(PostError::QueueFull)?;
@@ -81,27 +81,27 @@ impl ReceiveSlots {
         Ok(place)
     }
 
-    /// Takes out what was posted from a place; `None` if nothing is there.
+    /// Takes the receive at an index; `None` if there is none.
     #[inline]
     pub(super) fn take(&self, place: u32) -> Option<Receive> {
         let slot = self.slots.get(place as usize)?;
         if !slot.full.swap(false, Ordering::AcqRel) {
             return None;
         }
-        // SAFETY: it was full, and we are who has cleared that.
+        // SAFETY: it was full, and this thread cleared that flag.
         let receive = unsafe { (*slot.receive.get()).assume_init_read() };
         let _ = self.free.push(place);
         Some(receive)
     }
 
-    /// Drops all: the device has none any more.
+    /// Drops all receives. The device must not hold any.
     pub(super) fn clear(&self) {
         for place in 0..self.slots.len() as u32 {
             drop(self.take(place));
         }
     }
 
-    /// How many more may be posted.
+    /// How many more receives may be posted.
     fn room(&self) -> usize {
         self.free.len()
     }
@@ -113,7 +113,7 @@ impl Drop for ReceiveSlots {
     }
 }
 
-/// Where receives are posted to.
+/// The queue that receives are posted to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Pair(*mut ibv_qp),
@@ -121,7 +121,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Hands a chain of receives to the device.
+    /// Passes a chain of receives to the device.
     ///
     /// # Safety
     /// The target lives; the chain's elements name memory that stays until their completions.
@@ -168,7 +168,7 @@ impl Target {
         })
     }
 
-    /// Posts receives without buffers, one for each id; all, unless the device refuses some.
+    /// Posts receives without buffers, one per id. It posts all of them unless the device refuses some.
     pub(super) fn post_run(self, slots: &ReceiveSlots, ids: Range<u64>) -> Result<(), PostError> {
         let count = ids.end.saturating_sub(ids.start);
         if count > slots.room() as u64 {
@@ -189,7 +189,7 @@ impl Target {
                         if index + 1 < len { start.add(index + 1) } else { null_mut() };
                 }
             }
-            // SAFETY: the target belongs to the caller; the chain names no memory.
+            // SAFETY: the target belongs to the caller; the chain refers to no memory.
             if let Err((errno, mut refused)) = unsafe { self.post(start) } {
                 while !refused.is_null() {
                     // SAFETY: points into the chain, from the one that was refused to the last.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_is_taken_once_and_makes_room_then() {
+    fn a_receive_is_taken_once_and_frees_its_slot() {
         let slots = slots(2);
         let first = slots.put(Receive { id: 7, buffer: None }).unwrap();
         let second = slots.put(Receive { id: 8, buffer: None }).unwrap();

@@ -11,14 +11,14 @@ use super::status;
 use super::sys::{Handle, Zeroed, ibv_srq, ibv_srq_init_attr};
 use crate::{Buffer, PostError, VerbsError};
 
-/// A shared receive queue of the device. Queue pairs that receive from it hold it.
+/// A shared receive queue of the device. Queue pairs that use it keep it alive.
 #[derive(Debug)]
 pub(super) struct SrqShared {
     pub(super) raw: Handle<ibv_srq>,
     slots: Arc<ReceiveSlots>,
     domain: Arc<ProtectionDomain>,
-    /// Where its completions come to. It stays attached there until it goes: a queue pair that goes
-    /// earlier leaves completions behind, whose receives have to be given back.
+    /// The queues that get its completions. It stays attached until it is dropped: a queue pair that is dropped
+    /// earlier leaves completions behind, whose receives must be returned.
     queues: Mutex<Vec<Weak<CqState>>>,
 }
 
@@ -40,8 +40,8 @@ impl Drop for SrqShared {
         for queue in queues.iter().filter_map(Weak::upgrade) {
             queue.change(Change::Detach(self.slots.key));
         }
-        // SAFETY: queue pairs hold the queue, so none is left that takes from it. When this succeeds, the
-        // device has let go of all buffers posted here.
+        // SAFETY: queue pairs keep the queue alive, so none is left that uses it. If this succeeds, the device has
+        // released all buffers posted here.
         let code = unsafe { (self.domain.context.library.destroy_srq)(self.raw.raw()) };
         if code == 0 {
             self.slots.clear();
@@ -52,7 +52,7 @@ impl Drop for SrqShared {
     }
 }
 
-/// A shared receive queue in the hands of its owner.
+/// The owner's side of a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     shared: Arc<SrqShared>,
@@ -76,7 +76,7 @@ impl SharedReceiveQueue {
         Ok(SharedReceiveQueue { shared: Arc::new(shared) })
     }
 
-    /// The queue, if it is of this device.
+    /// The queue, if it belongs to this device.
     pub(super) fn of(&self, context: &Arc<Context>) -> Result<Arc<SrqShared>, VerbsError> {
         if Arc::ptr_eq(&self.shared.domain.context, context) {
             Ok(Arc::clone(&self.shared))

@@ -1,4 +1,4 @@
-//! What libibverbs says went wrong, in our words. Every status and every errno is translated here.
+//! Translates every status and errno of libibverbs.
 
 use std::io;
 
@@ -24,10 +24,10 @@ pub(super) fn status(code: WcStatus) -> Status {
     }
 }
 
-/// The status of a receive's completion. Soft-RoCE tells of a message that is longer than its receive as
-/// of a malformed work request (`rxe_resp.c`, RESPST_ERR_MALFORMED_WQE), where the specification has a
-/// local length error (volume 1, section 9.9.3.1.1, and 11.6.2). Ours have one element of registered
-/// memory, so that nothing else can be malformed about them.
+/// The status of a receive's completion. For a message that is longer than its receive, Soft-RoCE reports a
+/// malformed work request (`rxe_resp.c`, RESPST_ERR_MALFORMED_WQE) where the specification has a local
+/// length error (volume 1, sections 9.9.3.1.1 and 11.6.2). Our receives have one element of registered
+/// memory, so nothing else about them can be malformed.
 pub(super) fn receive_status(code: WcStatus) -> Status {
     match code {
         wc::IBV_WC_LOC_QP_OP_ERR => Status::LocalLength,
@@ -35,23 +35,23 @@ pub(super) fn receive_status(code: WcStatus) -> Status {
     }
 }
 
-/// The errno that a call left behind when it gave null.
+/// The errno of a call that returned null.
 pub(super) fn last() -> Errno {
     let code = io::Error::last_os_error().raw_os_error();
     code.map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The errno that a call returned. Some give -1 and leave it behind instead.
+/// The errno that a call returned. Some calls return -1 and set errno instead.
 pub(super) fn returned(code: i32) -> Errno {
     if code > 0 { Errno::from_raw_os_error(code) } else { last() }
 }
 
-/// A resource that could not be made or used.
+/// A resource that could not be created or used.
 pub(super) fn resource(what: &'static str) -> impl Fn(Errno) -> VerbsError {
     move |errno| VerbsError::System { what, source: errno.into() }
 }
 
-/// Memory that could not be registered: mostly because too little may be locked.
+/// Memory that could not be registered, usually because the process may lock too little.
 pub(super) fn registration(len: usize) -> impl Fn(Errno) -> VerbsError {
     move |errno| match (errno, getrlimit(Resource::Memlock).current) {
         (Errno::NOMEM | Errno::PERM | Errno::AGAIN, Some(limit)) => {
@@ -61,7 +61,7 @@ pub(super) fn registration(len: usize) -> impl Fn(Errno) -> VerbsError {
     }
 }
 
-/// A device that could not be opened by this file.
+/// A device file that could not be opened.
 pub(super) fn opening(device: &str, file: &str, errno: Errno) -> OpenError {
     let device = device.to_owned();
     match errno {
@@ -81,7 +81,7 @@ pub(super) fn connecting(gid: &[u8; 16], step: &'static str, errno: Errno) -> Co
     }
 }
 
-/// A work request that the device did not take.
+/// A work request that the device refused.
 pub(super) fn posting(errno: Errno) -> PostError {
     match errno {
         Errno::NOMEM => PostError::QueueFull,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_status_has_its_word_and_an_unknown_one_keeps_its_number() {
+    fn each_status_is_translated_and_an_unknown_one_keeps_its_number() {
         let found: Vec<Status> = (0..=13).map(status).collect();
         use Status::*;
         let wanted = [
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_long_is_called_that_on_every_device() {
+    fn a_message_that_is_too_long_has_the_same_status_on_every_device() {
         assert_eq!(receive_status(1), Status::LocalLength);
         assert_eq!(receive_status(2), Status::LocalLength);
         assert_eq!(receive_status(5), Status::Flushed);
     }
 
     #[test]
-    fn an_error_that_the_user_can_mend_says_how() {
+    fn an_error_that_the_user_can_fix_says_how() {
         let text = opening("rxe0", "/dev/infiniband/uverbs0", Errno::ACCESS).to_string();
         assert!(text.contains("rxe0") && text.contains("/dev/infiniband/uverbs0"), "{text}");
         let text = VerbsError::LockedMemory { len: 1 << 20, limit: 65_536 }.to_string();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_from_a_refusal() {
+    fn a_full_queue_is_distinguished_from_a_refusal() {
         assert_eq!(posting(Errno::NOMEM), PostError::QueueFull);
         assert_eq!(posting(Errno::INVAL), PostError::Device { errno: 22 });
     }

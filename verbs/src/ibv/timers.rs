@@ -1,18 +1,18 @@
-//! Times as RC queue pairs count them: in codes.
+//! The encoded times of RC queue pairs.
 
-/// Waiting times of the receiver-not-ready timer, in hundredths of a millisecond, by code (InfiniBand
+/// Waiting times of the receiver-not-ready timer by code, in hundredths of a millisecond (InfiniBand
 /// specification volume 1, table 46). Code 0 is the longest.
 const RNR_CENTIMILLIS: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// Times that a message which is not acknowledged is sent again. The field holds up to 7, but Soft-RoCE
-/// takes that for "for ever" (`rxe_completer`, COMPST_ERROR_RETRY), as the specification has it for
-/// receivers that are not ready only.
+/// How often an unacknowledged message is sent again. The field holds up to 7, but Soft-RoCE treats 7 as
+/// "forever" (`rxe_completer`, COMPST_ERROR_RETRY), which the specification only does for receivers that
+/// are not ready.
 pub(super) const RETRIES: u8 = 6;
 
-/// The code of the shortest waiting time that is not below `nanoseconds`, or of the longest there is.
+/// The code of the shortest waiting time of at least `nanoseconds`, or of the longest available.
 pub(super) fn rnr_code(nanoseconds: u64) -> u8 {
     let wanted = nanoseconds.div_ceil(10_000);
     let codes = (1..32).chain([0_u8]);
@@ -22,11 +22,11 @@ pub(super) fn rnr_code(nanoseconds: u64) -> u8 {
         .unwrap_or(0)
 }
 
-/// The code of the acknowledge timeout (4.096 us times two to the code) with which a silent peer is given
-/// up after about `nanoseconds`: after the first try and all [`RETRIES`].
+/// The code of the acknowledge timeout (4.096 us times two to the code) with which a silent peer is
+/// declared dead after about `nanoseconds`: after the first attempt and all [`RETRIES`].
 pub(super) fn timeout_code(nanoseconds: u64) -> u8 {
     let each = nanoseconds / (u64::from(RETRIES) + 1);
-    // 0 would mean for ever, and below 1 ms the timers of NICs are not exact.
+    // 0 would mean forever, and below 1 ms the timers of NICs are inaccurate.
     (1..31).rev().find(|code| 4_096_u64 << code <= each).unwrap_or(1)
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receiver_is_given_at_least_the_time_that_was_asked() {
+    fn a_receiver_gets_at_least_the_requested_time() {
         assert_eq!(rnr_code(0), 1);
         assert_eq!(rnr_code(10_000), 1);
         assert_eq!(rnr_code(10_001), 2);
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn all_tries_together_take_about_the_time_that_was_asked() {
+    fn all_attempts_together_take_about_the_requested_time() {
         for asked in [300_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000_u64] {
             let all = (4_096_u64 << timeout_code(asked)) * (u64::from(RETRIES) + 1);
             assert!(all <= asked && 2 * all > asked, "{all} for {asked}");

@@ -1,9 +1,9 @@
-//! Copies that tolerate somebody else writing at either side.
+//! Copies that tolerate concurrent writes to either side.
 //!
-//! Memory that a peer maps may change at any moment, so ordinary Rust copies there would be undefined
-//! behaviour. These are machine instructions on x86-64 and relaxed atomics elsewhere: what a race leaves
-//! behind is a mixture of bytes, nothing worse. Bytes are stored from low addresses to high ones; the
-//! last aligned word of an aligned destination is stored whole, after all before it.
+//! A peer may change memory that it maps at any moment, so ordinary Rust copies there would be undefined
+//! behaviour. These copies use machine instructions on x86-64 and relaxed atomics elsewhere. A race can mix
+//! old and new bytes; it can do nothing worse. Bytes are stored from low addresses to high ones. The last
+//! aligned word of an aligned destination is stored whole, after all bytes before it.
 
 /// Copies `len` bytes forward.
 ///
@@ -24,9 +24,9 @@ pub(crate) unsafe fn copy_forward(target: *mut u8, source: *const u8, len: usize
     }
 }
 
-/// The same copy past the caches, where the CPU can: bytes are stored in any order, except that the last
-/// aligned word of an aligned destination is stored whole, after all before it. What was stored is visible
-/// to whoever sees a later store of this thread.
+/// Copies `len` bytes with non-temporal stores, where the CPU has them. Bytes are stored in any order,
+/// except that the last aligned word of an aligned destination is stored whole, after all bytes before it.
+/// A thread that sees a later store of this thread also sees the copied bytes.
 ///
 /// # Safety
 /// As for [`copy_forward`].

@@ -1,4 +1,4 @@
-//! Filling published memory past the caches.
+//! Filling published buffers with streaming stores.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use crate::memory::bytes::copy_streaming;
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Buffer, Device};
 
-/// Longer messages do not fit the caches of either side, whatever stores they are written with.
+/// Longer messages do not fit the caches of either side, so the kind of store makes no difference.
 const LONGEST_BYTES: usize = 8 << 20;
 
-/// Fills published buffers whose last content a peer has read, and so still has in its caches, from where
-/// an ordinary store would fetch every line back. Where it pays, what is written goes through memory of
-/// our own and past the caches from there.
+/// Fills published buffers that a peer has read before. The peer still has their lines in its caches, and
+/// an ordinary store would fetch every line back. Where it is cheaper, the content is written to private
+/// memory first and copied from there with streaming stores.
 pub struct Drafts {
     device: Device,
     choice: StoreChoice,
@@ -23,15 +23,15 @@ pub struct Drafts {
 struct Open {
     stores: Stores,
     begin_ns: u64,
-    /// The published buffer that it is for.
+    /// The published buffer it is written for.
     start: *const u8,
 }
 
-// SAFETY: `start` is compared, and never looked through.
+// SAFETY: `start` is only compared, never dereferenced.
 unsafe impl Send for Drafts {}
 
 impl Drafts {
-    /// For buffers of this device.
+    /// Creates drafts for buffers of this device.
     pub fn new(device: &Device) -> Drafts {
         Drafts {
             device: device.clone(),
@@ -41,8 +41,8 @@ impl Drafts {
         }
     }
 
-    /// As many bytes as `buffer` has, to be filled; their content is arbitrary before. The last one opened
-    /// is the one that counts: one at a time can be written.
+    /// Returns memory as long as `buffer` to fill; its initial content is arbitrary. Only one message can be
+    /// open at a time: the last one opened.
     pub fn open<'a>(&'a mut self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         let len = buffer.len();
         self.open = None;
@@ -62,8 +62,8 @@ impl Drafts {
         }
     }
 
-    /// What [`open`](Drafts::open) gave for this buffer has been filled: now the buffer holds it, or as much
-    /// of it as it has been shortened to.
+    /// Publishes what was written to the memory that [`open`](Drafts::open) returned for this buffer. If the
+    /// buffer has been shortened since, only that much is copied.
     ///
     /// # Panics
     /// If the buffer has grown meanwhile.
@@ -74,8 +74,8 @@ impl Drafts {
         let len = buffer.len();
         if open.stores == Stores::Streaming {
             let filled = &self.scratch[..len];
-            // SAFETY: both have `len` bytes and are exclusively ours; peers may read the buffer's, and get
-            // a mixture then.
+            // SAFETY: both have `len` bytes and are exclusively ours. A peer that reads the buffer meanwhile gets a
+            // mixture of old and new bytes.
             unsafe { copy_streaming(buffer.as_mut_ptr(), filled.as_ptr(), len) };
         }
         self.choice.took(open.stores, len, self.device.now_ns() - open.begin_ns);

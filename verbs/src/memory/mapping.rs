@@ -1,4 +1,4 @@
-//! Pages of this process, mapped and unmapped by their owner.
+//! Pages that this process maps; dropping the mapping unmaps them.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
@@ -6,13 +6,14 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// The size of a small page: what lengths are rounded up to.
+/// The size of a small page. Lengths are rounded up to it.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Below this, pages are faulted in at once: the first message must not pay for them.
+/// Mappings shorter than this are populated at once, so that the first message does not pay for page
+/// faults.
 const POPULATE_MAX_BYTES: usize = 64 << 20;
 
-/// From this on, huge pages are asked for.
+/// Mappings of at least this length ask for huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A range of mapped pages.
@@ -22,8 +23,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped. Who may read or
-// write there is up to whoever uses the pointer.
+// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped. The users of the
+// pointer decide who may read or write there.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the mapping itself has no interior state.
 unsafe impl Sync for Mapping {}
@@ -34,7 +35,7 @@ pub(crate) fn page_rounded(len: usize) -> Option<usize> {
 }
 
 impl Mapping {
-    /// Fresh zeroed pages that no other process ever sees; huge ones, where some are reserved.
+    /// Maps zeroed pages that no other process sees; huge pages if the system has some reserved.
     pub(crate) fn anonymous(len: usize) -> io::Result<Mapping> {
         if len >= HUGE_PAGE_BYTES
             && let Some(rounded) = len.checked_next_multiple_of(HUGE_PAGE_BYTES)
@@ -45,7 +46,7 @@ impl Mapping {
         Self::small_pages(len, populate)
     }
 
-    /// Pages that take no memory before they are touched.
+    /// Maps pages that take no memory before they are touched.
     #[cfg(feature = "sim")]
     pub(crate) fn untouched(len: usize) -> io::Result<Mapping> {
         Self::small_pages(len, |_| MapFlags::empty())
@@ -65,7 +66,7 @@ impl Mapping {
         Ok(Self::taken(start.cast(), len))
     }
 
-    /// Pages out of those that the system keeps for this; an error where there are not enough.
+    /// Maps reserved huge pages. Fails if too few are reserved.
     fn huge(len: usize) -> io::Result<Mapping> {
         // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it. All pages
         // are reserved by the call, so that none can be missing later.
@@ -81,8 +82,8 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// The first `len` bytes of a memory file. The caller has seen to it that the file has them and is
-    /// sealed against shrinking, or it is our own.
+    /// Maps the first `len` bytes of a memory file. The caller has checked that the file has that many bytes
+    /// and is sealed against shrinking, or that the file is our own.
     pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
@@ -124,7 +125,7 @@ fn populate(len: usize) -> MapFlags {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is ours since `taken`; whoever holds pointers into it holds this value too.
+        // SAFETY: the range has been ours since `taken`, and users of pointers into it keep this value alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,4 +1,5 @@
-//! Memory of a device: private, which only its owner touches, and shared, which peers may touch too.
+//! Memory of a device: private memory, which only its owner touches, and shared memory, which peers may
+//! access.
 
 pub(crate) mod bytes;
 mod drafts;
@@ -15,4 +16,5 @@ pub use drafts::Drafts;
 pub use persistent::PersistentRegion;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
-pub use shared::{Access, SharedRegion, SharedSlice};
+pub(crate) use shared::WATCHED_ELSEWHERE;
+pub use shared::{Access, SharedRegion, SharedSlice, Wake};

@@ -1,25 +1,25 @@
-//! Persistent memory: shared memory whose bytes can survive a loss of power.
+//! Persistent memory: shared memory whose bytes can survive a power failure.
 
 use std::ops::Range;
 
 use crate::dispatch::Persistence;
 use crate::{Access, RemoteRegion, SharedRegion, SharedSlice, VerbsError};
 
-/// Shared memory with a name, which keeps what is *durable* when the power goes, for whoever
-/// [opens](crate::ProtectionDomain::open_persistent) that name again.
+/// Named shared memory. Its *durable* bytes survive a power failure: a process that
+/// [opens](crate::ProtectionDomain::open_persistent) the same name again finds them.
 ///
-/// What can be seen is not durable for that. A peer's WRITE is on its way through the NIC, the PCIe queue of
-/// the root complex and, with DDIO, the last-level cache, and its completion says nothing of how far it has
-/// come; what a CPU stores is in its cache. It is durable
+/// Visible bytes are not necessarily durable. A peer's WRITE passes through the NIC, the PCIe queue of the
+/// root complex and, with DDIO, the last-level cache; its completion does not say how far it has got. A CPU
+/// store is in that CPU's cache. Bytes are durable
 ///
-/// - when a [`persist`](PersistentRegion::persist) that began after it was visible has returned,
-/// - when a [flush](crate::WorkRequest::flush) behind the WRITE on its queue pair has completed,
-/// - and, where what NICs write goes past the caches (DDIO is off) or caches keep their lines without power
-///   (eADR), when a READ behind it has completed: reading memory pushes the writes before it (Kalia et al.,
-///   SoCC 2020; Kashyap et al., "Correct, Fast Remote Persistence").
+/// - when a [`persist`](PersistentRegion::persist) that began after they were visible has returned,
+/// - when a [flush](crate::WorkRequest::flush) posted behind the WRITE on its queue pair has completed,
+/// - when a READ behind the WRITE has completed, on machines where NIC writes bypass the caches (DDIO is off)
+///   or the caches have backup power (eADR): reading memory pushes the writes before it (Kalia et al., SoCC
+///   2020; Kashyap et al., "Correct, Fast Remote Persistence").
 ///
-/// Bytes that are not durable yet are lost or not, each line of a cache for itself; of an aligned word never
-/// a part. Offsets are the owner's own: out of range they panic.
+/// Each cache line of bytes that are not durable yet may be kept or lost; an aligned word is kept or lost
+/// whole. Offsets are chosen by the owner, so an offset out of range panics.
 #[derive(Debug)]
 pub struct PersistentRegion {
     region: SharedRegion,
@@ -36,50 +36,69 @@ impl PersistentRegion {
         self.region.len()
     }
 
-    /// Whether it has no bytes; never so.
+    /// Whether it has no bytes. Always false.
     pub fn is_empty(&self) -> bool {
         self.region.is_empty()
     }
 
-    /// What peers may do with it.
+    /// The operations that peers may use.
     pub fn access(&self) -> Access {
         self.region.access()
     }
 
-    /// Its name for peers: of this opening of it.
+    /// The address and key under which peers access this opening of the region.
     pub fn remote(&self) -> RemoteRegion {
         self.region.remote()
     }
 
-    /// The aligned word at `offset`, with acquire ordering.
+    /// Loads the aligned word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     pub fn load_u64(&self, offset: usize) -> u64 {
         self.region.load_u64(offset)
     }
 
-    /// Copies out of the region. A peer that writes meanwhile may leave a mixture.
+    /// Copies out of the region. A concurrent WRITE of a peer may leave a mixture of old and new bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.region.copy_out(offset, bytes);
     }
 
     /// Stores the aligned word at `offset`, with release ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     pub fn store_release_u64(&self, offset: usize, value: u64) {
         self.region.store_release_u64(offset, value);
         self.stored(offset, 8);
     }
 
     /// Copies into the region, low addresses first.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.region.copy_in(offset, bytes);
         self.stored(offset, bytes.len());
     }
 
-    /// Part of it, for a work request. What a READ brings there is as durable as what a peer writes.
+    /// A part of the region, for a work request. Bytes that a READ stores there are as durable as those of a
+    /// peer's WRITE.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     pub fn slice(&self, offset: usize, len: usize) -> SharedSlice {
         self.region.slice(offset, len)
     }
 
-    /// Makes what can be seen of these bytes durable: writes the lines back from the caches and waits for it
-    /// (CLWB and SFENCE). An error: the memory is gone, and with it all that was not durable.
+    /// Makes the visible content of these bytes durable: writes their cache lines back and waits until that is
+    /// done (CLWB and SFENCE).
+    ///
+    /// # Errors
+    /// If the memory is gone, and with it all bytes that were not durable.
     ///
     /// # Panics
     /// If the range does not lie in the region.
@@ -92,7 +111,7 @@ impl PersistentRegion {
         }
     }
 
-    /// The owner's CPU has stored something there.
+    /// Records that the owner's CPU has stored these bytes.
     fn stored(&self, offset: usize, len: usize) {
         #[cfg(not(feature = "sim"))]
         let _ = (offset, len);

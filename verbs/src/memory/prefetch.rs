@@ -1,10 +1,10 @@
-//! Hints to the CPU's caches: they move lines and do nothing else, whoever else has the memory.
+//! Prefetch hints: they move cache lines and have no other effect, even on memory that others write.
 
-/// Asks for the line at this address: it will be read soon.
+/// Hints that this line will be read soon.
 #[inline]
 pub(crate) fn to_read<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which accesses nothing, wherever the address leads.
+    // SAFETY: a prefetch accesses nothing, so any address is allowed.
     unsafe {
         std::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -12,7 +12,7 @@ pub(crate) fn to_read<T>(address: *const T) {
     let _ = address;
 }
 
-/// Takes the line at this address over: it will be written soon.
+/// Hints that this line will be written soon.
 #[inline]
 pub(crate) fn to_write<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

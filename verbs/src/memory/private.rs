@@ -1,4 +1,4 @@
-//! Private memory: owned by one holder at a time, so real references are sound.
+//! Private memory: one holder owns it at a time, so references into it are sound.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use crate::memory::prefetch;
 use crate::memory::region::Region;
 use crate::{Access, RemoteRegion};
 
-/// Memory that no peer can write, to be used whole or cut into buffers.
+/// Memory that no peer can write. Use it as one buffer or split it into a pool of buffers.
 #[derive(Debug)]
 pub struct PrivateRegion {
     memory: Region,
@@ -23,24 +23,24 @@ impl PrivateRegion {
         PrivateRegion { memory }
     }
 
-    /// Bytes of it.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether it has no bytes; never so.
+    /// Whether it has no bytes. Always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One buffer of all of it.
+    /// Turns the whole region into one buffer.
     pub fn into_buffer(self) -> Buffer {
         let len = self.len();
         let pool = self.into_pool(len);
         pool.take().expect("a pool of one holds one")
     }
 
-    /// Buffers of `buffer_size` bytes each (the last bytes stay unused where it does not divide).
+    /// Splits the region into buffers of `buffer_size` bytes. A remainder at the end stays unused.
     ///
     /// # Panics
     /// If `buffer_size` is 0 or longer than the region.
@@ -62,23 +62,24 @@ impl PrivateRegion {
     }
 }
 
-/// Buffers of one size. Clones are the same pool; taking and giving back takes no lock.
+/// A pool of buffers of one size. Clones refer to the same pool. Taking and returning a buffer takes no
+/// lock.
 #[derive(Clone)]
 pub struct BufferPool {
     shared: Arc<PoolShared>,
 }
 
 struct PoolShared {
-    /// Indices of whole buffers that nobody holds.
+    /// Indices of buffers that are free.
     free: ArrayQueue<u32>,
-    /// Into how many parts each buffer that is out is cut.
+    /// For each buffer that is taken, the number of parts it is split into.
     parts: Box<[AtomicU32]>,
     buffer_size: usize,
     memory: Region,
 }
 
 impl BufferPool {
-    /// A buffer at full length, unless all are out. It holds what its last user left.
+    /// Takes a buffer at full length, or `None` if all are taken. It still holds its last user's bytes.
     #[inline]
     pub fn take(&self) -> Option<Buffer> {
         let index = self.shared.free.pop()?;
@@ -91,12 +92,12 @@ impl BufferPool {
         Some(Buffer { start, len, capacity: len, index, pool: Arc::clone(&self.shared) })
     }
 
-    /// How many are there to be taken.
+    /// The number of buffers that can be taken now.
     pub fn available(&self) -> usize {
         self.shared.free.len()
     }
 
-    /// The size of each.
+    /// The size of each buffer in bytes.
     pub fn buffer_size(&self) -> usize {
         self.shared.buffer_size
     }
@@ -111,7 +112,7 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-/// A piece of private memory: what is moved into a queue pair. A dropped buffer goes back to its pool.
+/// A piece of private memory, to be moved into a work request. A dropped buffer returns to its pool.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -120,20 +121,20 @@ pub struct Buffer {
     pool: Arc<PoolShared>,
 }
 
-// SAFETY: a buffer owns its range of the pool's pages: no other buffer covers it, and no peer can write
-// it (peers may at most read a published one, which no reference of ours can notice).
+// SAFETY: a buffer owns its range of the pool's pages. No other buffer covers it, and no peer can write
+// it. Peers may at most read a published buffer, which no reference of ours can observe.
 unsafe impl Send for Buffer {}
 // SAFETY: through `&Buffer` the bytes can only be read.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The most bytes it can have.
+    /// The largest length it can be set to.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Sets how many bytes of it count; bytes beyond the old length keep what they held.
+    /// Sets the length. Bytes beyond the old length keep what they held.
     ///
     /// # Panics
     /// If `len` is over the capacity.
@@ -143,8 +144,8 @@ impl Buffer {
         self.len = len;
     }
 
-    /// The name under which peers may READ it, if it was allocated to be
-    /// [published](crate::ProtectionDomain::alloc_published). It covers the present length.
+    /// The address and key under which peers may READ it, if it was allocated with
+    /// [`alloc_published`](crate::ProtectionDomain::alloc_published). They cover the present length.
     pub fn remote(&self) -> Option<RemoteRegion> {
         let memory = &self.pool.memory;
         memory.access().contains(Access::REMOTE_READ).then(|| {
@@ -153,14 +154,14 @@ impl Buffer {
         })
     }
 
-    /// Cuts off the first `n` bytes as a buffer of their own. The memory goes back to its pool when all
-    /// parts are dropped.
+    /// Splits off the first `n` bytes as a separate buffer. The memory returns to its pool when all parts are
+    /// dropped.
     ///
     /// # Panics
     /// If `n` is over the length.
     pub fn split_to(&mut self, n: usize) -> Buffer {
         assert!(n <= self.len, "{n} bytes cut off a buffer of {}", self.len);
-        // Relaxed, as for any counted reference: this part itself keeps the count above zero.
+        // Relaxed, as in any reference count: this part itself keeps the count above zero.
         self.pool.parts[self.index as usize].fetch_add(1, Ordering::Relaxed);
         let head = Buffer {
             start: self.start,
@@ -176,8 +177,11 @@ impl Buffer {
         head
     }
 
-    /// Joins a part that starts where this one's capacity ends; the result's length is all of this one
-    /// and the part's length. Anything else is given back.
+    /// Appends a part that starts where this buffer's capacity ends. The new length is this buffer's capacity
+    /// plus the part's length.
+    ///
+    /// # Errors
+    /// Returns `tail` if it is not adjacent.
     pub fn unsplit(&mut self, tail: Buffer) -> Result<(), Buffer> {
         let end = self.start.as_ptr().addr() + self.capacity;
         let adjacent = Arc::ptr_eq(&self.pool, &tail.pool)
@@ -188,7 +192,7 @@ impl Buffer {
         }
         self.len = self.capacity + tail.len;
         self.capacity += tail.capacity;
-        Ok(()) // The tail's drop only takes its count: this part holds another.
+        Ok(()) // Dropping the tail only decrements the count: this part holds another.
     }
 
     /// The protection domain it belongs to.
@@ -197,14 +201,14 @@ impl Buffer {
         self.pool.memory.pd()
     }
 
-    /// The key of its memory for work requests of our own.
+    /// The local key of its memory, for our own work requests.
     #[cfg(feature = "ibverbs")]
     #[inline]
     pub(crate) fn lkey(&self) -> u32 {
         self.pool.memory.lkey()
     }
 
-    /// Takes the lines over that most datagrams are in.
+    /// Prefetches for writing the lines that most datagrams occupy.
     #[inline]
     pub(crate) fn prefetch_front(&self) {
         for offset in [0, 64, 128] {
@@ -212,7 +216,7 @@ impl Buffer {
         }
     }
 
-    /// Where it starts; stable while it is moved.
+    /// Its start, which does not change when the buffer is moved.
     #[inline]
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -222,7 +226,7 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        // Release what this part wrote; acquire what the other parts wrote before the next user takes it.
+        // Release this part's writes; acquire the other parts' writes before the next user takes the buffer.
         if self.pool.parts[self.index as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
             let back = self.pool.free.push(self.index);
             debug_assert!(back.is_ok(), "a buffer came back twice");

@@ -1,16 +1,16 @@
-//! Registered memory, whichever device it is registered with.
+//! Registered memory of any device.
 
 use std::ptr::NonNull;
 
 use crate::Access;
 use crate::dispatch::Registration;
 
-/// Memory of a protection domain, and its registration, which ends when this is dropped. What is hot is
-/// here and not behind the registration: no device is asked where a byte is.
+/// Memory of a protection domain. Dropping it ends its registration. The hot fields are stored here rather
+/// than behind the registration, so that finding a byte needs no call into the device.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: NonNull<u8>,
-    /// Where it starts, as peers name it.
+    /// Its start address as peers use it.
     address: u64,
     len: usize,
     access: Access,
@@ -18,48 +18,48 @@ pub(crate) struct Region {
     lkey: u32,
     rkey: u32,
     pd: u32,
-    /// Keeps the pages.
-    _registration: Registration,
+    /// Keeps the pages mapped.
+    registration: Registration,
 }
 
-// SAFETY: a region is a range of addresses, valid in every thread until it is dropped. Who may read or
-// write there is up to whoever uses the pointer.
+// SAFETY: a region is a range of addresses, valid in every thread until it is dropped. The users of the
+// pointer decide who may read or write there.
 unsafe impl Send for Region {}
 // SAFETY: as above; nothing of the region itself changes.
 unsafe impl Sync for Region {}
 
-/// What a device says of a new region.
+/// What a device returns for a new region.
 pub(crate) struct RegionParts {
     /// Where its pages start.
     pub(crate) start: NonNull<u8>,
-    /// Bytes that were asked for; the pages may be more.
+    /// The requested length in bytes; the pages may be longer.
     pub(crate) len: usize,
-    /// What peers may do.
+    /// The operations that peers may use.
     pub(crate) access: Access,
-    /// The key for work requests of our own, where the device wants one.
+    /// The key for our own work requests, if the device needs one.
     pub(crate) lkey: u32,
     /// The key for peers.
     pub(crate) rkey: u32,
     /// The protection domain's number.
     pub(crate) pd: u32,
-    /// What keeps the pages at `start`, and `len` bytes of them, mapped for reading and writing.
+    /// Keeps `len` bytes from `start` mapped for reading and writing.
     pub(crate) registration: Registration,
 }
 
 impl Region {
-    /// A region that peers name by its real address.
+    /// A region whose remote address is its real address.
     pub(crate) fn new(parts: RegionParts) -> Region {
         let address = parts.start.addr().get() as u64;
         Region::named(parts, address)
     }
 
-    /// A region that peers name by an address of the device's choice.
+    /// A region whose remote address the device chose.
     pub(crate) fn named(parts: RegionParts, address: u64) -> Region {
         let RegionParts { start, len, access, lkey, rkey, pd, registration } = parts;
-        Region { start, address, len, access, lkey, rkey, pd, _registration: registration }
+        Region { start, address, len, access, lkey, rkey, pd, registration }
     }
 
-    /// How peers name a byte of it.
+    /// The remote address of a byte.
     #[inline]
     pub(crate) fn address_of(&self, byte: *const u8) -> u64 {
         self.address + (byte.addr() - self.start.addr().get()) as u64
@@ -89,6 +89,11 @@ impl Region {
     #[inline]
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
+    }
+
+    /// What keeps it registered.
+    pub(crate) fn registration(&self) -> &Registration {
+        &self.registration
     }
 
     #[inline]

@@ -1,11 +1,12 @@
-//! A peer's memory, by name.
+//! References to a peer's memory.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::OutOfRange;
 
-/// Names a shared region to a peer: plain data, which may be sent in a message. 24 bytes.
+/// Refers to a peer's shared region by address and key. Plain data of 24 bytes that may be sent in a
+/// message.
 #[derive(
     Clone,
     Copy,
@@ -22,7 +23,7 @@ use crate::OutOfRange;
 )]
 #[repr(C)]
 pub struct RemoteRegion {
-    /// The address of its first byte, as its owner sees it.
+    /// The address of its first byte at its owner.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -32,12 +33,15 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// The region with these values.
+    /// A region with these values.
     pub const fn new(addr: u64, rkey: u32, len: u64) -> RemoteRegion {
         RemoteRegion { addr, len, rkey, reserved: 0 }
     }
 
-    /// Part of it.
+    /// A part of it.
+    ///
+    /// # Errors
+    /// If the part does not lie in the region.
     #[inline]
     pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, OutOfRange> {
         match offset.checked_add(len) {
@@ -48,15 +52,15 @@ impl RemoteRegion {
         }
     }
 
-    /// All of it.
+    /// The whole region.
     #[inline]
     pub fn all(&self) -> RemoteSlice {
         RemoteSlice { addr: self.addr, len: self.len, rkey: self.rkey }
     }
 }
 
-/// Part of a peer's memory: the target of a WRITE, READ or atomic. That it lies in the region, and that
-/// the region still exists, is checked where it is used.
+/// A part of a peer's memory: the target of a WRITE, READ or atomic. The operation checks that the region
+/// still exists and that the slice lies in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSlice {
     pub(crate) addr: u64,
@@ -65,7 +69,7 @@ pub struct RemoteSlice {
 }
 
 impl RemoteSlice {
-    /// A slice by raw address and key, unchecked until it is used.
+    /// A slice by raw address and key. It is not checked until it is used.
     pub const fn new(addr: u64, rkey: u32, len: u64) -> RemoteSlice {
         RemoteSlice { addr, len, rkey }
     }

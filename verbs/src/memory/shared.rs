@@ -1,14 +1,14 @@
-//! Shared memory: peers may read or write it at any time, so no reference into it is ever given.
+//! Shared memory. Peers may access it at any time, so this module never gives out a reference into it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::RemoteRegion;
 use crate::memory::bytes::copy_forward;
 use crate::memory::region::Region;
+use crate::{CompletionChannel, RemoteRegion, VerbsError};
 
 bitflags::bitflags! {
-    /// What peers may do with a shared region, and how.
+    /// The operations that peers may use on a shared region, and the ordering of their WRITEs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u8 {
         /// Peers may READ.
@@ -18,14 +18,27 @@ bitflags::bitflags! {
         /// Peers may use atomics.
         const REMOTE_ATOMIC = 4;
         /// The bytes of a peer's WRITE may land in any order, whatever the device's
-        /// [`write_order`](crate::Capabilities::write_order): only a completion says that all are there. Large
-        /// WRITEs may be quicker so.
+        /// [`write_order`](crate::Capabilities::write_order): only a completion says that all have landed. Large
+        /// WRITEs may be faster with it.
         const RELAXED_ORDERING = 8;
     }
 }
 
-/// Memory that peers may use, as its access flags say. Clones are the same region; it is deregistered
-/// when the last one is gone. Offsets are the owner's own: out of range they panic.
+/// How the owner of a shared region learns that a peer has written into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// By an event on the completion channel, once the region is [armed](SharedRegion::arm).
+    Event,
+    /// By looking: the device tells nobody of a WRITE. Nothing was registered.
+    PollOnly,
+}
+
+/// Why a region is not watched a second time.
+pub(crate) const WATCHED_ELSEWHERE: &str = "the region is watched on another completion channel";
+
+/// Memory that peers may access as its [`Access`] flags allow. Clones refer to the same region, which is
+/// deregistered when the last one is dropped. Offsets are chosen by the owner, so an offset out of range
+/// panics.
 #[derive(Clone, Debug)]
 pub struct SharedRegion {
     memory: Arc<Region>,
@@ -42,25 +55,49 @@ impl SharedRegion {
         self.memory.len()
     }
 
-    /// Whether it has no bytes; never so.
+    /// Whether it has no bytes. Always false.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What peers may do with it.
+    /// The operations that peers may use.
     pub fn access(&self) -> Access {
         self.memory.access()
     }
 
-    /// Its name for peers.
+    /// The address and key under which peers access it.
     #[inline]
     pub fn remote(&self) -> RemoteRegion {
         let addr = self.memory.address_of(self.memory.start());
         RemoteRegion::new(addr, self.memory.rkey(), self.len() as u64)
     }
 
-    /// Where `len` bytes at `offset` are.
+    /// Watches the region: from now on [`arm`](SharedRegion::arm) asks for an event on `channel` when a peer
+    /// WRITEs into it or changes it by an atomic, where the device can tell
+    /// ([`write_events`](crate::Capabilities::write_events)). A region is watched on one channel, as long as it
+    /// exists.
+    ///
+    /// # Errors
+    /// If it is watched on another channel, or the channel is another device's.
+    pub fn watch(&self, channel: &CompletionChannel) -> Result<Wake, VerbsError> {
+        self.memory.registration().watch(self.memory.rkey(), channel.inner())
+    }
+
+    /// Asks for an event when the next write of a peer lands: one event, not one per write. What has landed
+    /// before makes none, so after arming look at the memory once more, then
+    /// [wait](CompletionChannel::wait), with a bound: a hostile peer can write without making an event. Reads
+    /// make none, nor do stores of this side. A region that is not watched stays silent.
+    pub fn arm(&self) {
+        self.memory.registration().arm(self.memory.rkey());
+    }
+
+    /// Takes the last [`arm`](SharedRegion::arm) back. An event that is on its way still comes.
+    pub fn disarm(&self) {
+        self.memory.registration().disarm(self.memory.rkey());
+    }
+
+    /// The address of `len` bytes at `offset`.
     ///
     /// # Panics
     /// If they do not lie in the region.
@@ -80,8 +117,8 @@ impl SharedRegion {
     fn word_u32(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, 4);
         assert!(offset.is_multiple_of(4), "offset {offset} of a 32-bit word is not aligned");
-        // SAFETY: in range and aligned (mappings start at a page); peers and other threads of ours use
-        // this word too, which is what an atomic is for.
+        // SAFETY: in range and aligned (mappings start at a page). Peers and other threads access this word too,
+        // so it is an atomic.
         unsafe { &*word.cast::<AtomicU32>() }
     }
 
@@ -93,40 +130,58 @@ impl SharedRegion {
         unsafe { &*word.cast::<AtomicU64>() }
     }
 
-    /// The aligned word at `offset`, with acquire ordering.
+    /// Loads the aligned word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
         self.word_u32(offset).load(Ordering::Acquire)
     }
 
-    /// The aligned word at `offset`, with acquire ordering.
+    /// Loads the aligned word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
         self.word_u64(offset).load(Ordering::Acquire)
     }
 
     /// Stores the aligned word at `offset`, with release ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     #[inline]
     pub fn store_release_u32(&self, offset: usize, value: u32) {
         self.word_u32(offset).store(value, Ordering::Release);
     }
 
     /// Stores the aligned word at `offset`, with release ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
     #[inline]
     pub fn store_release_u64(&self, offset: usize, value: u64) {
         self.word_u64(offset).store(value, Ordering::Release);
     }
 
     /// Copies into the region, low addresses first.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let target = self.at(offset, bytes.len());
-        // SAFETY: in range; whoever else uses these bytes meanwhile sees a mixture, which the copy
-        // tolerates. `bytes` is private, so the two do not overlap.
+        // SAFETY: in range. A concurrent reader may see a mixture of old and new bytes, which the copy tolerates.
+        // `bytes` is private, so the two do not overlap.
         unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Copies out of the region. A peer that writes meanwhile may leave a mixture.
+    /// Copies out of the region. A concurrent WRITE of a peer may leave a mixture of old and new bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     #[inline]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let source = self.at(offset, bytes.len());
@@ -134,7 +189,10 @@ impl SharedRegion {
         unsafe { copy_forward(bytes.as_mut_ptr(), source, bytes.len()) };
     }
 
-    /// Part of it, for a work request.
+    /// A part of the region, for a work request.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> SharedSlice {
         self.at(offset, len);
@@ -142,7 +200,7 @@ impl SharedRegion {
     }
 }
 
-/// Part of a shared region: local memory of a work request.
+/// A part of a shared region, as local memory of a work request.
 #[derive(Clone, Debug)]
 pub struct SharedSlice {
     memory: Arc<Region>,
@@ -163,20 +221,31 @@ impl SharedSlice {
         self.len == 0
     }
 
-    /// Where it starts; valid for its length as long as this value lives.
+    /// Its start, valid for its length while this value lives.
     #[inline]
     pub(crate) fn start(&self) -> *mut u8 {
         // SAFETY: `SharedRegion::slice` checked the range.
         unsafe { self.memory.start().add(self.offset) }
     }
 
-    /// The key of its region, and where in that it lies.
+    /// Copies its first bytes out. A peer that writes meanwhile may leave a mixture.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[cfg(feature = "faults")]
+    pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes out of {}", bytes.len(), self.len);
+        // SAFETY: in range, as `SharedRegion::slice` checked; `bytes` is exclusively ours.
+        unsafe { copy_forward(bytes.as_mut_ptr(), self.start(), bytes.len()) };
+    }
+
+    /// Its region's key, its address and its length.
     #[cfg(feature = "sim")]
     pub(crate) fn range(&self) -> (u32, u64, u64) {
         (self.memory.rkey(), self.offset as u64, self.len as u64)
     }
 
-    /// The key of its memory for work requests of our own.
+    /// The local key of its memory, for our own work requests.
     #[cfg(feature = "ibverbs")]
     #[inline]
     pub(crate) fn lkey(&self) -> u32 {

@@ -1,30 +1,31 @@
-//! Ordinary or streaming stores, whichever cost less here.
+//! Chooses between ordinary and streaming stores by measuring both.
 //!
-//! An ordinary store fetches its line first. Where the reader of a large message has it in the cache of
-//! another core complex, that fetch is some ten times as slow as streaming stores, which throw the line out
-//! of every cache and write memory; where both cores share a cache, streaming only sends the reader to
-//! memory. Which of the two it is can change while a program runs, whenever a thread or a virtual core
-//! moves; so both are tried, and timed, again and again.
+//! An ordinary store fetches its cache line first. If the reader of a large message has the line in the
+//! cache of another core complex, that fetch is some ten times slower than streaming stores, which evict
+//! the line from every cache and write to memory. If both cores share a cache, streaming only makes the
+//! reader go to memory. The situation can change while a program runs, whenever a thread or a virtual core
+//! moves, so both kinds are timed repeatedly.
 
-/// Copies shorter than this are not worth the choice.
+/// Shorter copies always use ordinary stores.
 pub(crate) const CHOICE_BYTES: usize = 32 << 10;
 
-/// One copy in this many is made the other way, to see what that costs by now.
+/// One copy in this many uses the other kind of store, to measure its current cost.
 const TRY_EVERY: u32 = 256;
 
-/// Streaming must cost less than this part of the other: what it costs the reader is not measured.
+/// Streaming must cost less than this fraction of ordinary stores, because its cost to the reader is not
+/// measured.
 const STREAMING_GAIN: f32 = 0.5;
 
 /// How a copy stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stores {
-    /// Through the caches.
+    /// Stores through the caches.
     Ordinary,
-    /// Past them, in no order until the copy's last word.
+    /// Non-temporal stores that bypass the caches. They are unordered until the copy's last word.
     Streaming,
 }
 
-/// What either kind of store cost lately.
+/// The recent cost of each kind of store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreChoice {
     copies: u32,
@@ -32,7 +33,7 @@ pub(crate) struct StoreChoice {
     streaming: Cost,
 }
 
-/// Nanoseconds per byte: the least lately seen, as what disturbs a copy only makes it longer.
+/// Nanoseconds per byte. It keeps the recent minimum, because disturbances only make a copy slower.
 #[derive(Debug, Default)]
 struct Cost(Option<f32>);
 
@@ -46,7 +47,7 @@ impl Cost {
 }
 
 impl StoreChoice {
-    /// How the next copy should store.
+    /// The kind of store for the next copy.
     pub(crate) fn next(&mut self) -> Stores {
         self.copies = self.copies.wrapping_add(1);
         let (best, other) = match (self.ordinary.0, self.streaming.0) {
@@ -60,7 +61,7 @@ impl StoreChoice {
         if self.copies.is_multiple_of(TRY_EVERY) { other } else { best }
     }
 
-    /// Such a copy of `bytes`, not 0, took this long.
+    /// Records how long a copy of `bytes` (not 0) took.
     pub(crate) fn took(&mut self, stores: Stores, bytes: usize, nanoseconds: u64) {
         let cost = match stores {
             Stores::Ordinary => &mut self.ordinary,
@@ -74,7 +75,7 @@ impl StoreChoice {
 mod tests {
     use super::*;
 
-    /// Makes copies of 100 KB that cost this much, and counts those that streamed.
+    /// Simulates copies of 100 KB at these costs, and counts those that streamed.
     fn streamed(choice: &mut StoreChoice, copies: u32, ordinary: u64, streaming: u64) -> u32 {
         let mut streamed = 0;
         for _ in 0..copies {

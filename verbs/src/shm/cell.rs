@@ -1,44 +1,45 @@
-//! The ring of cells: one writer (the sending peer), one reader (the owner of the inbox), in memory that
-//! both map.
+//! The ring of cells in memory that both peers map. It has one writer (the sending peer) and one reader
+//! (the owner of the inbox).
 //!
-//! A cell is one cache line: a header word, a length word, 48 bytes of payload. The header carries a tag
-//! that names the message's position in the stream; storing it, with release ordering, publishes the
-//! cell. The reader knows from the tag alone whether the next cell is there: the two share no index on
-//! the common path.
+//! A cell is one cache line: a header word, a length word, and 48 bytes of payload. The header carries a
+//! tag derived from the message's position in the stream. Storing the header with release ordering
+//! publishes the cell. The tag alone tells the reader whether the next cell has arrived, so the two share
+//! no index on the common path.
 //!
-//! The ring is as long as the receiver has receives, but while the reader keeps up, the writer goes round
-//! in its first [`SMALL_LAP`] cells: lines that both cores have at hand. With 16 or more lines in play a
-//! round trip takes twice as long (measured). Each header says where the next cell is: beside it, or at
-//! the start of the ring, or behind the small lap.
+//! The ring has as many cells as the receiver has receives. While the reader keeps up, the writer only uses
+//! the first [`SMALL_LAP`] cells, whose lines stay in both cores' caches. With 16 or more lines in use, a
+//! round trip takes twice as long (measured). Each header says where the next cell is: adjacent, at the
+//! start of the ring, or behind the small lap.
 
 use super::sync::{AtomicU64, Ordering};
 
 /// Payload bytes of one cell.
 pub(crate) const CELL_PAYLOAD_BYTES: usize = 48;
 
-/// The fewest and the most cells of a ring. An acknowledgement has 16 bits, which must tell twice as many
-/// positions apart.
+/// The smallest and largest number of cells in a ring. An acknowledgement has 16 bits, which must
+/// distinguish twice as many positions.
 pub(crate) const MIN_CELLS: u32 = 64;
 pub(crate) const MAX_CELLS: u32 = 1 << 15;
 
-/// Cells that are used while the reader keeps up.
+/// The number of cells used while the reader keeps up.
 pub(crate) const SMALL_LAP: u32 = 8;
 
-/// Neighbours in the ring lie this far apart in memory (odd, so that every cell has its place): side by
-/// side, the stream prefetcher of the polling core takes the next lines from the writer's cache.
+/// Successive cells lie this many lines apart in memory. It is odd, so that the mapping is a permutation.
+/// If they were adjacent, the polling core's stream prefetcher would take the next lines from the writer's
+/// cache.
 const STRIDE: u32 = 5;
 
 /// Where the cell after this one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Next {
-    /// Beside it.
+    /// Adjacent in the ring.
     Beside = 0,
     /// At the start of the ring.
     Start = 1,
-    /// Behind the small lap.
+    /// Right after the small lap.
     BehindSmallLap = 2,
-    /// Where it was: this is an answer in the line of the message it answers (see `duplex`).
+    /// The same cell: this message is an answer in the line of the message it answers (see `duplex`).
     Unchanged = 3,
 }
 
@@ -46,15 +47,15 @@ pub(crate) enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CellKind {
-    /// The immediate of a WRITE_WITH_IMM, whose bytes are in the target's memory already.
+    /// The immediate of a WRITE_WITH_IMM. Its bytes are already in the target's memory.
     WriteImm = 1,
-    /// The front of a SEND.
+    /// The first bytes of a SEND.
     Send = 2,
-    /// The front of a SEND with immediate.
+    /// The first bytes of a SEND with immediate.
     SendImm = 3,
-    /// More bytes of the SEND before.
+    /// More bytes of the preceding SEND.
     More = 4,
-    /// A SEND that is longer than the receive it met: nothing but its length.
+    /// A SEND that is longer than its receive. The cell carries only its length.
     TooLong = 5,
 }
 
@@ -71,15 +72,15 @@ impl CellKind {
     }
 }
 
-/// A `carried` that says: no payload in this cell.
+/// The `carried` value of a cell without payload.
 pub(crate) const CARRIES_NOTHING: u8 = 255;
 
-/// The first word of a cell, taken apart. All but the tag is what the writer claims: to be checked.
+/// The first word of a cell. All of it except the tag is claimed by the writer and must be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header(pub(crate) u64);
 
 impl Header {
-    /// `extra` is an acknowledgement on a connection, and the length of a datagram.
+    /// `extra` is an acknowledgement on a connection, or the length of a datagram.
     #[inline]
     pub(crate) fn new(tag: u32, kind: CellKind, next: Next, carried: u8, extra: u16) -> Header {
         Header(
@@ -116,13 +117,13 @@ impl Header {
     }
 }
 
-/// The second word of a cell: a message's length, or a datagram's key; and its immediate.
+/// The second word of a cell: the length of a message or the queue key of a datagram, and the immediate.
 #[inline]
 pub(crate) fn second_word(length: u32, imm: u32) -> u64 {
     u64::from(length) | u64::from(imm) << 32
 }
 
-/// One cell. All its words are atomics: whoever else maps it may write at any time.
+/// One cell. All its words are atomics, because the peer that maps it may write at any time.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
@@ -137,19 +138,19 @@ impl Cell {
         Header(self.header.load(Ordering::Acquire))
     }
 
-    /// The second word: length or key, and immediate.
+    /// The second word: length or queue key, and immediate.
     #[inline]
     pub(crate) fn second_word(&self) -> (u32, u32) {
         let word = self.second.load(Ordering::Relaxed);
         (word as u32, (word >> 32) as u32)
     }
 
-    /// All payload words; those beyond what the cell carries are left over from earlier laps.
+    /// Copies all payload words. Words beyond `carried` hold data of earlier laps.
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     #[inline]
     pub(crate) fn payload(&self, into: &mut [u64; CELL_PAYLOAD_BYTES / 8]) {
-        // 16 bytes at a time, because readers will load as many at once: a load that spans several
-        // stores in flight has to wait until these have reached the cache.
+        // Copies 16 bytes at a time, as readers load the copy in such units: a load that spans several stores in
+        // flight waits until they reach the cache.
         // SAFETY: reads the 48 bytes of this payload and writes those of `into`; asm, because the peer may
         // write the cell meanwhile.
         unsafe {
@@ -170,7 +171,7 @@ impl Cell {
         }
     }
 
-    /// All payload words; those beyond what the cell carries are left over from earlier laps.
+    /// Copies all payload words. Words beyond `carried` hold data of earlier laps.
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     #[inline]
     pub(crate) fn payload(&self, into: &mut [u64; CELL_PAYLOAD_BYTES / 8]) {
@@ -179,7 +180,7 @@ impl Cell {
         }
     }
 
-    /// Fills the cell; [`publish`](Cell::publish) shows it to the reader.
+    /// Fills the cell. [`publish`](Cell::publish) makes it visible to the reader.
     #[inline]
     pub(crate) fn fill(&self, second: u64, payload: &[u64]) {
         self.second.store(second, Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Cell {
         }
     }
 
-    /// No message: whatever it held is read.
+    /// Marks the cell as holding no message.
     #[inline]
     pub(crate) fn clear(&self) {
         self.header.store(0, Ordering::Relaxed);
@@ -200,7 +201,7 @@ impl Cell {
     }
 }
 
-/// Where the cells of a ring are. It owns nothing: whoever makes one keeps the memory mapped.
+/// The cells of a ring. It does not own the memory: its creator must keep it mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellRing {
     cells: *const Cell,
@@ -230,11 +231,12 @@ impl CellRing {
     #[inline]
     pub(crate) fn cell(&self, index: u32) -> &Cell {
         let place = index.wrapping_mul(STRIDE) & self.mask;
-        // SAFETY: the place is below the count that `new` was promised.
+        // SAFETY: the index is below the count that the caller of `new` promised.
         unsafe { &*self.cells.add(place as usize) }
     }
 
-    /// The index after `index`, where the header says so. The last is followed by the first in any case.
+    /// The index that the header gives for the cell after `index`. The last cell is always followed by the
+    /// first.
     #[inline]
     pub(crate) fn after(&self, index: u32, next: u8) -> u32 {
         if next == Next::Beside as u8 {
@@ -246,15 +248,15 @@ impl CellRing {
         }
     }
 
-    /// The tag of the message at a position that only grows (and wraps). Never 0, as in a cell that has
-    /// not been used.
+    /// The tag of the message at a position that only grows (and wraps). It is never 0, the tag of an unused
+    /// cell.
     #[inline]
     pub(crate) fn tag(&self, position: u32) -> u32 {
         position | 1 << 31
     }
 }
 
-/// Up to 48 bytes as words, zero beyond them.
+/// Converts up to 48 bytes to words, padded with zeros.
 #[inline]
 pub(crate) fn words_of(bytes: &[u8]) -> [u64; CELL_PAYLOAD_BYTES / 8] {
     debug_assert!(bytes.len() <= CELL_PAYLOAD_BYTES);
@@ -340,8 +342,8 @@ mod ring_loom {
         Arc::new(((0..count).map(|_| Cell::default()).collect(), AtomicU32::new(0)))
     }
 
-    /// A reader that sees a message's tag sees its length and payload, lap after lap, whatever the
-    /// interleaving, when the writer reuses a cell only after the reader has said so.
+    /// A reader that sees a message's tag also sees its length and payload. This holds on every lap and in
+    /// every interleaving, if the writer reuses a cell only after the reader has released it.
     #[test]
     fn ring_reader_sees_whole_cells() {
         loom::model(|| {
@@ -388,8 +390,8 @@ mod ring_loom {
         });
     }
 
-    /// A cell that is cleared before the message in front of it is published is never taken for a message
-    /// of long ago that had the same tag.
+    /// A cell that is cleared before the preceding message is published is never mistaken for an old message
+    /// with the same tag.
     #[test]
     fn ring_reader_never_takes_a_cleared_cell() {
         loom::model(|| {

@@ -1,7 +1,7 @@
-//! Completion queues: what the poller owns, and what others share with it.
+//! Completion queues: the poller's state, and the state that others share with the poller.
 //!
-//! The common poll is one load of the attention word and one of the next cell of each queue pair. All
-//! else (new queue pairs, send completions, errors, work that waits, sleeping) sets a bit of that word.
+//! A common poll loads the attention word, and the next cell of each queue pair. Everything else (new queue
+//! pairs, send completions, errors, waiting work, sleeping) sets a bit of the attention word.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,27 +23,27 @@ use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkComplet
 
 /// Bits of the attention word.
 pub(super) mod attention {
-    /// Queue pairs or senders have come or gone.
+    /// Queue pairs or senders were added or removed.
     pub(crate) const CHANGES: u32 = 1;
-    /// Send completions are there.
+    /// Send completions are available.
     pub(crate) const SENDS: u32 = 2;
-    /// A queue pair is in error: its receives are to be flushed.
+    /// A queue pair is in error, and its receives must be flushed.
     pub(crate) const ERRORS: u32 = 4;
-    /// A queue pair has work that waits: polling tries it again.
+    /// A queue pair has waiting work that polling retries.
     pub(crate) const WAITING: u32 = 8;
-    /// The poller has asked for events: they are to be called off when it polls.
+    /// The poller has armed events; the next poll disarms them.
     pub(crate) const ARMED: u32 = 16;
-    /// More may be outstanding than there is room for: to be counted with every poll.
+    /// More completions may be outstanding than fit, so every poll counts them.
     pub(crate) const CROWDED: u32 = 32;
-    /// More was outstanding than there was room for.
+    /// More completions were outstanding than fit.
     pub(crate) const OVERRUN: u32 = 64;
-    /// Completions are not to carry their messages.
+    /// Completions do not carry their messages.
     pub(crate) const HIDING: u32 = 128;
-    /// Bits that stay until what they stand for is over.
+    /// Bits that stay set until their condition ends.
     pub(crate) const LASTING: u32 = CROWDED | OVERRUN | HIDING;
 }
 
-/// A send work request that has ended.
+/// A finished send work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendDone {
     pub(super) pair: u64,
@@ -55,9 +55,9 @@ pub(super) struct SendDone {
     pub(super) byte_len: u32,
 }
 
-/// What the poller has to know.
+/// A change to the set of queue pairs that the poller serves.
 pub(super) enum Change {
-    /// Send completions of this queue pair may come.
+    /// This queue pair may send completions here.
     Sender(Arc<Pair>),
     /// A connected queue pair receives here.
     Receiver(Box<Receiver>),
@@ -65,17 +65,17 @@ pub(super) enum Change {
     Datagrams(Box<DatagramReceiver>),
     /// A datagram queue pair has a new sender.
     Path(u64, Arc<Path>),
-    /// A queue pair is gone.
+    /// A queue pair was dropped.
     Gone(u64),
 }
 
-/// What others share with the poller.
+/// The state that others share with the poller.
 pub(crate) struct CqShared {
     attention: CachePadded<AtomicU32>,
     armed: AtomicBool,
     closed: AtomicBool,
     capacity: usize,
-    /// Completions that the attached queue pairs may have outstanding at once.
+    /// The number of completions that the attached queue pairs may have outstanding.
     demand: AtomicUsize,
     sends: ArrayQueue<SendDone>,
     changes: Mutex<Vec<Change>>,
@@ -115,7 +115,7 @@ impl CqShared {
         self.notice(bits);
     }
 
-    /// Tells the poller; a queue that nobody will poll any more takes nothing.
+    /// Queues a change for the poller. Does nothing if the queue is no longer polled.
     pub(super) fn change(&self, change: Change) {
         let mut changes = lock(&self.changes);
         if !self.closed.load(Ordering::SeqCst) {
@@ -125,7 +125,7 @@ impl CqShared {
         }
     }
 
-    /// `more` completions may be outstanding from now on.
+    /// Adds `more` to the number of completions that may be outstanding.
     pub(super) fn expect(&self, more: usize) {
         if self.demand.fetch_add(more, Ordering::SeqCst) + more > self.capacity {
             self.notice(attention::CROWDED);
@@ -151,7 +151,7 @@ impl std::fmt::Debug for CqShared {
     }
 }
 
-/// Names a completion queue to those who make queue pairs on it.
+/// A handle with which queue pairs are created on a completion queue.
 #[derive(Clone, Debug)]
 pub(crate) struct CqHandle {
     shared: Arc<CqShared>,
@@ -159,7 +159,10 @@ pub(crate) struct CqHandle {
 }
 
 impl CqHandle {
-    /// The queue, if it belongs to this device.
+    /// The queue.
+    ///
+    /// # Errors
+    /// If it belongs to another device.
     pub(super) fn of(&self, context: &Arc<Context>) -> Result<Arc<CqShared>, VerbsError> {
         if Arc::ptr_eq(&self.context, context) {
             Ok(Arc::clone(&self.shared))
@@ -169,22 +172,22 @@ impl CqHandle {
     }
 }
 
-/// What the poller owns.
+/// The poller's state.
 pub(crate) struct CompletionQueue {
     shared: Arc<CqShared>,
     receivers: Vec<Receiver>,
     datagrams: Vec<DatagramReceiver>,
-    /// Queue pairs whose completions come here, by id: to retire their work.
+    /// Queue pairs whose completions arrive here, by id; used to retire their work.
     pairs: HashMap<u64, Arc<Pair>, foldhash::fast::RandomState>,
-    /// Where the next poll starts, so that a busy queue pair does not starve the others.
+    /// The index at which the next poll starts, so that a busy queue pair does not starve the others.
     next: usize,
     scanned: u32,
     armed: bool,
-    /// Send completions go first in this poll.
+    /// The next poll takes send completions first.
     sends_first: bool,
-    /// What was counted while crowded, and not polled yet.
+    /// Completions counted while crowded, and not polled yet.
     staged: VecDeque<WorkCompletion>,
-    /// For each send completion in `staged`: its queue pair, and its number there.
+    /// For each send completion in `staged`: its queue pair and its work request number.
     unretired: VecDeque<(u64, u64)>,
 }
 
@@ -228,7 +231,7 @@ impl CompletionQueue {
         })
     }
 
-    /// Its name, as of a queue of `context`.
+    /// Its handle, for use with `context`.
     pub(crate) fn handle(&self, context: &Arc<Context>) -> CqHandle {
         CqHandle { shared: Arc::clone(&self.shared), context: Arc::clone(context) }
     }
@@ -246,7 +249,7 @@ impl CompletionQueue {
         self.scanned
     }
 
-    /// What has arrived at connected queue pairs, and datagrams.
+    /// Completes arrivals at connected and datagram queue pairs.
     #[inline]
     fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
         match (self.receivers.as_mut_slice(), self.datagrams.as_mut_slice()) {
@@ -319,8 +322,8 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Everything that has completed: sends, arrivals, flushed receives. Neither kind starves the other:
-    /// when there is room for one, they take turns.
+    /// Collects everything that has completed: sends, arrivals and flushed receives. Sends and arrivals
+    /// alternate when there is room for only one, so neither starves.
     fn collect(&mut self, bits: u32, out: &mut [WorkCompletion]) -> usize {
         self.sends_first = !self.sends_first;
         let sends = if self.sends_first { out.len().div_ceil(2) } else { out.len() / 2 };
@@ -334,13 +337,13 @@ impl CompletionQueue {
         count
     }
 
-    /// `stage`: they are not polled yet, and retire nothing before they are.
+    /// Takes send completions. With `stage`, they retire their work requests later, when they are polled.
     fn take_sends(&mut self, out: &mut [WorkCompletion], stage: bool) -> usize {
         let mut count = 0;
         while count < out.len()
             && let Some(done) = self.shared.sends.pop()
         {
-            // Work of a queue pair that has been dropped is of no interest any more.
+            // The queue pair has been dropped.
             let Some(pair) = self.pairs.get(&done.pair) else { continue };
             if stage {
                 self.unretired.push_back((done.pair, done.number));
@@ -365,7 +368,7 @@ impl CompletionQueue {
         count
     }
 
-    /// Receives of queue pairs in error, once what arrived before has been polled.
+    /// Flushes the receives of queue pairs in error, after earlier arrivals have been polled.
     fn flush(&mut self, out: &mut [WorkCompletion]) -> usize {
         let mut count = 0;
         if !out.is_empty() {
@@ -422,12 +425,12 @@ impl CompletionQueue {
                 }
             }
         }
-        // Something may have arrived, or failed, before we knew of it.
+        // A message or an error may have arrived before the queue pair was added.
         self.shared.attention.fetch_or(attention::ERRORS, Ordering::SeqCst);
     }
 
-    /// With more work requests outstanding than the queue has room for, completions are counted as they
-    /// come, as hardware does; here at the latest when they are polled.
+    /// Polls while more work requests are outstanding than the queue has room for. It counts completions as
+    /// they arrive, as hardware does, but no later than when they are polled.
     fn poll_crowded(&mut self, bits: u32, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
         let capacity = self.shared.capacity;
         let mut staged = std::mem::take(&mut self.staged);
@@ -458,7 +461,7 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Completions were lost: nothing that is attached can be trusted to tell its owner what happened.
+    /// Reports lost completions. All attached queue pairs fail, because they cannot tell which were lost.
     fn overrun(&mut self) -> CqError {
         self.shared.attention.fetch_or(attention::OVERRUN, Ordering::SeqCst);
         self.staged.clear();
@@ -476,8 +479,8 @@ impl CompletionQueue {
         self.armed = true;
         self.shared.armed.store(true, Ordering::SeqCst);
         self.arm_inboxes(true);
-        // The inboxes are armed before the look at them: a peer that publishes a cell after the look sees
-        // that it has to ring (`Outbox::ring_doorbell`).
+        // Arm the inboxes before looking at them: a peer that publishes a cell after the look sees that it has to
+        // ring (`Outbox::ring_doorbell`).
         fence(Ordering::SeqCst);
         let before = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
         let arrived = self.receivers.iter().any(Receiver::has_arrival)
@@ -510,7 +513,7 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        // What is there refers to queue pairs, and they to the shared part: let go of it here.
+        // The changes refer to queue pairs, which refer to the shared part: break that cycle here.
         let changes = std::mem::take(&mut *lock(&self.shared.changes));
         drop(changes);
     }

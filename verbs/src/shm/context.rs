@@ -1,4 +1,4 @@
-//! An opened device: what its queue pairs and regions have in common.
+//! An opened device: the state that its queue pairs and regions share.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,8 @@ use super::memfd;
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
 use super::receive::MAX_MESSAGE_BYTES;
-use super::region::{LentRegion, Pages, REGION_SLOTS, RegionMemory, RegionWords};
+use super::region::{LentRegion, Pages, RegionMemory};
+use super::region_words::{REGION_SLOTS, RegionWord, RegionWords};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
@@ -28,11 +29,11 @@ use crate::{
     Visibility, WriteOrder,
 };
 
-/// Payload bytes of a datagram: what RoCE with jumbo frames carries.
+/// Payload bytes of a datagram, as in RoCE with jumbo frames.
 pub(crate) const MTU_BYTES: usize = 4096;
 
 /// Bytes copied from the caller's slice while posting. The device could take any number; this is what
-/// NICs of the day take, so that code proven here runs there.
+/// current NICs take, so that code tested here runs there.
 pub(crate) const MAX_INLINE_BYTES: usize = 256;
 
 /// An opened device.
@@ -60,7 +61,7 @@ struct Tables {
 }
 
 impl Context {
-    /// Opens the device; `plain` as one that promises no more than the usual NIC does.
+    /// Opens the device; with `plain`, one that only has the capabilities of a typical NIC.
     pub(crate) fn open(plain: bool) -> Result<Arc<Context>, OpenError> {
         let system = |what| {
             move |error: io::Errno| OpenError::System {
@@ -119,7 +120,7 @@ impl Context {
         self.clock.delta_as_nanos(0, self.clock.raw())
     }
 
-    /// Registers fresh zeroed memory. Where peers may not write, only this mapping ever can.
+    /// Registers zeroed memory. If peers may not write, no other mapping of it can be writable.
     pub(crate) fn register(
         self: &Arc<Self>,
         pd: u32,
@@ -161,24 +162,22 @@ impl Context {
                 break key;
             }
         };
-        let word = self.words.word(slot);
-        let generation = word.load(Ordering::Relaxed).wrapping_add(1) | 1;
-        word.store(generation, Ordering::Release);
+        let generation = self.words.word(slot).register();
         let addr = mapping.start().addr() as u64;
-        let lent = LentRegion { file, addr, len, access, pd, slot, generation };
-        tables.regions.insert(rkey, Arc::new(lent));
+        let watcher = OnceLock::new();
+        let lent = Arc::new(LentRegion { file, addr, len, access, pd, slot, generation, watcher });
+        tables.regions.insert(rkey, Arc::clone(&lent));
         drop(tables);
         let context = Arc::clone(self);
         let start = mapping.start_non_null();
-        let memory = RegionMemory { context, _mapping: mapping, rkey, slot };
+        let memory = RegionMemory { context, _mapping: mapping, rkey, lent };
         let registration = Registration::Shm(Pages::Lent(memory));
         Ok(Region::new(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }))
     }
 
     pub(super) fn deregister(&self, rkey: u32, slot: u32) {
-        let word = self.words.word(slot);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.words.deregistrations().fetch_add(1, Ordering::Release);
+        self.words.word(slot).deregister();
+        self.words.count_deregistration();
         let mut tables = lock(&self.tables);
         tables.regions.remove(&rkey);
         tables.free_slots.push(slot);
@@ -188,11 +187,27 @@ impl Context {
         lock(&self.tables).regions.get(&rkey).cloned()
     }
 
+    /// A peer has written into a region, and saw that its owner waits. It is believed only once for each arm,
+    /// so that one that tells more often wakes nobody.
+    pub(super) fn written(&self, rkey: u32) {
+        if let Some(region) = self.region(rkey)
+            && let Some(channel) = region.watcher.get()
+            && self.words.word(region.slot).disarm(region.generation)
+        {
+            channel.wake();
+        }
+    }
+
+    /// The word of a region of ours.
+    pub(super) fn word(&self, slot: u32) -> &RegionWord {
+        self.words.word(slot)
+    }
+
     pub(super) fn words_file(&self) -> BorrowedFd<'_> {
         self.words_file.as_fd()
     }
 
-    /// A number that no queue pair of this context has had.
+    /// Returns a number that no queue pair of this context has had.
     pub(super) fn new_qp_number(&self) -> u32 {
         self.next_qp.fetch_add(1, Ordering::Relaxed)
     }
@@ -209,7 +224,7 @@ impl Context {
         lock(&self.tables).pairs.get(&number)?.upgrade()
     }
 
-    /// The peer with this identifier, connected if it was not.
+    /// Returns the peer with this identifier, and connects to it first if necessary.
     pub(crate) fn peer(
         self: &Arc<Self>,
         gid: Gid,
@@ -221,7 +236,7 @@ impl Context {
         if let Some(peer) = known(&lock(&self.peers)) {
             return Ok(peer);
         }
-        // Not under the lock: a peer that does not answer must not hold up the others.
+        // Dial without the lock, so that a peer that does not answer does not delay the others.
         let dialed = Arc::new(Peer::dial(gid, self.uid, timeout)?);
         let mut peers = lock(&self.peers);
         if let Some(peer) = known(&peers) {
@@ -240,7 +255,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.control.stop();
-        // The last reference may have been the control thread's own, for the length of an answer.
+        // The control thread may hold the last reference while it answers a request.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -249,8 +264,8 @@ impl Drop for Context {
     }
 }
 
-/// A connection takes a few descriptors, and the usual soft limit of 1,024 is for programs that use
-/// `select`: take what the hard limit allows.
+/// Raises the soft limit on descriptors to the hard limit. A connection needs a few descriptors, and the
+/// usual limit of 1,024 only serves programs that use `select`.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -258,7 +273,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What the usual NIC has: no message in its completion, shorter queues, bytes of a WRITE in any order.
+/// The capabilities of a typical NIC: no message in its completion, shorter queues, and WRITEs that land in
+/// any order.
 fn plain_capabilities() -> Capabilities {
     Capabilities {
         completion_payload: 0,
@@ -266,6 +282,7 @@ fn plain_capabilities() -> Capabilities {
         max_recv_wr: 1 << 14,
         max_cqe: (1 << 15) - 1,
         max_rd_atomic: 16,
+        write_events: false,
         write_order: WriteOrder::Unordered,
         ..capabilities()
     }
@@ -288,6 +305,7 @@ fn capabilities() -> Capabilities {
         flush: false,
         persistent_memory: false,
         wait: true,
+        write_events: true,
         network: false,
         write_order: if cfg!(target_arch = "x86_64") {
             WriteOrder::LeftToRight

@@ -1,5 +1,5 @@
-//! The control thread of a context: it answers peers' questions, notices their deaths, and tries again
-//! what waits while nobody polls. It sleeps otherwise.
+//! The control thread of a context. It answers peers' requests, notices dead peers, and retries waiting
+//! work while nothing polls. Otherwise it sleeps.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,23 +17,23 @@ use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};
 
-/// How often work that waits for a peer is tried again while its owner does not poll.
+/// How often waiting work is retried while its owner does not poll.
 const RETRY_NS: i64 = 200_000;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST_FREE: u64 = 2;
 
-/// What other threads share with the control thread.
+/// The state that other threads share with the control thread.
 #[derive(Debug)]
 pub(crate) struct Control {
     epoll: OwnedFd,
     wake: OwnedFd,
     stopped: AtomicBool,
     next_token: AtomicU64,
-    /// Peers whose sockets are watched for their end.
+    /// Peers whose sockets are watched for hangup.
     watched: Mutex<HashMap<u64, Weak<Peer>>>,
-    /// Queue pairs with work that waits.
+    /// Queue pairs with waiting work.
     waiting: Mutex<Vec<Weak<Pair>>>,
 }
 
@@ -56,7 +56,7 @@ impl Control {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    /// Watches a peer for its death. A dropped peer closes its socket, which ends the watch.
+    /// Watches a peer for its death. Dropping the peer closes its socket, which ends the watch.
     pub(crate) fn watch(&self, peer: &Arc<Peer>) -> io::Result<()> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let mut watched = lock(&self.watched);
@@ -65,7 +65,7 @@ impl Control {
         self.add(peer.socket(), token, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)
     }
 
-    /// `pair` has work that waits: it is tried again now and then.
+    /// Retries the waiting work of `pair` periodically.
     pub(crate) fn retry(&self, pair: &Arc<Pair>) {
         lock(&self.waiting).push(Arc::downgrade(pair));
         ring(self.wake.as_fd());
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// Something happened on a connection: a question, or its end.
+    /// Handles an event on a connection: a request, or its end.
     fn serve(
         &self,
         token: u64,
@@ -156,15 +156,15 @@ impl Control {
     }
 }
 
-/// A peer that has connected to us.
+/// A connection from a peer.
 struct Connection {
     socket: OwnedFd,
-    /// What it has attached to, to be told when it ends: from which queue pair, to which.
+    /// What the peer has attached to, with its queue pair and ours; notified when the connection ends.
     attached: Vec<(u32, u32, Attached)>,
 }
 
 impl Connection {
-    /// Answers one question. `false`: the connection has ended, or the peer misbehaves.
+    /// Answers one request. `false`: the connection has ended, or the peer misbehaves.
     fn serve(&mut self, context: &Arc<Context>) -> bool {
         let question = match wire::receive::<Question>(&self.socket, RecvFlags::DONTWAIT) {
             Ok(Some((question, _fds))) => question,
@@ -182,6 +182,10 @@ impl Connection {
                 self.closed(question.from_qp, question.to_qp);
                 return true;
             }
+            ask::WRITTEN => {
+                context.written(question.rkey);
+                return true;
+            }
             _ => Err(answer::MALFORMED),
         };
         match answered {
@@ -192,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// `Ok(false)`: the peer does not read its answers, or is gone.
+    /// Sends an answer. `Ok(false)`: the peer does not read its answers, or is gone.
     fn answer(&self, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<bool, u32> {
         Ok(wire::send(self.socket.as_fd(), answer, fds, SendFlags::DONTWAIT).is_ok())
     }

@@ -1,17 +1,17 @@
-//! Answering in the line that the question came in.
+//! Answering in the cache line that carried the question.
 //!
-//! A cache line that its reader has just taken over can be written by it at once, while a line that we
-//! wrote last and the peer has read must be fetched back first. So next to its ring each direction of a
-//! connection has a few lines that both sides write in turn: message number `i` of one side goes to line
-//! `i`, and message number `i` of the other side goes back into that line, if its sender has taken the
-//! question from there. A round trip then moves one line to and fro, as little as a machine can do.
+//! A core that has just read a cache line can write it at once, but a line that it wrote and the peer then
+//! read must be fetched back first. So next to its ring, each direction of a connection has a few lines
+//! that both sides write alternately. Message number `i` of one side goes to line `i`. Message number `i`
+//! of the other side goes back into that line, if its sender has taken the question from there. A round
+//! trip then moves a single line back and forth, the minimum for a coherent machine.
 //!
-//! Both sides count their messages, and each can tell from counts alone where a message may be:
+//! Both sides count their messages. The counts alone tell where a message may be:
 //!
 //! - Number `i` is an *answer* if its sender has taken the peer's number `i` from the peer's line `i`.
-//! - Else it opens its own line `i`, if that is free: the peer has taken number `i - LINES`, and we have
-//!   received the peer's number `i - LINES` (so that no answer to the old one can come any more).
-//! - Else it goes to the ring. A one-way stream ends up there, because it gets no answers.
+//! - Otherwise it opens its own line `i`, if that is free: the peer has taken number `i - LINES`, and we
+//!   have received the peer's number `i - LINES` (so that no answer to the old message can still come).
+//! - Otherwise it goes to the ring. A one-way stream ends up there, because it gets no answers.
 //!
 //! The receiver of number `i` looks at the ring, at the peer's line `i`, and, if its own number `i` opened
 //! a line, at that line. Numbers are taken in order, so there is never more than one candidate.
@@ -22,23 +22,23 @@ use super::cell::{Cell, CellRing, Header, Next};
 use super::inbox::Inbox;
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Lines that each side may open: as many questions may be under way with their answers coming back in
-/// the same lines.
+/// Lines that each side may open: the number of questions in flight whose answers can come back in the same
+/// lines.
 pub(crate) const LINES: u32 = if cfg!(loom) { 2 } else { 32 };
 
-/// What the two directions of a connection tell each other: the receiving side and the sending side of
-/// one queue pair, which may be in the hands of different threads.
+/// State shared by the receiving and the sending side of one queue pair, which may be owned by different
+/// threads.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// Messages that we have taken from the peer, wrapping: goes with our next message.
+    /// Messages taken from the peer, wrapping; sent with our next message.
     pub(super) taken: AtomicU32,
-    /// Messages of ours that the peer has taken, modulo 2^16: came with its last message.
+    /// Our messages that the peer has taken, modulo 2^16; received with its last message.
     pub(super) acknowledged: AtomicU32,
-    /// For each of the peer's lines: one more than the number of the last message taken from there.
+    /// For each of the peer's lines: one more than the number of the last message taken from it.
     taken_from_line: [AtomicU64; LINES as usize],
     /// For each of our lines: one more than the number of the last message that opened it.
     opened: [AtomicU64; LINES as usize],
-    /// The peer's inbox, where our lines are; there once connected.
+    /// The peer's inbox, which contains our lines; set on connecting.
     pub(super) outbox: OnceLock<Arc<Inbox>>,
 }
 
@@ -48,7 +48,7 @@ fn line_of(number: u64) -> usize {
 }
 
 impl Flow {
-    /// The receiving side has taken the peer's `number` from the peer's line.
+    /// Records that the receiving side has taken the peer's `number` from the peer's line.
     #[inline]
     pub(super) fn take_from_line(&self, number: u64) {
         self.taken_from_line[line_of(number)].store(number + 1, Ordering::Release);
@@ -67,13 +67,13 @@ impl Flow {
         in_flight < LINES && (unanswered as i32) < LINES as i32
     }
 
-    /// Our `number` opens its line: the peer's `number` may come back there.
+    /// Opens the line of our `number`, where the peer's `number` may come back.
     #[inline]
     pub(super) fn open(&self, number: u64) {
         self.opened[line_of(number)].store(number + 1, Ordering::Release);
     }
 
-    /// Whether the peer's `number` may come back in our line.
+    /// Whether the peer's `number` may arrive in our line.
     #[inline]
     pub(super) fn is_open(&self, number: u64) -> bool {
         self.opened[line_of(number)].load(Ordering::Acquire) == number + 1
@@ -87,8 +87,8 @@ pub(super) fn cell(lines: &CellRing, number: u64) -> &Cell {
 }
 
 /// Whether a line holds this message, as a question or as an answer. The tag alone is not enough: a line
-/// may be left alone while the ring carries so many messages that tags come round again, so the number's
-/// upper half is in the length word, which a message that fits its cell does not need.
+/// may stay unused while the ring carries so many messages that tags repeat. The length word therefore
+/// holds the upper half of the number; a message that fits its cell does not need that word.
 #[inline]
 pub(super) fn holds(cell: &Cell, header: Header, tag: u32, number: u64, answer: bool) -> bool {
     header.tag() == tag
@@ -96,7 +96,7 @@ pub(super) fn holds(cell: &Cell, header: Header, tag: u32, number: u64, answer: 
         && cell.second_word().0 == upper_half(number)
 }
 
-/// The part of a number that its tag does not hold.
+/// The part of a number that its tag does not contain.
 #[inline]
 pub(super) fn upper_half(number: u64) -> u32 {
     (number >> 31) as u32
@@ -108,7 +108,7 @@ mod ring_loom {
     use super::*;
     use loom::thread;
 
-    const QUESTIONS: u64 = 3; // One more than there are lines: the first is used again.
+    const QUESTIONS: u64 = 3; // One more than there are lines.
 
     fn lines() -> Vec<Cell> {
         (0..LINES).map(|_| Cell::default()).collect()
@@ -135,8 +135,8 @@ mod ring_loom {
         cell.publish(Header::new(tag, CellKind::WriteImm, next, 8, 0));
     }
 
-    /// Questions and answers share lines, and the lines are used again: each side reads whole what the
-    /// other wrote for exactly this number.
+    /// Questions and answers share lines, and lines are reused: each side reads exactly the whole message that
+    /// the other wrote for this number.
     #[test]
     fn ring_answers_come_back_in_the_line_of_the_question() {
         loom::model(|| {
@@ -170,7 +170,7 @@ mod ring_loom {
         });
     }
 
-    /// A line is not opened again while the peer may still answer there, or has not taken what it held.
+    /// A line is not reopened while the peer may still answer in it or has not taken its message.
     #[test]
     fn ring_lines_wait_for_their_answers() {
         loom::model(|| {

@@ -1,8 +1,8 @@
 //! Where a thread sleeps, and how others wake it.
 //!
-//! Every inbox has an eventfd of its own, which its one peer may write; the channel is an epoll set over
-//! them, edge-triggered, so that nothing is ever read back. A hostile peer that drains or fills its
-//! eventfd therefore disturbs nobody but itself.
+//! Each inbox has its own eventfd, which its one peer may write. The channel is an edge-triggered epoll set
+//! over them, so nothing is ever read back. A hostile peer that drains or fills its eventfd therefore
+//! disturbs no other connection.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct Channel {
     wake: OwnedFd,
 }
 
-/// Events taken by one wait; more stay for the next.
+/// The most events taken by one wait; others stay for the next.
 const EVENTS_PER_WAIT: usize = 32;
 
 impl Channel {
@@ -30,8 +30,8 @@ impl Channel {
         Ok(channel)
     }
 
-    /// From now on `event` wakes whoever waits. [`remove`](Channel::remove) it before it is closed: the
-    /// peer holds it too, so closing alone would leave it in the set.
+    /// Makes `event` wake waiting threads. Call [`remove`](Channel::remove) before closing it: the peer also
+    /// holds the descriptor, so closing it here would leave it in the set.
     pub(crate) fn add(&self, event: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, event, epoll::EventData::new_u64(0), flags)
@@ -42,7 +42,7 @@ impl Channel {
         debug_assert!(removed.is_ok());
     }
 
-    /// Whether something happened within `timeout`.
+    /// Waits up to `timeout`. Returns whether an event happened.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(timeout)
             .unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
@@ -51,7 +51,7 @@ impl Channel {
         let mut events = [empty; EVENTS_PER_WAIT];
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok(count) => Ok(count > 0),
-            Err(io::Errno::INTR) => Ok(true), // A signal: let the caller look around.
+            Err(io::Errno::INTR) => Ok(true), // A signal: let the caller check its state.
             Err(error) => Err(error),
         }
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_ring_is_an_event_although_nobody_reads_it() {
+    fn every_ring_is_an_event_although_the_eventfd_is_never_read() {
         let channel = Channel::new().unwrap();
         let event = new_event().unwrap();
         channel.add(event.as_fd()).unwrap();

@@ -1,7 +1,7 @@
-//! The inbox of a queue pair: the one piece of memory in which a peer's messages arrive.
+//! The inbox of a queue pair: the memory in which a peer's messages arrive.
 //!
-//! Lines that the owner writes often, lines that it writes seldom, and the cells that the peer writes lie
-//! apart, so that none is moved between caches without need.
+//! Lines that the owner writes often, lines that it writes seldom, and the cells that the peer writes are
+//! separate, to avoid false sharing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -14,27 +14,27 @@ use super::duplex::LINES;
 use super::memfd;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 
-/// Written by the owner as it takes messages; read by the peer when what it knew is used up.
+/// Written by the owner as it takes messages; read by the peer when the values it last read are used up.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct CreditLine {
-    /// Receives posted since the beginning, wrapping.
+    /// Receives posted so far, wrapping.
     pub(crate) posted: AtomicU32,
-    /// Cells taken since the beginning, wrapping.
+    /// Cells taken so far, wrapping.
     pub(crate) head: AtomicU32,
-    /// Datagrams taken since the beginning, wrapping.
+    /// Datagrams taken so far, wrapping.
     pub(crate) taken: AtomicU32,
 }
 
-/// Written by the owner when something changes; read by the peer with every message.
+/// Written by the owner when its state changes; read by the peer with every message.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct StateLine {
     /// An [`InboxState`].
     pub(crate) state: AtomicU32,
-    /// Not zero: the owner sleeps, or is about to; the peer rings after publishing.
+    /// Not zero: the owner sleeps or is about to, so the peer must ring after publishing.
     pub(crate) armed: AtomicU32,
-    /// Not zero: the last message taken was longer than the receive that it met.
+    /// Not zero: the last message taken was longer than its receive.
     pub(crate) refused: AtomicU32,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct StateLine {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct SenderLine {
-    /// Shared credits that the peer has taken since the beginning, wrapping (see `shared_receive`).
+    /// Shared credits that the peer has taken so far, wrapping (see `shared_receive`).
     pub(crate) taken: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct InboxLines {
     pub(crate) sender: SenderLine,
 }
 
-/// What the owner of an inbox says about itself.
+/// The state that the owner of an inbox publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum InboxState {
@@ -68,7 +68,7 @@ pub(crate) enum InboxState {
     Destroyed = 3,
 }
 
-/// How an inbox is laid out: known to both sides from these two numbers.
+/// The layout of an inbox. Both sides compute all offsets from these two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InboxLayout {
     /// Cells of the ring.
@@ -78,8 +78,8 @@ pub(crate) struct InboxLayout {
 }
 
 impl InboxLayout {
-    /// For a queue pair with `max_recv_wr` receives: every message that a receive admits has a cell, and
-    /// some are left over for skipping the small lap.
+    /// The layout for a queue pair with `max_recv_wr` receives. Every message that a receive admits has a cell,
+    /// and a few extra cells allow for skipping the small lap.
     pub(crate) fn for_receives(max_recv_wr: usize) -> InboxLayout {
         let receives = u32::try_from(max_recv_wr).unwrap_or(MAX_CELLS);
         InboxLayout {
@@ -88,7 +88,7 @@ impl InboxLayout {
         }
     }
 
-    /// What a peer claims, checked.
+    /// Checks a layout that a peer claims.
     pub(crate) fn checked(self) -> Option<InboxLayout> {
         let fits =
             |count: u32, min: u32| count.is_power_of_two() && (min..=MAX_CELLS).contains(&count);
@@ -108,7 +108,7 @@ impl InboxLayout {
     }
 }
 
-/// A mapped inbox, of ours or of a peer.
+/// A mapped inbox, ours or a peer's.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     mapping: Mapping,
@@ -116,13 +116,13 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// A fresh one of ours, and the file to give to the peer.
+    /// Creates an inbox of ours, and the file to give to the peer.
     pub(crate) fn create(layout: InboxLayout) -> io::Result<(Inbox, OwnedFd)> {
         let (file, mapping) = memfd::create("farcall-inbox", layout.len())?;
         Ok((Inbox { mapping, layout }, file))
     }
 
-    /// A peer's.
+    /// Maps a peer's inbox.
     pub(crate) fn map(file: BorrowedFd<'_>, layout: InboxLayout) -> io::Result<Inbox> {
         let mapping = memfd::map_foreign(file.as_fd(), layout.len(), true)?;
         Ok(Inbox { mapping, layout })
@@ -130,8 +130,8 @@ impl Inbox {
 
     #[inline]
     pub(crate) fn lines(&self) -> &InboxLines {
-        // SAFETY: the first page of the mapping, which is page-aligned and zeroed at the start; all in it
-        // are atomics, so that the other side may write them.
+        // SAFETY: the first page of the mapping, page-aligned and initially zero. All its fields are atomics, so
+        // the other side may write them.
         unsafe { &*self.mapping.start().cast::<InboxLines>() }
     }
 
@@ -139,7 +139,7 @@ impl Inbox {
         NonNull::from(self.lines())
     }
 
-    /// The length of the receive that the `position`-th message will meet.
+    /// The length of the receive for the `position`-th message.
     #[inline]
     pub(crate) fn receive_length(&self, position: u32) -> &AtomicU32 {
         let index = (position & (self.layout.lengths - 1)) as usize;
@@ -147,7 +147,7 @@ impl Inbox {
         unsafe { &*self.mapping.start().add(PAGE_BYTES).cast::<AtomicU32>().add(index) }
     }
 
-    /// The ring; the caller keeps this inbox as long as it uses the ring.
+    /// The ring. The caller keeps this inbox alive while it uses the ring.
     pub(crate) fn ring(&self) -> CellRing {
         // SAFETY: the cells lie in the mapping by the layout's construction, 64-byte aligned.
         unsafe {
@@ -156,8 +156,8 @@ impl Inbox {
         }
     }
 
-    /// The lines that the peer opens, and in which the owner answers; the caller keeps this inbox as long
-    /// as it uses them.
+    /// The lines that the peer opens, and in which the owner answers. The caller keeps this inbox alive while
+    /// it uses them.
     pub(crate) fn duplex_lines(&self) -> CellRing {
         // SAFETY: as for `ring`; the lines follow the cells.
         unsafe {

@@ -1,4 +1,4 @@
-//! Memory files: pages with a descriptor that can be handed to another process.
+//! Memory files: pages with a descriptor that can be passed to another process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,8 +9,8 @@ use rustix::io;
 
 use crate::memory::mapping::Mapping;
 
-/// A fresh memory file of ours and our mapping of it, sealed so that nobody can change its size: a peer
-/// that shrank it would make our next access fault.
+/// Creates a memory file and maps it. It is sealed against size changes: if a peer shrank it, our next
+/// access would fault.
 pub(crate) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
@@ -19,12 +19,12 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
     Ok((file, mapping))
 }
 
-/// From now on nobody else can map it for writing; our own mapping stays writable.
+/// Prevents new writable mappings of the file; our own mapping stays writable.
 pub(crate) fn seal_for_readers(file: BorrowedFd<'_>) -> io::Result<()> {
     fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Maps a peer's file: refused unless it has `len` bytes and can never lose them.
+/// Maps a peer's file. Refuses it unless it has `len` bytes and is sealed against shrinking.
 pub(crate) fn map_foreign(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
     if len == 0 || !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
         return Err(io::Errno::PERM);
@@ -61,7 +61,7 @@ mod tests {
         seal_for_readers(file.as_fd()).unwrap();
         assert!(map_foreign(file.as_fd(), 4096, true).is_err());
         assert!(map_foreign(file.as_fd(), 4096, false).is_ok());
-        // SAFETY: the first byte of a mapping of ours that nobody else uses.
+        // SAFETY: the first byte of a mapping of ours that no other thread uses.
         unsafe { mapping.start().write(1) };
     }
 }

@@ -1,15 +1,15 @@
 //! The device `shm`: memory shared between threads and processes of one machine.
 //!
-//! The initiator's CPU plays the NIC. WRITE, READ and atomics act on the target's memory, mapped from a
-//! memory file that the target's [control](control) thread hands out for a key. SEND and immediates go
-//! through an [inbox]: a ring of 64-byte [cells](cell) that belongs to the receiving queue pair and is
-//! written by its one peer. A small WRITE_WITH_IMM puts its bytes both in the target's memory and in the
-//! cell, so that the receiver needs one cache line per message.
+//! The initiator's CPU acts as the NIC. WRITE, READ and atomics access the target's memory through a
+//! mapping of its memory file, which the target's [control](control) thread returns for a key. SEND and
+//! immediates go through an [inbox]: a ring of 64-byte [cells](cell) that belongs to the receiving queue
+//! pair and is written by its one peer. A small WRITE_WITH_IMM stores its bytes both in the target's memory
+//! and in the cell, so that the receiver needs one cache line per message.
 //!
-//! There is no daemon and there are no files: memory files and abstract sockets vanish with the
-//! processes that hold them. A peer that dies closes its sockets, which the control thread notices.
+//! There is no daemon and nothing in the file system: memory files and abstract sockets vanish with the
+//! processes that hold them. When a peer dies, its sockets close, which the control thread notices.
 //!
-//! Nothing that a peer can write is trusted: it is read once, checked, then used.
+//! Everything that a peer can write is untrusted: it is read once, checked, then used.
 
 mod cell;
 mod completion_queue;
@@ -27,6 +27,7 @@ mod peer;
 mod queue_pair;
 mod receive;
 mod region;
+mod region_words;
 mod send;
 mod shared_receive;
 mod slow;
@@ -48,6 +49,6 @@ pub(crate) use shared_receive::SharedReceiveQueue;
 /// The device's name.
 pub(crate) const NAME: &str = "shm";
 
-/// Its name when it promises no more than the usual NIC does: for those who want to know whether
-/// they ask for more.
+/// The device's name when it only has the capabilities of a typical NIC, to test whether a program relies
+/// on more.
 pub(crate) const PLAIN_NAME: &str = "shm-plain";

@@ -1,4 +1,4 @@
-//! A peer's inbox as a sender sees it: where the next message goes, and whether there is room.
+//! The sender's view of a peer's inbox: where the next message goes, and whether there is room.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -19,36 +19,37 @@ use super::slow::{Bytes, Outcome, Wait};
 use crate::Status;
 use crate::memory::bytes::copy_forward;
 
-/// How we know which receives the peer has for us.
+/// How we know which of the peer's receives we may use.
 #[derive(Debug)]
 pub(super) enum Receives {
-    /// They are ours alone; the inbox says how many were posted.
-    Ours,
-    /// Other senders use them too: each is taken here before it is used.
+    /// They are for us alone. The inbox says how many were posted.
+    Exclusive,
+    /// Other senders use them too. Each receive is taken here before it is used.
     Taken(CreditPage),
-    /// Other senders use them too, and what meets none is dropped: we may send as many as there seem to be.
+    /// Other senders use them too, and a message without a receive is dropped. We may send as many as seem to
+    /// be posted.
     Seen(CreditPage),
 }
 
-/// A peer's inbox, written by us.
+/// A peer's inbox that we write.
 #[derive(Debug)]
 pub(super) struct Outbox {
     ring: CellRing,
     lines: NonNull<InboxLines>,
     /// The number of the next message.
     number: u64,
-    /// Where the ring goes on.
+    /// The ring index of the next cell.
     index: u32,
-    /// For each cell, one more than the position of the message it was last written for.
+    /// For each cell, one more than the position of the message last written to it.
     written: Box<[u32]>,
     flow: Arc<CachePadded<Flow>>,
-    /// The lines that we open, and those that the peer opens, where we answer.
+    /// The lines that we open, and those that the peer opens and in which we answer.
     our_lines: CellRing,
     peers_lines: Option<CellRing>,
-    /// The last `head` and `posted` seen: looked up again only when they are used up.
+    /// The last `head` and `posted` read; read again only when they are used up.
     head_seen: u32,
     posted_seen: u32,
-    /// Receives used since the beginning, wrapping.
+    /// Receives used so far, wrapping.
     sent: u32,
     receives: Receives,
     event: Option<OwnedFd>,
@@ -57,7 +58,8 @@ pub(super) struct Outbox {
     inbox: Arc<Inbox>,
 }
 
-// SAFETY: `lines` points into `inbox`'s mapping, which moves along; what is there are atomics.
+// SAFETY: `lines` points into the mapping of `inbox`, which moves along with it. Everything there is
+// atomic.
 unsafe impl Send for Outbox {}
 // SAFETY: as above.
 unsafe impl Sync for Outbox {}
@@ -103,12 +105,12 @@ impl Outbox {
         self.lines().state.state.load(Ordering::Acquire) == InboxState::Ready as u32
     }
 
-    /// Whether it never will any more.
+    /// Whether the peer's queue pair will never take messages again.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.not_ready(), Outcome::Failed(_))
     }
 
-    /// Why it does not.
+    /// Why the peer's queue pair takes no messages.
     #[cold]
     pub(super) fn not_ready(&self) -> Outcome {
         match self.lines().state.state.load(Ordering::Acquire) {
@@ -118,7 +120,8 @@ impl Outbox {
         }
     }
 
-    /// Whether the peer has taken all that it was sent, the last message included; or has refused that.
+    /// Whether the peer has taken everything it was sent, including the last message, or has refused the last
+    /// message.
     #[cold]
     fn verdict(&self, len: usize) -> Outcome {
         let taken = self.lines().credit.head.load(Ordering::Acquire) == self.position();
@@ -137,14 +140,14 @@ impl Outbox {
         self.lines().state.refused.load(Ordering::Acquire) != 0
     }
 
-    /// The number of the next message, as the ring counts: wrapping.
+    /// The number of the next message as the ring counts: wrapping.
     #[inline]
     fn position(&self) -> u32 {
         self.number as u32
     }
 
-    /// Messages that the peer has not taken, as far as we know. What it says is not believed beyond the
-    /// ring's size; a lie makes us overwrite what it has not read yet, which is its own loss.
+    /// Messages that the peer has not taken, as far as we know. The peer's count is not trusted beyond the
+    /// ring's size. If it lies, we overwrite messages it has not read, which only harms the peer.
     #[inline(always)]
     fn in_flight(&mut self) -> u32 {
         let acknowledged = self.flow.acknowledged.load(Ordering::Acquire) as u16;
@@ -157,7 +160,7 @@ impl Outbox {
         known
     }
 
-    /// Whether a cell may be written: its last message is among those that the peer has taken.
+    /// Whether a cell may be written: the peer has taken its last message.
     #[inline(always)]
     fn is_free(&self, index: u32, in_flight: u32) -> bool {
         let since = self.position().wrapping_sub(self.written[index as usize]);
@@ -184,7 +187,7 @@ impl Outbox {
         }
     }
 
-    /// Whether there is room for a datagram of this many cells; these go round the whole ring.
+    /// Whether there is room for a datagram of this many cells. Datagrams use the whole ring.
     pub(super) fn has_room_for(&mut self, cells: u32) -> bool {
         let free = |outbox: &Outbox| {
             outbox.ring.count() - outbox.position().wrapping_sub(outbox.head_seen) >= cells
@@ -195,10 +198,10 @@ impl Outbox {
         }
     }
 
-    /// Whether others take receives from where ours come from.
+    /// Whether other senders use the same receives.
     #[inline]
     pub(super) fn shares_receives(&self) -> bool {
-        !matches!(self.receives, Receives::Ours)
+        !matches!(self.receives, Receives::Exclusive)
     }
 
     /// Whether the peer has a receive for the next message.
@@ -216,43 +219,43 @@ impl Outbox {
         self.sent != self.posted_seen
     }
 
-    /// How many receives seem to be left for us, as far as the peer has told.
+    /// How many receives seem to be left for us, according to the peer.
     #[cold]
     fn left(&self, page: &CreditPage) -> u32 {
-        // In the opposite order of the peer's stores, so that nothing counts as used twice.
+        // In the opposite order of the peer's stores, so that no message counts as used twice.
         let under_way = self.sent.wrapping_sub(self.lines().credit.taken.load(Ordering::Acquire));
         let consumed = page.consumed().load(Ordering::Acquire);
         let posted = page.posted().load(Ordering::Acquire);
         let left = posted.wrapping_sub(consumed).wrapping_sub(under_way);
-        // Less than none where others have sent, or the peer lies; the ring's room bounds what follows.
+        // Negative if others have sent, or the peer lies. The ring's room still bounds what is sent.
         if left as i32 > 0 { left } else { 0 }
     }
 
-    /// Uses up one receive; `false` if another sender was quicker.
+    /// Takes one receive; `false` if another sender took it first.
     #[inline]
     pub(super) fn take_receive(&mut self) -> bool {
         if let Receives::Taken(credit) = &self.receives {
             if !credit.take() {
                 return false;
             }
-            // What a dead sender had taken and not used is given back by these two numbers.
+            // These two counts tell how many receives a dead sender took and did not use.
             self.lines().sender.taken.fetch_add(1, Ordering::Release);
         }
         self.sent = self.sent.wrapping_add(1);
         true
     }
 
-    /// The longest message that the next receive takes, where the peer says so beforehand.
+    /// The longest message that fits the next receive, if the peer announces lengths.
     fn receive_length(&self) -> u64 {
         match self.receives {
             Receives::Taken(_) | Receives::Seen(_) => u64::MAX,
-            Receives::Ours => {
+            Receives::Exclusive => {
                 u64::from(self.inbox.receive_length(self.sent).load(Ordering::Relaxed))
             }
         }
     }
 
-    /// Writes a datagram from back to front: when the peer sees the front, all of it is there.
+    /// Writes a datagram from back to front: once the peer sees the first cell, the others are complete.
     #[inline]
     pub(super) fn put_datagram(&mut self, bytes: &[u8], imm: Option<u32>, qkey: u32, cells: u32) {
         let last = self.ring.count() - 1;
@@ -277,7 +280,7 @@ impl Outbox {
         self.number += u64::from(cells);
     }
 
-    /// Where the cell after this one is. Back to the start when the peer has taken all before this
+    /// Where the cell after this one is. Goes back to the start when the peer has taken everything before this
     /// message, and past the small lap when that is not free.
     #[inline]
     fn next(&self, in_flight: u32) -> Next {
@@ -294,7 +297,7 @@ impl Outbox {
         }
     }
 
-    /// Writes the next message into a line, where that is possible: it has to fit its cell.
+    /// Writes the next message into a line, if that is possible. It has to fit its cell.
     #[inline(always)]
     fn put_in_line(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) -> bool {
         let (number, in_flight) = (self.number, self.in_flight());
@@ -316,7 +319,7 @@ impl Outbox {
         true
     }
 
-    /// Writes a message that fits its cell into a line, or else into the ring, where there is room.
+    /// Writes a message that fits a cell into a line, or else into the ring if there is room.
     #[inline(always)]
     pub(super) fn put_small(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) {
         if !self.put_in_line(kind, carried, imm, payload) {
@@ -324,7 +327,7 @@ impl Outbox {
         }
     }
 
-    /// Writes the next message into the ring, where there is room.
+    /// Writes the next message into the ring, if there is room.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -338,7 +341,7 @@ impl Outbox {
         let next = self.next(in_flight);
         let following = self.ring.after(self.index, next as u8);
         if following >= SMALL_LAP && self.is_free(following, in_flight) {
-            // It may hold a message of so long ago that its tag has come round again.
+            // It may hold a message so old that its tag has come round again.
             self.ring.cell(following).clear();
         }
         let taken = self.flow.taken.load(Ordering::Acquire) as u16;
@@ -350,15 +353,15 @@ impl Outbox {
         self.index = following;
     }
 
-    /// Tells a sleeping peer that there is something. The fence orders the cell before the look at
-    /// `armed`; the peer arms before it looks at the cells (`CompletionQueue::arm`).
+    /// Wakes a sleeping peer. The fence orders the cell before the load of `armed`; the peer arms before it
+    /// looks at the cells (`CompletionQueue::arm`).
     #[inline]
     pub(super) fn ring_doorbell(&self) {
         fence(Ordering::SeqCst);
         self.wake_if_armed();
     }
 
-    /// The look at `armed`, after that fence.
+    /// Loads `armed`, after that fence, and wakes the peer if it is set.
     #[inline]
     pub(super) fn wake_if_armed(&self) {
         if self.lines().state.armed.load(Ordering::Relaxed) != 0 {
@@ -374,7 +377,7 @@ impl Outbox {
     }
 }
 
-/// Puts a SEND into the peer's inbox, in pieces as there is room; `sent` bytes are there already.
+/// Puts a SEND into the peer's inbox, in pieces as there is room. `sent` bytes are there already.
 pub(super) fn send(
     outbox: &mut Outbox,
     bytes: &Bytes,
@@ -430,20 +433,20 @@ pub(super) fn send(
         done += carried;
     }
     if matches!(&outbox.receives, Receives::Taken(credit) if !credit.surely_fits(len)) {
-        // Which shared receive it meets, and whether that is long enough, only the receiver knows.
+        // Only the receiver knows which shared receive it meets, and whether that is long enough.
         *sent = Some(len);
         return outbox.verdict(len);
     }
     Outcome::Done(len as u32)
 }
 
-/// The next bytes of a message that fit a cell, from `offset` on.
+/// The bytes of a message for one cell, starting at `offset`.
 #[inline]
 fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize) {
     let carried = (bytes.len() - offset).min(CELL_PAYLOAD_BYTES);
     let mut words = [0u64; CELL_PAYLOAD_BYTES / 8];
-    // SAFETY: `carried` bytes from `offset` on lie in the message, and `words` has room for 48; the
-    // source may be shared, which the copy tolerates.
+    // SAFETY: `carried` bytes from `offset` on lie in the message, and `words` has room for 48. The source may
+    // be shared memory, which the copy tolerates.
     unsafe { copy_forward(words.as_mut_ptr().cast(), bytes.start().add(offset), carried) };
     (words, carried)
 }

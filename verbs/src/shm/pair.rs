@@ -1,5 +1,5 @@
-//! A queue pair's heart, shared by its owner, the owners of its completion queues, and the control
-//! thread.
+//! The shared state of a queue pair: used by its owner, the owners of its completion queues, and the
+//! control thread.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,24 +21,24 @@ use super::wire::{Answer, Gid, Question, answer};
 use crate::event_fd::ring;
 use crate::{CompletionOpcode, QpState, QpType, Status};
 
-/// Bits of [`Pair::gate`]: posting takes the short way only while none is set.
+/// Bits of [`Pair::gate`]. Posting takes the fast path only while none is set.
 pub(super) mod gate {
     /// Not ready to send.
     pub(crate) const CLOSED: u32 = 1;
-    /// Work waits in the slow queue; whoever holds its lock has the sending side too.
+    /// Work waits in the slow queue; the holder of its lock also owns the sending side.
     pub(crate) const SLOW: u32 = 2;
 }
 
-/// What peers attach to.
+/// The inboxes that peers attach to.
 #[derive(Debug)]
 pub(super) enum Arrivals {
-    /// Connected: one inbox, one peer.
+    /// Connected: one inbox for one peer.
     One {
         inbox: Inbox,
-        /// The inbox's file, until the peer has come for it.
+        /// The inbox's file, until the peer has fetched it.
         file: Mutex<Option<OwnedFd>>,
     },
-    /// Datagrams: an inbox for each sender.
+    /// Datagrams: one inbox per sender.
     Many(datagram::Paths),
 }
 
@@ -46,32 +46,33 @@ pub(crate) struct Pair {
     pub(super) number: u32,
     pub(super) ty: QpType,
     pub(super) pd: u32,
-    /// What an endpoint proves: only who was told may attach.
+    /// The secret of the endpoint. Only a peer that knows it may attach.
     pub(super) secret: u64,
     pub(super) context: Arc<Context>,
     pub(super) send_cq: Arc<CqShared>,
     pub(super) recv_cq: Arc<CqShared>,
-    /// Names it at its completion queues.
+    /// Identifies it at its completion queues.
     pub(super) id: u64,
     pub(super) arrivals: Arrivals,
-    /// The event that the peer rings; there if the receive queue has a channel.
+    /// The event that the peer rings; set if the receive queue has a channel.
     pub(super) event: Option<OwnedFd>,
-    /// Where receives are counted when several peers share them, and how (see [`receives`](super::wire::receives)).
+    /// Where and how receives are counted when several peers share them (see
+    /// [`receives`](super::wire::receives)).
     pub(super) credit: Option<Arc<CreditPage>>,
     pub(super) receives: u32,
-    /// Whom it is to be connected with, once known from either side.
+    /// The peer it is to be connected with, once known from either side.
     attached_by: Mutex<Option<(Gid, u32)>>,
     pub(super) gate: CachePadded<AtomicU32>,
     state: AtomicU32,
-    /// The peer, once connected: its context and its queue pair.
+    /// The connected peer: its context and its queue pair.
     pub(super) connected_to: OnceLock<(Arc<Peer>, u32)>,
-    /// The peer is gone: what waits ends with RetryExceeded.
+    /// The peer is gone: waiting work ends with RetryExceeded.
     pub(super) peer_gone: AtomicBool,
     /// The owner has dropped it.
     pub(super) detached: AtomicBool,
-    /// One more than the number of the last send work request that a polled completion retired.
+    /// One more than the number of the last send work request retired by a polled completion.
     pub(super) retired: CachePadded<AtomicU64>,
-    /// Receives consumed since the beginning, wrapping; written by the owner of the receive queue.
+    /// Receives consumed so far, wrapping; written by the owner of the receive queue.
     pub(super) consumed: CachePadded<AtomicU32>,
     pub(super) flow: Arc<CachePadded<Flow>>,
     pub(super) qkey: AtomicU32,
@@ -79,15 +80,15 @@ pub(crate) struct Pair {
     side: UnsafeCell<SendSide>,
 }
 
-// SAFETY: all but `side` is shareable by itself. `side` is touched by the queue pair's owner while the
-// SLOW bit of `gate` is clear, and under the lock of `slow` while it is set. The bit is set only by the
-// owner, under the lock, and cleared under the lock (release; the owner reads it with acquire). Raw
+// SAFETY: all fields but `side` may be shared. The queue pair's owner accesses `side` while the SLOW bit
+// of `gate` is clear; while it is set, `side` is accessed under the lock of `slow`. Only the owner sets
+// the bit, under the lock. It is cleared under the lock (release; the owner reads it with acquire). Raw
 // pointers inside lead to memory that the same value keeps mapped.
 unsafe impl Send for Pair {}
 // SAFETY: as above.
 unsafe impl Sync for Pair {}
 
-/// The parts that [`Pair::new`] puts together.
+/// The arguments of [`Pair::new`].
 pub(super) struct PairParts {
     pub(super) number: u32,
     pub(super) ty: QpType,
@@ -153,7 +154,7 @@ impl Pair {
     /// The caller is the owner and the SLOW bit is clear, or it holds the lock of `slow` and the slow
     /// queue is not empty, or it is the owner and holds that lock. No other reference from here is alive.
     #[inline]
-    #[allow(clippy::mut_from_ref)] // That is what the protocol of `gate` is for.
+    #[allow(clippy::mut_from_ref)] // The protocol of `gate` makes it exclusive.
     pub(super) unsafe fn side(&self) -> &mut SendSide {
         // SAFETY: exclusive by the protocol above, which the caller vouches for.
         unsafe { &mut *self.side.get() }
@@ -178,18 +179,19 @@ impl Pair {
         QpState::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Moves on from `from`; `false` if it is not there any more (only errors come in between).
+    /// Changes the state from `from` to `to`; `false` if the state is no longer `from` (only errors change it
+    /// in between).
     pub(super) fn advance(&self, from: QpState, to: QpState) -> bool {
         let (from, to) = (from as u32, to as u32);
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the one who may connect: the first that asks from either side, and nobody else after that.
+    /// Binds the queue pair to the first peer that asks, from either side. Returns `false` for any other.
     pub(super) fn bind_to(&self, gid: Gid, qp: u32) -> bool {
         *lock(&self.attached_by).get_or_insert((gid, qp)) == (gid, qp)
     }
 
-    /// A peer asks to attach: its answer, if it may.
+    /// Answers a peer's request to attach.
     pub(super) fn admit(self: &Arc<Self>, question: &Question) -> Result<Admitted, u32> {
         if question.secret != self.secret || self.detached.load(Ordering::Acquire) {
             return Err(answer::NO_QUEUE_PAIR);
@@ -240,7 +242,7 @@ impl Pair {
         Ok(Admitted { answer, fds, attached })
     }
 
-    /// The peer's process or context is gone. UC and UD have no notion of it, as on hardware.
+    /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
     pub(super) fn peer_died(self: &Arc<Self>) {
         if self.ty == QpType::Rc {
             self.peer_gone.store(true, Ordering::SeqCst);
@@ -248,14 +250,14 @@ impl Pair {
         }
     }
 
-    /// Into the error state: what waits to be sent is flushed here, posted receives by the owner of
-    /// their completion queue.
+    /// Enters the error state. Waiting sends are flushed here, posted receives by the owner of their completion
+    /// queue.
     pub(super) fn fail(&self) {
         self.enter_error();
         self.flush(&mut lock(&self.slow));
     }
 
-    /// Into the error state, and everybody is told; what waits is the caller's to flush.
+    /// Enters the error state and notifies all sides. The caller must flush waiting work.
     pub(super) fn enter_error(&self) {
         let before = self.state.swap(QpState::Error as u32, Ordering::SeqCst);
         self.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
@@ -267,7 +269,7 @@ impl Pair {
         self.send_cq.notice(attention::ERRORS);
     }
 
-    /// A peer that only waits would never look at our inbox's state: tell it that we are gone.
+    /// A peer that only waits would never look at our inbox's state: wake it.
     pub(super) fn tell_peer(&self) {
         if let Some((peer, to_qp)) = self.connected_to.get()
             && !self.peer_gone.load(Ordering::SeqCst)
@@ -276,7 +278,7 @@ impl Pair {
         }
     }
 
-    /// Ends all that waits; the lock shows that the caller may.
+    /// Flushes all waiting work. The `slow` argument proves that the caller holds the lock.
     pub(super) fn flush(&self, slow: &mut SlowQueue) {
         let mut status = slow.end_of_oldest(self);
         while let Some(item) = slow.pop() {
@@ -286,7 +288,7 @@ impl Pair {
         self.gate.fetch_and(!gate::SLOW, Ordering::SeqCst);
     }
 
-    /// Tries what waits. `true`: some still does.
+    /// Retries waiting work. Returns whether some is still waiting.
     pub(super) fn progress(&self) -> bool {
         if self.gate.load(Ordering::Acquire) & gate::SLOW == 0 {
             return false;
@@ -295,13 +297,13 @@ impl Pair {
         slow.run(self)
     }
 
-    /// Reports a send work request that has ended.
+    /// Reports a finished send work request.
     #[inline]
     pub(super) fn complete(&self, done: SendDone) {
         self.send_cq.push(done);
     }
 
-    /// The end of work request `number`.
+    /// The completion of work request `number`.
     #[inline]
     pub(super) fn done(
         &self,
@@ -325,14 +327,14 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// What a peer gets that may attach.
+/// The reply to a peer that may attach.
 pub(super) struct Admitted {
     pub(super) answer: Answer,
     pub(super) fds: Vec<OwnedFd>,
     pub(super) attached: Attached,
 }
 
-/// Who is to be told when a connection ends.
+/// The object to notify when a connection ends.
 #[derive(Debug)]
 pub(super) enum Attached {
     /// A connected queue pair of ours.

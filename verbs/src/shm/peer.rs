@@ -1,8 +1,8 @@
-//! A peer's context, as we see it: the socket to its control thread, and its memory as far as mapped.
+//! A peer's context: the socket to its control thread, and the mapped parts of its memory.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use rustix::net::{
 use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
-use super::region::{MappedRegion, REGION_SLOTS, RegionWords};
+use super::region::MappedRegion;
+use super::region_words::{REGION_SLOTS, RegionWords};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
-/// How long a question on the data path (a key used for the first time) may take. A peer that does not
-/// answer in time counts as dead, so that this is ample for one that is busy, or stopped for a moment.
+/// How long a request on the data path (the first use of a key) may take. A peer that takes longer counts
+/// as dead, so the limit leaves ample time for one that is busy or briefly stopped.
 const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer's context.
@@ -29,23 +30,24 @@ const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Peer {
     pub(super) gid: Gid,
     socket: OwnedFd,
-    /// Held from a question to its answer.
+    /// Locked from a request to its answer.
     conversation: Mutex<()>,
     words: Arc<RegionWords>,
     dead: AtomicBool,
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
-    /// Who wants to know when it dies.
+    /// Queue pairs to notify when it dies.
     pairs: Mutex<Vec<Weak<Pair>>>,
     questions: Questions,
 }
 
-/// Locks; a thread that panicked while holding it has left the data in a usable state, here as in all of
-/// this device: every critical section is a few plain updates.
+/// Locks a mutex and ignores poisoning. Every critical section of this device is a few plain updates, so a
+/// thread that panics leaves usable data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The abstract socket of a context. It exists as long as a process holds it open, and in no directory.
+/// The address of a context's abstract socket. It exists while a process holds it open, and is in no
+/// directory.
 pub(crate) fn socket_name(uid: u32, gid: &Gid) -> io::Result<SocketAddrUnix> {
     let gid = u128::from_be_bytes(*gid);
     SocketAddrUnix::new_abstract_name(format!("farcall-shm-{uid}-{gid:032x}").as_bytes())
@@ -92,7 +94,7 @@ impl Peer {
         })
     }
 
-    /// A question and its answer.
+    /// Sends a request and receives its answer.
     pub(crate) fn ask(
         &self,
         question: &Question,
@@ -101,13 +103,13 @@ impl Peer {
         let _conversation = lock(&self.conversation);
         let answered = converse(&self.socket, question, timeout);
         if let Err(ConnectError::Timeout(_) | ConnectError::Malformed(_)) = answered {
-            // A late answer would be taken for the next one's.
+            // A late answer would be taken for the next request's.
             let _ = shutdown(&self.socket, Shutdown::Both);
         }
         answered
     }
 
-    /// The peer's region with this key. A key never used before costs a question to the peer.
+    /// Returns the peer's region with this key. The first use of a key costs a request to the peer.
     pub(crate) fn region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
         let mut regions = lock(&self.regions);
         if let Some(region) = regions.get(&rkey)
@@ -129,16 +131,16 @@ impl Peer {
 
     /// How many regions the peer has deregistered so far.
     #[inline]
-    pub(crate) fn deregistrations(&self) -> u32 {
-        self.words.deregistrations().load(Ordering::Acquire)
+    pub(crate) fn deregistrations(&self) -> u64 {
+        self.words.deregistrations()
     }
 
-    /// Lets go of what the peer has deregistered.
+    /// Unmaps the regions that the peer has deregistered.
     pub(crate) fn forget_dead_regions(&self) {
         lock(&self.regions).retain(|_, region| region.is_alive());
     }
 
-    /// Maps what the peer says is its region: every number is checked before it is used.
+    /// Maps the region that the peer described. Every number is checked before it is used.
     fn mapped(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
         let [file] = fds else { return None };
         let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
@@ -159,10 +161,11 @@ impl Peer {
             words: Arc::clone(&self.words),
             slot: answer.slot,
             generation: answer.generation,
+            told: AtomicU32::new(0),
         })
     }
 
-    /// `pair` fails when this peer dies; at once, if it is dead already.
+    /// Makes `pair` fail when this peer dies, or at once if it is dead already.
     pub(crate) fn watch(&self, pair: &Arc<Pair>) {
         {
             let mut pairs = lock(&self.pairs);
@@ -174,7 +177,7 @@ impl Peer {
         }
     }
 
-    /// Its socket has closed: it is gone.
+    /// Handles the closed socket: the peer is gone.
     pub(crate) fn died(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let pairs = std::mem::take(&mut *lock(&self.pairs));
@@ -187,21 +190,28 @@ impl Peer {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Where our datagrams' receivers are, as far as that is to be asked.
+    /// Pending requests for inboxes of datagram receivers.
     pub(super) fn questions(&self) -> &Questions {
         &self.questions
     }
 
-    /// Its socket, to be watched for its end.
+    /// The socket, to be watched for hangup.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Tells it that our queue pair is gone. There is no answer, and nobody waits: a peer that does not
-    /// read will find out when it sends, or when we exit.
+    /// Tells the peer that our queue pair is gone. There is no answer and no waiting: a peer that does not read
+    /// finds out when it sends, or when this process exits.
     pub(crate) fn tell_closed(&self, from_qp: u32, to_qp: u32) {
         let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
+    }
+
+    /// Tells it that we have written into a region whose owner waits for that. There is no answer. `false`: it
+    /// has too much to read already.
+    pub(crate) fn tell_written(&self, rkey: u32) -> bool {
+        let written = Question { what: ask::WRITTEN, rkey, ..Question::default() };
+        wire::send(self.socket.as_fd(), &written, &[], SendFlags::DONTWAIT).is_ok()
     }
 }
 
@@ -218,7 +228,7 @@ fn converse(
             ConnectError::System { what: "talking to the peer's device", source: error.into() }
         }
     };
-    let timeout = timeout.max(Duration::from_millis(1)); // Zero would mean for ever.
+    let timeout = timeout.max(Duration::from_millis(1)); // Zero would mean forever.
     set_socket_timeout(socket, Timeout::Recv, Some(timeout)).map_err(failed)?;
     wire::send(socket.as_fd(), question, &[], SendFlags::empty()).map_err(failed)?;
     let (answer, fds) = wire::receive::<Answer>(socket, RecvFlags::empty())

@@ -1,4 +1,4 @@
-//! A queue pair in the hands of its owner.
+//! The owner's side of a queue pair.
 
 mod connect;
 #[cfg(all(test, not(loom)))]
@@ -30,7 +30,7 @@ use crate::{Buffer, QpState, QpType, VerbsError};
 
 pub(super) use connect::attach;
 
-/// Names a queue pair to peers.
+/// Identifies a queue pair to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ShmEndpoint {
@@ -42,10 +42,10 @@ pub(crate) struct ShmEndpoint {
     pub(crate) reserved: u32,
 }
 
-/// Names queue pairs at completion queues; never used twice in a process.
+/// The next id of a queue pair at its completion queues; ids are never reused in a process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// What a queue pair is made of, numbers checked.
+/// The checked parameters of a queue pair.
 pub(crate) struct Config<'a> {
     pub(crate) ty: QpType,
     pub(crate) send_cq: &'a CqHandle,
@@ -57,30 +57,29 @@ pub(crate) struct Config<'a> {
 
 /// Where receives are posted.
 enum Receives {
-    /// To the poller, who alone takes them.
+    /// To the poller, which takes them exclusively.
     Own(Producer<Posted>),
     /// The same, for datagrams.
     Datagrams(Producer<Receive>),
-    /// To a shared receive queue, not here.
+    /// To a shared receive queue, which posts them itself.
     Srq,
 }
 
 pub(crate) struct QueuePair {
     pair: Arc<Pair>,
-    /// Send work requests taken since the beginning, and how many there may have been so far.
+    /// Send work requests posted so far, and the limit of that count as last computed.
     posted: u64,
     limit: u64,
     max_send_wr: u64,
-    /// Buffers of send work requests, with their numbers, until these are retired.
+    /// Buffers of send work requests, with the requests' numbers, until they are retired.
     in_flight: VecDeque<(u64, Buffer)>,
     receives: Receives,
-    /// Receives posted since the beginning, wrapping.
+    /// Receives posted so far, wrapping.
     posted_receives: u32,
     max_recv_wr: u32,
-    /// Receives with buffers have been posted: their lengths are in the inbox's table, which has to be
-    /// kept from then on.
+    /// Receives with buffers have been posted, so the inbox's table of lengths must be maintained.
     lengths_used: bool,
-    /// What this queue pair may have outstanding at its completion queues.
+    /// The completions that this queue pair may have outstanding at its two completion queues.
     demand: (usize, usize),
 }
 
@@ -231,7 +230,7 @@ impl Drop for QueuePair {
         pair.recv_cq.expect_no_more(self.demand.1);
         pair.recv_cq.change(Change::Gone(pair.id));
         pair.send_cq.change(Change::Gone(pair.id));
-        // The CPU is the NIC here: nothing is under way any more, so the buffers may go.
+        // The CPU acts as the NIC: no operation is in flight any more, so the buffers may be reused.
         self.in_flight.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! The receiving side of a connected queue pair, in the hands of whoever polls its completion queue.
+//! The receiving side of a connected queue pair, owned by the poller of its completion queue.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) enum Source {
     Shared(Arc<ReceivePool>),
 }
 
-/// A SEND that has arrived in part.
+/// A SEND that has arrived partially.
 struct Partial {
     receive: Receive,
     imm: Option<u32>,
@@ -50,53 +50,53 @@ struct Partial {
 
 pub(super) struct Receiver {
     ring: CellRing,
-    /// The number of the next message, and the tag that it will carry.
+    /// The number of the next message, and its tag.
     number: u64,
     tag: u32,
-    /// Where the ring goes on, now and after the message that is being taken.
+    /// The ring index of the message that is being taken, and of the next one.
     index: u32,
     following: u32,
-    /// The lines that the peer opens, and those that we open and it answers in, once connected.
+    /// The lines that the peer opens, and (once connected) those that we open and it answers in.
     peers_lines: CellRing,
     our_lines: Option<CellRing>,
-    /// What remains of a run of receives without buffers.
+    /// The rest of a run of receives without buffers.
     run_left: u32,
     run_next: u64,
     qp: QpNumber,
-    /// Receives used since the beginning, wrapping.
+    /// Receives used so far, wrapping.
     consumed: u32,
-    /// The head that the peer has been told.
+    /// The head last published to the peer.
     told_head: u32,
-    /// How much of ours the peer had taken when it sent the last message, modulo 2^16.
+    /// The number of our messages that the peer had taken when it sent its last message, modulo 2^16.
     acknowledged: u16,
-    /// Where the message that is being taken was.
-    place: Place,
+    /// Where the message that is being taken is.
+    location: Location,
     lines: NonNull<InboxLines>,
     partial: Option<Partial>,
-    /// The peer has written what it must not, or a message ended the connection: nothing more is read.
+    /// The peer broke the protocol, or a message ended the connection: nothing more is read.
     poisoned: bool,
     source: Source,
     pub(super) pair: Arc<Pair>,
 }
 
-// SAFETY: `lines` points into the inbox that `pair` keeps mapped; what is there are atomics.
+// SAFETY: `lines` points into the inbox that `pair` keeps mapped. Everything there is atomic.
 unsafe impl Send for Receiver {}
 
-/// Where a message was.
+/// Where a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     Ring,
-    /// In a line that the peer opened: our message of this number goes back there.
+    /// In a line that the peer opened; our message of this number goes back there.
     Line,
-    /// In a line of ours: an answer.
+    /// In a line that we opened: an answer.
     Answer,
 }
 
-/// What became of a cell off the common path.
+/// The result of a cell off the common path.
 enum Rare {
     /// The completion is filled.
     Completed,
-    /// Taken, but the message goes on.
+    /// Taken, but the message has more cells.
     Taken,
     /// Not taken.
     Stopped,
@@ -121,7 +121,7 @@ impl Receiver {
             consumed: 0,
             told_head: 0,
             acknowledged: 0,
-            place: Place::Ring,
+            location: Location::Ring,
             lines: inbox.lines_ptr(),
             partial: None,
             poisoned: false,
@@ -136,21 +136,22 @@ impl Receiver {
         unsafe { self.lines.as_ref() }
     }
 
-    /// Whether the next cell is there. Garbage is not an arrival: it would keep a sleeper awake for ever.
+    /// Whether a message has arrived. Garbage does not count: it would keep a sleeping poller awake forever.
     pub(super) fn has_arrival(&self) -> bool {
         let (ring, peers) = (self.ring, self.peers_lines);
         let ours = self.our_lines.or_else(|| self.connected_lines());
         !self.poisoned && self.arrival(&ring, &peers, ours.as_ref()).is_some()
     }
 
-    /// The next message's cell, if it is there: in the ring, in the peer's line, or as an answer in ours.
+    /// Finds the next message's cell, if it has arrived: in the ring, in the peer's line, or as an answer in
+    /// ours.
     #[inline(always)]
     fn arrival<'c>(
         &self,
         ring: &'c CellRing,
         peers_lines: &'c CellRing,
         our_lines: Option<&'c CellRing>,
-    ) -> Option<(&'c Cell, Header, Place)> {
+    ) -> Option<(&'c Cell, Header, Location)> {
         let number = self.number;
         if let Some(lines) = our_lines
             && self.pair.flow.is_open(number)
@@ -158,26 +159,26 @@ impl Receiver {
             let cell = duplex::cell(lines, number);
             let header = cell.header();
             if duplex::holds(cell, header, self.tag, number, true) {
-                return Some((cell, header, Place::Answer));
+                return Some((cell, header, Location::Answer));
             }
         }
         let cell = duplex::cell(peers_lines, number);
         let header = cell.header();
         if duplex::holds(cell, header, self.tag, number, false) {
-            return Some((cell, header, Place::Line));
+            return Some((cell, header, Location::Line));
         }
         let cell = ring.cell(self.index);
         let header = cell.header();
-        (header.tag() == self.tag).then_some((cell, header, Place::Ring))
+        (header.tag() == self.tag).then_some((cell, header, Location::Ring))
     }
 
-    /// Our own lines are in the peer's inbox, which is there only once we are connected.
+    /// Our lines, which are in the peer's inbox and only available once connected.
     #[cold]
     fn connected_lines(&self) -> Option<CellRing> {
         self.pair.flow.outbox.get().map(|outbox| outbox.duplex_lines())
     }
 
-    /// Completes what has arrived, as far as `out` has room.
+    /// Completes arrived messages while `out` has room.
     #[inline]
     pub(super) fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
         if self.our_lines.is_none() {
@@ -185,20 +186,21 @@ impl Receiver {
         }
         let mut count = 0;
         while let Some(completion) = out.get_mut(count) {
-            // Copies of where the cells are, so that one can be looked at while `self` changes; they stay
-            // mapped through `pair`.
+            // Copies of the rings, so that a cell can be read while `self` changes. They stay mapped through
+            // `pair`.
             let (ring, peers_lines, our_lines) = (self.ring, self.peers_lines, self.our_lines);
-            let Some((cell, header, place)) = self.arrival(&ring, &peers_lines, our_lines.as_ref())
+            let Some((cell, header, location)) =
+                self.arrival(&ring, &peers_lines, our_lines.as_ref())
             else {
                 break;
             };
-            if place != Place::Ring {
+            if location != Location::Ring {
                 prefetch::to_write(cell);
             }
-            self.place = place;
-            self.following = match place {
-                Place::Ring => ring.after(self.index, header.next()),
-                Place::Line | Place::Answer => self.index,
+            self.location = location;
+            self.following = match location {
+                Location::Ring => ring.after(self.index, header.next()),
+                Location::Line | Location::Answer => self.index,
             };
             self.acknowledged = header.extra();
             if self.run_left != 0
@@ -225,9 +227,9 @@ impl Receiver {
         count
     }
 
-    /// Lets the others know how far we are: the owner of the queue pair (it may post again), our own
-    /// sending side (which tells the peer with its next message), and the peer itself, for when there is
-    /// none. The peer looks only when what it knew is used up, so the line stays here.
+    /// Publishes the progress to the owner of the queue pair (which may post more), to our sending side (which
+    /// tells the peer with its next message), and to the peer itself, in case we send nothing. The peer reads
+    /// that line only when the values it last read are used up, so the line stays in our cache.
     #[inline]
     fn tell(&mut self) {
         let position = self.number as u32;
@@ -240,7 +242,7 @@ impl Receiver {
 
     #[inline(always)]
     fn next_cell(&mut self) {
-        if self.place == Place::Line {
+        if self.location == Location::Line {
             self.pair.flow.take_from_line(self.number);
         }
         self.number += 1;
@@ -248,7 +250,7 @@ impl Receiver {
         self.tag = self.ring.tag(self.number as u32);
     }
 
-    /// A WRITE_WITH_IMM has met `receive`.
+    /// Completes `receive` with a WRITE_WITH_IMM.
     #[inline]
     fn immediate(
         &mut self,
@@ -271,7 +273,7 @@ impl Receiver {
         self.finish(completion, receive);
     }
 
-    /// Fills what all successful receives have in common, and goes on to the next cell.
+    /// Sets the fields that all successful receives share, and moves on to the next cell.
     #[inline]
     fn finish(&mut self, completion: &mut WorkCompletion, receive: Receive) {
         completion.id = receive.id;
@@ -283,7 +285,7 @@ impl Receiver {
         self.next_cell();
     }
 
-    /// The receive that the next message meets.
+    /// The receive for the next message.
     fn next_receive(&mut self) -> Option<Receive> {
         if self.run_left == 0 {
             match &mut self.source {
@@ -307,9 +309,9 @@ impl Receiver {
         }
         let carried = header.carried();
         let (length, imm) = cell.second_word();
-        let length = match self.place {
-            Place::Ring => u64::from(length),
-            Place::Line | Place::Answer => u64::from(carried),
+        let length = match self.location {
+            Location::Ring => u64::from(length),
+            Location::Line | Location::Answer => u64::from(carried),
         };
         match (CellKind::of(header.kind()), &self.partial) {
             (Some(CellKind::WriteImm), None)
@@ -348,7 +350,7 @@ impl Receiver {
         }
     }
 
-    /// The front of a SEND.
+    /// Takes the first cell of a SEND.
     fn begin(&mut self, cell: &Cell, completion: &mut WorkCompletion, partial: Partial) -> Rare {
         let room = partial.receive.buffer.as_ref().map_or(0, |buffer| buffer.len());
         if partial.total > room {
@@ -357,8 +359,8 @@ impl Receiver {
         self.more(cell, completion, partial)
     }
 
-    /// Takes the cell's bytes into the posted buffer. Its length has been checked against the message's,
-    /// and the message's against the buffer's.
+    /// Copies the cell's bytes into the posted buffer. The cell's length has been checked against the
+    /// message's, and the message's against the buffer's.
     fn more(&mut self, cell: &Cell, completion: &mut WorkCompletion, mut partial: Partial) -> Rare {
         let mut words = [0; CELL_PAYLOAD_BYTES / 8];
         cell.payload(&mut words);
@@ -392,15 +394,15 @@ impl Receiver {
         if let Source::Shared(pool) = &self.source
             && !pool.credit.surely_fits(total)
         {
-            self.tell(); // The sender waits to hear whether it fitted.
+            self.tell(); // The sender waits for the verdict.
         }
         Rare::Completed
     }
 
-    /// A SEND was longer than the receive that it met: on a reliable connection that ends it.
+    /// Handles a SEND that is longer than its receive. It ends a reliable connection.
     fn too_long(&mut self, completion: &mut WorkCompletion, receive: Receive) -> Rare {
         self.failed(completion, receive, Status::LocalLength);
-        // Before the head goes past it: see `Outbox::verdict`.
+        // Before the head moves past it: see `Outbox::verdict`.
         self.lines().state.refused.store(1, Ordering::Release);
         self.consumed = self.consumed.wrapping_add(1);
         self.next_cell();
@@ -419,8 +421,8 @@ impl Receiver {
         };
     }
 
-    /// A message without a receive: with a shared queue another sender was quicker than the count, and it
-    /// waits here; otherwise the peer has sent what it had no credit for.
+    /// Handles a message without a receive. With a shared queue, another sender was faster than the count, and
+    /// the message waits here; otherwise the peer has sent without credit.
     fn no_receive(&mut self) -> Rare {
         match self.source {
             Source::Shared(_) => Rare::Stopped,
@@ -439,7 +441,7 @@ impl Receiver {
         self.pair.fail();
     }
 
-    /// In error: completes posted receives as flushed. Messages that came before have been delivered.
+    /// Flushes posted receives in the error state. Earlier messages have been delivered.
     pub(super) fn flush(&mut self, out: &mut [WorkCompletion]) -> usize {
         if self.pair.state() != QpState::Error {
             return 0;
@@ -460,7 +462,7 @@ impl Receiver {
         count
     }
 
-    /// Asks the peer to ring from now on, or not to.
+    /// Sets whether the peer rings.
     pub(super) fn arm(&self, armed: bool) {
         self.lines().state.armed.store(armed.into(), Ordering::SeqCst);
     }

@@ -1,69 +1,39 @@
-//! Memory regions: our own, and those of peers as we map them.
+//! Memory regions: ours, and mappings of peers' regions.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::context::Context;
-use crate::Access;
+use super::events::Channel;
+use super::peer::Peer;
+use super::region_words::{RegionWord, RegionWords};
+use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::mapping::Mapping;
+use crate::{Access, VerbsError, Wake};
 
-/// Slots of one context's file of region words; the first is not for a region.
-pub(crate) const REGION_SLOTS: u32 = 1 << 16;
-
-/// The words that tell peers which regions are alive: one per slot, odd while the region lives. The first
-/// counts deregistrations, so that peers know when to look through what they have mapped. The file
-/// behind it is sealed: only its owner can write it.
+/// Keeps the pages of a region of ours mapped.
 #[derive(Debug)]
-pub(crate) struct RegionWords {
-    mapping: Mapping,
-}
-
-impl RegionWords {
-    pub(crate) const BYTES: usize = REGION_SLOTS as usize * 4;
-
-    /// `mapping` has [`RegionWords::BYTES`] bytes.
-    pub(crate) fn new(mapping: Mapping) -> RegionWords {
-        debug_assert!(mapping.len() >= Self::BYTES);
-        RegionWords { mapping }
-    }
-
-    #[inline]
-    pub(crate) fn word(&self, slot: u32) -> &AtomicU32 {
-        let slot = slot.min(REGION_SLOTS - 1) as usize;
-        // SAFETY: the mapping has REGION_SLOTS words, page-aligned, which only atomics touch.
-        unsafe { &*self.mapping.start().cast::<AtomicU32>().add(slot) }
-    }
-
-    /// Deregistrations so far, wrapping.
-    #[inline]
-    pub(crate) fn deregistrations(&self) -> &AtomicU32 {
-        self.word(0)
-    }
-}
-
-/// What keeps the pages of a region of ours.
-#[derive(Debug)]
-#[allow(dead_code)] // Held, and never looked at.
+#[allow(dead_code)] // Only held for its drop.
 pub(crate) enum Pages {
-    /// Nobody else has them.
+    /// No other process can map them.
     Private(Mapping),
-    /// Peers may have them.
+    /// Peers may map them.
     Lent(RegionMemory),
 }
 
-/// Pages that peers may map. Deregistered when dropped: peers see its word change.
+/// Pages that peers may map. Dropping it deregisters them by changing their region word.
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     pub(super) context: Arc<Context>,
-    /// Unmapped after that.
+    /// Dropped, and so unmapped, after deregistration.
     pub(super) _mapping: Mapping,
     pub(super) rkey: u32,
-    pub(super) slot: u32,
+    pub(super) lent: Arc<LentRegion>,
 }
 
-/// What the control thread gives to peers of a region of ours. It holds the file and not the region, which
-/// is deregistered when its owner lets go of it, and not when the control thread is done with an answer.
+/// The control thread's record of a region of ours. It holds the file, not the region: the region is
+/// deregistered when its owner drops it, even if the control thread is answering a request about it.
 #[derive(Debug)]
 pub(super) struct LentRegion {
     pub(super) file: OwnedFd,
@@ -73,19 +43,61 @@ pub(super) struct LentRegion {
     pub(super) pd: u32,
     pub(super) slot: u32,
     pub(super) generation: u32,
+    /// Where its owner sleeps until a peer has written into it.
+    pub(super) watcher: OnceLock<Arc<Channel>>,
+}
+
+impl Pages {
+    /// Peers' writes can make events on this channel from now on, where the device promises them.
+    pub(crate) fn watch(&self, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        match self {
+            Pages::Lent(memory) if memory.context.caps().write_events => memory.watch(channel),
+            Pages::Lent(_) | Pages::Private(_) => Ok(Wake::PollOnly),
+        }
+    }
+
+    /// Asks for an event with the next write; only where the region is watched.
+    pub(crate) fn arm(&self) {
+        if let Pages::Lent(memory) = self
+            && memory.lent.watcher.get().is_some()
+        {
+            memory.word().arm();
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self) {
+        if let Pages::Lent(memory) = self {
+            memory.word().disarm(memory.lent.generation);
+        }
+    }
+}
+
+impl RegionMemory {
+    fn watch(&self, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        let watcher = self.lent.watcher.get_or_init(|| Arc::clone(channel));
+        match Arc::ptr_eq(watcher, channel) {
+            true => Ok(Wake::Event),
+            false => Err(VerbsError::Invalid(WATCHED_ELSEWHERE)),
+        }
+    }
+
+    fn word(&self) -> &RegionWord {
+        self.context.word(self.lent.slot)
+    }
 }
 
 impl Drop for RegionMemory {
     fn drop(&mut self) {
-        self.context.deregister(self.rkey, self.slot);
+        self.context.deregister(self.rkey, self.lent.slot);
     }
 }
 
-/// A peer's region, mapped here.
+/// A mapping of a peer's region.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
     pub(super) mapping: Mapping,
-    /// Its address at its owner: what remote addresses count from.
+    /// Its address at its owner. Remote addresses are relative to it.
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) rkey: u32,
@@ -94,16 +106,40 @@ pub(crate) struct MappedRegion {
     pub(super) words: Arc<RegionWords>,
     pub(super) slot: u32,
     pub(super) generation: u32,
+    /// The last arm that its owner was told of a write under.
+    pub(super) told: AtomicU32,
 }
 
 impl MappedRegion {
-    /// Whether its owner has not deregistered it.
     #[inline]
-    pub(crate) fn is_alive(&self) -> bool {
-        self.words.word(self.slot).load(Ordering::Acquire) == self.generation
+    fn word(&self) -> &RegionWord {
+        self.words.word(self.slot)
     }
 
-    /// Where `len` bytes at the owner's address `addr` are here; `None` if they do not lie in it.
+    /// Whether its owner still has it registered.
+    #[inline]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.word().is_alive(self.generation)
+    }
+
+    /// Tells the owner of a write, if it waits for one. A sequentially consistent fence lies between the two.
+    #[inline]
+    pub(super) fn tell_of_write(&self, peer: &Peer) {
+        if let Some(arm) = self.word().armed(self.generation) {
+            self.tell(peer, arm);
+        }
+    }
+
+    /// Once for each arm: the owner may take a while to take it back.
+    #[cold]
+    fn tell(&self, peer: &Peer, arm: u32) {
+        let before = self.told.swap(arm, Ordering::Relaxed);
+        if before != arm && !peer.tell_written(self.rkey) {
+            self.told.store(before, Ordering::Relaxed); // The next write tries again.
+        }
+    }
+
+    /// The local address of `len` bytes at the owner's address `addr`; `None` if they do not lie in it.
     #[inline]
     pub(crate) fn at(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.wrapping_sub(self.base);
@@ -112,5 +148,37 @@ impl MappedRegion {
         }
         // SAFETY: `offset <= len`, and the mapping was made with at least `len` bytes.
         Some(unsafe { self.mapping.start().add(offset as usize) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::shm::Domain;
+
+    #[test]
+    fn a_peer_that_tells_of_writes_at_will_wakes_nobody_who_does_not_wait() {
+        let context = Context::open(false).unwrap();
+        let domain = Domain { context: Arc::clone(&context), number: 1 };
+        let region = domain.register(64, Access::all()).unwrap();
+        let other = domain.register(64, Access::all()).unwrap();
+        let registration = region.registration();
+        let channel = Arc::new(Channel::new().unwrap());
+        let watching = crate::dispatch::Channel::Shm(Arc::clone(&channel));
+        registration.watch(region.rkey(), &watching).unwrap();
+        let told = |rkey: u32| {
+            context.written(rkey);
+            channel.wait(Duration::ZERO).unwrap()
+        };
+        assert!(!told(region.rkey()), "it is not armed");
+        registration.arm(region.rkey());
+        assert!(!told(other.rkey()) && !told(0), "another region, and none");
+        assert!(told(region.rkey()));
+        assert!(!told(region.rkey()), "told twice");
+        registration.arm(region.rkey());
+        registration.disarm(region.rkey());
+        assert!(!told(region.rkey()), "disarmed");
     }
 }

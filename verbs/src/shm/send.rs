@@ -1,8 +1,8 @@
-//! The sending side: how a work request is carried out by the initiator's CPU.
+//! The sending side: the initiator's CPU executes work requests.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
 use super::context::{Context, MTU_BYTES};
@@ -16,30 +16,40 @@ use crate::memory::bytes::{copy_forward, copy_streaming};
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
 
-/// Regions of the peer found without a lock; a power of two.
+/// The most regions of the peer that are found without a lock; a power of two.
 const CACHED_REGIONS: usize = 8;
 
-/// What posting needs. See [`Pair::side`] for who may touch it.
+/// The bit of [`SendSide::written`] for the region with this key.
+#[inline]
+fn written_bit(rkey: u32) -> u8 {
+    1 << (rkey as usize % CACHED_REGIONS)
+}
+
+const _: () = assert!(CACHED_REGIONS <= u8::BITS as usize);
+
+/// The state of the sending side. See [`Pair::side`] for the rules of access.
 #[derive(Debug, Default)]
 pub(super) struct SendSide {
     pub(super) outbox: Option<Outbox>,
-    /// The peer's regions used last, by the low bits of their keys.
+    /// The peer's recently used regions, indexed by the low bits of their keys.
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
     pub(super) peer: Option<Arc<Peer>>,
-    /// The peer's count of deregistrations when `regions` was last looked through.
-    deregistrations: u32,
+    /// The peer's count of deregistrations when `regions` was last checked.
+    deregistrations: u64,
+    /// Which of `regions` were written since their owners were last told, one bit each.
+    written: u8,
     pub(super) rnr_retry: u8,
     pub(super) rnr_timer_ns: u64,
     pub(super) retry_timeout_ns: u64,
     /// Where datagrams go.
     pub(super) destinations: Destinations,
-    /// How long WRITEs are stored, where the region leaves it open.
+    /// How large WRITEs are stored, if the region leaves it open.
     stores: StoreChoice,
 }
 
 impl SendSide {
-    /// The common case: a small inline WRITE_WITH_IMM to a connected, ready peer. `false`: nothing was
-    /// done; the general way finds out why.
+    /// The fast path: a small inline WRITE_WITH_IMM to a connected, ready peer. `false`: nothing was done, and
+    /// the general path finds out why.
     #[inline]
     pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
         let cached = &self.regions[remote.rkey as usize % CACHED_REGIONS];
@@ -63,21 +73,47 @@ impl SendSide {
         let words = words_of(bytes);
         // SAFETY: `region.at` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
+        self.written |= written_bit(remote.rkey);
         let used = bytes.len().div_ceil(8);
         outbox.put_small(CellKind::WriteImm, bytes.len() as u8, imm, &words[..used]);
         true
     }
 
-    /// Rings the peer, if there is one.
+    /// Wakes the peer, if there is one.
     #[inline]
     pub(super) fn ring_doorbell(&mut self) {
         match &self.outbox {
-            Some(outbox) => outbox.ring_doorbell(),
+            Some(outbox) => {
+                outbox.ring_doorbell(); // Its fence is ours too.
+                self.tell_of_writes();
+            }
             None => self.destinations.ring_doorbell(),
         }
     }
 
-    /// Carries out a work request, as far as it goes.
+    /// Tells the owners of regions that were written since the last time, where they wait for that; after a
+    /// sequentially consistent fence (see [`region_words`](super::region_words)).
+    #[inline]
+    fn tell_of_writes(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        while written != 0 {
+            let index = written.trailing_zeros() as usize;
+            written &= written - 1;
+            if let (Some(region), Some(peer)) = (&self.regions[index], &self.peer) {
+                region.tell_of_write(peer);
+            }
+        }
+    }
+
+    /// The same, where no doorbell follows.
+    pub(super) fn ring_for_writes(&mut self) {
+        if self.written != 0 {
+            fence(Ordering::SeqCst);
+            self.tell_of_writes();
+        }
+    }
+
+    /// Executes a work request as far as possible.
     pub(super) fn execute(&mut self, pair: &Pair, item: &mut Item) -> Outcome {
         if let Some(peer) = &self.peer
             && peer.deregistrations() != self.deregistrations
@@ -85,16 +121,16 @@ impl SendSide {
             self.forget_dead_regions();
         }
         let outcome = match &mut item.task {
-            Task::Datagram { bytes, imm, way, qkey } => {
-                match (*way, bytes.private()) {
-                    (Some(way), Some(bytes)) => self.destinations.send(way, bytes, *imm, *qkey),
-                    (Some(way), None) => {
+            Task::Datagram { bytes, imm, route, qkey } => {
+                match (*route, bytes.private()) {
+                    (Some(route), Some(bytes)) => self.destinations.send(route, bytes, *imm, *qkey),
+                    (Some(route), None) => {
                         let mut copy = [0; MTU_BYTES];
                         let copy = &mut copy[..bytes.len()];
-                        // SAFETY: `copy` has room for a datagram, which posting checked; peers may race with
-                        // the region that it is in, which the copy tolerates.
+                        // SAFETY: `copy` has room for a datagram, which posting checked. Peers may race with the
+                        // source region, which the copy tolerates.
                         unsafe { copy_forward(copy.as_mut_ptr(), bytes.start(), bytes.len()) };
-                        self.destinations.send(way, copy, *imm, *qkey);
+                        self.destinations.send(route, copy, *imm, *qkey);
                     }
                     (None, _) => {}
                 }
@@ -113,7 +149,7 @@ impl SendSide {
             }
         };
         match outcome {
-            // An unreliable connection knows no negative answers: what fails there is lost.
+            // Unreliable connections have no negative acknowledgements: what fails there is lost.
             Outcome::Wait(wait) if pair.ty == QpType::Uc && wait != Wait::Room => {
                 Outcome::Done(item.task.len() as u32)
             }
@@ -132,27 +168,36 @@ impl SendSide {
         }
     }
 
-    /// The peer's region with this key, if its queue pair may lend it.
+    /// Returns the peer's region with this key, if it is in the protection domain of the peer's queue pair.
     fn region(&mut self, rkey: u32) -> Result<&Arc<MappedRegion>, Status> {
+        let index = rkey as usize % CACHED_REGIONS;
+        if self.written & written_bit(rkey) != 0
+            && self.regions[index].as_ref().is_some_and(|region| region.rkey != rkey)
+        {
+            self.ring_for_writes(); // What was written makes room for another.
+        }
         let (Some(outbox), Some(peer)) = (&self.outbox, &self.peer) else {
             return Err(Status::RemoteOperation);
         };
-        let cached = &mut self.regions[rkey as usize % CACHED_REGIONS];
+        let cached = &mut self.regions[index];
         let known = cached.as_ref().is_some_and(|region| region.rkey == rkey && region.is_alive());
         if !known {
             *cached = None;
+            if rkey == 0 {
+                return Err(Status::RemoteAccess); // No region has it; the peer need not be asked.
+            }
             let region = peer.region(rkey).filter(|region| region.pd == outbox.pd);
             *cached = Some(region.ok_or(Status::RemoteAccess)?);
         }
         cached.as_ref().ok_or(Status::RemoteAccess)
     }
 
-    /// Where `remote` is here, if the peer's queue pair takes messages and lends it for `access`.
+    /// The local address of `remote`, if the peer's queue pair takes messages and the region allows `access`.
     fn target(&mut self, remote: RemoteSlice, access: Access) -> Result<*mut u8, Outcome> {
         self.target_and_access(remote, access).map(|(target, _)| target)
     }
 
-    /// The same, and all that its region is lent for.
+    /// As `target`, and returns all access flags of the region.
     fn target_and_access(
         &mut self,
         remote: RemoteSlice,
@@ -186,11 +231,13 @@ impl SendSide {
             Err(outcome) => return outcome,
         };
         let len = bytes.len();
+        let written = if len > 0 { written_bit(remote.rkey) } else { 0 };
         let stores = access.contains(Access::RELAXED_ORDERING).then_some(&mut self.stores);
         let Some(imm) = imm else {
             // SAFETY: both ranges are checked and mapped; peers may race with either side of shared
             // memory, which the copy tolerates.
             unsafe { store_long(target, bytes, stores, context) };
+            self.written |= written;
             return Outcome::Done(len as u32);
         };
         let Some(outbox) = &mut self.outbox else { return Outcome::Wait(Wait::NotReady) };
@@ -205,8 +252,8 @@ impl SendSide {
         }
         if len <= CELL_PAYLOAD_BYTES {
             let mut small = [0; CELL_PAYLOAD_BYTES];
-            // SAFETY: `small` has room for `len` bytes, which the source has; a single look at memory
-            // that may be shared, so that the target and the cell get the same bytes.
+            // SAFETY: `small` has room for `len` bytes, which the source has. The source may be shared memory, so
+            // it is read once: the target and the cell get the same bytes.
             unsafe { copy_forward(small.as_mut_ptr(), bytes.start(), len) };
             let words = words_of(&small[..len]);
             // SAFETY: as for the copy above.
@@ -218,6 +265,7 @@ impl SendSide {
             unsafe { store_long(target, bytes, stores, context) };
             outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u32, &[]);
         }
+        self.written |= written;
         outbox.ring_doorbell();
         Outcome::Done(len as u32)
     }
@@ -250,13 +298,14 @@ impl SendSide {
         // SAFETY: 8 bytes in range (posting checked the length), and aligned: regions start at a page on
         // both sides, and the address there is a multiple of 8.
         let old = change(unsafe { &*word.cast::<AtomicU64>() });
+        self.written |= written_bit(remote.rkey);
         // SAFETY: posting checked that there is room for 8 bytes.
         unsafe { copy_forward(room.start(), old.to_ne_bytes().as_ptr(), 8) };
         Outcome::Done(8)
     }
 }
 
-/// Stores a message of any length into a peer's memory; in any order, where there is a choice.
+/// Stores a message of any length into a peer's memory; in any order, if the region allows it.
 ///
 /// # Safety
 /// `target` must be mapped for writing `bytes.len()` bytes.
@@ -294,8 +343,8 @@ unsafe fn store_small(target: *mut u8, bytes: &[u8], words: &[u64; CELL_PAYLOAD_
         return unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
     }
     for (i, word) in words.iter().take(whole).enumerate() {
-        // SAFETY: word `i` lies in the range, aligned; the owner of the memory may look at it any time,
-        // which is why it is an atomic store. Release: whoever sees a word sees those before it.
+        // SAFETY: word `i` lies in the range and is aligned. The store is atomic because the owner of the memory
+        // may read it at any time. Release: a reader that sees a word sees the words before it.
         unsafe { (*target.cast::<AtomicU64>().add(i)).store(*word, Ordering::Release) };
     }
     let rest = &bytes[whole * 8..];

@@ -1,13 +1,13 @@
-//! Receives that several senders use: shared receive queues, and those of datagrams.
+//! Receives that several senders use: shared receive queues, and the receives of datagram queue pairs.
 //!
-//! Several senders cannot each count for themselves, so the number of posted receives is one word in a
-//! page that all of them map. A hostile sender can take or add credits: it can keep the others waiting, as
-//! it could by sending on hardware, and make messages arrive that have no receive, which wait or are
-//! dropped.
+//! Several senders cannot each keep their own count, so the number of posted receives is one word in a page
+//! that all of them map. A hostile sender can take or add credits. It can then delay the others, as it
+//! could on hardware by sending, and make messages arrive that have no receive, which wait or are dropped.
 //!
-//! A datagram may be dropped, so nobody need own the receive that it will meet: where a datagram queue pair has
-//! receives of its own, the page says how many were posted and used, and each sender looks there only
-//! when it has sent as many as there were. What several of them sent to one receive is dropped on arrival.
+//! A datagram may be dropped, so its sender need not reserve a receive. If a datagram queue pair has its
+//! own receives, the page says how many were posted and used. A sender reads the page only when it has sent
+//! as many datagrams as there were receives. A datagram that finds its receive used by another sender's is
+//! dropped on arrival.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::receive::Receive;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::{Buffer, PostError, VerbsError};
 
-/// What senders know of shared receives: how many no sender has taken, and how short they are.
+/// What senders know about shared receives: how many are not taken, and the shortest length.
 #[derive(Debug)]
 pub(super) struct CreditPage {
     mapping: Mapping,
@@ -36,12 +36,12 @@ impl CreditPage {
         Ok(CreditPage { mapping, file: Some(file) })
     }
 
-    /// A peer's.
+    /// Maps a peer's page.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<CreditPage> {
         Ok(CreditPage { mapping: memfd::map_foreign(file, PAGE_BYTES, true)?, file: None })
     }
 
-    /// The file of a page of ours.
+    /// The file of our own page.
     pub(super) fn file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
     }
@@ -59,13 +59,13 @@ impl CreditPage {
         unsafe { &*self.mapping.start().add(64).cast::<AtomicU32>() }
     }
 
-    /// Whether a message of this length fits every receive there may be. Asked after [`take`](Self::take).
+    /// Whether a message of this length fits every posted receive. Call it after [`take`](Self::take).
     #[inline]
     pub(super) fn surely_fits(&self, len: usize) -> bool {
         len < self.shortest().load(Ordering::Relaxed) as usize
     }
 
-    /// A receive of this length is about to be given.
+    /// Records the length of a receive before it is posted.
     fn lend(&self, len: usize) {
         let len = u32::try_from(len).unwrap_or(u32::MAX - 1).saturating_add(1);
         let shortest = self.shortest().load(Ordering::Relaxed);
@@ -74,14 +74,14 @@ impl CreditPage {
         }
     }
 
-    /// Receives posted to a datagram queue pair of its own since the beginning, wrapping.
+    /// Receives posted to a datagram queue pair that has its own, since its creation, wrapping.
     #[inline]
     pub(super) fn posted(&self) -> &AtomicU32 {
         // SAFETY: a word in the third cache line of a mapped page, which only atomics touch.
         unsafe { &*self.mapping.start().add(128).cast::<AtomicU32>() }
     }
 
-    /// Those of them that were used since the beginning, wrapping.
+    /// How many of those were used, wrapping.
     #[inline]
     pub(super) fn consumed(&self) -> &AtomicU32 {
         // SAFETY: a word in the fourth cache line of a mapped page, which only atomics touch.
@@ -93,7 +93,7 @@ impl CreditPage {
         self.word().load(Ordering::Acquire)
     }
 
-    /// Takes one, if there is one.
+    /// Takes one receive, if one is left.
     #[inline]
     pub(super) fn take(&self) -> bool {
         self.word()
@@ -106,8 +106,8 @@ impl CreditPage {
         self.word().fetch_add(count, Ordering::AcqRel);
     }
 
-    /// A sender is gone: gives back what it had taken for messages that never came. What it claims is
-    /// believed up to the number of messages that its inbox could have held.
+    /// Returns the receives that a dead sender had taken for messages it never sent. Its count is trusted only
+    /// up to the number of messages that its inbox could have held.
     pub(super) fn settle(&self, taken: u32, arrived: u32, cells: u32) {
         let lost = taken.wrapping_sub(arrived);
         if lost <= cells {
@@ -116,7 +116,7 @@ impl CreditPage {
     }
 }
 
-/// A queue of receives that several queue pairs, or several senders of one, draw from.
+/// A queue of receives used by several queue pairs, or by several senders of one.
 #[derive(Debug)]
 pub(super) struct ReceivePool {
     receives: ArrayQueue<Receive>,
@@ -170,7 +170,7 @@ impl SharedReceiveQueue {
         Ok(SharedReceiveQueue { pool: Arc::new(pool), context: Arc::clone(&domain.context) })
     }
 
-    /// Whether it is of this device.
+    /// Whether it belongs to this device.
     pub(super) fn belongs_to(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }

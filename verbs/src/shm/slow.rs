@@ -1,5 +1,5 @@
-//! Work that cannot be carried out at once: it waits, in order, for the peer to post a receive, to take
-//! what is in its inbox, or to connect. Whoever polls tries again, and so does the control thread.
+//! Work that cannot be executed immediately. It waits, in order, for the peer to post a receive, to empty
+//! its inbox, or to connect. Pollers and the control thread retry it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +9,17 @@ use super::outbox::Outbox;
 use super::pair::{Pair, gate};
 use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
 
-/// `rnr_retry` that means: for ever.
-const RETRY_FOR_EVER: u8 = 7;
+/// The `rnr_retry` value that means: retry forever.
+const RETRY_FOREVER: u8 = 7;
 
-/// How far a work request got.
+/// The result of trying a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Carried out, with this many bytes.
+    /// Completed, with this many bytes.
     Done(u32),
-    /// Not yet.
+    /// Must wait.
     Wait(Wait),
-    /// Never.
+    /// Failed.
     Failed(Status),
 }
 
@@ -32,15 +32,15 @@ pub(super) enum Wait {
     Receive,
     /// The peer's inbox is full.
     Room,
-    /// The peer has not looked at a message that may be too long for its receive.
+    /// The peer has not processed a message that may be too long for its receive.
     Verdict,
 }
 
-/// Bytes to be sent.
+/// The source bytes of a send.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// In a private buffer that the queue pair holds until the work request is retired, or in the
-    /// caller's slice for the time of the post.
+    /// In a private buffer that the queue pair holds until the work request is retired, or in the caller's
+    /// slice during the post.
     At(*const u8, usize),
     /// Copied, because the caller's slice could not be sent at once.
     Copied(Box<[u8]>),
@@ -49,12 +49,12 @@ pub(super) enum Bytes {
 }
 
 impl Bytes {
-    /// They themselves, unless a peer may write them meanwhile.
+    /// The bytes as a slice, unless a peer may write them.
     #[inline]
     pub(super) fn private(&self) -> Option<&[u8]> {
         match self {
-            // SAFETY: the queue pair holds the buffer, or the caller of the post its slice; nobody writes
-            // either before the work request has been carried out.
+            // SAFETY: the queue pair holds the buffer, or the caller of the post holds its slice. Neither is
+            // written before the work request has been executed.
             Bytes::At(start, len) => Some(unsafe { std::slice::from_raw_parts(*start, *len) }),
             Bytes::Copied(bytes) => Some(bytes),
             Bytes::Shared(_) => None,
@@ -80,7 +80,7 @@ impl Bytes {
     }
 }
 
-/// Room for what is read.
+/// The destination of a READ or atomic.
 #[derive(Debug)]
 pub(super) enum Room {
     /// In a private buffer that the queue pair holds until the work request is retired.
@@ -99,7 +99,7 @@ impl Room {
     }
 }
 
-/// What an atomic does.
+/// The operation of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     CompareAndSwap { expected: u64, new: u64 },
@@ -121,7 +121,7 @@ impl Change {
 
 #[derive(Debug)]
 pub(super) enum Task {
-    /// `sent`: bytes in the inbox already, once it has begun.
+    /// `sent`: the number of bytes already in the inbox, once sending has begun.
     Send {
         bytes: Bytes,
         imm: Option<u32>,
@@ -130,8 +130,8 @@ pub(super) enum Task {
     Datagram {
         bytes: Bytes,
         imm: Option<u32>,
-        /// Which way, and the key there. `None`: nobody is there.
-        way: Option<usize>,
+        /// The route and the queue key there. `None`: the receiver does not exist.
+        route: Option<usize>,
         qkey: u32,
     },
     Write {
@@ -175,21 +175,21 @@ impl Task {
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) task: Task,
-    /// Counts the send work requests of its queue pair.
+    /// Its number among the send work requests of its queue pair.
     pub(super) number: u64,
     pub(super) id: u64,
     pub(super) signaled: bool,
-    /// Which queue pair it completes on.
+    /// The id of the queue pair that it completes on.
     pub(super) pair: u64,
     pub(super) qp: u32,
 }
 
 // SAFETY: the addresses in `Bytes::At` and `Room::At` lead to a private buffer that stays with the queue
-// pair until this item is retired or dropped; nobody else touches it meanwhile.
+// pair until this item is retired or dropped. No other code uses it meanwhile.
 unsafe impl Send for Item {}
 
 impl Item {
-    /// Its end.
+    /// Its completion.
     pub(super) fn done(&self, status: Status, byte_len: u32) -> SendDone {
         SendDone {
             pair: self.pair,
@@ -202,7 +202,7 @@ impl Item {
         }
     }
 
-    /// The caller's slice is about to go away.
+    /// Copies the caller's slice, which is about to go out of scope.
     pub(super) fn keep_bytes(&mut self) {
         if let Task::Send { bytes, .. } | Task::Write { bytes, .. } | Task::Datagram { bytes, .. } =
             &mut self.task
@@ -215,11 +215,11 @@ impl Item {
     }
 }
 
-/// What waits, oldest first.
+/// Waiting work, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct SlowQueue {
     items: VecDeque<Item>,
-    /// What the oldest waits for, and since when.
+    /// What the oldest item waits for, and since when.
     waiting: Option<(Wait, u64)>,
 }
 
@@ -233,7 +233,7 @@ impl SlowQueue {
         self.items.pop_front()
     }
 
-    /// How the oldest ends when the queue pair fails; the caller holds the lock.
+    /// The status of the oldest item when the queue pair fails. The caller holds the lock.
     pub(super) fn end_of_oldest(&self, pair: &Pair) -> Status {
         let Some(oldest) = self.items.front() else { return Status::Flushed };
         // SAFETY: the lock is held (`self` is what it guards) and the queue is not empty.
@@ -246,7 +246,7 @@ impl SlowQueue {
         }
     }
 
-    /// Tries what waits; the caller holds the lock. `true`: some still does.
+    /// Retries the waiting work. The caller holds the lock. Returns whether some is still waiting.
     pub(super) fn run(&mut self, pair: &Pair) -> bool {
         while let Some(item) = self.items.front_mut() {
             // SAFETY: the lock is held (`self` is what it guards) and the queue is not empty.
@@ -258,6 +258,7 @@ impl SlowQueue {
                         pair.complete(done);
                     }
                     self.pop();
+                    side.ring_for_writes();
                 }
                 Outcome::Wait(wait) => {
                     let now = pair.context.now_ns();
@@ -269,12 +270,12 @@ impl SlowQueue {
                     let waited = now.saturating_sub(since);
                     let (limit, status) = match wait {
                         Wait::NotReady => (side.retry_timeout_ns, Status::RetryExceeded),
-                        Wait::Receive if side.rnr_retry == RETRY_FOR_EVER => return true,
+                        Wait::Receive if side.rnr_retry == RETRY_FOREVER => return true,
                         Wait::Receive => {
                             let limit = side.rnr_timer_ns.saturating_mul(side.rnr_retry.into());
                             (limit, Status::RnrRetryExceeded)
                         }
-                        // As long as the peer lives: its control thread would tell.
+                        // No time limit while the peer lives: the control thread reports its death.
                         Wait::Room | Wait::Verdict => return true,
                     };
                     if waited < limit {
@@ -289,7 +290,7 @@ impl SlowQueue {
         false
     }
 
-    /// The oldest ends with `status`, the rest is flushed, and so will be all that comes.
+    /// Completes the oldest item with `status` and flushes the rest and everything posted later.
     fn fail(&mut self, pair: &Pair, status: Status) {
         if let Some(item) = self.pop() {
             pair.complete(item.done(status, 0));

@@ -1,4 +1,4 @@
-//! A bounded queue from one thread to one other, inside this process: posted receives on their way from
+//! A bounded single-producer, single-consumer queue inside this process. It carries posted receives from
 //! the queue pair's owner to the owner of the completion queue.
 
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use loom::{cell::UnsafeCell, sync::Arc};
 #[cfg(not(loom))]
 use std::sync::Arc;
 
-/// The standard cell behind loom's interface.
+/// The standard cell with loom's interface.
 #[cfg(not(loom))]
 #[derive(Debug)]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -31,14 +31,14 @@ impl<T> UnsafeCell<T> {
 
 struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
-    /// Entries pushed since the beginning, wrapping; written by the producer.
+    /// Entries pushed so far, wrapping; written by the producer.
     tail: CachePadded<AtomicU32>,
-    /// Entries popped since the beginning, wrapping; written by the consumer.
+    /// Entries popped so far, wrapping; written by the consumer.
     head: CachePadded<AtomicU32>,
 }
 
-// SAFETY: a slot is touched by the producer while `tail - head` leaves it free, and by the consumer once
-// `tail` (release, acquire) has covered it; never by both.
+// SAFETY: the producer touches a slot while `tail - head` leaves it free, and the consumer once `tail`
+// (release, acquire) has covered it; never both at the same time.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -62,23 +62,23 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-/// The end that pushes.
+/// The pushing end.
 pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u32,
-    /// The last `head` seen: looked up again only when the queue seems full.
+    /// The last `head` read; read again only when the queue seems full.
     head: u32,
 }
 
-/// The end that pops.
+/// The popping end.
 pub(crate) struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: u32,
-    /// The last `tail` seen: looked up again only when the queue seems empty.
+    /// The last `tail` read; read again only when the queue seems empty.
     tail: u32,
 }
 
-/// A queue with room for at least `capacity` entries.
+/// Creates a queue with room for at least `capacity` entries.
 pub(crate) fn queue<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let slots =
         (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
@@ -92,7 +92,10 @@ pub(crate) fn queue<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Takes the entry, or gives it back when there is no room.
+    /// Pushes the entry.
+    ///
+    /// # Errors
+    /// Returns the entry if the queue is full.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len() {
@@ -112,7 +115,7 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// The oldest entry.
+    /// Pops the oldest entry.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.head == self.tail {
@@ -129,7 +132,7 @@ impl<T> Consumer<T> {
         Some(entry)
     }
 
-    /// Looks at the oldest entry, as far as is known without asking the producer.
+    /// Calls `look` with the oldest entry, if it is known to exist without reading `tail`.
     #[inline]
     pub(crate) fn peek(&mut self, look: impl FnOnce(&T)) {
         if self.head != self.tail {
@@ -147,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_bounded_queue(pushes in proptest::collection::vec(any::<bool>(), 0..400)) {
+        fn it_behaves_as_a_bounded_queue(pushes in proptest::collection::vec(any::<bool>(), 0..400)) {
             let (mut producer, mut consumer) = queue(8);
             let mut model = VecDeque::new();
             for (i, push) in pushes.into_iter().enumerate() {
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_popped_is_dropped_once() {
+    fn unpopped_entries_are_dropped_once() {
         let counted = Arc::new(());
         let (mut producer, mut consumer) = queue(4);
         for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! What a context and its peers say to each other over a Unix socket: fixed records, with descriptors
-//! beside them. Nothing here is on the data path.
+//! The protocol between a context and its peers over a Unix socket: fixed-size records with file
+//! descriptors attached. It is not on the data path.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,28 +12,30 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Changes when any record or any shared memory layout does.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+/// Must change with any record or shared memory layout.
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
-/// The most descriptors beside one record.
+/// The most descriptors attached to one record.
 pub(crate) const MAX_FDS: usize = 3;
 
 /// Identifies a context.
 pub(crate) type Gid = [u8; 16];
 
-/// What is asked.
+/// Kinds of requests.
 pub(crate) mod ask {
-    /// Who are you: the answer carries the file of region words.
+    /// Greeting. The answer carries the file of region words.
     pub(crate) const HELLO: u32 = 1;
-    /// Connect to a queue pair: the answer carries its inbox.
+    /// Connect to a queue pair. The answer carries its inbox.
     pub(crate) const ATTACH: u32 = 2;
-    /// A region by its key: the answer carries its file.
+    /// Map a region by its key. The answer carries its file.
     pub(crate) const REGION: u32 = 3;
-    /// No question: what was attached is gone. There is no answer.
+    /// A notice that an attached queue pair is gone. It has no answer.
     pub(crate) const CLOSED: u32 = 4;
+    /// No question: a region was written whose owner waits for that. There is no answer.
+    pub(crate) const WRITTEN: u32 = 5;
 }
 
-/// How an answer ends.
+/// Status codes of answers.
 pub(crate) mod answer {
     pub(crate) const OK: u32 = 0;
     pub(crate) const VERSION: u32 = 1;
@@ -44,32 +46,32 @@ pub(crate) mod answer {
     pub(crate) const RESOURCES: u32 = 6;
     pub(crate) const MALFORMED: u32 = 7;
 
-    /// In words.
+    /// The reason as text.
     pub(crate) fn reason(status: u32) -> &'static str {
         match status {
             VERSION => "it speaks another version of the shared-memory protocol",
             NO_QUEUE_PAIR => "its queue pair is gone, or was never there",
-            TAKEN => "its queue pair is connected to somebody else",
+            TAKEN => "its queue pair is connected to another peer",
             TYPE => "its queue pair is of another type",
             NO_REGION => "it has no memory region with this key",
             RESOURCES => "it has no memory or descriptors left",
-            MALFORMED => "it did not understand the question",
+            MALFORMED => "it did not understand the request",
             _ => "for a reason unknown to this version",
         }
     }
 }
 
-/// How the receives are counted that a sender meets.
+/// How the receives are counted that a sender uses.
 pub(crate) mod receives {
     /// For this sender alone, in the inbox.
     pub(crate) const OURS: u32 = 0;
-    /// In a credit page, the second descriptor, where each is taken.
+    /// In a credit page (the second descriptor); each sender takes a receive before using it.
     pub(crate) const TAKEN: u32 = 1;
-    /// In a credit page, the second descriptor, where all are counted and none is taken.
+    /// In a credit page (the second descriptor); receives are counted but not taken.
     pub(crate) const SEEN: u32 = 2;
 }
 
-/// A question.
+/// A request.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -77,14 +79,14 @@ pub(crate) mod receives {
 pub(crate) struct Question {
     pub(crate) what: u32,
     pub(crate) version: u32,
-    /// ATTACH, CLOSED: who asks.
+    /// ATTACH, CLOSED: the requester's context and queue pair.
     pub(crate) gid: Gid,
     pub(crate) from_qp: u32,
-    /// ATTACH, CLOSED: the queue pair meant; ATTACH: its type, and the secret of its endpoint.
+    /// ATTACH, CLOSED: the target queue pair; ATTACH: also its type, and the secret of its endpoint.
     pub(crate) to_qp: u32,
     pub(crate) secret: u64,
     pub(crate) ty: u32,
-    /// REGION: the key wanted.
+    /// REGION: the requested key. WRITTEN: the key of the region.
     pub(crate) rkey: u32,
 }
 
@@ -100,18 +102,18 @@ pub(crate) struct Answer {
     pub(crate) lengths: u32,
     /// ATTACH, REGION: the protection domain.
     pub(crate) pd: u32,
-    /// ATTACH: how its receives are counted (see [`receives`]).
+    /// ATTACH: how receives are counted (see [`receives`]).
     pub(crate) receives: u32,
-    /// REGION: what peers may do, where its word is, and what it holds while the region lives.
+    /// REGION: the access flags, the slot of its region word, and the word's value while the region lives.
     pub(crate) access: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
-    /// REGION: where it is and how long.
+    /// REGION: its address and length.
     pub(crate) addr: u64,
     pub(crate) len: u64,
 }
 
-/// Sends a record and its descriptors; `DONTWAIT` where the sender must not block.
+/// Sends a record and its descriptors. Use `DONTWAIT` if the sender must not block.
 pub(crate) fn send<T: IntoBytes + Immutable>(
     socket: BorrowedFd<'_>,
     record: &T,
@@ -159,12 +161,12 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(
     if got.bytes == 0 {
         return Ok(None);
     }
-    // A record of another size is not ours.
+    // A record of another size is not part of the protocol.
     if got.bytes != size_of::<T>() || got.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Errno::BADMSG);
     }
-    // Descriptors that this process has no room for are lost, but the record is whole: the
-    // conversation goes on.
+    // Descriptors that this process has no room for are lost, but the record is complete, so the connection
+    // continues.
     if got.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Errno::MFILE);
     }

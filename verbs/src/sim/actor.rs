@@ -1,16 +1,16 @@
-//! Actors: programs that run on the cores of nodes, a turn at a time.
+//! Actors: programs that run on the cores of nodes, one turn at a time.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 
-use super::cpu::Warm;
+use super::cpu::PairCache;
 use super::event::Event;
 use super::world::{World, lock};
 
-/// A program of a node: a client's thread, or a server's. It holds its device, queue pairs and memory, and
-/// moves when it has a turn.
+/// A program of a node, such as a client's or a server's thread. It owns its device, queue pairs and memory,
+/// and runs only in its turns.
 pub trait Actor {
-    /// Does what can be done at this moment of the world's time, without waiting for anything.
+    /// Does what can be done at the current virtual time, without blocking.
     fn turn(&mut self, now_ns: u64) -> Turn;
 }
 
@@ -20,60 +20,60 @@ impl<F: FnMut(u64) -> Turn> Actor for F {
     }
 }
 
-/// What a turn has cost, and when the next one is wanted.
+/// The cost of a turn, and when the next one is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// The time it took beside posting and polling, which is counted by the devices.
+    /// CPU time in addition to posting and polling, which the devices count.
     pub busy_ns: u64,
-    /// When to go on.
+    /// When to run next.
     pub next: Next,
-    /// Cells looked at, each of which costs something.
+    /// The number of cells examined, each of which has a cost.
     pub scanned: u32,
 }
 
 impl Turn {
-    /// A turn that cost nothing of its own.
+    /// A turn without costs of its own.
     pub const fn then(next: Next) -> Turn {
         Turn { busy_ns: 0, next, scanned: 0 }
     }
 
-    /// Sets what it cost.
+    /// Sets the CPU time.
     pub const fn busy_ns(mut self, nanoseconds: u64) -> Turn {
         self.busy_ns = nanoseconds;
         self
     }
 
-    /// Sets how many cells were looked at.
+    /// Sets the number of cells examined.
     pub const fn scanned(mut self, cells: u32) -> Turn {
         self.scanned = cells;
         self
     }
 }
 
-/// When an actor wants its next turn.
+/// When an actor runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// As soon as its core is free: there is more to do.
     Now,
-    /// At this time of the world, or with an event before.
+    /// At this virtual time, or earlier on an event.
     At(u64),
-    /// With an event: a completion in a queue that it has polled, a wake-up of that queue's channel, a write into
-    /// a region that it watches, or its waker.
+    /// On an event: a completion in a queue that it has polled, a wake-up of that queue's channel, a write into a
+    /// region that it watches, or its waker.
     OnEvent,
-    /// Never: it has finished, and is dropped.
+    /// Never: it has finished and is dropped.
     Never,
 }
 
-/// When actors have their turns.
+/// The schedule of all actors.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     actors: Vec<Scheduled>,
     on_turn: Option<u32>,
-    /// CPU time of the present turn so far.
+    /// CPU time of the current turn so far.
     charged_ns: u64,
-    /// Actors that are to be dropped.
+    /// Actors to be dropped.
     ended: Vec<u32>,
-    /// Actors that have a turn after each fault.
+    /// Actors that get a turn after each fault.
     pub(super) on_faults: Vec<u32>,
 }
 
@@ -81,17 +81,17 @@ pub(super) struct Schedule {
 struct Scheduled {
     node: u16,
     core: usize,
-    /// Names the turn that counts: what was scheduled before is void.
+    /// Identifies the valid turn: turns scheduled earlier with other tokens are void.
     token: u32,
-    /// It waits for an event.
+    /// Whether it waits for an event.
     parked: bool,
-    /// The moment that it waits for besides, if it does.
+    /// The time at which it also runs without an event, if any.
     until_ns: Option<u64>,
-    /// When its alarms ring, the next one last. An alarm is not taken back when its actor has a turn before: most
-    /// actors always wait for a deadline that never comes, and keep one alarm for all of them.
+    /// When its alarms are due, the next one last. An alarm is not cancelled when its actor runs earlier: most
+    /// actors always wait for a deadline that never passes, and reuse one alarm for all of them.
     alarms: Vec<u64>,
     alive: bool,
-    warm: Option<Box<Warm>>,
+    pair_cache: Option<Box<PairCache>>,
 }
 
 impl Schedule {
@@ -99,17 +99,17 @@ impl Schedule {
         self.on_turn
     }
 
-    /// The queue pairs that the core of an actor has in its cache.
+    /// The queue pairs in the cache of an actor's core.
     #[inline]
-    pub(super) fn warm(&mut self, actor: u32) -> &mut Warm {
-        self.actors[actor as usize].warm.get_or_insert_with(|| Box::new([0; _]))
+    pub(super) fn pair_cache(&mut self, actor: u32) -> &mut PairCache {
+        self.actors[actor as usize].pair_cache.get_or_insert_with(|| Box::new([0; _]))
     }
 
     pub(super) fn charged_ns(&self) -> u64 {
         self.charged_ns
     }
 
-    /// It has no turn any more.
+    /// Removes an actor from the schedule.
     pub(super) fn end(&mut self, actor: u32) {
         self.actors[actor as usize].alive = false;
         self.ended.push(actor);
@@ -121,7 +121,7 @@ impl Schedule {
 }
 
 impl World {
-    /// A new actor, whose first turn is due at once.
+    /// Adds an actor, whose first turn is due immediately.
     pub(super) fn add_actor(&mut self, node: u16, core: Option<usize>) -> u32 {
         let actor = self.actors.actors.len() as u32;
         let state = &mut self.nodes[usize::from(node)];
@@ -136,13 +136,13 @@ impl World {
             until_ns: None,
             alarms: Vec::new(),
             alive,
-            warm: None,
+            pair_cache: None,
         });
         self.events.push(self.now_ns, Event::Turn { actor, token: 0 });
         actor
     }
 
-    /// The turn under way uses its core for so much longer.
+    /// Adds CPU time to the current turn.
     #[inline]
     pub(super) fn charge(&mut self, ns: u64) {
         if self.actors.on_turn.is_some() {
@@ -161,23 +161,30 @@ impl World {
         }
     }
 
-    /// Wakes whoever waits on a node.
+    /// Wakes all waiting actors of a node.
     pub(super) fn wake_all(&mut self, node: u16) {
         for index in 0..self.nodes[usize::from(node)].actors.len() {
             self.wake(self.nodes[usize::from(node)].actors[index]);
         }
     }
 
-    /// Wakes those who watch a region.
+    /// Wakes the actors that watch a region that was written.
     pub(super) fn wake_watchers(&mut self, node: u16, rkey: u32) {
         let regions = &self.nodes[usize::from(node)].regions;
         for index in 0..regions.watchers(rkey).len() {
             let watchers = self.nodes[usize::from(node)].regions.watchers(rkey);
             self.wake(watchers[index]);
         }
+        if let Some(channel) = self.node(node).regions.take_event(rkey) {
+            channel.signal();
+            match channel.poller() {
+                Some(actor) => self.wake(actor),
+                None => self.wake_all(node),
+            }
+        }
     }
 
-    /// A turn is due: whether it begins, or waits for its core.
+    /// Handles a due turn. Returns the actor if its turn begins, or else queues it for its core.
     pub(super) fn begin_turn(&mut self, actor: u32, token: u32) -> Option<u32> {
         let scheduled = &mut self.actors.actors[actor as usize];
         if scheduled.token != token || !scheduled.alive {
@@ -198,20 +205,20 @@ impl World {
         Some(actor)
     }
 
-    /// A turn has ended: its core is busy for what it has cost, and the next one is scheduled.
+    /// Ends a turn: the core is busy for its cost, and the next turn is scheduled.
     pub(super) fn end_turn(&mut self, actor: u32, turn: Turn) {
         self.actors.on_turn = None;
         let Turn { busy_ns, next, scanned } = turn;
         let charged_ns = std::mem::take(&mut self.actors.charged_ns);
         let scan_ns = u64::from(scanned) * self.config.costs.scan_ns;
-        // A turn takes some time, or time would stand still for one that always wants more.
+        // A turn takes at least 1 ns: otherwise time would stand still for an actor that always wants to run again.
         let cost_ns = (busy_ns.saturating_add(charged_ns + scan_ns)).max(1);
         let free_ns = self.now_ns.saturating_add(cost_ns);
         let node = self.actors.actors[actor as usize].node;
         self.note_node(node, || format!("actor {actor} took {cost_ns} ns; then {next:?}"));
         let scheduled = &mut self.actors.actors[actor as usize];
         if !scheduled.alive {
-            return; // It has killed its own node.
+            return; // The actor has killed its own node.
         }
         self.nodes[usize::from(scheduled.node)].cores[scheduled.core] = free_ns;
         scheduled.token = scheduled.token.wrapping_add(1);
@@ -219,7 +226,7 @@ impl World {
         scheduled.parked = matches!(next, Next::At(_) | Next::OnEvent);
         scheduled.until_ns = None;
         match next {
-            // It finds its core busy, and waits behind those who wait already.
+            // It finds its core busy, and queues behind the actors that wait already.
             Next::Now => self.events.push(self.now_ns, Event::Turn { actor, token }),
             Next::OnEvent | Next::At(u64::MAX) => {}
             Next::At(at_ns) => self.set_alarm(actor, at_ns.max(free_ns)),
@@ -231,7 +238,7 @@ impl World {
         }
     }
 
-    /// An actor that waits for an event waits for this moment besides.
+    /// Lets an actor that waits for an event also run at this time.
     fn set_alarm(&mut self, actor: u32, at_ns: u64) {
         let scheduled = &mut self.actors.actors[actor as usize];
         scheduled.until_ns = Some(at_ns);
@@ -241,7 +248,7 @@ impl World {
         }
     }
 
-    /// An alarm rings. The actor, if it has its turn.
+    /// Handles an alarm. Returns the actor if it runs now.
     pub(super) fn ring(&mut self, actor: u32) -> Option<u32> {
         let scheduled = &mut self.actors.actors[actor as usize];
         scheduled.alarms.pop();
@@ -256,7 +263,7 @@ impl World {
         self.begin_turn(actor, token)
     }
 
-    /// Whether an actor waits for a moment. If not, its next alarm goes.
+    /// Whether an actor waits for an alarm. If not, its next alarm is removed.
     pub(super) fn needs_alarm(&mut self, actor: u32) -> bool {
         let scheduled = &mut self.actors.actors[actor as usize];
         let waits = scheduled.until_ns.is_some() && scheduled.parked && scheduled.alive;
@@ -267,7 +274,7 @@ impl World {
     }
 }
 
-/// Gives an actor its turn, from outside of the world.
+/// Wakes an actor from outside of the simulation.
 struct ActorWaker {
     world: Weak<Mutex<World>>,
     actor: u32,
@@ -281,20 +288,20 @@ impl Wake for ActorWaker {
     }
 }
 
-/// A waker of that actor.
+/// Creates a waker of that actor.
 pub(super) fn waker(world: &Arc<Mutex<World>>, actor: u32) -> Waker {
     Waker::from(Arc::new(ActorWaker { world: Arc::downgrade(world), actor }))
 }
 
 impl World {
-    /// Gives those who asked for it a turn: there was a fault.
+    /// Wakes the actors that asked to be woken on faults.
     pub(super) fn wake_for_fault(&mut self) {
         for index in 0..self.actors.on_faults.len() {
             self.wake(self.actors.on_faults[index]);
         }
     }
 
-    /// Lets an actor watch a region of its node.
+    /// Lets an actor of the node watch a region.
     pub(super) fn watch(&mut self, actor: u32, rkey: u32) -> bool {
         let node = self.actors.actors[actor as usize].node;
         self.node(node).regions.watch(rkey, actor)

@@ -1,8 +1,7 @@
-//! What is to happen, and when: events in the order of their times, and of their making where these are
-//! equal.
+//! The queue of future events, ordered by time and, for equal times, by insertion.
 //!
-//! Nearly all events are due within microseconds. Those lie in a wheel, in a list for each nanosecond: to put
-//! one there, or to take the next, costs the same however many there are. The others wait in a heap until the
+//! Nearly all events are due within microseconds. A timing wheel holds them in one list per nanosecond, so
+//! that inserting an event and taking the next take constant time. Later events wait in a heap until the
 //! wheel reaches them.
 
 use std::cmp::Ordering;
@@ -10,8 +9,8 @@ use std::collections::BinaryHeap;
 
 use super::event::Event;
 
-/// Nanoseconds that the wheel reaches ahead: many times the way of a message and its answer, as what a busy server is asked
-/// for waits for its NIC.
+/// The range of the wheel in nanoseconds: many round trips, because requests to a busy server wait for its
+/// NIC.
 const SPAN_NS: u64 = 1 << 17;
 const WORDS: usize = SPAN_NS as usize / 64;
 
@@ -19,21 +18,21 @@ const NONE: u32 = u32::MAX;
 
 const NEVER: u64 = u64::MAX;
 
-/// Events that have not happened yet. Timers lie apart: most are never needed, and a world that only waits
-/// for those is idle. At one moment, they come last.
+/// Future events. Timers are counted separately: most are never needed, and a simulation with nothing but
+/// timers is idle. At equal times, timers come last.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Nothing is due before.
+    /// No event is due before this time.
     base_ns: u64,
-    /// The first and the last event of each nanosecond from `base_ns` on, by its low bits.
+    /// The first and the last event of each nanosecond from `base_ns` on, indexed by its low bits.
     lists: Box<[(u32, u32)]>,
-    /// Which lists are not empty, and which words of this are not zero.
+    /// Bitmaps of the lists that are not empty, and of the words of the first bitmap that are not zero.
     used: [u64; WORDS],
     used_words: [u64; WORDS / 64],
-    /// When the first event of the wheel is due; [`NEVER`] if there is none.
+    /// When the first event in the wheel is due; [`NEVER`] if there is none.
     near_ns: u64,
-    /// The events of all lists, and those places that are free.
-    places: Vec<Place>,
+    /// The entries of all lists, and free entries.
+    entries: Vec<Entry>,
     free: u32,
     far: BinaryHeap<Far>,
     timers: BinaryHeap<Far>,
@@ -41,7 +40,7 @@ pub(super) struct Agenda {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     event: Event,
     next: u32,
 }
@@ -54,7 +53,7 @@ struct Far {
 }
 
 impl Ord for Far {
-    /// The earliest is the greatest: the heap gives the greatest first.
+    /// Reversed, because the heap returns its greatest element first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
     }
@@ -82,7 +81,7 @@ impl Default for Agenda {
             used: [0; WORDS],
             used_words: [0; WORDS / 64],
             near_ns: NEVER,
-            places: Vec::new(),
+            entries: Vec::new(),
             free: NONE,
             far: BinaryHeap::new(),
             timers: BinaryHeap::new(),
@@ -92,7 +91,7 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// `at_ns` is not before the event that was taken last.
+    /// Inserts an event. `at_ns` must not be before the last event taken.
     #[inline]
     pub(super) fn push(&mut self, at_ns: u64, event: Event) {
         debug_assert!(at_ns >= self.base_ns, "an event in the past");
@@ -110,17 +109,17 @@ impl Agenda {
 
     #[inline]
     fn push_near(&mut self, at_ns: u64, event: Event) {
-        let place = Place { event, next: NONE };
-        let index = match self.places.get_mut(self.free as usize) {
+        let entry = Entry { event, next: NONE };
+        let index = match self.entries.get_mut(self.free as usize) {
             Some(free) => {
                 let index = self.free;
                 self.free = free.next;
-                *free = place;
+                *free = entry;
                 index
             }
             None => {
-                self.places.push(place);
-                self.places.len() as u32 - 1
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
             }
         };
         let slot = (at_ns % SPAN_NS) as usize;
@@ -130,13 +129,13 @@ impl Agenda {
             self.used[slot / 64] |= 1 << (slot % 64);
             self.used_words[slot / 4096] |= 1 << (slot / 64 % 64);
         } else {
-            self.places[*last as usize].next = index;
+            self.entries[*last as usize].next = index;
         }
         *last = index;
         self.near_ns = self.near_ns.min(at_ns);
     }
 
-    /// Looks for the first list that is not empty.
+    /// Finds the first list that is not empty.
     #[inline]
     fn find_near(&mut self) {
         let start = self.base_ns % SPAN_NS;
@@ -145,17 +144,17 @@ impl Agenda {
             found.map_or(NEVER, |slot| self.base_ns + (slot as u64).wrapping_sub(start) % SPAN_NS);
     }
 
-    /// What happens next, if the wheel has it.
+    /// The next event, if it is in the wheel.
     #[inline]
     pub(super) fn upcoming(&self) -> Option<Event> {
         if self.near_ns == NEVER {
             return None;
         }
         let (first, _) = self.lists[(self.near_ns % SPAN_NS) as usize];
-        Some(self.places[first as usize].event)
+        Some(self.entries[first as usize].event)
     }
 
-    /// The first list at or behind this one that is not empty.
+    /// The first list at or after this one that is not empty.
     #[inline]
     fn used_from(&self, slot: usize) -> Option<usize> {
         let word = slot / 64;
@@ -175,7 +174,7 @@ impl Agenda {
         None
     }
 
-    /// When the next event is due, and which timer it is, if it is one.
+    /// When the next event is due, and the event itself if it is a timer.
     #[inline]
     pub(super) fn peek(&self) -> Option<(u64, Option<Event>)> {
         let event = match self.near_ns {
@@ -191,12 +190,12 @@ impl Agenda {
         }
     }
 
-    /// Nothing but timers is left.
+    /// Whether only timers are left.
     pub(super) fn only_timers(&self) -> bool {
         self.near_ns == NEVER && self.far.is_empty()
     }
 
-    /// The next event, if it is due until then.
+    /// Takes the next event, if it is due by `limit_ns`.
     #[inline]
     pub(super) fn pop_until(&mut self, limit_ns: u64) -> Option<(u64, Event)> {
         let (at_ns, timer) = self.peek().filter(|(at_ns, _)| *at_ns <= limit_ns)?;
@@ -207,7 +206,7 @@ impl Agenda {
         let slot = (at_ns % SPAN_NS) as usize;
         let (first, _) = &mut self.lists[slot];
         let index = *first;
-        let Place { event, next } = self.places[index as usize];
+        let Entry { event, next } = self.entries[index as usize];
         *first = next;
         if next == NONE {
             self.used[slot / 64] &= !(1 << (slot % 64));
@@ -216,18 +215,17 @@ impl Agenda {
             }
             self.find_near();
         }
-        self.places[index as usize].next = self.free;
+        self.entries[index as usize].next = self.free;
         self.free = index;
         Some((at_ns, event))
     }
 
-    /// Takes out the next timer, which nobody needs: no time passes.
+    /// Removes the next timer, which is not needed, without advancing time.
     pub(super) fn drop_timer(&mut self) {
         self.timers.pop();
     }
 
-    /// Time has come so far: the wheel reaches further. What waited for that comes before all that is made
-    /// from now on.
+    /// Advances time and the wheel's range. Events that waited for that come before all that are inserted later.
     #[inline]
     fn advance(&mut self, to_ns: u64) {
         self.base_ns = to_ns;
@@ -269,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious way: sort by time, and keep the order of making.
+        /// Compares it with a list that is sorted by time and then by insertion.
         #[test]
         fn any_mixture_of_near_and_far_comes_in_order(
             work in proptest::collection::vec((0_u64..3 * SPAN_NS, 0_usize..3), 1..300),
@@ -285,7 +283,7 @@ mod tests {
                 *now_ns = wanted.map_or(*now_ns, |(at_ns, _)| at_ns);
             };
             for (ahead_ns, taken) in work {
-                // Half of them close together, so that many meet.
+                // Half of them are close together, so that many have equal times.
                 let ahead_ns = if number % 2 == 0 { ahead_ns } else { ahead_ns % 50 };
                 events.push(now_ns + ahead_ns, Event::Arrive(number));
                 model.push((now_ns + ahead_ns, number));

@@ -1,7 +1,7 @@
-//! What senders hear of their messages, or do not hear in time.
+//! Acknowledgements, refusals and timeouts of sent messages.
 
 use super::event::{Answer, Event, QpId};
-use super::pair::{RETRIES, RNR_FOR_EVER};
+use super::pair::{RETRIES, RNR_RETRY_FOREVER};
 use super::queue::{Completion, Ended};
 use super::world::World;
 use crate::{QpState, QpType, Status};
@@ -13,15 +13,16 @@ impl World {
         let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
         let costs = &self.config.costs;
         let nic = &mut self.nodes[usize::from(of.node)].nic;
-        // The answer left when the bytes were handed to PCIe, a write ago; its completion takes such a write.
+        // The answer left when the bytes were passed to PCIe, one write ago; its completion takes another such
+        // write.
         let at_ns = nic.answer(costs, self.now_ns, of.node == to.node) + delay_ns;
         self.events.push(at_ns, Event::Answer { to, psn, answer, heard: false });
     }
 
-    /// An answer has come.
-    pub(super) fn answered(&mut self, to: QpId, psn: u32, answer: Answer, heard: bool) {
+    /// Handles an answer.
+    pub(super) fn handle_answer(&mut self, to: QpId, psn: u32, answer: Answer, heard: bool) {
         if !heard {
-            let heard_ns = self.hear(to, psn);
+            let heard_ns = self.process_answer(to, psn);
             if heard_ns > self.now_ns {
                 return self.events.push(heard_ns, Event::Answer { to, psn, answer, heard: true });
             }
@@ -45,25 +46,24 @@ impl World {
                 }
                 self.fetch(to);
             }
-            Answer::NotReady => self.hold_back(to, number),
+            Answer::NotReady => self.handle_not_ready(to, number),
             Answer::AccessError => self.refuse(to, number, Status::RemoteAccess),
             Answer::InvalidRequest => self.refuse(to, number, Status::RemoteInvalidRequest),
         }
     }
 
-    /// The requester's NIC takes an answer in; when it has.
-    fn hear(&mut self, to: QpId, psn: u32) -> u64 {
+    /// Lets the requester's NIC process an answer. Returns when it is done.
+    fn process_answer(&mut self, to: QpId, psn: u32) -> u64 {
         let node = &mut self.nodes[usize::from(to.node)];
         let (costs, now_ns) = (&self.config.costs, self.now_ns);
-        let heard_ns = node.nic.hear(costs, now_ns);
+        let heard_ns = node.nic.process_answer(costs, now_ns);
         let Some(pair) = node.pairs.get_mut(to.number) else { return heard_ns };
         let Some(number) = pair.number_of(psn) else { return heard_ns };
         let Some(line) = pair.wqe(number).map(|wqe| wqe.line) else { return heard_ns };
         heard_ns.max(node.nic.find_for_ack(costs, now_ns, (to.number, number), line))
     }
 
-    /// The peer has refused a message. What READs and atomics before it have asked for is on the way still,
-    /// and comes first.
+    /// Handles a refused message. Responses to earlier READs and atomics are still in flight, and come first.
     fn refuse(&mut self, qp: QpId, number: u64, status: Status) {
         match self.pair(qp) {
             Some(pair) if pair.base < number => pair.refused = Some((number, status)),
@@ -72,34 +72,34 @@ impl World {
         }
     }
 
-    /// The peer had no receive: later again, unless it was often enough.
-    fn hold_back(&mut self, qp: QpId, number: u64) {
+    /// Handles a receiver that is not ready: retries later, unless the retries are used up.
+    fn handle_not_ready(&mut self, qp: QpId, number: u64) {
         let Some(pair) = self.pair(qp) else { return };
-        if pair.holds_back || pair.state != QpState::ReadyToSend {
+        if pair.rnr_wait || pair.state != QpState::ReadyToSend {
             return;
         }
-        if pair.patience.rnr_retry != RNR_FOR_EVER {
+        if pair.retry_policy.rnr_retry != RNR_RETRY_FOREVER {
             if pair.rnr_left == 0 {
                 return self.fail(qp, number, Status::RnrRetryExceeded);
             }
             pair.rnr_left -= 1;
         }
         pair.go_back(number);
-        pair.holds_back = true;
-        let timer_ns = pair.patience.rnr_timer_ns.max(1);
+        pair.rnr_wait = true;
+        let timer_ns = pair.retry_policy.rnr_timer_ns.max(1);
         let at_ns = self.now_ns.saturating_add(timer_ns);
-        self.events.push(at_ns, Event::TryAgain(qp));
+        self.events.push(at_ns, Event::Retry(qp));
     }
 
-    pub(super) fn try_again(&mut self, qp: QpId) {
+    pub(super) fn retry(&mut self, qp: QpId) {
         let Some(pair) = self.pair(qp) else { return };
         if pair.state == QpState::ReadyToSend {
-            pair.holds_back = false;
+            pair.rnr_wait = false;
             self.fetch(qp);
         }
     }
 
-    /// Completes what is done, in the order of posting.
+    /// Completes finished work requests, in posting order.
     pub(super) fn retire(&mut self, qp: QpId) {
         let now_ns = self.now_ns;
         let mut progress = false;
@@ -137,16 +137,16 @@ impl World {
         {
             return self.fail(qp, number, status);
         }
-        pair.rnr_left = pair.patience.rnr_retry;
+        pair.rnr_left = pair.retry_policy.rnr_retry;
         let asked = pair.sends.front().filter(|wqe| wqe.asks).map_or(0, |wqe| wqe.len);
-        let timeout_ns = pair.patience.timeout_ns;
+        let timeout_ns = pair.retry_policy.timeout_ns;
         let answer_ns = self.config.costs.link_ps(asked.into()) / 1000;
         if let Some(pair) = self.pair(qp) {
             pair.deadline_ns = now_ns.saturating_add(timeout_ns).saturating_add(answer_ns);
         }
     }
 
-    /// Sees to it that silence is noticed.
+    /// Starts the timer that detects a silent peer.
     pub(super) fn start_timer(&mut self, qp: QpId) {
         let Some(pair) = self.pair(qp) else { return };
         if !std::mem::replace(&mut pair.timer_set, true) {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// The peer may have been silent for too long.
+    /// Handles the timer: the peer may have been silent for too long.
     pub(super) fn timer(&mut self, qp: QpId) {
         let now_ns = self.now_ns;
         let Some(pair) = self.pair(qp) else { return };
@@ -172,9 +172,9 @@ impl World {
         }
         pair.retries_left -= 1;
         pair.go_back(base);
-        pair.deadline_ns = now_ns.saturating_add(pair.patience.timeout_ns);
+        pair.deadline_ns = now_ns.saturating_add(pair.retry_policy.timeout_ns);
         self.trace.mix(now_ns ^ u64::from(qp.number) << 8);
-        self.note(qp, || format!("has heard nothing of message {base}; sends it again"));
+        self.note(qp, || format!("got no answer to message {base}; sends it again"));
         self.start_timer(qp);
         self.fetch(qp);
     }

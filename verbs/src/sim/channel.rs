@@ -1,6 +1,6 @@
-//! Completion channels. In virtual time nobody sleeps: a wait tells at once whether there was an event,
-//! and whoever drives the world asks again after a step. Waking one gives the actor that polls its queues a
-//! turn.
+//! Completion channels. No thread sleeps in virtual time: a wait returns immediately and says whether there
+//! was an event, and the driver of the simulation waits again after a step. Waking a channel gives the actor
+//! that polls its queues a turn.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,34 +13,36 @@ use rustix::io;
 
 use super::world::{World, lock};
 
-/// Whether something has happened.
+/// The event state of a channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     ready: AtomicBool,
-    /// Made when somebody asks for it: a rack may have more channels than a process may have descriptors.
+    /// Created on first use: a rack may have more channels than a process may have descriptors.
     event: OnceLock<OwnedFd>,
-    /// For when there is none left: one that always says that there may have been something.
+    /// The descriptor if no other is available: always readable, so it reports possible events.
     stand_in: &'static OwnedFd,
     world: Weak<Mutex<World>>,
-    /// The actor that polls queues of this channel; no actor's number is so large.
+    node: u16,
+    /// The actor that polls queues of this channel, or [`NO_ACTOR`].
     poller: AtomicU64,
 }
 
-/// No actor.
-const NOBODY: u64 = u64::MAX;
+/// Larger than any actor's number.
+const NO_ACTOR: u64 = u64::MAX;
 
 impl Channel {
-    pub(super) fn new(world: Weak<Mutex<World>>) -> io::Result<Channel> {
+    pub(super) fn new(world: Weak<Mutex<World>>, node: u16) -> io::Result<Channel> {
         Ok(Channel {
             ready: AtomicBool::new(false),
             event: OnceLock::new(),
             stand_in: always_readable()?,
             world,
-            poller: AtomicU64::new(NOBODY),
+            node,
+            poller: AtomicU64::new(NO_ACTOR),
         })
     }
 
-    /// Whether there was an event since the last time. It does not sleep, however long the timeout.
+    /// Returns whether there was an event since the last call. Does not sleep, whatever the timeout.
     pub(crate) fn wait(&self, _timeout: Duration) -> io::Result<bool> {
         let ready = self.ready.swap(false, Ordering::SeqCst);
         if ready && let Some(event) = self.event.get() {
@@ -52,17 +54,27 @@ impl Channel {
         Ok(ready)
     }
 
-    /// Somebody wants it to wake. Not for the world itself, which wakes its actors without this.
+    /// Wakes the poller. The simulation itself wakes its actors without this.
     pub(crate) fn wake(&self) {
         self.signal();
-        if let Ok(actor) = u32::try_from(self.poller.load(Ordering::Relaxed))
+        if let Some(actor) = self.poller()
             && let Some(world) = self.world.upgrade()
         {
             lock(&world).wake(actor);
         }
     }
 
-    /// There is an event.
+    /// Whether it belongs to a device of that node.
+    pub(super) fn is_of(&self, world: &Weak<Mutex<World>>, node: u16) -> bool {
+        self.world.ptr_eq(world) && self.node == node
+    }
+
+    /// The actor that polls queues of this channel, if any has.
+    pub(super) fn poller(&self) -> Option<u32> {
+        u32::try_from(self.poller.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Signals an event.
     pub(super) fn signal(&self) {
         if !self.ready.swap(true, Ordering::SeqCst)
             && let Some(event) = self.event.get()
@@ -71,14 +83,14 @@ impl Channel {
         }
     }
 
-    /// An actor polls a queue of this channel.
+    /// Records the actor that polls a queue of this channel.
     #[inline]
     pub(super) fn polled_by(&self, actor: u32) {
         self.poller.store(actor.into(), Ordering::Relaxed);
     }
 }
 
-/// It cannot fail in a way that matters: full means that it tells already.
+/// Makes the descriptor readable. The only failure is a full counter, which means it is readable already.
 fn show(event: &OwnedFd) {
     let _ = io::write(event, &1_u64.to_ne_bytes());
 }

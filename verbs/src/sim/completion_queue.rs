@@ -1,4 +1,4 @@
-//! Completion queues in the hands of their pollers.
+//! The poller's side of completion queues.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::context::Context;
 use super::queue::Queue;
 use crate::{CqError, VerbsError, WorkCompletion};
 
-/// What the poller owns.
+/// The poller's state.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     handle: CqHandle,
 }
 
-/// Names a completion queue to those who make queue pairs on it.
+/// A handle with which queue pairs are created on a completion queue.
 #[derive(Clone, Debug)]
 pub(crate) struct CqHandle {
     context: Arc<Context>,
@@ -59,7 +59,7 @@ impl CompletionQueue {
         }
     }
 
-    /// None to be charged for: a poll here has its own cost.
+    /// Always 0: polling a simulated queue has its own cost.
     #[inline]
     pub(crate) fn scanned(&self) -> u32 {
         0

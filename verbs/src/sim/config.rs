@@ -1,4 +1,4 @@
-//! What kind of world it is.
+//! The configuration of a simulation.
 
 use std::time::Duration;
 
@@ -10,35 +10,36 @@ use crate::Visibility;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Landing {
-    /// All at one moment. The quickest to simulate; the device says
+    /// All at once. This is the fastest to simulate; the device reports
     /// [`LeftToRight`](crate::WriteOrder::LeftToRight).
     #[default]
     AtOnce,
-    /// Piece by piece, lower addresses first. Into memory of
-    /// [relaxed ordering](crate::Access::RELAXED_ORDERING): in any order.
+    /// Piece by piece, lower addresses first; in any order into memory of [relaxed
+    /// ordering](crate::Access::RELAXED_ORDERING).
     LeftToRight,
-    /// Piece by piece in any order; the device says [`Unordered`](crate::WriteOrder::Unordered).
+    /// Piece by piece in any order; the device reports [`Unordered`](crate::WriteOrder::Unordered).
     AnyOrder,
 }
 
-/// Faults by probability; each is 0 unless set, and then draws no random number.
+/// Probabilities of faults. Each is 0 unless set; a fault of probability 0 draws no random number.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 #[non_exhaustive]
 pub struct FaultRates {
     /// A UD message is lost.
     pub datagram_loss: f64,
-    /// A UD message is held up for up to [`delay`](FaultRates::delay), and others overtake it.
+    /// A UD message is delayed by up to [`delay`](FaultRates::delay), and others overtake it.
     pub datagram_delay: f64,
-    /// A UD message comes so late, up to [`straggle`](FaultRates::straggle), that thousands may overtake it.
+    /// A UD message is delayed by up to [`straggle`](FaultRates::straggle), so that thousands may overtake it.
     pub datagram_straggle: f64,
-    /// A UD message comes twice; its copy may be held up too, and then others, or itself, overtake it.
+    /// A UD message is duplicated. The copy may be delayed too, so that other messages or the original overtake
+    /// it.
     pub datagram_copy: f64,
     /// A UC message is lost.
     pub unreliable_loss: f64,
-    /// A message, response or acknowledgement of an RC connection is lost, and has to be sent again.
+    /// A message, response or acknowledgement of an RC connection is lost and must be retransmitted.
     pub reliable_loss: f64,
-    /// A message of a connection is held up for up to [`delay`](FaultRates::delay), and those behind it
-    /// with it.
+    /// A message of a connection is delayed by up to [`delay`](FaultRates::delay), and those behind it are
+    /// delayed too.
     pub connected_delay: f64,
     /// The longest delay.
     pub delay: Duration,
@@ -97,25 +98,25 @@ impl FaultRates {
     }
 }
 
-/// What a world is made of, beside its seed.
+/// The configuration of a simulation, apart from its seed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SimConfig {
-    /// What things cost.
+    /// The costs of all operations.
     pub costs: Costs,
     /// How WRITEs land.
     pub landing: Landing,
-    /// What a completion at the initiator says. With
-    /// [`CompletionMeansDelivered`](Visibility::CompletionMeansDelivered) the bytes of a WRITE land up to
-    /// [`late`](SimConfig::late) after they were acknowledged.
+    /// What a completion at the initiator means. With
+    /// [`CompletionMeansDelivered`](Visibility::CompletionMeansDelivered), the bytes of a WRITE land up to
+    /// [`late`](SimConfig::late) after the acknowledgement.
     pub visibility: Visibility,
-    /// How late an acknowledged WRITE may land.
+    /// The longest delay of an acknowledged WRITE.
     pub late: Duration,
-    /// What it takes until persistent memory is durable.
+    /// When bytes of persistent memory become durable.
     pub durability: Durability,
-    /// Faults by probability.
+    /// Probabilities of faults.
     pub faults: FaultRates,
-    /// Cores of each node, for its actors.
+    /// Cores of each node, on which its actors run.
     pub cores: usize,
 }
 
@@ -146,7 +147,7 @@ impl SimConfig {
         self
     }
 
-    /// Completions say only that the other NIC has the data, which land up to `late` after that.
+    /// Lets completions mean only that the other NIC has the data, which land up to `late` afterwards.
     pub fn delivered_late(mut self, late: Duration) -> Self {
         self.visibility = Visibility::CompletionMeansDelivered;
         self.late = late;
@@ -176,7 +177,7 @@ impl SimConfig {
     }
 }
 
-/// A duration in nanoseconds, at most some 584 years.
+/// A duration in nanoseconds, saturated at some 584 years.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

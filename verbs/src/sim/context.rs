@@ -10,19 +10,19 @@ use super::world::{World, lock};
 use crate::memory::region::Region;
 use crate::{Access, Capabilities, ConnectError, VerbsError};
 
-/// The device of one start of a node.
+/// A device opened since one start of a node.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(super) world: Arc<Mutex<World>>,
     pub(super) node: u16,
     pub(super) incarnation: u32,
-    /// Its page of doorbells.
+    /// The number of its doorbell page.
     pub(super) doorbell: u32,
     caps: Capabilities,
 }
 
 impl Context {
-    /// The same life of the same node.
+    /// Whether both were opened since the same start of the same node.
     pub(crate) fn is_same(&self, other: &Context) -> bool {
         let whose = |context: &Context| (context.node, context.incarnation);
         Arc::ptr_eq(&self.world, &other.world) && whose(self) == whose(other)
@@ -50,7 +50,7 @@ impl Context {
         lock(&self.world)
     }
 
-    /// The world, if the node that this device belongs to still runs.
+    /// The simulation, if the node of this device still runs.
     pub(super) fn running(&self) -> Result<MutexGuard<'_, World>, VerbsError> {
         let world = self.lock();
         match world.runs(self.node, self.incarnation) {
@@ -59,14 +59,14 @@ impl Context {
         }
     }
 
-    /// Whether two devices are the same one, opened twice perhaps.
+    /// Whether both are the same device, possibly opened twice.
     pub(super) fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.world, &other.world)
             && (self.node, self.incarnation) == (other.node, other.incarnation)
     }
 
     pub(crate) fn create_channel(&self) -> rustix::io::Result<Channel> {
-        Channel::new(Arc::downgrade(&self.world))
+        Channel::new(Arc::downgrade(&self.world), self.node)
     }
 
     pub(crate) fn create_cq(
@@ -78,7 +78,7 @@ impl Context {
     }
 }
 
-/// A protection domain: a number that its memory and its queue pairs have in common.
+/// A protection domain: a number that its memory and its queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(crate) context: Arc<Context>,
@@ -95,7 +95,7 @@ impl Domain {
         let mut world = self.context.running()?;
         let World { nodes, dice, .. } = &mut *world;
         let regions = &mut nodes[usize::from(self.context.node)].regions;
-        Ok(regions.register(self.number, pages, None, access, || dice.word()))
+        Ok(regions.register(&self.context, self.number, pages, None, access, || dice.word()))
     }
 
     pub(crate) fn address_handle(&self, gid: [u8; 16]) -> Result<AddressHandle, VerbsError> {
@@ -108,13 +108,13 @@ impl Domain {
 }
 
 impl Context {
-    /// Tells worlds of one process apart.
+    /// Distinguishes the simulations of one process.
     pub(super) fn world_name(&self) -> usize {
         Arc::as_ptr(&self.world).addr()
     }
 }
 
-/// The way to a node.
+/// The address of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct AddressHandle {
     pub(super) world: usize,

@@ -1,27 +1,27 @@
-//! What posting costs the CPU beside the NIC's part: caches and locks of the cores.
+//! The CPU's costs of posting: the caches and locks of the cores.
 
 use super::event::QpId;
 use super::world::World;
 
-/// Queue pairs whose state a core finds in its own cache, each in the place that its number says: those that meet there
+/// The queue pairs whose state is in a core's own cache. It is direct-mapped: queue pairs with the same index
 /// replace one another.
-pub(super) type Warm = [u32; WARM_PAIRS];
+pub(super) type PairCache = [u32; WARM_PAIRS];
 
-/// A power of two, of which a hash of 5 bits names one. READs of one thread of FaSST become slower between 5 and 100 queue
-/// pairs (section 3.3).
+/// A power of two, indexed by a hash of 5 bits. READs of one thread of FaSST slow down between 5 and 100
+/// queue pairs (section 3.3).
 const WARM_PAIRS: usize = 32;
 
 impl World {
-    /// The actor that has its turn works on a queue pair: it waits for another one that does, and fetches what it does not
-    /// have in its core's cache.
+    /// Lets the running actor use a queue pair. It waits for another actor that uses it, and fetches state that
+    /// is not in its core's cache.
     pub(super) fn enter_pair(&mut self, qp: QpId) {
         let Some(actor) = self.actors.on_turn() else { return };
         let costs = &self.config.costs;
         let mut cost_ns = costs.post_ns;
-        let place = qp.number.wrapping_mul(0x9e37_79b1) >> 27;
-        let warm = &mut self.actors.warm(actor)[place as usize];
-        if *warm != qp.number {
-            *warm = qp.number;
+        let index = qp.number.wrapping_mul(0x9e37_79b1) >> 27;
+        let cached = &mut self.actors.pair_cache(actor)[index as usize];
+        if *cached != qp.number {
+            *cached = qp.number;
             cost_ns += costs.cold_pair_ns;
         }
         let begin_ns = self.now_ns + self.actors.charged_ns();
@@ -37,7 +37,7 @@ impl World {
         self.charge(cost_ns);
     }
 
-    /// Rings the doorbell of an opened device; when the NIC hears of it.
+    /// Rings the doorbell of an opened device. Returns when the NIC is notified.
     pub(super) fn ring_doorbell(&mut self, node: u16, device: u32, lines: u64) -> u64 {
         let costs = &self.config.costs;
         let state = &mut self.nodes[usize::from(node)];

@@ -1,4 +1,4 @@
-//! The way in: what arrives is checked, and carried out in order.
+//! The receiving side of a NIC: arriving messages are checked and executed in order.
 
 use super::event::{Answer, Event, QpId};
 use super::message::Kind;
@@ -10,23 +10,23 @@ use super::world::World;
 use crate::route_header::RouteHeader;
 use crate::{CompletionOpcode, GRH_BYTES, QpState, QpType, Status};
 
-/// What became of a request.
+/// The result of executing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Done; it has to be acknowledged.
+    /// Executed; it must be acknowledged.
     Done,
-    /// Its answer, if any, is on the way, or comes later.
+    /// Its answer, if any, is in flight or will follow.
     Answered,
     /// There is no receive for it.
     NotReady,
-    /// It is not allowed.
+    /// The access is not allowed.
     Refused(Answer),
-    /// It was longer than the receive that it met.
+    /// It was longer than its receive.
     TooLong,
 }
 
 impl World {
-    /// A message has come: the NIC takes it in.
+    /// Handles an arrived message: the NIC processes it.
     pub(super) fn arrive(&mut self, index: u32) {
         let message = &self.messages[index];
         let (to, len) = (message.to, message.wire_len());
@@ -66,7 +66,7 @@ impl World {
         self.events.push(at_ns, Event::Deliver(index));
     }
 
-    /// Carries out what a message says.
+    /// Executes a message.
     pub(super) fn deliver(&mut self, index: u32) {
         let message = &self.messages[index];
         let (kind, class, from, to) = (message.kind, message.class, message.from, message.to);
@@ -76,7 +76,7 @@ impl World {
         self.nodes[usize::from(to.node)].nic.count_message();
         let known = self.pair(to).filter(|pair| {
             let bound = matches!(kind, Kind::Datagram { .. }) || pair.peer == Some(from);
-            pair.ty == class && bound && pair.hears()
+            pair.ty == class && bound && pair.accepts_messages()
         });
         let is_known = known.is_some();
         self.note(to, || {
@@ -96,7 +96,7 @@ impl World {
         self.messages.release(index);
     }
 
-    /// A message of a reliable connection: each in its turn, and once.
+    /// Handles a message of a reliable connection: each is executed in order, and once.
     fn reliable(&mut self, index: u32) {
         let message = &self.messages[index];
         let (from, to, psn) = (message.from, message.to, message.psn);
@@ -105,7 +105,7 @@ impl World {
         match psn.wrapping_sub(expected) as i32 {
             0 => {}
             ahead if ahead > 0 => {
-                if !std::mem::replace(&mut pair.complained, true) {
+                if !std::mem::replace(&mut pair.nak_sent, true) {
                     self.answer(to, from, expected, Answer::OutOfSequence);
                 }
                 return;
@@ -117,10 +117,10 @@ impl World {
             match outcome {
                 Outcome::Done | Outcome::Answered => {
                     pair.expected = psn.wrapping_add(1);
-                    pair.complained = false;
+                    pair.nak_sent = false;
                 }
-                // What follows before it is sent again is dropped without a word.
-                _ => pair.complained = true,
+                // Later messages are dropped silently until this one is sent again.
+                _ => pair.nak_sent = true,
             }
         }
         match outcome {
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// A message of an unreliable connection: what does not fit is lost.
+    /// Handles a message of an unreliable connection: one that does not fit is lost.
     fn unreliable(&mut self, index: u32) {
         let to = self.messages[index].to;
         if self.execute(index) == Outcome::TooLong {
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Carries out a request that has come in its turn.
+    /// Executes a request that arrived in order.
     fn execute(&mut self, index: u32) -> Outcome {
         match self.messages[index].kind {
             Kind::Send => self.send_arrives(index),
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// The receive that the next message meets.
+    /// Takes the receive for the next message.
     pub(super) fn take_receive(&mut self, qp: QpId) -> Option<Receive> {
         let node = self.nodes.get_mut(usize::from(qp.node))?;
         let pair = node.pairs.get_mut(qp.number)?;
@@ -192,7 +192,7 @@ impl World {
         Outcome::Done
     }
 
-    /// A receive has ended.
+    /// Completes a receive.
     pub(super) fn received(
         &mut self,
         at: QpId,
@@ -211,7 +211,7 @@ impl World {
         self.complete(at, cq, completion);
     }
 
-    /// A datagram: whatever is in its way, it is dropped without a word.
+    /// Handles a datagram, and drops it silently on any obstacle.
     fn datagram(&mut self, index: u32, qkey: u32) {
         let message = &self.messages[index];
         let (from, to, imm) = (message.from, message.to, message.imm);
@@ -250,7 +250,7 @@ impl World {
         self.complete(to, cq, completion);
     }
 
-    /// An answer to a READ or an atomic has come.
+    /// Handles the response to a READ or an atomic.
     fn respond(&mut self, index: u32) {
         let message = &self.messages[index];
         let to = message.to;
@@ -265,7 +265,7 @@ impl World {
         }
         let before = (number - pair.base) as usize;
         if let Some(ahead) = pair.sends.iter().take(before).position(|wqe| wqe.asks && !wqe.done) {
-            // Answers come in order, so one is lost: it is asked for again, with all behind it.
+            // Responses arrive in order, so an earlier one is lost: request it again, and all behind it.
             let missing = pair.base + ahead as u64;
             if pair.missed.replace(missing) != Some(missing) {
                 pair.go_back(missing);
@@ -290,7 +290,7 @@ impl World {
     }
 }
 
-/// The ends of a payload, for the trace: enough to notice when two runs send something else.
+/// The first and last bytes of a payload, for the trace: enough to notice when two runs send different data.
 fn edges(payload: &[u8]) -> u64 {
     let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
     let front = payload.first_chunk::<8>().map_or_else(|| word(payload), |bytes| word(bytes));

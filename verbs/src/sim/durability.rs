@@ -1,25 +1,25 @@
-//! What it takes until bytes of persistent memory are durable.
+//! When bytes of persistent memory become durable.
 
 use std::time::Duration;
 
-/// The way of bytes to persistent memory, and which part of it keeps them when the power goes. Memory
-/// controllers always do (ADR); NICs and PCIe queues never.
+/// The path of bytes to persistent memory, and which parts of it survive a power failure. Memory controllers
+/// always do (ADR); NICs and PCIe queues never do.
 ///
-/// The default is a server of the year 2020: DDIO on, and caches that lose their lines.
+/// The default is a server of the year 2020: DDIO is on, and caches lose their lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Durability {
-    /// What a NIC writes goes to the last-level cache (Intel's Data Direct I/O), and not to memory.
+    /// NIC writes go to the last-level cache (Intel's Data Direct I/O) instead of memory.
     pub ddio: bool,
-    /// Caches are written back on residual energy when the power goes.
+    /// Caches are written back on residual energy after a power failure.
     pub eadr: bool,
-    /// The longest that a write of the NIC is in the queue of the PCIe root complex, after it can be seen.
+    /// The longest time that a NIC write stays in the queue of the PCIe root complex after becoming visible.
     pub queue: Duration,
-    /// Lines that caches hold and memory does not have, at most: one more, and any of them is written back.
+    /// The most dirty lines in caches. One more makes any of them be written back.
     pub dirty_lines: usize,
-    /// CPU, or the NIC with a flush: writing back one line.
+    /// CPU, or the NIC for a flush: writing back one line.
     pub write_back_ns: u64,
-    /// CPU: waiting until all that were written back are durable.
+    /// CPU: waiting until all written-back lines are durable.
     pub fence_ns: u64,
 }
 
@@ -28,12 +28,12 @@ impl Default for Durability {
         Durability {
             ddio: true,
             eadr: false,
-            // A loaded PCIe takes microseconds.
+            // A loaded PCIe bus takes microseconds.
             queue: Duration::from_micros(2),
-            // 2 MiB: a tenth of a last-level cache, as DDIO may fill.
+            // 2 MiB, a tenth of a last-level cache, which is what DDIO may fill.
             dirty_lines: 32 << 10,
-            // Optane DC on six channels: 62 ns for a store that is written back and waited for (Yang et al.,
-            // FAST 2020, figure 2), some 9 GB/s for many.
+            // Optane DC on six channels: 62 ns for a store that is written back and waited for (Yang et al., FAST
+            // 2020, figure 2), some 9 GB/s for many.
             write_back_ns: 7,
             fence_ns: 55,
         }
@@ -65,7 +65,7 @@ impl Durability {
         self
     }
 
-    /// Whether what a NIC writes is durable as soon as it has left the PCIe queue.
+    /// Whether NIC writes are durable as soon as they leave the PCIe queue.
     pub(super) fn behind_the_queue(&self) -> bool {
         self.eadr || !self.ddio
     }

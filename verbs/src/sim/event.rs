@@ -1,57 +1,57 @@
-//! What can happen.
+//! The events of a simulation.
 
-/// Names a queue pair of the rack.
+/// Identifies a queue pair of the rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QpId {
     pub(super) number: u32,
     pub(super) node: u16,
 }
 
-/// What the responder of a message says to its sender.
+/// What the responder of a message tells its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// No word of the responder: an unreliable message has left.
+    /// An unreliable message has left; the responder is not involved.
     Sent,
-    /// This message and all before it are done; READs and atomics have responses of their own.
+    /// This message and all before it are done. READs and atomics have responses of their own.
     Done,
     /// This message is missing.
     OutOfSequence,
     /// There was no receive for this message.
     NotReady,
-    /// A key, range or right did not allow it.
+    /// The key, range or access flags do not allow it.
     AccessError,
-    /// It was malformed, or too long.
+    /// It was invalid or too long.
     InvalidRequest,
 }
 
-/// One step of the world.
+/// One event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The NIC hears of what was posted before the work request of number `rung`.
+    /// The NIC is notified of work requests before number `rung`.
     Doorbell { qp: QpId, rung: u32 },
-    /// It is a queue pair's turn again, and its context has been read.
+    /// A queue pair may send again, or its context has been read.
     Resume { qp: QpId, context_read: bool },
     /// A work request and its bytes are in the NIC.
     Launch { qp: QpId, epoch: u16, psn: u32 },
-    /// A message's last byte has come to the other NIC.
+    /// A message's last byte has reached the other NIC.
     Arrive(u32),
-    /// The other NIC carries it out.
+    /// The other NIC executes it.
     Deliver(u32),
     /// One piece of a WRITE lands in memory.
     Chunk { message: u32, chunk: u32 },
-    /// All pieces have.
+    /// All pieces have landed.
     Landed(u32),
-    /// The NIC has the bytes that a READ or an atomic asked for.
+    /// The NIC has the bytes that a READ or an atomic requested.
     Reply(u32),
-    /// An answer comes back to the sender of message `psn`; its NIC has taken it in.
+    /// An answer for message `psn` reaches its sender; `heard`: the sender's NIC has processed it.
     Answer { to: QpId, psn: u32, answer: Answer, heard: bool },
-    /// A peer that had no receive is tried again.
-    TryAgain(QpId),
-    /// A queue pair in error gives back what it holds.
+    /// Retries a peer that had no receive.
+    Retry(QpId),
+    /// A queue pair in error flushes its posted work.
     Flush(QpId),
     /// A peer may have been silent for too long.
     Timer(QpId),
-    /// The moment may have come that an actor waits for.
+    /// An actor's alarm is due.
     Alarm(u32),
     /// An actor's turn.
     Turn { actor: u32, token: u32 },

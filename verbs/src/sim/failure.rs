@@ -1,4 +1,4 @@
-//! Queue pairs that break, and those that go.
+//! Failure and destruction of queue pairs.
 
 use super::event::{Event, QpId};
 use super::queue::{Completion, Ended};
@@ -7,7 +7,7 @@ use super::world::World;
 use crate::{CompletionOpcode, QpState, Status};
 
 impl World {
-    /// Work request `number` has failed: it ends so, and all behind it is flushed.
+    /// Completes work request `number` as failed, and flushes all behind it.
     pub(super) fn fail(&mut self, qp: QpId, number: u64, status: Status) {
         let Some(pair) = self.pair(qp) else { return };
         pair.state = QpState::Error;
@@ -58,14 +58,14 @@ impl World {
         }
     }
 
-    /// Gives back all that a queue pair in error holds.
+    /// Flushes all work of a queue pair in error.
     pub(super) fn flush(&mut self, qp: QpId) {
         if self.pair(qp).is_some_and(|pair| pair.state == QpState::Error) {
             self.fail(qp, u64::MAX, Status::Flushed);
         }
     }
 
-    /// Into the error state, now.
+    /// Moves a queue pair to the error state immediately.
     pub(super) fn break_pair(&mut self, qp: QpId) {
         if self.pair(qp).is_some_and(|pair| pair.state != QpState::Error) {
             self.note(qp, || "breaks".to_owned());
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Into the error state by its owner's wish: no more is sent, and the flush follows.
+    /// Moves a queue pair to the error state for its owner: sending stops, and the flush follows.
     pub(super) fn break_by_owner(&mut self, qp: QpId) {
         let Some(pair) = self.pair(qp) else { return };
         pair.state = QpState::Error;
@@ -81,19 +81,18 @@ impl World {
         self.flush_soon(qp);
     }
 
-    /// A queue pair in error has got something to be flushed.
+    /// Schedules the flush of a queue pair in error.
     pub(super) fn flush_soon(&mut self, qp: QpId) {
         let at_ns = self.now_ns + self.actors.charged_ns() + self.config.costs.mmio_ns;
         self.events.push(at_ns, Event::Flush(qp));
     }
 
-    /// A queue pair goes, and takes its completions along. When this returns the NIC touches none of its
-    /// memory any more.
+    /// Destroys a queue pair and its completions. When this returns, the NIC no longer uses its memory.
     pub(super) fn destroy(&mut self, qp: QpId) {
         let node = &mut self.nodes[usize::from(qp.node)];
         let Some(mut pair) = node.pairs.remove(qp.number) else { return };
         for wqe in pair.sends.drain(..) {
-            // What has left may still arrive: it has its bytes.
+            // Messages that have left may still arrive: they contain their bytes.
             self.messages[wqe.message].source = None;
             self.messages.release(wqe.message);
         }

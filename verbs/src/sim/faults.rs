@@ -1,4 +1,4 @@
-//! What goes wrong, by chance or on a schedule.
+//! Faults, random or scheduled.
 
 use super::config::{FaultRates, nanos};
 use super::event::{Event, QpId};
@@ -7,18 +7,18 @@ use super::rack::NodeId;
 use super::world::World;
 use crate::{QpNumber, QpType};
 
-/// A fault, to happen at a moment.
+/// A fault that happens at one point in time.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The node's system stops: its actors never run again, peers hear nothing, and its memory is gone, except
-    /// that persistent memory keeps all that could be seen there.
+    /// The node's system stops. Its actors never run again, it sends nothing, and its memory is lost, except that
+    /// persistent memory keeps all its visible bytes.
     KillNode(NodeId),
-    /// The same by a loss of power: persistent memory keeps what was [durable](crate::PersistentRegion), and
-    /// of what was not as much as chance will have it.
+    /// As [`KillNode`](Fault::KillNode), by a power failure: persistent memory keeps the
+    /// [durable](crate::PersistentRegion) bytes, and a random part of the others.
     PowerLoss(NodeId),
-    /// The node starts again, if it was killed or lost its power: with nothing but its persistent memory,
-    /// until somebody opens its device anew.
+    /// The node starts again, if it was killed or lost its power. It has only its persistent memory until its
+    /// device is opened again.
     RestartNode(NodeId),
     /// No actor of the node runs for this long (a stolen core, a long garbage collection); its NIC does.
     PauseNode {
@@ -27,36 +27,36 @@ pub enum Fault {
         /// For how long.
         for_ns: u64,
     },
-    /// A queue pair goes into error.
+    /// A queue pair enters the error state.
     BreakQueuePair {
         /// Its node.
         node: NodeId,
         /// Its number.
         qp: QpNumber,
     },
-    /// One of the node's queue pairs that are connected, or ready for datagrams, whichever chance will have, goes into
-    /// error. It draws no number where there is none.
+    /// A random queue pair of the node that is connected, or ready for datagrams, enters the error state. Draws
+    /// no number if there is none.
     BreakSomeQueuePair(NodeId),
-    /// Nothing comes through any more from one node to another; the way back is another one.
+    /// All messages from one node to another are lost. The opposite direction is not affected.
     Cut {
-        /// Whose messages are lost.
+        /// The sender of the lost messages.
         from: NodeId,
-        /// Who does not get them.
+        /// The receiver of the lost messages.
         to: NodeId,
     },
-    /// That way carries messages again.
+    /// Messages from one node to another get through again.
     Heal {
-        /// Whose messages come through.
+        /// The sender.
         from: NodeId,
-        /// Who gets them.
+        /// The receiver.
         to: NodeId,
     },
-    /// Other probabilities from now on.
+    /// Changes the probabilities of random faults.
     Rates(FaultRates),
 }
 
 impl World {
-    /// How late a message comes through; `None`: it is lost.
+    /// The delay of a message on the wire; `None` if it is lost.
     #[inline]
     pub(super) fn wire(&mut self, from: QpId, to: QpId, class: QpType) -> Option<u64> {
         if !self.cut.is_empty() && self.cut.contains(&(from.node, to.node)) {
@@ -76,17 +76,17 @@ impl World {
         Some(self.holds_up(from, to, class))
     }
 
-    /// How late the copy of a datagram comes through; `None`: there is none.
+    /// The delay of a datagram's copy; `None` if there is no copy.
     #[inline]
     pub(super) fn copies(&mut self, from: QpId, to: QpId) -> Option<u64> {
         if !self.dice.chance(self.config.faults.datagram_copy) {
             return None;
         }
-        self.note(from, || format!("what it sends to node {} goes twice", to.node));
+        self.note(from, || format!("duplicates what it sends to node {}", to.node));
         Some(self.holds_up(from, to, QpType::Ud))
     }
 
-    /// For how long the wire keeps a message.
+    /// The delay of a message, drawn at random.
     #[inline]
     fn holds_up(&mut self, from: QpId, to: QpId, class: QpType) -> u64 {
         let rates = &self.config.faults;
@@ -105,7 +105,7 @@ impl World {
         delay_ns
     }
 
-    /// Lets a fault happen at `at_ns`.
+    /// Schedules a fault at `at_ns`.
     pub(super) fn schedule(&mut self, at_ns: u64, fault: Fault) {
         self.faults.push(fault);
         let index = self.faults.len() as u32 - 1;
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Lets a fault happen now.
+    /// Applies a fault immediately.
     pub(super) fn inject(&mut self, fault: Fault) {
         self.trace.mix(self.now_ns);
         if self.trace.is_read() {
@@ -173,8 +173,8 @@ impl World {
         for number in state.srqs.numbers() {
             state.srqs.remove(number);
         }
-        // Numbers go on where they were: nothing of the old life may name something of the new one. Keys
-        // are drawn, and addresses go on too.
+        // Numbers continue, so that none of the old start is valid for the new one. Keys are drawn, and addresses
+        // continue too.
         let fresh = NodeState::new(cores, self.seed ^ u64::from(node) << 32);
         state.nic = fresh.nic;
         state.cores = fresh.cores;
@@ -186,7 +186,9 @@ impl World {
         let mut numbers = self.node(node).pairs.numbers();
         numbers.retain(|number| {
             let pair = self.pair(QpId { node, number: *number });
-            pair.is_some_and(|pair| pair.hears() && (pair.peer.is_some() || pair.ty == QpType::Ud))
+            pair.is_some_and(|pair| {
+                pair.accepts_messages() && (pair.peer.is_some() || pair.ty == QpType::Ud)
+            })
         });
         if !numbers.is_empty() {
             let number = numbers[self.dice.below(numbers.len() as u64) as usize];

@@ -1,9 +1,9 @@
-//! A node's persistent memory: what its programs see, and what is left of that when the power goes.
+//! A node's persistent memory: its visible bytes, and those that survive a power failure.
 //!
-//! Each region has its pages, which programs and the NIC use like any others, and its durable bytes. Between
-//! them is only *where* something changed: lines in the queue of the PCIe root complex, and lines that are
-//! dirty in a cache. Writing a line back copies it whole as it is seen at that moment. That is a state that
-//! memory may be in, as a cache may write a line back whenever it likes.
+//! Each region has pages, which programs and the NIC use like any others, and durable bytes. In between, only
+//! *addresses* of changes are recorded: lines in the queue of the PCIe root complex, and dirty lines of a
+//! cache. Writing a line back copies its visible bytes at that time. Memory may be in that state, as a cache
+//! may write a line back at any time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -11,18 +11,18 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::FixedState;
 
 use super::config::nanos;
-use super::dice::Dice;
 use super::durability::Durability;
 use super::memory::Pages;
 use crate::VerbsError;
+use crate::dice::Dice;
 
-/// What caches and memory controllers deal in.
+/// The unit of caches and memory controllers.
 const LINE_BYTES: u64 = 64;
 
-/// What is stored whole or not at all.
+/// The unit that is stored whole or not at all.
 const WORD_BYTES: usize = 8;
 
-/// Bytes of a persistent region.
+/// A range of a persistent region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) region: u32,
@@ -40,7 +40,7 @@ impl Span {
 
     fn meets(self, other: Span) -> bool {
         let (end, other_end) = (self.start + self.len, other.start + other.len);
-        // By lines, as these are what is written back.
+        // By lines, because lines are written back.
         let line = |byte: u64| byte / LINE_BYTES;
         self.region == other.region
             && line(self.start) * LINE_BYTES < other_end
@@ -57,9 +57,9 @@ struct Line {
 #[derive(Debug)]
 struct Region {
     durable: Vec<u8>,
-    /// What is seen, since the region was opened after the node started.
+    /// The visible bytes, if the region was opened since the node started.
     seen: Option<Arc<Pages>>,
-    /// The present opening.
+    /// The current opening.
     open: Weak<Pages>,
 }
 
@@ -68,13 +68,13 @@ struct Region {
 pub(super) struct Media {
     regions: Vec<Region>,
     by_name: BTreeMap<String, u32>,
-    /// What the NIC has written, until when it is in the PCIe queue: first in, first out.
+    /// What the NIC has written, and until when it is in the PCIe queue: first in, first out.
     queue: VecDeque<(Span, u64)>,
     dirty: Dirty,
 }
 
 impl Media {
-    /// The region of that name, made if there is none: its number, and its pages for as long as it is open.
+    /// Opens the region of that name, or creates it. Returns its number, and its pages for this opening.
     pub(super) fn open(&mut self, name: &str, len: usize) -> Result<(u32, Arc<Pages>), VerbsError> {
         let refused = |problem: String| VerbsError::Persistent { name: name.to_owned(), problem };
         let known = self.by_name.get(name).copied();
@@ -115,7 +115,7 @@ impl Media {
         self.regions.is_empty()
     }
 
-    /// The NIC has written something that can be seen now.
+    /// Records a visible write of the NIC.
     pub(super) fn arrived(&mut self, span: Span, how: &Durability, now_ns: u64, dice: &mut Dice) {
         self.settle(how, now_ns, dice);
         let longest_ns = nanos(how.queue);
@@ -127,7 +127,7 @@ impl Media {
         self.queue.push_back((span, until_ns.max(behind_ns)));
     }
 
-    /// A CPU has stored something.
+    /// Records a store of a CPU.
     pub(super) fn stored(&mut self, span: Span, how: &Durability, dice: &mut Dice) {
         for line in span.lines() {
             if how.eadr {
@@ -138,7 +138,7 @@ impl Media {
         }
     }
 
-    /// What was in the PCIe queue long enough has left it.
+    /// Lets writes leave the PCIe queue whose time there is over.
     pub(super) fn settle(&mut self, how: &Durability, now_ns: u64, dice: &mut Dice) {
         while let Some((span, _)) = self.queue.pop_front_if(|(_, until_ns)| *until_ns <= now_ns) {
             for line in span.lines() {
@@ -147,8 +147,8 @@ impl Media {
         }
     }
 
-    /// Everything leaves the PCIe queue: a read of memory pushes the writes before it (PCI Express Base
-    /// Specification, section 2.4.1: a read request does not pass a posted write).
+    /// Empties the PCIe queue: a read of memory pushes the writes before it (PCI Express Base Specification,
+    /// section 2.4.1: a read request does not pass a posted write).
     pub(super) fn push_queue(&mut self, how: &Durability, dice: &mut Dice) {
         self.settle(how, u64::MAX, dice);
     }
@@ -170,13 +170,13 @@ impl Media {
         }
     }
 
-    /// A line as it is seen becomes durable.
+    /// Makes a line durable with its visible bytes.
     fn write_back(&mut self, line: Line) {
         self.dirty.remove(line);
         self.copy(line, |_| true);
     }
 
-    /// Copies those words of a line that `survives` tells by their place.
+    /// Copies the words of a line for whose index `survives` is true.
     fn copy(&mut self, line: Line, survives: impl Fn(usize) -> bool) {
         let region = &mut self.regions[line.region as usize];
         let Some(seen) = &region.seen else { return };
@@ -192,9 +192,9 @@ impl Media {
         }
     }
 
-    /// Makes what is seen of these bytes durable: how many lines were dirty.
+    /// Makes the visible bytes of this range durable. Returns the number of dirty lines.
     pub(super) fn persist(&mut self, span: Span, how: &Durability, dice: &mut Dice) -> u64 {
-        // What is in the queue before the last write there goes ahead of it.
+        // Everything ahead of the last write there leaves the queue first.
         if let Some(last) = self.queue.iter().rposition(|(queued, _)| queued.meets(span)) {
             let until_ns = self.queue[last].1;
             self.settle(how, until_ns, dice);
@@ -209,8 +209,8 @@ impl Media {
         dirty
     }
 
-    /// The power goes: what is durable stays. Of the PCIe queue a part from the front gets through; each
-    /// dirty line is written back or not, or in part. How many lines were at stake.
+    /// Handles a power failure: durable bytes survive. A random front part of the PCIe queue gets through; each
+    /// dirty line is written back, or not, or in part. Returns the number of lines that were not durable.
     pub(super) fn lose_power(&mut self, how: &Durability, now_ns: u64, dice: &mut Dice) -> u64 {
         self.settle(how, now_ns, dice);
         let queued: Vec<Line> = self.queue.drain(..).flat_map(|(span, _)| span.lines()).collect();
@@ -236,7 +236,7 @@ impl Media {
         at_stake
     }
 
-    /// The node stops with its power on: caches and queues are written back in time.
+    /// Stops the node with its power on: caches and queues are written back.
     pub(super) fn stop(&mut self) {
         self.queue.clear();
         self.dirty.take();
@@ -256,7 +256,7 @@ impl Media {
     }
 }
 
-/// Lines that caches hold and memory does not have. Any of them can be named by a number.
+/// The dirty lines of the caches. A line can be chosen by index.
 #[derive(Debug, Default)]
 struct Dirty {
     lines: Vec<Line>,
@@ -291,7 +291,7 @@ impl Dirty {
         }
     }
 
-    /// All of them, in the order of their making; none are left.
+    /// Takes all lines, in the order of insertion.
     fn take(&mut self) -> Vec<Line> {
         self.places.clear();
         std::mem::take(&mut self.lines)

@@ -3,25 +3,29 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use foldhash::fast::FixedState;
 
+use super::channel::Channel;
+use super::context::Context;
 use super::media::Span;
-use crate::dispatch::Registration;
+use super::world::{World, lock};
+use crate::dispatch;
+use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::bytes::copy_forward;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::memory::region::{Region, RegionParts};
-use crate::{Access, RemoteSlice, VerbsError};
+use crate::{Access, RemoteSlice, VerbsError, Wake};
 
-/// From this on, pages of their own; shorter regions come from the allocator, as there may be more of
-/// them than a process may have mappings.
+/// Regions of at least this length have their own mapping. Shorter ones come from the allocator, as there may
+/// be more of them than a process may have mappings.
 const MAPPED_BYTES: usize = 64 << 10;
 
-/// Where the first region of a node lies, as peers name it. Real addresses differ from run to run.
+/// The remote address of a node's first region. Real addresses differ from run to run.
 pub(super) const FIRST_ADDRESS: u64 = 0x5151_0000_0000;
 
-/// Pages of one region. The owner holds them; the NIC finds them as long as it does.
+/// The pages of one region. The owner keeps them alive; the NIC finds them as long as they live.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<u8>,
@@ -32,7 +36,7 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 enum From {
     Allocator(Layout),
-    /// Persistent memory, which has an owner of its own.
+    /// Persistent memory, which outlives this value.
     Media {
         _pages: Arc<Pages>,
     },
@@ -41,8 +45,8 @@ enum From {
     },
 }
 
-// SAFETY: pages are a range of addresses, valid in every thread until they are dropped. Who may read or
-// write there is up to whoever uses the pointer.
+// SAFETY: pages are a range of addresses, valid in every thread until they are dropped. The users of the
+// pointer decide who may read or write there.
 unsafe impl Send for Pages {}
 // SAFETY: as above; nothing of the value itself changes.
 unsafe impl Sync for Pages {}
@@ -66,15 +70,15 @@ impl Pages {
         Ok(Pages { start, len, from: From::Allocator(layout) })
     }
 
-    /// An opening of persistent memory: the same pages, held.
+    /// An opening of persistent memory, which keeps its pages alive.
     pub(super) fn opening(pages: Arc<Pages>) -> Pages {
         Pages { start: pages.start, len: pages.len, from: From::Media { _pages: pages } }
     }
 
-    /// Stores as many bytes as the pages have.
+    /// Fills the pages with bytes of the same length.
     pub(super) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "another length");
-        // SAFETY: the pages have these bytes, and `bytes` is the simulator's own. Nobody else uses fresh pages.
+        // SAFETY: the pages have these bytes, and `bytes` is the simulator's own. Fresh pages have no other users.
         unsafe { copy_forward(self.start.as_ptr(), bytes.as_ptr(), bytes.len()) };
     }
 
@@ -87,7 +91,7 @@ impl Pages {
         unsafe { copy_forward(into.as_mut_ptr(), self.at(offset), len) };
     }
 
-    /// The byte at `offset`, which lies in the pages or right behind them.
+    /// The address of the byte at `offset`, which is in the pages or right behind them.
     fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.len as u64);
         // SAFETY: in the range; checked by the region table.
@@ -98,21 +102,59 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let From::Allocator(layout) = self.from {
-            // SAFETY: allocated with this layout, and nobody else frees it.
+            // SAFETY: allocated with this layout, and freed only here.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
 }
 
-/// Memory that no peer can reach: the NIC has no part in it.
+/// Allocates memory that no peer and no NIC accesses.
 pub(super) fn private(len: usize, pd: u32) -> Result<Region, VerbsError> {
-    let pages = Arc::new(Pages::new(len)?);
-    Ok(region(pages, Access::empty(), 0, pd, 0))
+    let registration =
+        Registration { pages: Arc::new(Pages::new(len)?), world: Weak::new(), node: 0 };
+    Ok(region(registration, Access::empty(), 0, pd, 0))
 }
 
-fn region(pages: Arc<Pages>, access: Access, rkey: u32, pd: u32, address: u64) -> Region {
-    let (start, len) = (pages.start, pages.len);
-    let registration = Registration::Sim(pages);
+/// What keeps the pages of a region, and which node's NIC knows it.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pages: Arc<Pages>,
+    /// Weak: the world may hold a part of the region, in a work request.
+    world: Weak<Mutex<World>>,
+    node: u16,
+}
+
+impl Registration {
+    fn with_regions<T>(&self, work: impl FnOnce(&mut Regions) -> T) -> Option<T> {
+        let world = self.world.upgrade()?;
+        let mut world = lock(&world);
+        Some(work(&mut world.node(self.node).regions))
+    }
+
+    /// Peers' writes can make events on this channel from now on.
+    pub(crate) fn watch(&self, rkey: u32, channel: &Arc<Channel>) -> Result<Wake, VerbsError> {
+        if !channel.is_of(&self.world, self.node) {
+            return Err(VerbsError::Foreign("completion channel"));
+        }
+        let watched = self.with_regions(|regions| regions.watch_on(rkey, channel));
+        watched.unwrap_or(Err(VerbsError::Invalid("the rack of this region is gone")))?;
+        Ok(Wake::Event)
+    }
+
+    /// Asks for an event with the next write.
+    pub(crate) fn arm(&self, rkey: u32) {
+        self.with_regions(|regions| regions.arm(rkey, true));
+    }
+
+    /// Takes that back.
+    pub(crate) fn disarm(&self, rkey: u32) {
+        self.with_regions(|regions| regions.arm(rkey, false));
+    }
+}
+
+fn region(registration: Registration, access: Access, rkey: u32, pd: u32, address: u64) -> Region {
+    let (start, len) = (registration.pages.start, registration.pages.len);
+    let registration = dispatch::Registration::Sim(registration);
     Region::named(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }, address)
 }
 
@@ -122,7 +164,7 @@ pub(super) struct Regions {
     by_key: HashMap<u32, Registered, FixedState>,
     registered: u64,
     next_address: u64,
-    /// Regions whose owners are gone are looked for when there are as many as this.
+    /// The number of regions at which dead ones are searched for.
     sweep_at: usize,
 }
 
@@ -133,12 +175,16 @@ struct Registered {
     len: u64,
     access: Access,
     pd: u32,
-    /// Its number among the persistent ones.
+    /// Its number among the persistent regions.
     persistent: Option<u32>,
+    /// Actors that have a turn with each write.
     watchers: Vec<u32>,
+    /// The channel that gets an event with the next write, while it is armed.
+    channel: Option<Arc<Channel>>,
+    armed: bool,
 }
 
-/// A region that was found, held as long as this is.
+/// A region found by key, kept alive by this value.
 #[derive(Debug)]
 pub(super) struct Found {
     pages: Option<Arc<Pages>>,
@@ -146,14 +192,15 @@ pub(super) struct Found {
     len: u64,
     persistent: Option<u32>,
     pub(super) access: Access,
-    /// Actors wait for what is written there.
+    /// Whether actors wait for writes into it.
     pub(super) watched: bool,
 }
 
 impl Regions {
-    /// Registers memory under a key that `draw` gives; it has that number if it is persistent.
+    /// Registers memory under a key that `draw` returns. `persistent` is its number if it is persistent.
     pub(super) fn register(
         &mut self,
+        context: &Context,
         pd: u32,
         pages: Arc<Pages>,
         persistent: Option<u32>,
@@ -169,7 +216,7 @@ impl Regions {
             }
         };
         let address = FIRST_ADDRESS + self.next_address;
-        // A page lies between two regions, so that what overruns one hits nothing.
+        // Leaves a page between two regions, so that an overrun hits nothing.
         self.next_address += (len.next_multiple_of(PAGE_BYTES) + PAGE_BYTES) as u64;
         self.registered += 1;
         let registered = Registered {
@@ -180,12 +227,15 @@ impl Regions {
             pd,
             persistent,
             watchers: Vec::new(),
+            channel: None,
+            armed: false,
         };
         self.by_key.insert(rkey, registered);
-        region(pages, access, rkey, pd, address)
+        let world = Arc::downgrade(&context.world);
+        region(Registration { pages, world, node: context.node }, access, rkey, pd, address)
     }
 
-    /// Forgets regions whose owners are gone: nobody tells, so that an owner never waits.
+    /// Removes regions whose owners have dropped them. Owners do not report that, so that they never wait.
     fn sweep(&mut self) {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, registered| registered.pages.strong_count() > 0);
@@ -193,12 +243,12 @@ impl Regions {
         }
     }
 
-    /// How many have an owner.
+    /// The number of regions that have an owner.
     pub(super) fn owned(&self) -> usize {
         self.by_key.values().filter(|registered| registered.pages.strong_count() > 0).count()
     }
 
-    /// What `remote` names, if it is lent for `access` in this protection domain.
+    /// Finds the memory of `remote`, if its region allows `access` and is in this protection domain.
     pub(super) fn find(&self, remote: RemoteSlice, access: Access, pd: u32) -> Option<Found> {
         let RemoteSlice { addr, len, rkey } = remote;
         if len == 0 {
@@ -214,18 +264,18 @@ impl Regions {
             return None;
         }
         let pages = Some(region.pages.upgrade()?);
-        let watched = !region.watchers.is_empty();
+        let watched = region.is_watched();
         let (persistent, access) = (region.persistent, region.access);
         Some(Found { pages, offset, len, persistent, access, watched })
     }
 
-    /// The bytes of persistent memory that a key and an offset in its region name.
+    /// The range of persistent memory at an offset in a key's region.
     pub(super) fn span(&self, rkey: u32, start: u64, len: u64) -> Option<Span> {
         let region = self.by_key.get(&rkey)?.persistent?;
         Some(Span { region, start, len })
     }
 
-    /// From now on this actor is told what is written into a region. `false`: there is no such region.
+    /// Wakes this actor from now on when a region is written. `false`: there is no such region.
     pub(super) fn watch(&mut self, rkey: u32, actor: u32) -> bool {
         let Some(region) = self.by_key.get_mut(&rkey) else { return false };
         if !region.watchers.contains(&actor) {
@@ -234,13 +284,45 @@ impl Regions {
         true
     }
 
-    /// The node's memory is gone.
+    /// From now on writes into a region can make events on this channel.
+    fn watch_on(&mut self, rkey: u32, channel: &Arc<Channel>) -> Result<(), VerbsError> {
+        let region = self
+            .by_key
+            .get_mut(&rkey)
+            .ok_or(VerbsError::Invalid("the simulated node of this region was killed"))?;
+        let watching = region.channel.get_or_insert_with(|| Arc::clone(channel));
+        match Arc::ptr_eq(watching, channel) {
+            true => Ok(()),
+            false => Err(VerbsError::Invalid(WATCHED_ELSEWHERE)),
+        }
+    }
+
+    fn arm(&mut self, rkey: u32, armed: bool) {
+        if let Some(region) = self.by_key.get_mut(&rkey) {
+            region.armed = armed;
+        }
+    }
+
+    /// The channel that gets an event now that a region was written. It gets no other before it is armed again.
+    pub(super) fn take_event(&mut self, rkey: u32) -> Option<Arc<Channel>> {
+        let region = self.by_key.get_mut(&rkey)?;
+        let channel = region.channel.as_ref()?;
+        std::mem::take(&mut region.armed).then(|| Arc::clone(channel))
+    }
+
+    /// Drops all of the node's memory.
     pub(super) fn forget_all(&mut self) {
         self.by_key.clear();
     }
 
     pub(super) fn watchers(&self, rkey: u32) -> &[u32] {
         self.by_key.get(&rkey).map_or(&[], |region| &region.watchers)
+    }
+}
+
+impl Registered {
+    fn is_watched(&self) -> bool {
+        !self.watchers.is_empty() || self.channel.is_some()
     }
 }
 
@@ -254,28 +336,28 @@ impl Found {
         self.persistent.is_some()
     }
 
-    /// Which bytes of persistent memory these are, if they are such.
+    /// The range of persistent memory, if it is persistent.
     pub(super) fn span(&self, start: usize, len: usize) -> Option<Span> {
         let (start, len) = (self.offset + start as u64, len as u64);
         self.persistent.map(|region| Span { region, start, len })
     }
 
-    /// Stores bytes at an offset of what was found.
+    /// Stores bytes at an offset.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         if let Some(target) = self.at(offset as u64, bytes.len() as u64) {
-            // SAFETY: `len` bytes at `target` lie in pages that this value holds. Their owner may look
-            // there meanwhile, which the copy tolerates; `bytes` is the simulator's own.
+            // SAFETY: `len` bytes at `target` lie in pages that this value keeps alive. Their owner may read there
+            // meanwhile, which the copy tolerates; `bytes` is the simulator's own.
             unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
         }
     }
 
-    /// Appends all of it.
+    /// Appends all its bytes to `into`.
     pub(super) fn read(&self, into: &mut Vec<u8>) {
         let len = self.len as usize;
         if let Some(source) = self.at(0, self.len) {
             into.reserve(len);
-            // SAFETY: `len` bytes at `source` lie in pages that this value holds; their owner may write
-            // there meanwhile, which the copy tolerates. As many were reserved, and all are written.
+            // SAFETY: `len` bytes at `source` lie in pages that this value keeps alive. Their owner may write there
+            // meanwhile, which the copy tolerates. As many bytes were reserved, and all are written.
             unsafe {
                 copy_forward(into.as_mut_ptr().add(into.len()), source, len);
                 into.set_len(into.len() + len);
@@ -283,7 +365,7 @@ impl Found {
         }
     }
 
-    /// Changes the aligned word that was found; what it held.
+    /// Changes an aligned word. Returns its old value.
     pub(super) fn change(&self, change: impl FnOnce(u64) -> u64) -> u64 {
         let mut word = Vec::with_capacity(8);
         self.read(&mut word);
@@ -293,23 +375,23 @@ impl Found {
     }
 }
 
-/// Bytes of a posted request's local memory, which its queue pair keeps in place: a buffer in its in-flight
-/// ring, or part of a shared region that the request itself holds.
+/// The address of a posted request's local memory. The queue pair keeps the memory alive: a buffer in its
+/// in-flight ring, or a part of a shared region that the request holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(*mut u8);
+pub(super) struct LocalAddress(*mut u8);
 
-// SAFETY: an address. What is there is touched only through the unsafe functions below, whose callers say
-// why it is still there.
-unsafe impl Send for Place {}
+// SAFETY: it is an address. Only the unsafe functions below access the memory, and their callers ensure that
+// it is still there.
+unsafe impl Send for LocalAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for LocalAddress {}
 
-impl Place {
-    pub(super) fn new(start: *mut u8) -> Place {
-        Place(start)
+impl LocalAddress {
+    pub(super) fn new(start: *mut u8) -> LocalAddress {
+        LocalAddress(start)
     }
 
-    /// Appends the `len` bytes there.
+    /// Appends the `len` bytes at this address to `into`.
     ///
     /// # Safety
     /// The request that this is part of is still posted, and its memory has `len` bytes.
@@ -323,7 +405,7 @@ impl Place {
         }
     }
 
-    /// Stores bytes there.
+    /// Stores bytes at this address.
     ///
     /// # Safety
     /// The request that this is part of is still posted, and its memory has room for the bytes.

@@ -1,17 +1,17 @@
-//! Messages: what a work request is to the NICs and the wire, from its posting until nobody needs it.
+//! Messages: a work request on its way through the NICs and the wire, from posting until its last use.
 
 use std::ops::{Index, IndexMut};
 
 use super::event::QpId;
-use super::memory::{Found, Place};
+use super::memory::{Found, LocalAddress};
 use super::receives::Receive;
 use super::slots::prefetch;
 use crate::{QpType, RemoteSlice};
 
-/// Payloads longer than this give their memory back when their message is done.
+/// Payloads longer than this release their memory when their message is done.
 const KEPT_PAYLOAD_BYTES: usize = 16 << 10;
 
-/// What a message asks for, or answers.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Send,
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     },
     /// Makes persistent memory durable.
     Flush(RemoteSlice),
-    /// The bytes that a READ or an atomic has asked for, or none for a flush.
+    /// The bytes that a READ or an atomic requested; empty for a flush.
     Response,
 }
 
@@ -50,10 +50,10 @@ impl Kind {
     }
 }
 
-/// A message. One on its way several times (sent again) is one message.
+/// A message. A retransmission is the same message.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// Who may still need it: the work request, and each event.
+    /// The number of references: from the work request, and from each event.
     holders: u32,
     pub(super) class: QpType,
     pub(super) kind: Kind,
@@ -62,8 +62,8 @@ pub(super) struct Message {
     pub(super) psn: u32,
     pub(super) imm: Option<u32>,
     pub(super) payload: Vec<u8>,
-    /// Where the payload still is, and how long.
-    pub(super) source: Option<(Place, usize)>,
+    /// Where the payload is before it is fetched, and its length.
+    pub(super) source: Option<(LocalAddress, usize)>,
     /// A WRITE that is landing.
     pub(super) landing: Option<Box<Landing>>,
 }
@@ -79,7 +79,7 @@ pub(super) struct Landing {
 }
 
 impl Message {
-    /// Bytes on the wire, headers apart.
+    /// Bytes on the wire without headers.
     pub(super) fn wire_len(&self) -> u64 {
         match self.kind {
             Kind::Read(_) => 16,
@@ -90,7 +90,7 @@ impl Message {
     }
 }
 
-/// All messages, each at an index, used again with the memory of its payload.
+/// All messages by index. An index is reused, with the memory of its payload.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     all: Vec<Message>,
@@ -98,7 +98,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// A new message with one holder.
+    /// Inserts a message with one reference.
     pub(super) fn insert(&mut self, class: QpType, kind: Kind, from: QpId, to: QpId) -> u32 {
         if let Some(index) = self.free.pop() {
             let message = &mut self.all[index as usize];
@@ -110,7 +110,7 @@ impl Messages {
         self.all.len() as u32 - 1
     }
 
-    /// It will be needed soon.
+    /// Prefetches a message that will be needed soon.
     #[inline]
     pub(super) fn fetch_ahead(&self, index: u32) {
         if let Some(message) = self.all.get(index as usize) {
@@ -138,7 +138,7 @@ impl Messages {
         }
     }
 
-    /// Messages that somebody needs.
+    /// The number of messages in use.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> usize {
         self.all.len() - self.free.len()
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_kept_as_long_as_somebody_needs_it_and_its_place_is_used_again() {
+    fn a_message_is_kept_while_it_is_referenced_and_then_its_index_is_reused() {
         let (mut messages, qp) = (Messages::default(), QpId { number: 1, node: 0 });
         let first = messages.insert(QpType::Rc, Kind::Send, qp, qp);
         messages[first].payload.extend_from_slice(b"payload");

@@ -1,4 +1,4 @@
-//! A simulated rack: the third device, in virtual time, for one thread, from one seed.
+//! A simulated rack: a deterministic device in virtual time, for one thread, from one seed.
 //!
 //! ```
 //! use farcall_verbs::sim::Sim;
@@ -16,7 +16,7 @@
 //! receiver.post_recv(1, None)?;
 //! sender.post_send_one(WorkRequest::send(b"").imm(7)).map_err(|(error, _)| error)?;
 //! let mut arrived: [WorkCompletion; 1] = Default::default();
-//! assert_eq!(b_cq.poll(&mut arrived)?, 0, "nothing happens in a post");
+//! assert_eq!(b_cq.poll(&mut arrived)?, 0, "a post takes no virtual time");
 //! sim.run_for(10_000);
 //! assert_eq!(b_cq.poll(&mut arrived)?, 1);
 //! assert_eq!(arrived[0].imm, Some(7));
@@ -25,32 +25,32 @@
 //! ```
 //!
 //! # The life of a work request
-//! Posting checks it, and makes a message of it. The doorbell's event lets the NIC fetch it and its bytes,
-//! as fast as its outbound unit goes; then it takes its turn on the link. At the other NIC it waits for the
-//! inbound unit, is delivered in its queue pair's order, lands in memory, and is acknowledged; a READ or an
-//! atomic is answered by a message of its own. The acknowledgement completes it. How long each step takes
-//! is up to a model of the NIC, whose constants are [`Costs`].
+//! Posting checks it and creates a message. The doorbell's event lets the NIC fetch it and its bytes, at the
+//! rate of its outbound unit. Then it takes its turn on the link. At the other NIC it waits for the inbound
+//! unit, is delivered in its queue pair's order, lands in memory, and is acknowledged; a READ or an atomic is
+//! answered by a message of its own. The acknowledgement completes it. A model of the NIC, whose constants
+//! are [`Costs`], determines how long each step takes.
 //!
 //! # Reliable connections
-//! Messages are numbered. One that is missing is complained of, and sent again with all that follows; so is
-//! one that nobody answers, eight times in all within
-//! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). What comes twice is done once, except that a
-//! READ reads again. A refusal breaks both queue pairs; where it is lost, the sender hears nothing more. So loss,
-//! partitions and deaths are seen as on hardware: as delay, and then as
+//! Messages are numbered. A missing message is reported by a NAK and sent again with all that follow. So is a
+//! message without an answer, up to eight times in all within
+//! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). A duplicate is executed only once, except
+//! that a READ reads again. A refusal breaks both queue pairs; if it is lost, the sender hears nothing more.
+//! So loss, partitions and deaths look as on hardware: first a delay, and then
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!
-//! # Loss of power
-//! Bytes that a NIC writes to [persistent memory](crate::PersistentRegion) wait in the NIC until they can be seen,
-//! then in the queue of the PCIe root complex, and then, with DDIO, as dirty lines of the last-level cache; what a
-//! CPU stores is dirty in its cache. [`Durability`] tells how long, how many, and which of these places keep their
-//! bytes. With [`Fault::PowerLoss`] those in the NIC are lost, of the queue an end of it is, and of the dirty
-//! lines any, also in part. So a WRITE's completion is seen not to mean durable, nor a READ behind it where DDIO
-//! is on; a flush, and a `persist` of the server's, are seen to mean it.
+//! # Power failures
+//! Bytes that a NIC writes to [persistent memory](crate::PersistentRegion) wait in the NIC until they are
+//! visible, then in the queue of the PCIe root complex, and then, with DDIO, in dirty lines of the last-level
+//! cache. A CPU's stores are dirty in its cache. [`Durability`] configures how long and how many, and which
+//! of these survive. [`Fault::PowerLoss`] loses the bytes in the NIC, the back part of the queue, and random
+//! dirty lines or parts of them. A WRITE's completion therefore does not mean durable, and neither does a
+//! READ behind it if DDIO is on; a flush and a `persist` of the server do.
 //!
-//! # What is different from hardware
-//! Connecting takes no time. A completion channel's wait never sleeps: it tells whether there was an event.
-//! Memory that a killed node's program still holds can still be read by that program. Of what was stored over
-//! before it was durable, no earlier state is found after a loss of power, unless a cache had written it back.
+//! # Differences from hardware
+//! Connecting takes no time. A completion channel's wait never sleeps: it says whether there was an event. A
+//! killed node's program can still read the memory that it holds. If bytes were overwritten before they were
+//! durable, a power failure does not restore an earlier state, unless a cache had written it back.
 
 mod actor;
 mod agenda;
@@ -61,7 +61,6 @@ mod config;
 mod context;
 mod cpu;
 mod delivery;
-mod dice;
 mod durability;
 mod event;
 mod failure;
@@ -98,7 +97,7 @@ pub use rack::{ActorId, Node, NodeId, Sim};
 pub(crate) use channel::Channel;
 pub(crate) use completion_queue::{CompletionQueue, CqHandle};
 pub(crate) use context::{AddressHandle, Context, Domain};
-pub(crate) use memory::Pages;
+pub(crate) use memory::Registration;
 pub(crate) use persistent::Persistent;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, SimEndpoint};
 pub(crate) use shared_receive::SharedReceiveQueue;

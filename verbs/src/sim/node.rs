@@ -1,4 +1,4 @@
-//! A node: its NIC with all that it knows, and its cores.
+//! A node: its NIC's state, and its cores.
 
 use super::event::QpId;
 use super::media::Media;
@@ -17,18 +17,18 @@ use super::config::{Landing, SimConfig};
 
 /// Payload bytes of a datagram.
 pub(super) const MTU_BYTES: usize = 4096;
-/// Bytes that a work request may carry in itself.
+/// The most inline bytes of a work request.
 pub(super) const MAX_INLINE_BYTES: usize = 256;
 /// The longest message of a connection.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
-/// READs and atomics under way on one queue pair: what NICs of the day do.
+/// READs and atomics in flight on one queue pair, as in current NICs.
 pub(super) const MAX_RD_ATOMIC: usize = 16;
 
-/// The NIC and the cores of one node.
+/// The state of the NIC and the cores of one node.
 #[derive(Debug)]
 pub(super) struct NodeState {
     pub(super) alive: bool,
-    /// How often it was started: a device of an earlier time is of no use.
+    /// The number of its starts. Devices opened before the current start are unusable.
     pub(super) incarnation: u32,
     pub(super) nic: Nic,
     pub(super) doorbells: Doorbells,
@@ -39,7 +39,7 @@ pub(super) struct NodeState {
     pub(super) srqs: Slots<SharedQueue>,
     /// Until when each core is busy.
     pub(super) cores: Vec<u64>,
-    /// Until when no actor of it runs.
+    /// Until when none of its actors runs.
     pub(super) paused_until_ns: u64,
     pub(super) actors: Vec<u32>,
 }
@@ -98,7 +98,7 @@ impl NodeState {
     }
 }
 
-/// A node's global identifier: a unique local address of IPv6 with its number.
+/// A node's GID: an IPv6 unique local address that contains its number.
 pub(super) fn gid(node: u16) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[0] = 0xfd;
@@ -106,7 +106,7 @@ pub(super) fn gid(node: u16) -> [u8; 16] {
     gid
 }
 
-/// The node with this identifier, if it can be one of ours.
+/// The number of the node with this GID, if the GID is valid.
 pub(super) fn node_of(wanted: [u8; 16]) -> Option<u16> {
     let node = u16::from_be_bytes([wanted[14], wanted[15]]);
     (gid(node) == wanted).then_some(node)
@@ -129,6 +129,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         flush: true,
         persistent_memory: true,
         wait: true,
+        write_events: true,
         network: true,
         write_order: match config.landing {
             Landing::AtOnce | Landing::LeftToRight => WriteOrder::LeftToRight,

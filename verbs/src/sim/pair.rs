@@ -1,19 +1,19 @@
-//! A queue pair as its NIC knows it.
+//! A queue pair as its NIC sees it.
 
 use std::collections::VecDeque;
 
 use super::event::QpId;
-use super::memory::Place;
+use super::memory::LocalAddress;
 use super::nic::{Context, Line};
 use super::receives::Receives;
 use crate::{CompletionOpcode, QpState, QpType, SharedSlice, Status};
 
-/// How often a message is sent again to a silent peer before that counts as gone: the most that the
+/// How often a message is retransmitted to a silent peer before that counts as dead: the most that the
 /// specification allows.
 pub(super) const RETRIES: u8 = 7;
 
-/// Retries of a receiver that is not ready which mean: for ever.
-pub(super) const RNR_FOR_EVER: u8 = 7;
+/// The `rnr_retry` value that means: retry forever.
+pub(super) const RNR_RETRY_FOREVER: u8 = 7;
 
 /// A posted send work request.
 #[derive(Debug)]
@@ -21,27 +21,27 @@ pub(super) struct Wqe {
     pub(super) id: u64,
     pub(super) message: u32,
     pub(super) len: u32,
-    /// It is answered by a message of its own, as READs, atomics and flushes are.
+    /// Whether it has a response message, as READs, atomics and flushes have.
     pub(super) asks: bool,
-    /// Where the answer's bytes go.
-    pub(super) into: Option<Place>,
-    /// Keeps shared memory that `into`, or the message's source, lies in.
+    /// Where the response's bytes go.
+    pub(super) into: Option<LocalAddress>,
+    /// Keeps the shared memory of `into` or of the message's source alive.
     pub(super) held: Option<SharedSlice>,
     pub(super) opcode: CompletionOpcode,
     pub(super) signaled: bool,
     pub(super) done: bool,
-    /// Cache lines that it has; the CPU has pushed them to the NIC.
+    /// Its length in cache lines if the CPU has pushed it to the NIC.
     pub(super) lines: u8,
-    /// It carries all its bytes.
+    /// Whether all its bytes are inline.
     pub(super) inline: bool,
     pub(super) pushed: bool,
-    /// It is the last one of its doorbell.
+    /// Whether it is the last of its doorbell.
     pub(super) last: bool,
-    /// Where the NIC keeps it.
+    /// Where the NIC caches it.
     pub(super) line: Line,
 }
 
-/// What a queue pair is made of.
+/// The parameters of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairParts {
     pub(super) ty: QpType,
@@ -53,12 +53,12 @@ pub(super) struct PairParts {
     pub(super) max_recv_wr: usize,
 }
 
-/// How its connection deals with a peer that is slow or gone.
+/// How its connection treats a slow or dead peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     pub(super) rnr_retry: u8,
     pub(super) rnr_timer_ns: u64,
-    /// For one answer.
+    /// The timeout of one answer.
     pub(super) timeout_ns: u64,
 }
 
@@ -72,52 +72,52 @@ pub(super) struct Pair {
     pub(super) srq: Option<u32>,
     pub(super) peer: Option<QpId>,
     pub(super) qkey: u32,
-    pub(super) patience: Patience,
+    pub(super) retry_policy: RetryPolicy,
 
-    /// Work requests that are not done, the first of them with the number `base`.
+    /// Work requests that are not done. The first has the number `base`.
     pub(super) sends: VecDeque<Wqe>,
     pub(super) base: u64,
-    /// The next one that the NIC fetches, and the first that it has not heard of.
+    /// The next one that the NIC fetches, and the first one of which it has not been notified.
     pub(super) next: u64,
     pub(super) heard: u64,
-    /// The first for which no doorbell was rung.
+    /// The first one for which no doorbell was rung.
     pub(super) rung: u64,
-    /// One more than the number of the last that a polled completion retired.
+    /// One more than the number of the last one retired by a polled completion.
     pub(super) retired: u64,
     pub(super) max_send_wr: u64,
-    /// Changes when what is on its way to the wire is to be forgotten.
+    /// Changes to cancel messages on their way to the wire.
     pub(super) epoch: u16,
     pub(super) last_launch_ns: u64,
-    /// Where the NIC's cache has its context.
+    /// Where the NIC caches its context.
     pub(super) context: Context,
-    /// It waits for its turn to send more.
+    /// Whether it waits for its turn to send more.
     pub(super) has_turn: bool,
-    /// The actor that has used it last, and until when.
+    /// The actor that used it last, and until when.
     pub(super) user: Option<u32>,
     pub(super) used_until_ns: u64,
-    /// When the last message comes to the peer: none behind it comes earlier.
+    /// When the last message reaches the peer: none behind it arrives earlier.
     pub(super) last_arrival_ns: u64,
     /// READs and atomics that the NIC has fetched and that are not answered.
     pub(super) asking: u32,
     pub(super) retries_left: u8,
     pub(super) rnr_left: u8,
-    /// The peer had no receive: nothing is sent until it is tried again.
-    pub(super) holds_back: bool,
-    /// The message whose missing answer was noticed by those behind it.
+    /// The peer had no receive: nothing is sent until the retry.
+    pub(super) rnr_wait: bool,
+    /// The message whose missing answer was detected by later ones.
     pub(super) missed: Option<u64>,
-    /// A refusal that waits for what was asked before.
+    /// A refusal that is reported after earlier responses.
     pub(super) refused: Option<(u64, Status)>,
     pub(super) timer_set: bool,
     pub(super) deadline_ns: u64,
 
     pub(super) receives: Receives,
-    /// The number of the message that has to come next.
+    /// The number of the next message in order.
     pub(super) expected: u32,
-    /// The peer has been told that something is missing.
-    pub(super) complained: bool,
-    /// When the last message's bytes are in memory: none behind it is carried out earlier.
+    /// The peer has been told that a message is missing.
+    pub(super) nak_sent: bool,
+    /// When the last message's bytes are in memory: none behind it is executed earlier.
     pub(super) landed_ns: u64,
-    /// What the last atomics brought back, for a peer that asks again.
+    /// The results of the last atomics, for a peer that retries.
     pub(super) atomics: VecDeque<(u32, u64)>,
 }
 
@@ -133,7 +133,7 @@ impl Pair {
             srq,
             peer: None,
             qkey: 0,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
             sends: VecDeque::new(),
             base: 0,
             next: 0,
@@ -151,14 +151,14 @@ impl Pair {
             asking: 0,
             retries_left: RETRIES,
             rnr_left: 0,
-            holds_back: false,
+            rnr_wait: false,
             missed: None,
             refused: None,
             timer_set: false,
             deadline_ns: 0,
             receives: Receives::new(max_recv_wr),
             expected: 0,
-            complained: false,
+            nak_sent: false,
             landed_ns: 0,
             atomics: VecDeque::new(),
         }
@@ -170,7 +170,7 @@ impl Pair {
         self.base + self.sends.len() as u64
     }
 
-    /// The number of the work request whose low bits are these, unless it is done with.
+    /// The number of the work request with these low bits, unless it is done.
     #[inline]
     pub(super) fn number_of(&self, psn: u32) -> Option<u64> {
         let ahead = psn.wrapping_sub(self.base as u32);
@@ -182,13 +182,13 @@ impl Pair {
         self.sends.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
     }
 
-    /// Something is on its way that the peer has to answer.
+    /// Whether a message in flight needs an answer.
     #[inline]
     pub(super) fn waits(&self) -> bool {
-        self.next > self.base && self.state == QpState::ReadyToSend && !self.holds_back
+        self.next > self.base && self.state == QpState::ReadyToSend && !self.rnr_wait
     }
 
-    /// The peer has seen all before `number`: what needs no bytes for an answer is done.
+    /// Completes requests before `number` that need no response bytes: the peer has executed all of them.
     pub(super) fn done_before(&mut self, number: u64) {
         let count = number.saturating_sub(self.base) as usize;
         for wqe in self.sends.iter_mut().take(count) {
@@ -196,19 +196,19 @@ impl Pair {
         }
     }
 
-    /// Sends everything from `number` on again, or at last.
+    /// Sends or resends everything from `number` on.
     pub(super) fn go_back(&mut self, number: u64) {
         self.epoch = self.epoch.wrapping_add(1);
-        self.last_launch_ns = 0; // What waited for its launch is forgotten.
+        self.last_launch_ns = 0; // Requests that waited for their launch are cancelled.
         self.next = number.max(self.base);
         let before = (self.next - self.base) as usize;
         let asking = self.sends.iter().take(before).filter(|wqe| wqe.asks && !wqe.done);
         self.asking = asking.count() as u32;
     }
 
-    /// Takes messages from its peer.
+    /// Whether it accepts messages from its peer.
     #[inline]
-    pub(super) fn hears(&self) -> bool {
+    pub(super) fn accepts_messages(&self) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
     }
 }

@@ -1,4 +1,4 @@
-//! Persistent memory in the hands of its owner.
+//! The owner's side of persistent memory.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ impl Persistent {
         let World { nodes, dice, .. } = &mut *world;
         let node = &mut nodes[usize::from(context.node)];
         let (number, pages) = node.media.open(name, len)?;
-        let region = node.regions.register(*pd, pages, Some(number), access, || dice.word());
+        let region =
+            node.regions.register(context, *pd, pages, Some(number), access, || dice.word());
         drop(world);
         Ok((region, Persistent { context: Arc::clone(context), region: number }))
     }
@@ -36,7 +37,7 @@ impl Persistent {
         Span { region: self.region, start: start as u64, len: len as u64 }
     }
 
-    /// The owner has stored something. In the memory of a killed node nothing of that is left.
+    /// Records a store of the owner. Stores to the memory of a killed node are lost.
     pub(crate) fn stored(&self, start: usize, len: usize) {
         let Ok(mut world) = self.context.running() else { return };
         let World { nodes, dice, config, .. } = &mut *world;

@@ -1,8 +1,8 @@
-//! Posting: a work request is checked, and becomes a message that waits for its doorbell.
+//! Posting: a work request is checked and becomes a message that waits for its doorbell.
 
 use super::context::Context;
 use super::event::QpId;
-use super::memory::Place;
+use super::memory::LocalAddress;
 use super::message::Kind;
 use super::nic::{Line, wqe_lines};
 use super::pair::{Pair, Wqe};
@@ -12,7 +12,7 @@ use crate::{
     Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, SharedSlice, WorkRequest,
 };
 
-/// What a checked work request asks of the NIC.
+/// The parts of a checked work request.
 struct Parts<'a> {
     kind: Kind,
     asks: bool,
@@ -20,14 +20,14 @@ struct Parts<'a> {
     imm: Option<u32>,
     len: usize,
     inline: &'a [u8],
-    source: Option<(Place, usize)>,
-    into: Option<Place>,
+    source: Option<(LocalAddress, usize)>,
+    into: Option<LocalAddress>,
     buffer: Option<Buffer>,
     held: Option<SharedSlice>,
 }
 
 impl World {
-    /// Takes a work request: its number, and the buffer that the queue pair keeps meanwhile.
+    /// Posts a work request. Returns its number, and the buffer that the queue pair holds until it is retired.
     #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
     pub(super) fn post<'a>(
         &mut self,
@@ -100,7 +100,7 @@ fn check(pair: &Pair, context: &Context, request: &WorkRequest<'_>) -> Result<()
             return Err(PostError::Foreign);
         }
     }
-    // Places come free when a polled completion retires their work.
+    // Slots become free when a polled completion retires their work.
     if pair.posted() - pair.retired >= pair.max_send_wr {
         Err(PostError::QueueFull)
     } else {
@@ -134,7 +134,7 @@ fn parts(work: Work<'_>) -> Parts<'_> {
     }
 }
 
-/// No bytes at all.
+/// A request without bytes.
 fn bare<'a>(kind: Kind, opcode: CompletionOpcode) -> Parts<'a> {
     Parts {
         kind,
@@ -150,29 +150,29 @@ fn bare<'a>(kind: Kind, opcode: CompletionOpcode) -> Parts<'a> {
     }
 }
 
-/// Bytes that leave: fetched when their turn has come, unless they are inline.
+/// A request that sends bytes: fetched when it is sent, unless they are inline.
 fn outgoing(local: Local<'_>, kind: Kind, opcode: CompletionOpcode, imm: Option<u32>) -> Parts<'_> {
     let len = local.len();
     let parts = Parts { imm, len, ..bare(kind, opcode) };
     match local {
         Local::Inline(bytes) => Parts { inline: bytes, ..parts },
         Local::Buffer(buffer) => {
-            let source = Some((Place::new(buffer.start()), len));
+            let source = Some((LocalAddress::new(buffer.start()), len));
             Parts { source, buffer: Some(buffer), ..parts }
         }
         Local::Shared(slice) => {
-            let source = Some((Place::new(slice.start()), len));
+            let source = Some((LocalAddress::new(slice.start()), len));
             Parts { source, held: Some(slice), ..parts }
         }
     }
 }
 
-/// Bytes that come back.
+/// A request that receives bytes.
 fn incoming<'a>(into: LocalMut, kind: Kind, opcode: CompletionOpcode) -> Parts<'a> {
     let len = into.len();
     let (place, buffer, held) = match into {
-        LocalMut::Buffer(buffer) => (Place::new(buffer.start()), Some(buffer), None),
-        LocalMut::Shared(slice) => (Place::new(slice.start()), None, Some(slice)),
+        LocalMut::Buffer(buffer) => (LocalAddress::new(buffer.start()), Some(buffer), None),
+        LocalMut::Shared(slice) => (LocalAddress::new(slice.start()), None, Some(slice)),
     };
     Parts { asks: true, len, into: Some(place), buffer, held, ..bare(kind, opcode) }
 }

@@ -1,4 +1,4 @@
-//! Persistent memory in the life of a node: what the NIC writes there, flushes, and a loss of power.
+//! Persistent memory of a node: writes of the NIC, flushes, and power failures.
 
 use super::delivery::Outcome;
 use super::event::Answer;
@@ -7,7 +7,7 @@ use super::world::World;
 use crate::{Access, RemoteSlice};
 
 impl World {
-    /// The NIC has written memory, of which this is persistent.
+    /// Records a write of the NIC, if it is to persistent memory.
     #[inline]
     pub(super) fn landed_in(&mut self, node: u16, span: Option<Span>) {
         let Some(span) = span else { return };
@@ -15,7 +15,7 @@ impl World {
         nodes[usize::from(node)].media.arrived(span, &config.durability, *now_ns, dice);
     }
 
-    /// The same, for memory of its own program.
+    /// Records a write to memory of the NIC's own program.
     pub(super) fn came_in(&mut self, node: u16, rkey: u32, start: u64, len: u64) {
         let state = &self.nodes[usize::from(node)];
         if !state.media.is_empty() {
@@ -23,20 +23,20 @@ impl World {
         }
     }
 
-    /// The NIC reads memory. What it has written before goes ahead, before the answer leaves.
+    /// Handles a read of memory by the NIC: earlier writes become durable before the response leaves.
     #[inline]
     pub(super) fn push_queue(&mut self, node: u16) {
         let World { nodes, dice, config, .. } = self;
         nodes[usize::from(node)].media.push_queue(&config.durability, dice);
     }
 
-    /// A flush has come: it is answered when what its connection has written there is durable.
+    /// Executes a flush. It is answered when the earlier writes of its connection are durable.
     pub(super) fn flush_memory(&mut self, index: u32, remote: RemoteSlice) -> Outcome {
         let to = self.messages[index].to;
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
         let World { nodes, dice, config, .. } = self;
         let node = &mut nodes[usize::from(to.node)];
-        // Being persistent is what allows it: for Linux, too, only persistent memory may be flushed so.
+        // Persistence is the only permission needed: in Linux, too, only persistent memory may be flushed.
         let found = node.regions.find(remote, Access::empty(), pd);
         let Some(found) = found.filter(|found| remote.is_empty() || found.is_persistent()) else {
             return Outcome::Refused(Answer::AccessError);
@@ -50,7 +50,7 @@ impl World {
         Outcome::Answered
     }
 
-    /// Persistent memory loses what is not durable.
+    /// Drops the bytes of persistent memory that are not durable.
     pub(super) fn lose_power(&mut self, node: u16) {
         let World { nodes, dice, config, now_ns, .. } = self;
         let media = &mut nodes[usize::from(node)].media;

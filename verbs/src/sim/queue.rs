@@ -1,4 +1,4 @@
-//! Completion queues as their NIC knows them.
+//! Completion queues as their NIC sees them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use super::event::QpId;
 use super::world::World;
 use crate::{Buffer, CompletionOpcode, CqError, DatagramSource, QpNumber, Status, WorkCompletion};
 
-/// What a completion ends.
+/// The work that a completion ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ended {
     /// The send work request of this number.
     Send(u64),
-    /// A receive of the queue pair's own.
+    /// A receive of the queue pair.
     Receive,
-    /// One of this shared queue.
+    /// A receive of this shared queue.
     Shared(u32),
 }
 
-/// A completion that was not polled yet.
+/// A completion that has not been polled.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) id: u64,
@@ -40,7 +40,7 @@ pub(super) struct Queue {
     overrun: bool,
     armed: bool,
     channel: Option<Arc<Channel>>,
-    /// The actor that polls it; none, or any of its node.
+    /// The actor that polls it. Without one, any actor of the node may.
     poller: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Queue {
         Queue { capacity, completions, overrun: false, armed: false, channel, poller: None }
     }
 
-    /// `false`: there was no room.
+    /// Appends a completion. `false`: there was no room.
     fn push(&mut self, completion: Completion) -> bool {
         if self.completions.len() >= self.capacity {
             self.overrun = true;
@@ -69,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// An event with the next completion; those that are there count.
+    /// Requests an event for the next completion, or immediately if one is available.
     pub(super) fn arm(&mut self) {
         if self.completions.is_empty() && !self.overrun {
             self.armed = true;
@@ -78,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// Takes out what belongs to a queue pair that goes.
+    /// Removes the completions of a destroyed queue pair.
     pub(super) fn forget(&mut self, qp: u32) -> VecDeque<Completion> {
         let all = std::mem::take(&mut self.completions);
         let (gone, kept) = all.into_iter().partition(|completion| completion.qp == qp);
@@ -88,7 +88,7 @@ impl Queue {
 }
 
 impl World {
-    /// A work request has ended: its completion is in the queue now.
+    /// Puts the completion of a work request into the queue.
     pub(super) fn complete(&mut self, at: QpId, cq: u32, completion: Completion) {
         self.trace.mix(completion.id);
         self.trace.mix(u64::from(completion.byte_len) << 32 | u64::from(at.number));
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes available completions.
     pub(super) fn poll(
         &mut self,
         node: u16,

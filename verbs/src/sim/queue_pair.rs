@@ -1,4 +1,4 @@
-//! Queue pairs in the hands of their owners.
+//! The owner's side of queue pairs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::completion_queue::CqHandle;
 use super::context::{Context, Domain};
 use super::event::{Event, QpId};
 use super::node::gid;
-use super::pair::{Pair, PairParts, Patience, RETRIES, Wqe};
+use super::pair::{Pair, PairParts, RETRIES, RetryPolicy, Wqe};
 use super::shared_receive::SharedReceiveQueue;
 use super::world::World;
 use crate::{
@@ -18,11 +18,11 @@ use crate::{
     WorkRequest,
 };
 
-/// Names a queue pair to peers.
+/// Identifies a queue pair to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct SimEndpoint {
-    /// Whose world it is: that with this seed.
+    /// The seed of its simulation.
     pub(crate) seed: u64,
     pub(crate) node: u32,
     pub(crate) qp: u32,
@@ -31,13 +31,13 @@ pub(crate) struct SimEndpoint {
 }
 
 impl SimEndpoint {
-    /// The identifier of its node; a node that cannot be has one that is nobody's.
+    /// The GID of its node. An invalid node number has an unused GID.
     pub(crate) fn gid(&self) -> [u8; 16] {
         u16::try_from(self.node).map_or([0; 16], gid)
     }
 }
 
-/// What a queue pair is made of, numbers checked.
+/// The checked parameters of a queue pair.
 pub(crate) struct Config<'a> {
     pub(crate) ty: QpType,
     pub(crate) send_cq: &'a CqHandle,
@@ -54,7 +54,7 @@ pub(crate) struct QueuePair {
     ty: QpType,
     pd: u32,
     has_srq: bool,
-    /// Buffers of send work requests, with their numbers, until these are retired.
+    /// Buffers of send work requests, with the requests' numbers, until they are retired.
     pub(super) in_flight: VecDeque<(u64, Buffer)>,
 }
 
@@ -135,10 +135,10 @@ impl QueuePair {
             return Err(ConnectError::Mismatch("it names a node of another rack"));
         };
         pair.peer = Some(QpId { node, number: peer.qp });
-        pair.patience = Patience {
+        pair.retry_policy = RetryPolicy {
             rnr_retry: options.rnr_retry,
             rnr_timer_ns: options.rnr_timer_ns,
-            // A message is sent once, and then again as often as there are retries.
+            // A message is sent once, and then retransmitted up to the number of retries.
             timeout_ns: (options.retry_timeout_ns / (u64::from(RETRIES) + 1)).max(1),
         };
         pair.rnr_left = options.rnr_retry;
@@ -187,7 +187,7 @@ impl QueuePair {
         self.post(request).map_err(|(error, _)| error)
     }
 
-    /// Tells the NIC of what was posted: it hears of it later.
+    /// Notifies the NIC of posted requests, with a delay.
     pub(crate) fn ring_doorbell(&mut self) {
         let mut world = self.context.lock();
         let world = &mut *world;
@@ -197,7 +197,7 @@ impl QueuePair {
         let count = pair.posted() - pair.rung.max(pair.base);
         pair.rung = pair.posted();
         let rung = pair.rung as u32;
-        // One work request goes with its doorbell; of several the NIC is told.
+        // A single work request is pushed with its doorbell; for several, the NIC is only notified.
         let mut last = pair.sends.back_mut().filter(|_| count > 0);
         if let Some(wqe) = &mut last {
             wqe.last = true;
@@ -249,7 +249,7 @@ impl QueuePair {
         if self.in_flight.is_empty() {
             return;
         }
-        // A killed node gives nothing back before the queue pair is dropped.
+        // A killed node returns nothing before the queue pair is dropped.
         let retired = self.lock().pair(self.id).map_or(0, |pair| pair.retired);
         while let Some((_, buffer)) = self.in_flight.pop_front_if(|(number, _)| *number < retired) {
             into(buffer);
@@ -264,7 +264,7 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.context.lock().destroy(self.id);
-        // The NIC knows nothing of them any more, so they may go.
+        // The NIC no longer refers to them, so they may be dropped.
         self.in_flight.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! The rack as its experimenter sees it.
+//! The user's view of the simulated rack.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -14,12 +14,12 @@ use super::world::{Halt, World, lock};
 use crate::dispatch;
 use crate::{Device, RemoteRegion};
 
-/// Names a node of a rack.
+/// Identifies a node of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u16);
 
 impl NodeId {
-    /// Its number: nodes count from 0, in the order in which they were added.
+    /// Its number. Nodes are numbered from 0 in the order in which they were added.
     pub fn number(self) -> u16 {
         self.0
     }
@@ -31,27 +31,27 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Names an actor of a rack.
+/// Identifies an actor of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ActorId(u32);
 
 /// A simulated rack: nodes with cores and a NIC each, joined by a switch, in virtual time.
 ///
-/// Nothing moves by itself. [`step`](Sim::step) and its kin let happen what is due, and run the
-/// [actors](Actor). Devices may also be used from outside of actors: what is posted there happens with the
-/// next steps. One thread at a time.
+/// Time only advances in [`step`](Sim::step) and the other methods that run events and [actors](Actor).
+/// Devices may also be used from outside of actors: what is posted there takes effect in the next steps. Only
+/// one thread may use a rack at a time.
 pub struct Sim {
     world: Arc<Mutex<World>>,
     actors: Vec<Option<Box<dyn Actor>>>,
 }
 
 impl Sim {
-    /// An empty rack. The same seed, and the same use, give the same run, bit for bit.
+    /// An empty rack. The same seed and the same use give the same run, bit for bit.
     pub fn new(seed: u64) -> Sim {
         Sim::with_config(seed, SimConfig::default())
     }
 
-    /// An empty rack of another kind.
+    /// An empty rack with this configuration.
     pub fn with_config(seed: u64, config: SimConfig) -> Sim {
         Sim { world: Arc::new(Mutex::new(World::new(seed, config))), actors: Vec::new() }
     }
@@ -60,7 +60,7 @@ impl Sim {
         lock(&self.world)
     }
 
-    /// One more node.
+    /// Adds a node.
     ///
     /// # Panics
     /// If there are 65,536 already.
@@ -73,26 +73,26 @@ impl Sim {
         NodeId(number)
     }
 
-    /// A node, to open its device or to harm it.
+    /// A node, with which its device is opened and faults are injected.
     ///
     /// # Panics
-    /// If it is a node of a larger rack.
+    /// If the node belongs to a larger rack.
     pub fn node(&self, node: NodeId) -> Node {
         assert!(usize::from(node.0) < self.lock().nodes.len(), "{node:?} is of another rack");
         Node { world: Arc::clone(&self.world), id: node }
     }
 
-    /// The world's time.
+    /// The current virtual time.
     pub fn now_ns(&self) -> u64 {
         self.lock().now_ns
     }
 
-    /// Puts an actor onto a core of the node; cores are given out in turn. Its first turn is due now.
+    /// Starts an actor on a core of the node; cores are assigned in rotation. Its first turn is due immediately.
     pub fn spawn(&mut self, node: NodeId, actor: impl Actor + 'static) -> ActorId {
         self.spawn_on(node, None, actor)
     }
 
-    /// Puts an actor onto this core of the node, where others may be already.
+    /// Starts an actor on this core of the node, which may be shared with others.
     ///
     /// # Panics
     /// If the node has no such core.
@@ -117,27 +117,27 @@ impl Sim {
         ActorId(number)
     }
 
-    /// Gives the actor a turn when something is written into a region of its node.
+    /// Wakes the actor when a region of its node is written. Returns whether there is such a region.
     pub fn watch(&mut self, actor: ActorId, region: &RemoteRegion) -> bool {
         self.lock().watch(actor.0, region.rkey)
     }
 
-    /// Gives the actor a turn after each fault.
+    /// Wakes the actor after each fault.
     pub fn wake_on_faults(&mut self, actor: ActorId) {
         self.lock().actors.on_faults.push(actor.0);
     }
 
-    /// Gives the actor a turn, if it waits for an event.
+    /// A waker for the actor, if it waits for an event.
     pub fn waker(&self, actor: ActorId) -> Waker {
         actor::waker(&self.world, actor.0)
     }
 
-    /// Lets the next event happen. `false`: nothing will happen by itself any more.
+    /// Runs the next event. Returns `false` if only outside action can cause another event.
     pub fn step(&mut self) -> bool {
         self.step_within(u64::MAX)
     }
 
-    /// Lets the next event happen, if it is due within so much time. `false`: none is, and the clock stands.
+    /// Runs the next event if it is due within `ns`. Otherwise returns `false` without advancing the clock.
     pub fn step_within(&mut self, ns: u64) -> bool {
         let until_ns = self.now_ns().saturating_add(ns);
         let halt = self.lock().run(until_ns, true);
@@ -145,13 +145,13 @@ impl Sim {
         halt != Halt::Quiet
     }
 
-    /// Lets happen what happens in so much time, and moves the clock by that.
+    /// Runs all events of the next `ns`, and advances the clock by that.
     pub fn run_for(&mut self, ns: u64) {
         let until_ns = self.now_ns().saturating_add(ns);
         self.run_until(until_ns);
     }
 
-    /// Lets happen what happens until then, and moves the clock there.
+    /// Runs all events until `until_ns`, and advances the clock to it.
     pub fn run_until(&mut self, until_ns: u64) {
         loop {
             let halt = self.lock().run(until_ns, false);
@@ -164,8 +164,7 @@ impl Sim {
         world.now_ns = world.now_ns.max(until_ns);
     }
 
-    /// Lets happen what happens until nothing more will by itself, or so much time has passed. `true`: it
-    /// is idle.
+    /// Runs events until none are left or `within_ns` has passed. Returns whether the simulation is idle.
     pub fn run_until_idle(&mut self, within_ns: u64) -> bool {
         let until_ns = self.now_ns().saturating_add(within_ns);
         loop {
@@ -177,7 +176,7 @@ impl Sim {
         }
     }
 
-    /// Does what cannot be done under the world's lock: actors use their devices.
+    /// Runs what needs the lock released: actors use their devices.
     fn after(&mut self, halt: Halt) {
         if let Halt::Turn(number) = halt {
             let now_ns = self.now_ns();
@@ -193,44 +192,47 @@ impl Sim {
         }
     }
 
-    /// Lets a fault happen now.
+    /// Injects a fault now.
     pub fn inject(&mut self, fault: Fault) {
         self.lock().inject(fault);
         self.after(Halt::Stepped);
     }
 
-    /// Lets a fault happen at this time.
+    /// Schedules a fault at this time.
     pub fn schedule(&mut self, at_ns: u64, fault: Fault) {
         self.lock().schedule(at_ns, fault);
     }
 
-    /// Faults by probability, from now on.
+    /// Changes the probabilities of random faults.
     pub fn set_fault_rates(&mut self, rates: FaultRates) {
         self.inject(Fault::Rates(rates));
     }
 
-    /// A hash of all that has happened: equal for equal runs.
+    /// A hash of all events: equal for equal runs.
     pub fn trace_hash(&self) -> u64 {
         self.lock().trace.hash()
     }
 
-    /// Keeps the last `lines` of a readable trace from now on, one for each thing that happens; it costs time,
-    /// and changes nothing else.
+    /// Keeps the last `lines` of a readable trace from now on, one line per event. It takes time, but does not
+    /// change the run.
     pub fn record_trace(&mut self, lines: usize) {
         self.lock().trace.keep(lines);
     }
 
-    /// Writes every line of the readable trace from now on; it costs time.
+    /// Writes every line of the readable trace from now on. It takes time, but does not change the run.
     pub fn write_trace(&mut self, to: impl io::Write + Send + 'static) {
         self.lock().trace.write_to(Box::new(to));
     }
 
-    /// Sees to it that the lines are written; an error if some could not be.
+    /// Flushes the written trace.
+    ///
+    /// # Errors
+    /// If a line could not be written.
     pub fn flush_trace(&mut self) -> io::Result<()> {
         self.lock().trace.flush()
     }
 
-    /// The readable trace, as far as it was kept.
+    /// The kept lines of the readable trace.
     pub fn trace(&self) -> Vec<String> {
         self.lock().trace.lines()
     }
@@ -248,7 +250,7 @@ impl fmt::Debug for Sim {
     }
 }
 
-/// A node of a rack. Clones are the same node.
+/// A node of a rack. Clones refer to the same node.
 #[derive(Clone)]
 pub struct Node {
     world: Arc<Mutex<World>>,
@@ -256,44 +258,44 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its name.
+    /// Its identifier.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Its device, opened anew: of this start of the node. After the node was killed it does nothing any
-    /// more, also when the node runs again.
+    /// Opens its device, for this start of the node. After the node is killed, the device is unusable, even once
+    /// the node runs again.
     pub fn device(&self) -> Device {
         Device::of(dispatch::Context::Sim(Context::open(&self.world, self.id.0)))
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     pub fn is_alive(&self) -> bool {
         lock(&self.world).node(self.id.0).alive
     }
 
-    /// How often it was started again.
+    /// How often it was restarted.
     pub fn restarts(&self) -> u32 {
         lock(&self.world).node(self.id.0).incarnation
     }
 
-    /// The world's time.
+    /// The current virtual time.
     pub fn now_ns(&self) -> u64 {
         lock(&self.world).now_ns
     }
 
-    /// The node of this rack that has this number, if there is one.
+    /// The node of this rack with this number, if there is one.
     pub fn neighbour(&self, number: u16) -> Option<Node> {
         let there = usize::from(number) < lock(&self.world).nodes.len();
         there.then(|| Node { world: Arc::clone(&self.world), id: NodeId(number) })
     }
 
-    /// How many faults have happened on this rack.
+    /// How many faults have happened on this rack so far.
     pub fn faults(&self) -> u64 {
         lock(&self.world).faults_so_far
     }
 
-    /// Whether both run, and the way from here to there is not cut.
+    /// Whether both nodes run and the connection from this node to `to` is not cut.
     pub fn reaches(&self, to: &Node) -> bool {
         let world = lock(&self.world);
         let (from, to) = (self.id.0, to.id.0);
@@ -301,29 +303,29 @@ impl Node {
             && !world.cut.contains(&(from, to))
     }
 
-    /// For an actor in its turn, or what it calls: it uses its core for so much longer. What it posts from now on
-    /// leaves so much later.
+    /// Adds CPU time to the turn of the current actor. Requests that it posts afterwards leave later by that
+    /// time.
     pub fn busy(&self, ns: u64) {
         lock(&self.world).charge(ns);
     }
 
-    /// For an actor in its turn: gives it a turn later, from wherever it is woken. `None`: nobody has a turn.
+    /// The waker of the actor whose turn it is; `None` outside of turns. It may be used from anywhere.
     pub fn waker(&self) -> Option<Waker> {
         let actor = lock(&self.world).actors.on_turn()?;
         Some(actor::waker(&self.world, actor))
     }
 
-    /// Writes a line of a program's own into the rack's readable trace, if anybody reads that.
+    /// Writes a line of the program to the rack's readable trace, if that is enabled.
     pub fn note(&self, what: impl FnOnce() -> String) {
         let reads = lock(&self.world).trace.is_read();
         if reads {
-            // Not under the lock: it may ask the node.
+            // Not under the lock: `what` may use the node.
             let what = what();
             lock(&self.world).note_node(self.id.0, || what);
         }
     }
 
-    /// What its NIC has done so far.
+    /// Its NIC's counters.
     pub fn nic_counters(&self) -> NicCounters {
         lock(&self.world).node(self.id.0).nic.counters()
     }
@@ -333,28 +335,28 @@ impl Node {
         lock(&self.world).node(self.id.0).resources()
     }
 
-    /// Stops its system, now. See [`Fault::KillNode`].
+    /// Stops its system now. See [`Fault::KillNode`].
     pub fn kill(&self) {
         lock(&self.world).inject(Fault::KillNode(self.id));
     }
 
-    /// Takes its power away, now. See [`Fault::PowerLoss`].
+    /// Cuts its power now. See [`Fault::PowerLoss`].
     pub fn power_loss(&self) {
         lock(&self.world).inject(Fault::PowerLoss(self.id));
     }
 
-    /// Starts it again, now. See [`Fault::RestartNode`].
+    /// Restarts it now. See [`Fault::RestartNode`].
     pub fn restart(&self) {
         lock(&self.world).inject(Fault::RestartNode(self.id));
     }
 
-    /// Takes its cores away for so long, from now. See [`Fault::PauseNode`].
+    /// Pauses its cores for this time from now. See [`Fault::PauseNode`].
     pub fn pause(&self, for_ns: u64) {
         lock(&self.world).inject(Fault::PauseNode { node: self.id, for_ns });
     }
 
-    /// For an actor in its turn: gives it a turn when something is written into a region of this node.
-    /// `false`: there is no such region, or nobody has a turn.
+    /// Wakes the actor whose turn it is when a region of this node is written. `false`: there is no such region,
+    /// or no actor has a turn.
     pub fn watch(&self, region: &RemoteRegion) -> bool {
         let mut world = lock(&self.world);
         let Some(actor) = world.actors.on_turn() else { return false };

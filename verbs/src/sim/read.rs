@@ -1,4 +1,4 @@
-//! READs and atomics: requests that are answered by bytes. Both read memory.
+//! READs and atomics: requests that are answered with bytes of memory.
 
 use super::delivery::Outcome;
 use super::event::{Answer, Event};
@@ -53,8 +53,8 @@ impl World {
         Outcome::Answered
     }
 
-    /// A request that was carried out has come again: its answer was lost. A READ reads again; an atomic is
-    /// answered from memory, as it must not happen twice.
+    /// Handles a request that was already executed: its answer was lost. A READ reads again; an atomic is
+    /// answered from its recorded result, as it must not be executed twice.
     pub(super) fn repeat(&mut self, index: u32) {
         let message = &self.messages[index];
         let (kind, from, to, psn) = (message.kind, message.from, message.to, message.psn);
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Makes the answer to a request, and sends it when its bytes, asked for at `from_ns`, are in the NIC.
+    /// Creates the response to a request, and sends it when its bytes, requested at `from_ns`, are in the NIC.
     pub(super) fn respond_with(
         &mut self,
         request: u32,
@@ -99,7 +99,7 @@ impl World {
         self.events.push(at_ns, Event::Reply(index));
     }
 
-    /// The bytes of an answer are in the NIC.
+    /// Handles the arrival of a response's bytes in the NIC.
     pub(super) fn reply(&mut self, index: u32) {
         let from = self.messages[index].from;
         if self.pair(from).is_some() {

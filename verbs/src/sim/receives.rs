@@ -1,4 +1,4 @@
-//! Posted receives, of one queue pair or of several.
+//! Posted receives of one queue pair, or of several.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub(super) struct Receive {
     pub(super) buffer: Option<Buffer>,
 }
 
-/// Posted receives, as they are kept: those without buffers by the run.
+/// Posted receives as they are stored: those without buffers as runs.
 #[derive(Debug)]
 enum Posted {
     One(Receive),
@@ -22,7 +22,7 @@ enum Posted {
 #[derive(Debug)]
 pub(super) struct Receives {
     posted: VecDeque<Posted>,
-    /// Posted, and their completions not polled yet.
+    /// Posted receives whose completions have not been polled.
     out: u32,
     max: u32,
 }
@@ -41,7 +41,7 @@ impl Receives {
         Ok(())
     }
 
-    /// Posts one receive without a buffer for each id; all or none.
+    /// Posts a receive without a buffer for each id; all or none.
     pub(super) fn post_run(&mut self, ids: Range<u64>) -> Result<(), PostError> {
         let count = ids.end.saturating_sub(ids.start);
         if count > u64::from(self.max.saturating_sub(self.out)) {
@@ -54,7 +54,7 @@ impl Receives {
         Ok(())
     }
 
-    /// The receive that the next message meets.
+    /// Takes the receive for the next message.
     pub(super) fn take(&mut self) -> Option<Receive> {
         let Posted::Run(ids) = self.posted.front_mut()? else {
             return match self.posted.pop_front()? {
@@ -69,7 +69,7 @@ impl Receives {
         Some(Receive { id, buffer: None })
     }
 
-    /// A completion was polled: there is room for one more.
+    /// Makes room for one more receive: a completion was polled.
     #[inline]
     pub(super) fn polled(&mut self) {
         self.out = self.out.saturating_sub(1);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receives_are_taken_in_order_and_room_comes_with_the_poll() {
+    fn receives_are_taken_in_order_and_a_poll_makes_room() {
         let mut receives = Receives::new(4);
         receives.post(9, None).unwrap();
         receives.post_run(3..6).unwrap();

@@ -1,4 +1,4 @@
-//! The way out: from the doorbell to the wire.
+//! The sending side of a NIC: from the doorbell to the wire.
 
 use super::event::{Answer, Event, QpId};
 use super::message::Kind;
@@ -8,7 +8,7 @@ use super::world::World;
 use crate::{QpState, QpType};
 
 impl World {
-    /// The NIC hears of work.
+    /// Handles a doorbell.
     pub(super) fn doorbell(&mut self, qp: QpId, rung: u32) {
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
@@ -26,12 +26,12 @@ impl World {
         }
     }
 
-    /// Fetches the work requests of one doorbell, if it may. Then it is the turn of the other queue pairs.
+    /// Fetches the work requests of one doorbell, if allowed. Then the other queue pairs have their turn.
     pub(super) fn fetch(&mut self, qp: QpId) {
         self.fetch_with(qp, false);
     }
 
-    /// It is a queue pair's turn, which has waited for others, or for its context to be read.
+    /// Resumes a queue pair that has waited for others, or for its context.
     pub(super) fn resume(&mut self, qp: QpId, context_read: bool) {
         let Some(pair) = self.pair(qp) else { return };
         pair.has_turn = false;
@@ -45,10 +45,10 @@ impl World {
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
         let mut is_there = context_read;
-        while !pair.holds_back && !pair.has_turn && pair.next < pair.heard {
+        while !pair.rnr_wait && !pair.has_turn && pair.next < pair.heard {
             let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
             if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
-                return; // An answer makes room.
+                return; // An answer will make room.
             }
             let (of, context) = ((qp.number, pair.next), &mut pair.context);
             if !is_there
@@ -71,8 +71,8 @@ impl World {
                 datagram: pair.ty == QpType::Ud,
             };
             let at_ns = nic.send(costs, now_ns, work);
-            // Work leaves in the order of posting, though inline bytes are there sooner, and each takes its time of
-            // the queue pair's processing unit.
+            // Work leaves in posting order, although inline bytes are available sooner, and each request occupies the
+            // queue pair's processing unit.
             let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns);
             pair.last_launch_ns = at_ns;
             let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// A work request goes to the wire.
+    /// Sends a work request to the wire.
     pub(super) fn launch(&mut self, qp: QpId, epoch: u16, psn: u32) {
         let Some(pair) = self.pair(qp) else { return };
         if pair.epoch != epoch || pair.state != QpState::ReadyToSend {
@@ -116,16 +116,16 @@ impl World {
             let sent = Event::Answer { to: qp, psn, answer: Answer::Sent, heard: true };
             return self.events.push(at_ns, sent);
         }
-        // The answer may take as long as the link takes for it.
+        // The timeout includes the link time of the answer.
         let answer_ns = self.config.costs.link_ps(asked) / 1000;
         let Some(pair) = self.pair(qp) else { return };
         if first || !pair.timer_set {
-            pair.deadline_ns = gone_ns.saturating_add(pair.patience.timeout_ns) + answer_ns;
+            pair.deadline_ns = gone_ns.saturating_add(pair.retry_policy.timeout_ns) + answer_ns;
         }
         self.start_timer(qp);
     }
 
-    /// Puts a message onto the link; when it has left. Whether it comes is up to the wire.
+    /// Puts a message on the link. Returns when it has left; faults decide whether it arrives.
     pub(super) fn transmit(&mut self, index: u32, at_ns: u64) -> u64 {
         let message = &self.messages[index];
         let (from, to, len) = (message.from, message.to, message.wire_len());

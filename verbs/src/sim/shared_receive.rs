@@ -1,4 +1,4 @@
-//! Shared receive queues in the hands of their owners.
+//! The owner's side of shared receive queues.
 
 use std::sync::Arc;
 

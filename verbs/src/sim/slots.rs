@@ -1,18 +1,17 @@
-//! Numbered things that come and go: a number is never meant for two of them at a time, and not soon
-//! again for another.
+//! A slot map: a number refers to at most one entry at a time, and is not reused soon.
 
 use std::collections::VecDeque;
 
 use crate::memory::prefetch;
 
-/// The low bits of a number say where, the others how often that place was used.
+/// The low bits of a number are its index, the others count the uses of that index.
 const INDEX_BITS: u32 = 20;
 const GENERATIONS: u32 = 1 << (32 - INDEX_BITS);
 
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     slots: Vec<Slot<T>>,
-    /// Places to use again, the one that was free for longest first.
+    /// Free indices, the one that has been free for longest first.
     free: VecDeque<u32>,
 }
 
@@ -29,7 +28,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// The number of a new one; `None` if there are too many.
+    /// Inserts an entry and returns its number; `None` if there are too many.
     pub(super) fn insert(&mut self, value: T) -> Option<u32> {
         let index = match self.free.pop_front() {
             Some(index) => index,
@@ -56,7 +55,7 @@ impl<T> Slots<T> {
         slot.value.as_ref().filter(|_| slot.generation == number >> INDEX_BITS)
     }
 
-    /// It will be needed soon.
+    /// Prefetches an entry that will be needed soon.
     #[inline]
     pub(super) fn fetch_ahead(&self, number: u32) {
         if let Some(slot) = self.slots.get(index_of(number)) {
@@ -73,21 +72,21 @@ impl<T> Slots<T> {
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         self.get(number)?;
         let slot = &mut self.slots[index_of(number)];
-        // 0 is no generation, so that small numbers name nothing.
+        // 0 is not a valid generation, so that small numbers are invalid.
         slot.generation = (slot.generation + 1) % GENERATIONS;
         slot.generation += u32::from(slot.generation == 0);
         self.free.push_back(index_of(number) as u32);
         slot.value.take()
     }
 
-    /// The numbers in use, in the order of their places.
+    /// The numbers in use, ordered by index.
     pub(super) fn numbers(&self) -> Vec<u32> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.value.is_some());
         used.map(|(index, slot)| slot.generation << INDEX_BITS | index as u32).collect()
     }
 }
 
-/// Asks for all lines of a thing.
+/// Prefetches all lines of a value.
 #[inline]
 pub(super) fn prefetch<T>(thing: &T) {
     let start = std::ptr::from_ref(thing).cast::<u8>();
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_number_does_not_name_the_new_one_in_its_place() {
+    fn an_old_number_does_not_refer_to_a_new_entry_at_its_index() {
         let mut slots = Slots::default();
         let first = slots.insert('a').unwrap();
         assert_eq!(slots.remove(first), Some('a'));
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_nobody_was_given_name_nothing() {
+    fn numbers_that_were_never_returned_refer_to_nothing() {
         let mut slots = Slots::default();
         slots.insert(());
         assert!((0..64).all(|number| slots.get(number).is_none()));

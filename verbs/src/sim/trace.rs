@@ -1,11 +1,11 @@
-//! What has happened: a running hash of everything, and readable lines on demand, of which the last are kept,
-//! or all are written away.
+//! The trace of a run: a running hash of all events, and optional readable lines, which are kept (the last
+//! ones) or written out (all).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// The record of a run.
+/// The trace of a run.
 #[derive(Debug)]
 pub(super) struct Trace {
     hash: u64,
@@ -14,10 +14,10 @@ pub(super) struct Trace {
     written: Option<Written>,
 }
 
-/// Where all lines go.
+/// The writer of all lines.
 struct Written {
     to: Box<dyn io::Write + Send>,
-    /// Why nothing more can be written.
+    /// The error after which nothing more is written.
     failed: Option<io::Error>,
 }
 
@@ -39,7 +39,7 @@ impl Trace {
         trace
     }
 
-    /// Takes a word into the hash; their order counts.
+    /// Adds a word to the hash, which depends on their order.
     #[inline]
     pub(super) fn mix(&mut self, word: u64) {
         let mixed = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -61,7 +61,7 @@ impl Trace {
         self.written = Some(Written { to, failed: None });
     }
 
-    /// Sees to it that all lines have been written.
+    /// Flushes the written lines.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.written {
             Some(Written { failed: Some(_), .. }) => {
@@ -72,7 +72,7 @@ impl Trace {
         }
     }
 
-    /// Whether anybody reads lines.
+    /// Whether readable lines are enabled.
     #[inline]
     pub(super) fn is_read(&self) -> bool {
         self.max_lines > 0 || self.written.is_some()
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_what_happens_changes_the_hash() {
+    fn the_order_of_events_changes_the_hash() {
         let hash = |words: [u64; 3]| {
             let mut trace = Trace::new(1);
             words.into_iter().for_each(|word| trace.mix(word));
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_told_of() {
-        /// Takes a few bytes.
+    fn a_failure_to_write_lines_is_reported() {
+        /// Accepts a few bytes.
         struct Full(usize);
 
         impl io::Write for Full {

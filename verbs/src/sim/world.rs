@@ -1,4 +1,4 @@
-//! The world: all nodes and wires, the time, and what is to happen next.
+//! The state of a simulation: all nodes and wires, the time, and the future events.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::actor::Schedule;
 use super::agenda::Agenda;
 use super::config::SimConfig;
-use super::dice::Dice;
 use super::event::{Event, QpId};
 use super::faults::Fault;
 use super::message::Messages;
 use super::node::NodeState;
 use super::trace::Trace;
+use crate::dice::Dice;
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -23,27 +23,28 @@ pub(crate) struct World {
     pub(super) nodes: Vec<NodeState>,
     pub(super) messages: Messages,
     pub(super) actors: Schedule,
-    /// Ways that carry nothing: from where, to where.
+    /// Pairs of nodes, from and to, whose messages are lost.
     pub(super) cut: BTreeSet<(u16, u16)>,
-    /// Faults that are scheduled.
+    /// Scheduled faults.
     pub(super) faults: Vec<Fault>,
-    /// How many have happened.
+    /// The number of faults so far.
     pub(super) faults_so_far: u64,
     pub(super) trace: Trace,
 }
 
-/// Why the world stands still.
+/// Why the event loop has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Halt {
     /// This actor's turn.
     Turn(u32),
-    /// One event has happened, and no more was asked for.
+    /// One event was processed, as requested.
     Stepped,
-    /// Nothing will happen by itself until then.
+    /// No event is due by then.
     Quiet,
 }
 
-/// A panic of an actor cannot have left the world half-changed: actors run without the lock.
+/// Locks the simulation, ignoring poisoning: actors run without the lock, so their panics leave it
+/// consistent.
 pub(super) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -66,7 +67,7 @@ impl World {
         }
     }
 
-    /// Lets happen what is due until `limit_ns`, or only the next of it, until an actor has its turn.
+    /// Processes events until `limit_ns`, or only the next one, until an actor has its turn.
     pub(super) fn run(&mut self, limit_ns: u64, one: bool) -> Halt {
         loop {
             self.drop_idle_timers();
@@ -74,7 +75,7 @@ impl World {
             debug_assert!(at_ns >= self.now_ns, "time went back");
             self.now_ns = at_ns;
             self.fetch_ahead();
-            if let Some(actor) = self.happen(event) {
+            if let Some(actor) = self.process(event) {
                 return Halt::Turn(actor);
             }
             if one {
@@ -83,7 +84,7 @@ impl World {
         }
     }
 
-    /// Has the memory that the next event needs come meanwhile: with a thousand clients it is in no near cache.
+    /// Prefetches the memory of the next event: with a thousand clients it is in no near cache.
     #[inline]
     fn fetch_ahead(&self) {
         match self.events.upcoming() {
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Timers of those who wait for nothing are no events: a world with nothing else is idle.
+    /// Drops timers whose owners wait for nothing: a simulation with no other events is idle.
     #[inline]
     fn drop_idle_timers(&mut self) {
         while self.events.only_timers()
@@ -123,8 +124,8 @@ impl World {
         }
     }
 
-    /// One event. Some actor, if it is its turn.
-    fn happen(&mut self, event: Event) -> Option<u32> {
+    /// Processes one event. Returns the actor that has its turn, if any.
+    fn process(&mut self, event: Event) -> Option<u32> {
         match event {
             Event::Doorbell { qp, rung } => self.doorbell(qp, rung),
             Event::Resume { qp, context_read } => self.resume(qp, context_read),
@@ -134,8 +135,8 @@ impl World {
             Event::Chunk { message, chunk } => self.chunk(message, chunk),
             Event::Landed(message) => self.landed(message),
             Event::Reply(message) => self.reply(message),
-            Event::Answer { to, psn, answer, heard } => self.answered(to, psn, answer, heard),
-            Event::TryAgain(qp) => self.try_again(qp),
+            Event::Answer { to, psn, answer, heard } => self.handle_answer(to, psn, answer, heard),
+            Event::Retry(qp) => self.retry(qp),
             Event::Flush(qp) => self.flush(qp),
             Event::Timer(qp) => self.timer(qp),
             Event::Alarm(actor) => return self.ring(actor),
@@ -145,7 +146,7 @@ impl World {
         None
     }
 
-    /// A line of the readable trace about a queue pair, if anybody reads it.
+    /// Adds a line about a queue pair to the readable trace, if that is enabled.
     #[inline]
     pub(super) fn note(&mut self, at: QpId, what: impl FnOnce() -> String) {
         if self.trace.is_read() {
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    /// The same about a node.
+    /// Adds a line about a node to the readable trace, if that is enabled.
     #[inline]
     pub(super) fn note_node(&mut self, node: u16, what: impl FnOnce() -> String) {
         if self.trace.is_read() {
@@ -162,7 +163,7 @@ impl World {
         }
     }
 
-    /// Writes a line of the readable trace.
+    /// Adds a line to the readable trace.
     #[cold]
     pub(super) fn say(&mut self, at: QpId, what: String) {
         let line = format!("{:>12} ns  node {} qp {:#x}: {what}", self.now_ns, at.node, at.number);

@@ -8,30 +8,30 @@ use super::message::Landing;
 use super::world::World;
 use crate::{Access, CompletionOpcode, QpType, RemoteSlice, Status, Visibility};
 
-/// A long WRITE lands in at most so many pieces: more would only make the simulation slow.
+/// The most pieces in which a WRITE lands; more would only slow the simulation down.
 const MAX_CHUNKS: usize = 64;
 
-/// What lands at one moment, at least: a cache line.
+/// The smallest piece of a landing WRITE: a cache line.
 const LINE_BYTES: usize = 64;
 
-/// The size of the pieces that `len` bytes land in.
+/// The size of the pieces in which `len` bytes land.
 fn chunk_bytes(len: usize) -> usize {
     len.div_ceil(MAX_CHUNKS).next_multiple_of(LINE_BYTES)
 }
 
 impl World {
-    /// Whether WRITEs land later than at the moment of their delivery.
+    /// Whether WRITEs land later than they are delivered.
     fn lands_slowly(&self) -> bool {
         self.config.landing != How::AtOnce || self.is_late()
     }
 
-    /// Whether they are acknowledged before they have landed.
+    /// Whether WRITEs are acknowledged before they have landed.
     fn is_late(&self) -> bool {
         self.config.visibility == Visibility::CompletionMeansDelivered
     }
 
-    /// How long a WRITE may take from its delivery until all its bytes are there, and what follows it may
-    /// be delivered: not at the very moment of the last piece, as its event may be the younger one.
+    /// How long after its delivery a WRITE may take to land. The next message may be delivered after that: not at
+    /// the very time of the last piece, as its event may have been inserted earlier.
     pub(super) fn landing_ns(&self, len: u64) -> u64 {
         if len == 0 || !self.lands_slowly() {
             return 0;
@@ -41,7 +41,7 @@ impl World {
         self.config.costs.landing(chunks) + late_ns + 1
     }
 
-    /// A WRITE is carried out, or begins to be.
+    /// Executes a WRITE, or begins to.
     pub(super) fn write(&mut self, index: u32, remote: RemoteSlice) -> Outcome {
         let (to, imm) = (self.messages[index].to, self.messages[index].imm);
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
@@ -105,7 +105,7 @@ impl World {
         if self.is_late() { Outcome::Done } else { Outcome::Answered }
     }
 
-    /// One piece of a WRITE lands, unless its queue pair is gone: then it never does.
+    /// Lets one piece of a WRITE land, unless its queue pair is gone: then it never does.
     pub(super) fn chunk(&mut self, index: u32, chunk: u32) {
         let (to, psn) = (self.messages[index].to, self.messages[index].psn);
         if self.pair(to).is_none() {
@@ -118,26 +118,25 @@ impl World {
         landing.into.write(start, &message.payload[start..end]);
         let len = end - start;
         let span = landing.into.span(start, len);
-        let (watched, rkey) = (landing.into.watched, landing.rkey);
+        let rkey = landing.rkey;
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
         self.note(to, || format!("has piece {chunk} of message {psn}: {len} bytes from {start}"));
         self.landed_in(to.node, span);
-        if watched {
-            self.wake_watchers(to.node, rkey);
-        }
+        // Also those who watch only since the message was delivered.
+        self.wake_watchers(to.node, rkey);
     }
 
-    /// All pieces of a WRITE have landed.
+    /// Handles a WRITE whose pieces have all landed.
     pub(super) fn landed(&mut self, index: u32) {
         let message = &mut self.messages[index];
         let (from, to, psn, imm, class) =
             (message.from, message.to, message.psn, message.imm, message.class);
         let len = message.payload.len() as u32;
         let landing = message.landing.take();
-        let hears = self.pair(to).map(|pair| pair.hears());
+        let accepts = self.pair(to).map(|pair| pair.accepts_messages());
         if let Some(Landing { receive: Some(receive), srq, .. }) = landing.map(|landing| *landing) {
             let opcode = CompletionOpcode::RecvWriteWithImm;
-            match hears {
+            match accepts {
                 Some(true) => {
                     self.received(to, receive, Status::Success, opcode, len, imm);
                 }
@@ -153,7 +152,7 @@ impl World {
                 }
             }
         }
-        if hears == Some(true) && class == QpType::Rc && !self.is_late() {
+        if accepts == Some(true) && class == QpType::Rc && !self.is_late() {
             self.answer(to, from, psn, Answer::Done);
         }
         self.messages.release(index);

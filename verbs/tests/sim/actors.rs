@@ -1,4 +1,4 @@
-//! Actors: when they have their turns, and what these cost.
+//! Actors: when they run, and what their turns cost.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,14 +8,14 @@ use farcall_verbs::{QpType, WorkRequest};
 
 use crate::rig::{End, two};
 
-/// A rack where only what actors say costs CPU time.
-fn free_of_charge() -> SimConfig {
+/// A rack in which only costs that actors report use CPU time.
+fn without_costs() -> SimConfig {
     let mut costs = Costs::default();
     (costs.post_ns, costs.doorbell_ns, costs.poll_ns, costs.completion_ns) = (0, 0, 0, 0);
     SimConfig::default().costs(costs)
 }
 
-/// Sends back every message that it gets, up to a number.
+/// Sends back every message that it receives, up to a limit.
 struct Player {
     end: End,
     left: u32,
@@ -38,7 +38,7 @@ impl Actor for Player {
 }
 
 #[test]
-fn actors_that_wait_for_events_have_a_turn_for_each_message_and_no_more() {
+fn actors_that_wait_for_events_get_one_turn_per_message() {
     let (mut sim, mut a, mut b) = two(1, SimConfig::default(), QpType::Rc);
     a.qp.post_recvs(0..4).unwrap();
     b.qp.post_recvs(0..4).unwrap();
@@ -49,13 +49,13 @@ fn actors_that_wait_for_events_have_a_turn_for_each_message_and_no_more() {
         sim.spawn(node, Player { end, left: 500, turns: turns.clone() });
     }
     assert!(sim.run_until_idle(1_000_000_000));
-    // Each arrival is a turn; so is the first of either player.
+    // Each arrival is a turn, and so is the first turn of either player.
     assert_eq!(turns.get(), 1001 + 2);
     let round_ns = sim.now_ns() / 500;
     assert!((1_000..4_000).contains(&round_ns), "{round_ns} ns for a round");
 }
 
-/// An actor that notes when it has its turns.
+/// An actor that records the times of its turns.
 fn noting(
     times: &Rc<RefCell<Vec<u64>>>,
     turn: impl Fn(u64) -> Turn + 'static,
@@ -69,7 +69,7 @@ fn noting(
 
 #[test]
 fn a_turn_is_charged_to_its_core() {
-    let mut sim = Sim::with_config(1, free_of_charge());
+    let mut sim = Sim::with_config(1, without_costs());
     let node = sim.add_node();
     let times: [Rc<RefCell<Vec<u64>>>; 3] = Default::default();
     let busy = |_| Turn::then(Next::Now).busy_ns(600).scanned(200);
@@ -82,12 +82,12 @@ fn a_turn_is_charged_to_its_core() {
     let mut shared: Vec<_> = times[0].borrow().iter().chain(&*times[1].borrow()).copied().collect();
     shared.sort_unstable();
     assert_eq!(shared, (0..=10).map(|turn| 1000 * turn).collect::<Vec<_>>(), "one core");
-    assert!((5..=6).contains(&times[0].borrow().len()), "both have their turns");
+    assert!((5..=6).contains(&times[0].borrow().len()), "both get turns");
 }
 
 #[test]
-fn a_deadline_comes_when_no_event_does() {
-    let mut sim = Sim::with_config(1, free_of_charge());
+fn a_deadline_is_a_turn_if_no_event_is_earlier() {
+    let mut sim = Sim::with_config(1, without_costs());
     let node = sim.add_node();
     let times = Rc::default();
     sim.spawn(node, noting(&times, |now_ns| Turn::then(Next::At(now_ns + 5_000))));
@@ -96,8 +96,8 @@ fn a_deadline_comes_when_no_event_does() {
 }
 
 #[test]
-fn an_actor_that_always_wants_more_does_not_stop_the_clock() {
-    let mut sim = Sim::with_config(1, free_of_charge());
+fn an_actor_that_always_wants_to_run_does_not_stop_the_clock() {
+    let mut sim = Sim::with_config(1, without_costs());
     let node = sim.add_node();
     sim.spawn(node, |_| Turn::then(Next::Now));
     sim.run_for(1_000);
@@ -119,10 +119,10 @@ fn a_write_into_a_watched_region_is_an_event() {
 }
 
 #[test]
-fn an_actor_may_watch_in_its_turn() {
+fn an_actor_can_watch_a_region_in_its_turn() {
     let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);
     let (node, remote, times) = (sim.node(b.node), b.region.remote(), Rc::default());
-    assert!(!node.watch(&remote), "nobody has a turn");
+    assert!(!node.watch(&remote), "no actor has a turn");
     let watches = move |_| {
         assert!(node.watch(&remote));
         Turn::then(Next::OnEvent)
@@ -134,16 +134,16 @@ fn an_actor_may_watch_in_its_turn() {
     assert_eq!(times.borrow().len(), 2);
 }
 
-/// Notes that it was dropped.
-struct Leaves(Rc<Cell<bool>>, Next);
+/// Records that it was dropped.
+struct RecordsDrop(Rc<Cell<bool>>, Next);
 
-impl Actor for Leaves {
+impl Actor for RecordsDrop {
     fn turn(&mut self, _now_ns: u64) -> Turn {
         Turn::then(self.1)
     }
 }
 
-impl Drop for Leaves {
+impl Drop for RecordsDrop {
     fn drop(&mut self) {
         self.0.set(true);
     }
@@ -154,8 +154,8 @@ fn an_actor_is_dropped_when_it_has_finished_or_its_node_dies() {
     let mut sim = Sim::new(1);
     let node = sim.add_node();
     let (finished, killed) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    sim.spawn(node, Leaves(finished.clone(), Next::Never));
-    sim.spawn(node, Leaves(killed.clone(), Next::Now));
+    sim.spawn(node, RecordsDrop(finished.clone(), Next::Never));
+    sim.spawn(node, RecordsDrop(killed.clone(), Next::Now));
     sim.schedule(500, Fault::KillNode(node));
     sim.run_until(499);
     assert_eq!((finished.get(), killed.get()), (true, false));

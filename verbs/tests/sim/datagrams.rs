@@ -1,4 +1,4 @@
-//! Faults of datagrams: what each does, and what it leaves alone.
+//! Faults of datagrams: what each does, and what it does not affect.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::rig::End;
 const QKEY: u32 = 7;
 const MS: u64 = 1_000_000;
 
-/// Sends that many datagrams, one each 200 ns, at these rates; the immediates of those that arrive, in order.
+/// Sends that many datagrams with these fault rates, one every 200 ns. Returns the immediates of those that
+/// arrive, in order.
 fn arrived(seed: u64, sent: u32, rates: FaultRates) -> Vec<u32> {
     arrived_on(&mut rack(seed, rates), sent)
 }
@@ -52,7 +53,7 @@ fn arrived_on(sim: &mut Sim, sent: u32) -> Vec<u32> {
     arrived
 }
 
-/// How many came, each counted once.
+/// The immediates without duplicates.
 fn without_copies(arrived: &[u32]) -> Vec<u32> {
     let mut all = arrived.to_vec();
     all.sort_unstable();
@@ -61,7 +62,7 @@ fn without_copies(arrived: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn some_are_lost_as_often_as_told_and_the_others_come_once_and_in_order() {
+fn datagrams_are_lost_at_the_configured_rate_and_the_others_arrive_once_in_order() {
     for (loss, expected) in [(0.3, 300..400), (0.01, 485..500)] {
         let arrived = arrived(1, 500, FaultRates::default().datagram_loss(loss));
         assert!(expected.contains(&arrived.len()), "{} of 500 arrived", arrived.len());
@@ -71,7 +72,7 @@ fn some_are_lost_as_often_as_told_and_the_others_come_once_and_in_order() {
 }
 
 #[test]
-fn delayed_ones_are_overtaken_and_none_is_lost_or_comes_twice() {
+fn delayed_datagrams_are_overtaken_but_neither_lost_nor_duplicated() {
     let rates = FaultRates::default().datagram_delay(0.5).delay(Duration::from_micros(20));
     let mut arrived = arrived(2, 500, rates);
     assert!(!arrived.is_sorted(), "nothing was overtaken");
@@ -80,10 +81,10 @@ fn delayed_ones_are_overtaken_and_none_is_lost_or_comes_twice() {
 }
 
 #[test]
-fn stragglers_come_once_after_thousands_of_later_ones_and_the_others_in_order() {
+fn stragglers_arrive_once_after_thousands_of_later_ones_and_the_others_in_order() {
     let rates = FaultRates::default().datagram_straggle(0.002, Duration::from_millis(4));
     let mut arrived = arrived(3, 20_000, rates);
-    // The others keep their order, so whoever was overtaken is less than one of those just before it.
+    // The others keep their order, so a late one is less than one of those just before it.
     let is_late = |at: usize| arrived[..at].iter().rev().take(8).any(|other| *other > arrived[at]);
     let late = |at: usize| arrived[..at].iter().filter(|other| **other > arrived[at]).count();
     let overtaken: Vec<_> = (0..arrived.len()).filter(|at| is_late(*at)).map(late).collect();
@@ -94,16 +95,16 @@ fn stragglers_come_once_after_thousands_of_later_ones_and_the_others_in_order() 
 }
 
 #[test]
-fn copies_come_as_often_as_told_next_to_their_originals() {
+fn copies_arrive_at_the_configured_rate_next_to_their_originals() {
     let arrived = arrived(4, 500, FaultRates::default().datagram_copy(0.2));
     assert!((570..630).contains(&arrived.len()), "{} arrived", arrived.len());
     assert!(arrived.is_sorted(), "{arrived:?}");
     assert_eq!(without_copies(&arrived), (0..500).collect::<Vec<_>>());
-    assert!(arrived.windows(3).all(|three| three[0] != three[2]), "one has come three times");
+    assert!(arrived.windows(3).all(|three| three[0] != three[2]), "one arrived three times");
 }
 
 #[test]
-fn a_copy_may_be_late_as_the_original_may() {
+fn a_copy_may_be_delayed_like_the_original() {
     let rates =
         FaultRates::default().datagram_copy(0.2).datagram_straggle(0.5, Duration::from_micros(100));
     let arrived = arrived(5, 500, rates);
@@ -117,13 +118,13 @@ fn a_copy_may_be_late_as_the_original_may() {
 }
 
 #[test]
-fn what_is_lost_has_no_copy() {
+fn a_lost_datagram_has_no_copy() {
     let rates = FaultRates::default().datagram_loss(1.0).datagram_copy(1.0);
     assert_eq!(arrived(6, 100, rates), []);
 }
 
 #[test]
-fn all_that_happens_to_them_can_be_read() {
+fn the_trace_shows_all_faults_of_datagrams() {
     let rates = FaultRates::default()
         .datagram_loss(0.1)
         .datagram_copy(0.1)
@@ -135,15 +136,15 @@ fn all_that_happens_to_them_can_be_read() {
     let arrived = arrived_on(&mut sim, 300);
     let trace = sim.trace();
     let count = |what: &str| trace.iter().filter(|line| line.contains(what)).count();
-    let (lost, copied) = (count("loses what it sends"), count("goes twice"));
+    let (lost, copied) = (count("loses what it sends"), count("duplicates what it sends"));
     assert!(lost > 10 && copied > 10 && count("ns for the wire to") > 40);
     assert_eq!(arrived.len(), 300 - lost + copied);
-    // Without a reader the same happens.
+    // The same happens without a trace.
     assert_eq!(arrived_on(&mut rack(7, rates), 300), arrived);
 }
 
 #[test]
-fn connections_are_not_touched_by_the_faults_of_datagrams() {
+fn faults_of_datagrams_do_not_affect_connections() {
     let rates = FaultRates::default()
         .datagram_loss(1.0)
         .datagram_copy(1.0)
@@ -161,7 +162,7 @@ fn connections_are_not_touched_by_the_faults_of_datagrams() {
 }
 
 #[test]
-fn a_queue_pair_of_datagrams_breaks_as_others_do() {
+fn a_datagram_queue_pair_can_break_like_others() {
     let mut sim = rack(10, FaultRates::default());
     let node = sim.add_node();
     let mut end = End::new(&sim, node, QpType::Ud);
@@ -173,7 +174,7 @@ fn a_queue_pair_of_datagrams_breaks_as_others_do() {
     assert_eq!((end.qp.state(), end.statuses()), (QpState::Error, vec![Status::Flushed]));
 }
 
-/// What is on its way when its sender dies comes all the same.
+/// A datagram in flight arrives even if its sender dies.
 #[test]
 fn a_straggler_outlives_its_sender() {
     let rates = FaultRates::default().datagram_straggle(1.0, Duration::from_millis(1));

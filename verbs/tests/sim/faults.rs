@@ -1,4 +1,4 @@
-//! Faults of nodes and connections: what each does, and what it leaves alone.
+//! Faults of nodes and connections: what each does, and what it does not affect.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::rig::{End, RETRY_TIMEOUT_NS, join, two};
 
 const MS: u64 = 1_000_000;
 
-/// A rack that loses and delays at these rates.
+/// A rack with these fault rates.
 fn faulty(rates: FaultRates) -> SimConfig {
     SimConfig::default().faults(rates)
 }
 
 #[test]
-fn what_a_lossy_wire_takes_from_a_reliable_connection_is_sent_again_and_done_once() {
+fn lost_messages_of_a_reliable_connection_are_retransmitted_and_executed_once() {
     for seed in 0..20 {
         let rates = FaultRates::default().reliable_loss(0.05);
         let (mut sim, mut a, mut b) = two(seed, faulty(rates), QpType::Rc);
@@ -83,9 +83,9 @@ fn delay_on_a_connection_makes_some_messages_late_and_loses_none() {
     }
 }
 
-/// Negative answers of both kinds meet, and one of them comes late.
+/// Two kinds of negative acknowledgements occur together, and one of them is late.
 #[test]
-fn a_receiver_that_is_seldom_ready_on_a_lossy_wire_holds_nobody_up_for_ever() {
+fn a_seldom_ready_receiver_on_a_lossy_wire_does_not_block_forever() {
     for seed in 0..50 {
         let rates = FaultRates::default()
             .reliable_loss(0.05)
@@ -147,7 +147,7 @@ fn delay_on_a_connection_keeps_its_order() {
     }
 }
 
-/// How long after the post a WRITE of `a` fails, and as what.
+/// How a WRITE of `a` fails, and how long after the post.
 fn silence(sim: &mut Sim, a: &mut End, b: &End) -> (Status, u64) {
     let begin_ns = sim.now_ns();
     a.post(WorkRequest::write(&[1; 8], b.region.remote().slice(0, 8).unwrap()).signaled(1));
@@ -174,7 +174,7 @@ fn a_killed_node_is_silent_and_its_peers_notice_after_the_timeout() {
 }
 
 #[test]
-fn a_restarted_node_knows_nothing_of_its_former_life() {
+fn a_restarted_node_has_no_state_of_its_earlier_start() {
     let (mut sim, a, b) = two(6, SimConfig::default(), QpType::Rc);
     let old_key = b.region.remote();
     sim.inject(Fault::KillNode(b.node));
@@ -191,7 +191,7 @@ fn a_restarted_node_knows_nothing_of_its_former_life() {
     assert_eq!(again.statuses(), [Status::Success]);
     again.post(WorkRequest::write(&[3; 8], old_key.slice(0, 8).unwrap()).signaled(2));
     assert!(sim.run_until_idle(MS));
-    assert_eq!(again.statuses(), [Status::RemoteAccess], "a key of its former life");
+    assert_eq!(again.statuses(), [Status::RemoteAccess], "a key of its earlier start");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_broken_queue_pair_flushes_here_and_falls_silent_there() {
 }
 
 #[test]
-fn some_connected_queue_pair_breaks_if_there_is_one() {
+fn a_random_connected_queue_pair_breaks_if_there_is_one() {
     let mut broken = [0, 0];
     for seed in 0..20 {
         let (mut sim, a, first) = two(seed, SimConfig::default(), QpType::Rc);
@@ -247,7 +247,7 @@ fn a_paused_node_takes_no_turns_while_its_nic_serves() {
     sim.run_until(70_000);
     let turns = turns.borrow();
     assert!(turns.iter().all(|at_ns| !(10_001..60_000).contains(at_ns)), "{turns:?}");
-    assert!(turns.iter().any(|at_ns| *at_ns >= 60_000), "it goes on");
+    assert!(turns.iter().any(|at_ns| *at_ns >= 60_000), "it resumes");
 }
 
 #[test]
@@ -272,12 +272,12 @@ fn a_one_way_partition_lets_messages_through_and_loses_their_acknowledgements() 
     let (status, waited_ns) = silence(&mut sim, &mut a, &b);
     assert_ne!(status, Status::Success);
     assert!(is_the_retry_timeout(waited_ns), "after {waited_ns} ns");
-    // It was done all the same, and once: who retries on a new connection must know.
+    // Its effect happened all the same, once; a retry on a new connection must account for that.
     assert_eq!((b.region.load_u64(0), b.region.load_u64(8)), (0x0101_0101_0101_0101, 1));
 }
 
 #[test]
-fn rates_may_change_while_time_passes() {
+fn rates_can_change_during_a_run() {
     let (mut sim, mut a, mut b) = two(11, SimConfig::default(), QpType::Uc);
     b.qp.post_recvs(0..3).unwrap();
     for rate in [0.0, 1.0, 0.0] {

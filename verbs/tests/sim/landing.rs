@@ -1,4 +1,4 @@
-//! How WRITEs land: what a reader can see meanwhile.
+//! How WRITEs land: what a reader can observe meanwhile.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::rig::{End, join, two};
 const LINES: usize = 16;
 const LEN: usize = 64 * LINES;
 
-/// Writes one kilobyte, and gives what lies in the target's memory after each event: a line is `true` when
-/// it is there.
+/// Writes one kilobyte, and returns the content of the target's memory after each event: `true` for each line
+/// that has landed.
 fn seen(landing: Landing, access: Access) -> Vec<[bool; LINES]> {
     let config = SimConfig::default().landing(landing);
     let mut sim = Sim::with_config(1, config);
@@ -46,18 +46,18 @@ fn in_order(lines: &[bool; LINES]) -> bool {
 }
 
 #[test]
-fn at_once_means_that_nobody_sees_a_part() {
+fn at_once_means_that_a_partial_write_is_never_visible() {
     assert!(!seen(Landing::AtOnce, STRICT).iter().any(is_torn));
 }
 
 #[test]
-fn left_to_right_means_that_who_sees_a_line_sees_those_before_it() {
+fn left_to_right_means_that_a_visible_line_implies_the_lines_before_it() {
     let all = seen(Landing::LeftToRight, STRICT);
     assert!(all.iter().any(is_torn) && all.iter().all(in_order));
 }
 
 #[test]
-fn any_order_means_that_a_line_may_come_before_those_before_it() {
+fn any_order_means_that_a_line_may_land_before_lower_ones() {
     assert!(!seen(Landing::AnyOrder, STRICT).iter().all(in_order));
     assert!(!seen(Landing::LeftToRight, Access::all()).iter().all(in_order), "a relaxed region");
 }
@@ -88,7 +88,7 @@ fn delivered_is_not_visible_until_a_read_or_a_message_behind_it_says_so() {
             assert!(sim.step(), "the WRITE never completed");
         }
         early += u32::from(b.region.load_u64(0) == 0);
-        // What is behind the WRITE on the same queue pair finds it landed.
+        // Later work on the same queue pair observes that the WRITE has landed.
         let into = a.pd.alloc_shared(8, Access::empty()).unwrap();
         a.post(WorkRequest::read(into.slice(0, 8), there).signaled(2));
         b.qp.post_recvs(0..1).unwrap();

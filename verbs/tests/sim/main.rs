@@ -1,5 +1,5 @@
-//! What the simulated rack owes its experimenter, beyond what every device must do: that a run is the same
-//! again, that faults do what they say, that actors have their turns, and that time passes as told.
+//! Properties of the simulated rack beyond those of every device: runs are repeatable, faults do what they
+//! say, actors get their turns, and time advances as documented.
 
 mod actors;
 mod datagrams;

@@ -1,4 +1,4 @@
-//! What is left of persistent memory when the power goes: all that was durable, and of the rest chance decides.
+//! Persistent memory after a power failure: durable bytes survive, and a random part of the others.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ fn open(end: &End) -> PersistentRegion {
     end.pd.open_persistent("log", LEN, Access::all()).unwrap()
 }
 
-/// The persistent memory of a node that has lost its power, and has been started again.
+/// The persistent memory of a node that lost its power and was restarted.
 fn open_again(sim: &Sim, node: NodeId) -> PersistentRegion {
     sim.node(node).restart();
     let pd = sim.node(node).device().alloc_pd().unwrap();
     pd.open_persistent("log", LEN, Access::all()).unwrap()
 }
 
-/// What a client takes for the word that its record is durable.
+/// The signal by which a client decides that its record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
-    /// The WRITE has completed.
+enum Signal {
+    /// The completion of the WRITE.
     Completion,
-    /// A READ behind it has.
+    /// The completion of a READ behind it.
     ReadAfterWrite,
-    /// A flush behind it has.
+    /// The completion of a flush behind it.
     Flush,
-    /// The server has seen it, has made it durable, and says so.
+    /// A message of the server, which has made it durable.
     Server,
 }
 
@@ -42,7 +42,7 @@ fn record(number: usize) -> [u8; RECORD_BYTES] {
     [number as u8 + 1; RECORD_BYTES]
 }
 
-/// The server's side of [`Word::Server`].
+/// The server's side of [`Signal::Server`].
 fn serve(sim: &mut Sim, mut end: End, log: PersistentRegion, acknowledge: RemoteRegion) {
     end.qp.post_recvs(0..SLOTS as u64).unwrap();
     sim.spawn(end.node, move |_| {
@@ -58,9 +58,9 @@ fn serve(sim: &mut Sim, mut end: End, log: PersistentRegion, acknowledge: Remote
     });
 }
 
-/// Writes one record after the other until the server loses its power: how many it was told are durable,
-/// and how many of these are not there afterwards.
-fn power_cut(seed: u64, word: Word, config: SimConfig) -> (usize, usize) {
+/// Writes records until the server loses its power. Returns how many were signaled as durable, and how many
+/// of these are lost.
+fn power_cut(seed: u64, signal: Signal, config: SimConfig) -> (usize, usize) {
     let (mut sim, mut a, b) = two(seed, config, QpType::Rc);
     let (server, log) = (b.node, open(&b));
     let there = log.remote();
@@ -68,7 +68,7 @@ fn power_cut(seed: u64, word: Word, config: SimConfig) -> (usize, usize) {
     sim.schedule(at_ns, Fault::PowerLoss(server));
     let (into, heard) = (a.pd.alloc_shared(8, Access::empty()).unwrap(), a.region.clone());
     let mut kept = None;
-    if word == Word::Server {
+    if signal == Signal::Server {
         serve(&mut sim, b, log, heard.remote());
     } else {
         kept = Some((b, log));
@@ -80,16 +80,16 @@ fn power_cut(seed: u64, word: Word, config: SimConfig) -> (usize, usize) {
             let slot = there.slice(start, RECORD_BYTES as u64).unwrap();
             let bytes = record(written);
             let write = WorkRequest::write(&bytes, slot);
-            match word {
-                Word::Completion => a.post(write.signaled(1)),
-                Word::Server => a.post(write.imm(written as u32)),
-                Word::ReadAfterWrite => {
+            match signal {
+                Signal::Completion => a.post(write.signaled(1)),
+                Signal::Server => a.post(write.imm(written as u32)),
+                Signal::ReadAfterWrite => {
                     a.post(write);
-                    // Any bytes will do: it is the reading that counts.
+                    // The READ matters, not which bytes it reads.
                     let first = there.slice(0, 8).unwrap();
                     a.post(WorkRequest::read(into.slice(0, 8), first).signaled(1));
                 }
-                Word::Flush => {
+                Signal::Flush => {
                     a.post(write);
                     a.post(WorkRequest::flush(slot).signaled(1));
                 }
@@ -98,7 +98,7 @@ fn power_cut(seed: u64, word: Word, config: SimConfig) -> (usize, usize) {
         }
         let over = !sim.step();
         told += a.statuses().into_iter().filter(|status| *status == Status::Success).count();
-        if word == Word::Server {
+        if signal == Signal::Server {
             told = heard.load_u64(0) as usize;
         }
         if over {
@@ -115,43 +115,43 @@ fn power_cut(seed: u64, word: Word, config: SimConfig) -> (usize, usize) {
     (told, lost.count())
 }
 
-/// In how many of 150 power cuts something was lost that the client had been told is durable.
-fn cuts_that_lost(word: Word, config: &SimConfig) -> u32 {
+/// The number of 150 power cuts that lost a record signaled as durable.
+fn cuts_that_lost(signal: Signal, config: &SimConfig) -> u32 {
     let mut cuts = 0;
     let mut told_in_all = 0;
     for seed in 0..150 {
-        let (told, lost) = power_cut(seed, word, config.clone());
+        let (told, lost) = power_cut(seed, signal, config.clone());
         told_in_all += told;
         cuts += u32::from(lost > 0);
     }
-    assert!(told_in_all > 1_000, "{word:?}: {told_in_all} records say little");
+    assert!(told_in_all > 1_000, "{signal:?}: {told_in_all} records are too few");
     cuts
 }
 
 #[test]
-fn an_acknowledgement_survives_power_cuts_where_it_means_durable_and_only_there() {
+fn acknowledged_records_survive_power_cuts_exactly_if_the_signal_means_durable() {
     for (ddio, eadr) in [(true, false), (false, false), (true, true), (false, true)] {
         let durability = Durability::default().ddio(ddio).eadr(eadr);
         let visible = SimConfig::default().durability(durability);
         let torn = visible.clone().landing(Landing::AnyOrder);
         let delivered = torn.delivered_late(Duration::from_micros(3));
         for config in [visible, delivered] {
-            for (word, is_true) in [
-                (Word::Completion, false),
-                (Word::ReadAfterWrite, eadr || !ddio),
-                (Word::Flush, true),
-                (Word::Server, true),
+            for (signal, is_true) in [
+                (Signal::Completion, false),
+                (Signal::ReadAfterWrite, eadr || !ddio),
+                (Signal::Flush, true),
+                (Signal::Server, true),
             ] {
-                let cuts = cuts_that_lost(word, &config);
-                let what = format!("{word:?}, {:?}: {cuts} cuts lost data", config.durability);
+                let cuts = cuts_that_lost(signal, &config);
+                let what = format!("{signal:?}, {:?}: {cuts} cuts lost data", config.durability);
                 assert_eq!(cuts == 0, is_true, "{what}");
-                assert!(is_true || cuts >= 5, "{what}: too rare to be found");
+                assert!(is_true || cuts >= 5, "{what}: too rare to be detected");
             }
         }
     }
 }
 
-/// A server of one node, alone with its memory.
+/// A node with persistent memory and no clients.
 fn alone(seed: u64, durability: Durability) -> (Sim, NodeId, PersistentRegion) {
     let mut sim = Sim::with_config(seed, SimConfig::default().durability(durability));
     let node = sim.add_node();
@@ -161,7 +161,7 @@ fn alone(seed: u64, durability: Durability) -> (Sim, NodeId, PersistentRegion) {
 }
 
 #[test]
-fn what_a_cpu_stores_may_be_lost_unless_it_is_persisted_or_caches_are_durable() {
+fn cpu_stores_may_be_lost_unless_it_is_persisted_or_caches_are_durable() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..50 {
         let (sim, node, log) = alone(seed, Durability::default());
@@ -202,7 +202,7 @@ fn a_power_cut_tears_lines_and_never_a_word() {
 }
 
 #[test]
-fn caches_hold_only_so_many_dirty_lines() {
+fn caches_hold_a_limited_number_of_dirty_lines() {
     let (sim, node, log) = alone(1, Durability::default().dirty_lines(4));
     let lines = LEN / 64;
     (0..lines).for_each(|line| log.store_release_u64(64 * line, 1));
@@ -213,7 +213,7 @@ fn caches_hold_only_so_many_dirty_lines() {
 }
 
 #[test]
-fn a_node_that_stops_without_losing_its_power_keeps_what_could_be_seen() {
+fn a_node_that_stops_without_losing_power_keeps_its_visible_bytes() {
     let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);
     let log = open(&b);
     log.store_release_u64(64, 5);
@@ -225,7 +225,7 @@ fn a_node_that_stops_without_losing_its_power_keeps_what_could_be_seen() {
     let again = open_again(&sim, b.node);
     assert_eq!((again.load_u64(0), again.load_u64(64)), (0x0707_0707_0707_0707, 5));
     log.store_release_u64(64, 6);
-    assert_eq!(again.load_u64(64), 5, "the memory of a former life is another");
+    assert_eq!(again.load_u64(64), 5, "memory opened before the restart is separate");
     assert!(log.persist(0..8).is_err());
 }
 
@@ -259,7 +259,7 @@ fn only_rc_flushes() {
 }
 
 #[test]
-fn persisting_takes_its_time() {
+fn persisting_takes_time() {
     let costs_ns = |lines: usize| {
         let (mut sim, node, log) = alone(1, Durability::default());
         let done = std::rc::Rc::new(std::cell::Cell::new(0));
@@ -284,7 +284,7 @@ fn persisting_takes_its_time() {
 }
 
 #[test]
-fn a_name_is_open_once_and_has_one_length() {
+fn a_name_can_be_open_once_and_has_one_length() {
     let (sim, node, log) = alone(1, Durability::default());
     log.store_release_u64(0, 3);
     let pd = sim.node(node).device().alloc_pd().unwrap();

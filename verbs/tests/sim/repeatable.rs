@@ -13,7 +13,7 @@ use crate::rig::{End, join};
 
 const NODES: usize = 4;
 
-/// Does a bit of everything, as numbers of its own tell it.
+/// Does a mixture of everything, drawn from a separate generator.
 struct Busy {
     end: End,
     datagrams: End,
@@ -65,7 +65,8 @@ impl Actor for Busy {
     }
 }
 
-/// Four busy nodes on a bad day, whose trace somebody may read; its hash, and the lines that were kept.
+/// Runs four busy nodes with many faults, after `read` has configured the trace. Returns the trace's hash and
+/// the kept lines.
 fn run_read(seed: u64, read: impl FnOnce(&mut Sim)) -> (u64, Vec<String>) {
     let rates = FaultRates::default()
         .datagram_loss(0.1)
@@ -111,23 +112,23 @@ fn run_read(seed: u64, read: impl FnOnce(&mut Sim)) -> (u64, Vec<String>) {
     (sim.trace_hash(), sim.trace())
 }
 
-/// The same, with the last lines.
+/// The same, keeping the last lines.
 fn run(seed: u64) -> (u64, Vec<String>) {
     run_read(seed, |sim| sim.record_trace(2_000))
 }
 
-/// The run with seed 1, on any machine and in any build. A change to what the rack does, or to what things
-/// cost, changes it: then write the new one here.
+/// The hash of the run with seed 1, on any machine and in any build. A change of the rack's behaviour or of
+/// its costs changes it: update it then.
 const HASH_OF_SEED_1: u64 = 0xd3c3_7fab_1d35_8c0e;
 
 #[test]
-fn a_seed_gives_the_same_run_again_and_another_seed_another() {
+fn a_seed_always_gives_the_same_run_and_another_seed_a_different_one() {
     let (hash, lines) = run(1);
     let (again, same_lines) = run(1);
     assert_eq!(lines, same_lines);
-    assert_eq!(hash, again, "the last lines were the same, but something before was not");
+    assert_eq!(hash, again, "the last lines are the same, but something before differs");
     assert_ne!(run(2).0, hash);
-    assert_eq!(hash, HASH_OF_SEED_1, "see there; it is {hash:#x} now");
+    assert_eq!(hash, HASH_OF_SEED_1, "if the change is intended, set HASH_OF_SEED_1 to {hash:#x}");
     assert!(lines.len() == 2_000 && lines.iter().any(|line| line.contains("WRITE")), "{lines:?}");
 }
 
@@ -146,18 +147,18 @@ impl Write for Written {
 }
 
 #[test]
-fn a_trace_tells_of_everything_and_changes_nothing() {
+fn a_trace_contains_everything_and_changes_nothing() {
     let written = Written::default();
     let (hash, kept) = run_read(1, |sim| {
         sim.record_trace(50);
         sim.write_trace(written.clone());
     });
-    assert_eq!(run_read(1, |_| {}), (hash, vec![]), "nobody reads");
+    assert_eq!(run_read(1, |_| {}), (hash, vec![]), "without a trace");
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(kept, lines[lines.len() - 50..]);
     let times = lines.iter().map(|line| line.split_whitespace().next().unwrap().parse::<u64>());
-    assert!(times.map(Result::unwrap).is_sorted(), "a line goes back in time");
+    assert!(times.map(Result::unwrap).is_sorted(), "times of lines never decrease");
     for what in [
         "node 2: is about to be busy",
         "rings for",

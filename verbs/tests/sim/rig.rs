@@ -1,4 +1,4 @@
-//! Two nodes with a queue pair each.
+//! A test rig of two nodes with a queue pair each.
 
 use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 use farcall_verbs::{
@@ -6,17 +6,17 @@ use farcall_verbs::{
     QueuePairConfig, SharedRegion, Status, WorkCompletion, WorkRequest,
 };
 
-/// A peer that does not answer counts as gone after this.
+/// A peer that does not answer counts as dead after this time.
 pub(crate) const RETRY_TIMEOUT_NS: u64 = 800_000;
 
-/// One node, and what it has.
+/// One node and its resources.
 pub(crate) struct End {
     pub(crate) node: NodeId,
     pub(crate) device: Device,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
     pub(crate) qp: QueuePair,
-    /// 64 KiB that the peer may use.
+    /// 64 KiB that the peer may access.
     pub(crate) region: SharedRegion,
 }
 
@@ -39,7 +39,7 @@ impl End {
         self.qp.post_send_one(request).map_err(|(error, _)| error).unwrap();
     }
 
-    /// All that has completed.
+    /// All available completions.
     pub(crate) fn completions(&mut self) -> Vec<WorkCompletion> {
         let mut all = Vec::new();
         loop {
@@ -51,7 +51,7 @@ impl End {
         }
     }
 
-    /// The status of each that has completed.
+    /// The statuses of all available completions.
     pub(crate) fn statuses(&mut self) -> Vec<Status> {
         self.completions().into_iter().map(|completion| completion.status).collect()
     }

@@ -1,4 +1,4 @@
-//! Time: what limits what.
+//! Time: which resource limits what.
 
 use farcall_verbs::sim::{Costs, SimConfig};
 use farcall_verbs::{Access, QpType, WorkRequest};
@@ -40,7 +40,7 @@ fn long_writes_are_bounded_by_the_link() {
 }
 
 #[test]
-fn nothing_happens_in_a_post_and_everything_with_time() {
+fn a_post_takes_effect_only_with_time() {
     let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);
     let there = b.region.remote().slice(0, 8).unwrap();
     a.post(WorkRequest::write(&[1; 8], there).signaled(1));
@@ -53,7 +53,7 @@ fn nothing_happens_in_a_post_and_everything_with_time() {
 }
 
 #[test]
-fn work_that_was_not_rung_for_waits() {
+fn work_without_a_doorbell_waits() {
     let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);
     let there = b.region.remote().slice(0, 8).unwrap();
     let request = WorkRequest::write(&[1; 8], there).signaled(1);

@@ -1,7 +1,8 @@
-//! The figures over rxe: each beside a tool of perftest in the same boot, by turns, as a ratio.
+//! Measurements over rxe: each alternates with a tool of perftest in the same boot, and is reported as a
+//! ratio.
 //!
-//! An emulated machine's absolute times say nothing, and change with what else the computer does; what
-//! was measured within the same second can be compared.
+//! Absolute times of an emulated machine mean little, and depend on the load of the computer. Times measured
+//! within the same second can be compared.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,15 +15,15 @@ use crate::rdma_vm::{self, Options};
 /// Runs of each program in one boot.
 const ROUNDS: usize = 15;
 
-/// Some 3 s for each round, and the boot, with room for a busy computer.
+/// Some 3 s per round, and the boot, with a margin for a busy computer.
 const TIMEOUT: Duration = Duration::from_secs(400);
 
 const SCRIPT: &str = include_str!("bench.sh");
 
-/// What a script's line begins with that gives a figure: then its name and microseconds.
+/// The prefix of a script's line with a measurement: its name and microseconds follow.
 const MARK: &str = "figure ";
 
-/// A figure and what it may be at most, in so many one-way times of a yardstick.
+/// A measurement, and its upper bound as a multiple of a reference's one-way time.
 struct Goal {
     name: &'static str,
     what: &'static str,
@@ -31,7 +32,7 @@ struct Goal {
     at_most: f64,
 }
 
-/// One-way times of 32 B: RC WRITE, and UD SEND.
+/// References: one-way times of 32 B by RC WRITE and UD SEND.
 const WRITE: &str = "ib_write_lat";
 const SEND: &str = "ib_send_lat";
 
@@ -59,7 +60,7 @@ const GOALS: &[Goal] = &[
     },
 ];
 
-/// Measures, and prints a table.
+/// Measures and prints a table.
 pub(crate) fn bench() -> Result<()> {
     let script = format!("{PRELUDE}\nrounds={ROUNDS}\n{SCRIPT}");
     let options = Options { release: true, ..Options::script(1, TIMEOUT, script) };
@@ -101,7 +102,7 @@ pub(crate) fn bench() -> Result<()> {
     Ok(())
 }
 
-/// The microseconds that the lines of `name` give.
+/// The microseconds in the lines of `name`.
 fn figures(text: &str, name: &str) -> Vec<f64> {
     text.lines()
         .filter_map(|line| line.strip_prefix(MARK)?.strip_prefix(name)?.trim().parse().ok())
@@ -113,7 +114,7 @@ fn median(mut values: Vec<f64>) -> Result<f64> {
     values.get(values.len() / 2).copied().context("nothing was measured")
 }
 
-/// Shows what is written, and keeps it.
+/// Shows the output and keeps a copy.
 struct Tee {
     kept: Vec<u8>,
 }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_by_their_name() -> Result<()> {
+    fn measurements_are_found_by_name() -> Result<()> {
         let text =
             "figure echo 60.5\nnoise\nfigure ib_write_lat 20\nfigure echo 61\nfigure echo x\n";
         assert_eq!(figures(text, "echo"), [60.5, 61.0]);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_an_error() {
+    fn no_measurement_is_an_error() {
         assert!(median(figures("", "echo")).is_err());
     }
 }

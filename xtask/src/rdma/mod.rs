@@ -1,4 +1,4 @@
-//! The step `rdma`: everything that needs verbs of the kernel, in virtual machines.
+//! The step `rdma`: everything that needs the kernel's verbs, in virtual machines.
 
 mod bench;
 mod own_bounds;
@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 use crate::rdma_vm::{self, Options};
 use crate::run;
 
-/// A script, and the machines that it runs on.
+/// A script and its machines.
 struct Boot {
     name: &'static str,
     nodes: u8,
@@ -24,13 +24,13 @@ struct Boot {
     script: &'static str,
 }
 
-/// What each script begins with.
+/// The beginning of each script.
 const PRELUDE: &str = include_str!("prelude.sh");
 
-/// Libraries that a program of ours must start without.
+/// Libraries without which our programs must be able to start.
 const NEVER_NEEDED: &[&str] = &["libibverbs", "librdmacm"];
 
-/// All of it, or the boots whose name contains `only`; the first failure ends it.
+/// Runs all boots, or those whose name contains `only`. Stops at the first failure.
 pub(crate) fn rdma(only: &str) -> Result<()> {
     if only.is_empty() {
         starts_without_rdma_libraries()?;
@@ -68,7 +68,7 @@ impl Boot {
     }
 }
 
-/// No program may need a library of RDMA to start: computers without them are to run it too.
+/// Checks that no program needs an RDMA library to start: they must also run on computers without them.
 fn starts_without_rdma_libraries() -> Result<()> {
     for program in rdma_vm::all_programs()? {
         let dynamic = run::output(Command::new("readelf").arg("-d").arg(&program.path))?;
@@ -85,7 +85,7 @@ fn starts_without_rdma_libraries() -> Result<()> {
     Ok(())
 }
 
-/// The libraries in what `readelf -d` prints.
+/// The libraries in the output of `readelf -d`.
 fn needed(dynamic: &str) -> Vec<&str> {
     dynamic
         .lines()
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needed_libraries_are_read() {
+    fn needed_libraries_are_parsed() {
         let dynamic = "\nDynamic section at offset 0x1 contains 2 entries:\n\
             0x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]\n\
             0x0000000000000001 (NEEDED)             Shared library: [libibverbs.so.1]\n\

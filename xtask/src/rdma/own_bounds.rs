@@ -1,4 +1,4 @@
-//! The bounds of the virtual machine itself: a green run means nothing where a red one cannot be seen.
+//! Tests the virtual machine runner itself: a success only means something if a failure would be detected.
 
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
@@ -9,19 +9,19 @@ use anyhow::{Context, Result, bail};
 use crate::rdma_vm::{self, Options};
 
 /// Enough to boot on a busy computer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A status comes back, a machine that goes off is noticed, one that hangs is ended.
+/// Checks that an exit status is returned, and that a machine that powers off or hangs is detected.
 pub(crate) fn check() -> Result<()> {
-    // At once: they wait more than they work.
+    // In parallel, because they mostly wait.
     thread::scope(|scope| {
         let off =
-            scope.spawn(|| refused("poweroff -f", PATIENCE, "went off without telling a status"));
-        // Short of the boot or in the middle of COMMAND: either way, it ends.
+            scope.spawn(|| refused("poweroff -f", TIMEOUT, "went off without telling a status"));
+        // It ends in any case, whether before the boot or while COMMAND runs.
         let hang = scope.spawn(|| refused("sleep 1000", Duration::from_secs(6), "--timeout"));
         [fails(), ended(off), ended(hang)].into_iter().collect::<Result<()>>()
     })?;
-    println!("  virtual machines that fail, go off or hang are noticed");
+    println!("  virtual machines that fail, power off or hang are detected");
     Ok(())
 }
 
@@ -30,7 +30,7 @@ fn ended(check: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
 }
 
 fn fails() -> Result<()> {
-    let status = rdma_vm::rdma_vm(&Options::script(1, PATIENCE, "exit 23".into()))
+    let status = rdma_vm::rdma_vm(&Options::script(1, TIMEOUT, "exit 23".into()))
         .context("a command that fails")?;
     if status != 23 {
         bail!("a command that ends with status 23 ended with {status}");

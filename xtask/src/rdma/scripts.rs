@@ -1,6 +1,6 @@
-//! What runs in which machines. A boot costs some 4 s: what can share one, does.
+//! The scripts and their machines. A boot takes some 4 s, so scripts share one if they can.
 //!
-//! Timeouts are some ten times what a computer takes that does nothing else: they are for what hangs.
+//! Timeouts are some ten times the time on an idle computer: they are for hangs.
 
 use std::time::Duration;
 

@@ -1,21 +1,21 @@
-//! The archive that the kernel unpacks into its first file system: cpio, format `newc`.
+//! The archive that the kernel unpacks into its initial file system: cpio, format `newc`.
 //!
-//! Written here because device files need root with the system's `cpio`, and because the kernel takes
-//! any number of such archives one after the other.
+//! It is written here because the system's `cpio` needs root for device files. The kernel accepts any number
+//! of such archives, one after the other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Bits of `mode` that tell the type, as in `<sys/stat.h>`.
+/// Bits of `mode` for the file type, as in `<sys/stat.h>`.
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// All in an archive starts at a multiple of this.
+/// Everything in an archive is aligned to this.
 const ALIGNMENT: usize = 4;
 
-/// An archive in the making.
+/// An archive being written.
 pub(crate) struct Archive {
     bytes: Vec<u8>,
     folders: BTreeSet<String>,
@@ -27,7 +27,7 @@ impl Archive {
         Archive { bytes: Vec::new(), folders: BTreeSet::new(), entries: 0 }
     }
 
-    /// The folder `path` (absolute) and all above it.
+    /// Adds the folder `path` (absolute) and all its parents.
     pub(crate) fn folder(&mut self, path: &str) {
         if path == "/" || self.folders.contains(path) {
             return;
@@ -52,7 +52,7 @@ impl Archive {
         self.entry(path, CHARACTER | 0o600, (major, minor), &[]);
     }
 
-    /// The archive, closed; another may follow it.
+    /// Finishes the archive; another may follow it.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("/TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
@@ -75,7 +75,7 @@ impl Archive {
             0, // user
             0, // group
             1, // links
-            0, // time of change: none, so that equal content makes equal archives
+            0, // modification time: none, so that equal content gives equal archives
             length,
             0, // device that holds the file
             0,
@@ -104,7 +104,7 @@ impl Archive {
 mod tests {
     use super::*;
 
-    /// Name, mode and content of each entry, as a reader of the format sees them.
+    /// Name, mode and content of each entry, parsed independently.
     fn read(mut bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
         while !bytes.is_empty() {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_come_once_and_before_what_is_in_them() {
+    fn folders_appear_once_and_before_their_content() {
         let mut archive = Archive::new();
         archive.file("/usr/lib/a.so", 0o644, b"a");
         archive.link("/usr/lib/b.so", "a.so");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn content_and_mode_are_what_was_put_in() {
+    fn content_and_mode_are_preserved() {
         let mut archive = Archive::new();
         archive.file("/three", 0o755, b"xyz");
         archive.link("/link", "three");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_can_follow_each_other() {
+    fn archives_can_be_concatenated() {
         let mut first = Archive::new();
         first.file("/a", 0o644, b"1");
         let mut second = Archive::new();

@@ -1,4 +1,4 @@
-//! The part of the initramfs that is the same from run to run.
+//! The part of the initramfs that is the same in all runs.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::run::{self, command};
 /// The first process of the virtual machine.
 const INIT: &str = include_str!("init.sh");
 
-/// Programs of this machine that the virtual machine has too, as well as the whole of busybox.
+/// Programs of this machine that the virtual machine has too, in addition to busybox.
 const TOOLS: &[&str] = &[
     "ip",
     "tc",
@@ -33,21 +33,21 @@ const TOOLS: &[&str] = &[
     "ib_atomic_lat",
 ];
 
-/// The provider of rxe, in the folder where libibverbs looks for providers, and the file that names it.
+/// The provider of rxe, in libibverbs' provider folder, and its configuration file.
 const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so";
 const PROVIDER_NAME: &str = "/etc/libibverbs.d/rxe.driver";
 
-/// Folders that `init` mounts something on.
+/// Folders that `init` uses as mount points.
 const MOUNT_POINTS: &[&str] = &["/dev", "/proc", "/sys", "/tmp", "/root"];
 
-/// The base, as an archive in a file.
+/// The base, as an archive file.
 pub(crate) struct Base {
     path: PathBuf,
     content: Content,
 }
 
 impl Base {
-    /// The base for this kernel and this machine's tools, made if it is not in `kept` yet.
+    /// Returns the base for this kernel and this machine's tools, and builds it unless it is in `kept`.
     pub(crate) fn build(kept: &Path, kernel: &Kernel) -> Result<Base> {
         let content = Content::gather(kernel)?;
         let path = kept.join(format!("base-{:016x}.cpio", content.key()?));
@@ -62,12 +62,12 @@ impl Base {
         Ok(Base { path, content })
     }
 
-    /// Whether there is a file at `path` in it.
+    /// Whether it contains the file `path`.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.content.files.iter().any(|(there, _)| there == path)
     }
 
-    /// Writes the base followed by `extra` to `initrd`: the kernel unpacks both, one over the other.
+    /// Writes the base followed by `extra` to `initrd`: the kernel unpacks both.
     pub(crate) fn append(&self, extra: &[u8], initrd: &Path) -> Result<()> {
         let write = || -> io::Result<()> {
             let mut file = File::create(initrd)?;
@@ -89,11 +89,11 @@ fn remove_old(kept: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What goes into the base.
+/// The content of the base.
 struct Content {
-    /// Path there and file here.
+    /// Path in the virtual machine, and file on this machine.
     files: Vec<(String, PathBuf)>,
-    /// Names under which busybox is found.
+    /// Names under which busybox is linked.
     applets: Vec<String>,
     modules: Vec<PathBuf>,
 }
@@ -123,7 +123,7 @@ impl Content {
         Ok(Content { files, applets, modules: kernel.modules.clone() })
     }
 
-    /// Differs whenever the archive would.
+    /// A key that changes whenever the archive would.
     fn key(&self) -> Result<u64> {
         let mut hasher = DefaultHasher::new();
         INIT.hash(&mut hasher);
@@ -165,7 +165,7 @@ impl Content {
     }
 }
 
-/// Name and content of a module as busybox can load it, which is not compressed.
+/// The name and content of a module, decompressed for busybox.
 fn unpacked(module: &Path) -> Result<(String, Vec<u8>)> {
     let name = module.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(name) = name.strip_suffix(".xz") else {

@@ -1,23 +1,23 @@
-//! The rate of the processor's time stamp counter, which is the virtual machine's too.
+//! The rate of the processor's time stamp counter, which the virtual machine uses too.
 //!
-//! Its kernel would measure it against an emulated timer. Where the computer is busy that goes wrong by a factor of
-//! two and more, and all of the machine's timeouts with it.
+//! Its kernel would measure the rate against an emulated timer. On a busy computer, the result is wrong by a
+//! factor of two or more, and so are all timeouts of the machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quanta::Clock;
 
-/// Between the two readings that make a rate.
+/// The time between the two readings of a measurement.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Readings of which the one that was disturbed least is taken.
+/// The number of readings, of which the least disturbed is used.
 const TRIES: usize = 100;
 
-/// Where there is no counter to read, nanoseconds are counted instead.
+/// Without a counter, nanoseconds are counted instead.
 const KILOHERTZ_OF_NANOSECONDS: std::ops::RangeInclusive<u64> = 999_000..=1_001_000;
 
-/// Kilohertz of the counter, where it can be told.
+/// The counter's rate in kilohertz, if it is known.
 pub(crate) fn counter_khz() -> Option<u64> {
     let clock = Clock::new();
     let (before, first) = read(&clock)?;
@@ -28,7 +28,7 @@ pub(crate) fn counter_khz() -> Option<u64> {
     (!KILOHERTZ_OF_NANOSECONDS.contains(&khz)).then_some(khz)
 }
 
-/// Time and counter, as near to each other as can be had.
+/// Reads time and counter as simultaneously as possible.
 fn read(clock: &Clock) -> Option<(Instant, u64)> {
     let tries = (0..TRIES).map(|_| {
         let before = Instant::now();
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn two_measurements_agree() {
-        // Within what the kernel accepts between an early rate and a refined one.
+        // Within what the kernel accepts between its early rate and its refined one.
         let (Some(one), Some(other)) = (counter_khz(), counter_khz()) else { return };
         assert!(one.abs_diff(other) <= one / 100, "{one} kHz and {other} kHz");
     }

@@ -1,4 +1,4 @@
-//! The kernel of the virtual machine, out of Debian's package. The running kernel does not matter.
+//! The kernel of the virtual machine, from Debian's package. The running kernel does not matter.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use crate::machine;
 use crate::run::{self, command};
 
-/// Packages that depend on a kernel with rxe, best first. The first is the newer kernel for Debian 12;
-/// where there is none of this name, the release's own.
+/// Packages that depend on a kernel with rxe, best first: a newer kernel for Debian 12, or else the release's
+/// own.
 const PACKAGES: &[&str] = &["linux-image-6.12-amd64", "linux-image-amd64"];
 
-/// Without `crc32_generic`, `rdma link add` fails with "No such file or directory" and says no more.
+/// Without `crc32_generic`, `rdma link add` fails with just "No such file or directory".
 const MODULES: &[&str] = &[
     "crc32_generic",
     "virtio_net",
@@ -21,25 +21,25 @@ const MODULES: &[&str] = &[
     "ib_umad",
     "rdma_ucm",
     "rdma_rxe",
-    // Loss, delay, copies and disorder on a wire, for some of its packets.
+    // Loss, delay, duplication and reordering of packets.
     "sch_netem",
     "sch_prio",
     "cls_u32",
 ];
 
-/// A kernel, unpacked.
+/// An unpacked kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
-    /// What is to be loaded, in this order.
+    /// The modules in the order in which they are loaded.
     pub(crate) modules: Vec<PathBuf>,
 }
 
-/// The kernel in `kept`, downloaded if there is none.
+/// Returns the kernel in `kept`, and downloads it if necessary.
 pub(crate) fn fetch(kept: &Path) -> Result<Kernel> {
     let folder = kept.join("kernel");
     if !folder.exists() {
-        // Unpacked beside it and renamed: a half unpacked one is never taken for a kernel.
+        // Unpacked into another folder and renamed, so that a partially unpacked kernel is never used.
         let unpacked = kept.join("kernel.part");
         download(&unpacked)?;
         fs::rename(&unpacked, &folder)
@@ -73,7 +73,7 @@ fn download(folder: &Path) -> Result<()> {
     run::run(command("depmod").arg("-b").arg(folder).arg(version(folder)?))
 }
 
-/// The package with the kernel itself, which has its version in its name.
+/// The package of the kernel image, whose name contains the version.
 fn newest() -> Option<String> {
     PACKAGES.iter().find_map(|package| {
         let depends =
@@ -82,7 +82,7 @@ fn newest() -> Option<String> {
     })
 }
 
-/// The kernel among what `apt-cache depends` prints.
+/// The kernel image in the output of `apt-cache depends`.
 fn image_package(depends: &str) -> Option<String> {
     depends.lines().find_map(|line| {
         let package = line.trim().strip_prefix("Depends: ")?;
@@ -98,7 +98,7 @@ fn open(folder: &Path) -> Result<Kernel> {
     }
     let mut modules: Vec<PathBuf> = Vec::new();
     for module in MODULES {
-        // This machine's own options for modules are not for that one.
+        // This machine's module options must not apply to the virtual machine.
         let mut modprobe = command("modprobe");
         modprobe.args(["--config", "/dev/null", "--set-version", &version]);
         modprobe.arg("--dirname").arg(folder).args(["--show-depends", module]);
@@ -112,8 +112,7 @@ fn open(folder: &Path) -> Result<Kernel> {
     Ok(Kernel { image, modules })
 }
 
-/// The files in what `modprobe --show-depends` prints. Modules that are part of the kernel itself have
-/// none.
+/// The files in the output of `modprobe --show-depends`. Modules that are built into the kernel have none.
 fn insmod_paths(shown: &str) -> impl Iterator<Item = PathBuf> {
     shown
         .lines()
@@ -129,7 +128,7 @@ fn version(folder: &Path) -> Result<String> {
     }
 }
 
-/// The only entry of `folder` whose name `fits`.
+/// The only entry of `folder` for which `fits` is true.
 fn only(folder: &Path, fits: impl Fn(&str) -> bool) -> Result<PathBuf> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;

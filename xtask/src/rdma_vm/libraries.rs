@@ -1,25 +1,24 @@
-//! Which shared libraries a program needs to start: asked of the loader itself.
+//! The shared libraries that a program needs to start, according to the loader.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The libraries of `program`, where they lie on this machine. The virtual machine has them at the
-/// same paths.
+/// The paths of the libraries of `program` on this machine. The virtual machine has them at the same paths.
 pub(crate) fn of(program: &Path) -> Result<Vec<String>> {
     let output = Command::new("ldd")
         .arg(program)
-        // "not found" in another language would pass for nothing.
+        // The output is parsed, so it must be in English.
         .env("LC_ALL", "C")
         .output()
         .with_context(|| format!("cannot start `ldd {}`", program.display()))?;
-    // Of a static program, `ldd` says that it is none of its own, and fails: there are no libraries.
+    // For a static program, `ldd` fails and prints no libraries.
     parse(&String::from_utf8_lossy(&output.stdout))
         .with_context(|| format!("`ldd {}`", program.display()))
 }
 
-/// The paths in what `ldd` prints.
+/// The paths in the output of `ldd`.
 fn parse(text: &str) -> Result<Vec<String>> {
     let mut paths = Vec::new();
     for line in text.lines() {

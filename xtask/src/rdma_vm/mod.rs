@@ -1,8 +1,8 @@
 //! A virtual machine with Soft-RoCE: the kernel's own RDMA, on a computer that has no RDMA NIC.
 //!
-//! The kernel of a Debian package and an initramfs made here boot under QEMU's software emulation in
-//! some 3 s; the device `rxe0` comes up over a virtual Ethernet, and COMMAND runs there. What is needed
-//! again is kept in `target/rdma-vm`:
+//! The kernel of a Debian package and an initramfs built here boot under QEMU's software emulation in some 3
+//! s. The device `rxe0` is created over a virtual Ethernet, and COMMAND runs there. Reusable parts are kept
+//! in `target/rdma-vm`:
 //!
 //! | part | kept for |
 //! |---|---|
@@ -38,12 +38,12 @@ use protocol::Token;
 use run_folder::RunFolder;
 use session::Plan;
 
-/// Boots, runs COMMAND, and returns its exit status: of several nodes, the largest.
+/// Boots, runs COMMAND, and returns its exit status; with several nodes, the largest.
 pub(crate) fn rdma_vm(options: &Options) -> Result<u8> {
     rdma_vm_to(options, &mut io::stdout())
 }
 
-/// The same, with what COMMAND prints to `output`.
+/// The same, with the output of COMMAND written to `output`.
 pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8> {
     options.check()?;
     if std::env::consts::ARCH != "x86_64" {
@@ -80,14 +80,14 @@ pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8
     session::run(&plan, &token, &|life| blueprint.qemu(life), output)
 }
 
-/// The folder that keeps what is needed again.
+/// The folder of reusable parts.
 fn kept() -> Result<PathBuf> {
     let folder = run::root().join("target/rdma-vm");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
 }
 
-/// Held while the kept things are made, so that two runs at once do not make them over each other.
+/// Locked while reusable parts are built, so that concurrent runs do not interfere.
 fn lock(kept: &Path) -> Result<File> {
     let path = kept.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! One virtual machine: a QEMU process that lives no longer than this one.
+//! One virtual machine: a QEMU process that does not outlive this process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 use super::kernel::Kernel;
 
-/// What a virtual machine is made of.
+/// The configuration of a virtual machine.
 pub(crate) struct Blueprint<'a> {
     pub(crate) kernel: &'a Kernel,
-    /// The folder of the run: `initrd` is there, and the sockets between the machines.
+    /// The folder of the run, which contains `initrd` and the sockets between the machines.
     pub(crate) folder: &'a Path,
     pub(crate) nodes: u8,
     /// See [`clock`](super::clock).
@@ -21,17 +21,16 @@ pub(crate) struct Blueprint<'a> {
 }
 
 impl Blueprint<'_> {
-    /// The command that is this life of a machine.
+    /// The command for one boot of a machine.
     pub(crate) fn qemu(&self, life: Life) -> Command {
         let number = life.number;
         let mut qemu = mortal("qemu-system-x86_64");
-        // Paths of sockets may have 108 bytes: short ones, from here.
+        // Paths of sockets may have 108 bytes, so use relative ones.
         qemu.current_dir(self.folder);
-        // A /dev/kvm that is there may not work: all figures are for software emulation.
+        // An existing /dev/kvm may not work, and all measurements are for software emulation.
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2G"]);
-        // Two machines with a CPU each ask for no more of a small computer than one with two. And rxe of
-        // 6.12 may use a queue pair after it is freed where a packet comes in on one CPU while another
-        // ends the queue pair.
+        // Two machines with a CPU each need as much of a small computer as one with two. Also, rxe of 6.12 may use a
+        // queue pair after it is freed if a packet arrives on one CPU while another destroys the queue pair.
         qemu.args(["-smp", if self.nodes == 1 { "2" } else { "1" }]);
         qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"]);
         qemu.arg("-kernel").arg(&self.kernel.image).args(["-initrd", "initrd"]);
@@ -52,12 +51,12 @@ impl Blueprint<'_> {
     }
 
     fn kernel_arguments(&self, Life { number, boot }: Life) -> String {
-        // Errors that rxe reports are what tests provoke: they are not for the console.
+        // Tests provoke errors that rxe logs; keep them off the console.
         let mut arguments = "console=ttyS0 panic=-1 loglevel=3 mitigations=off".to_owned();
-        // rxe's work runs where it was asked for. Else the kernel moves it between the processors, with an interrupt
-        // from one to the other for each packet: calls then take twice as long in some runs and not in others.
+        // Run rxe's work on the CPU that queued it. Otherwise the kernel moves it between CPUs, with an interrupt
+        // for each packet, and calls take twice as long in some runs.
         arguments.push_str(" workqueue.default_affinity_scope=cpu");
-        // On a busy computer emulated timers look broken: the kernel is not to doubt them, nor to measure with them.
+        // On a busy computer emulated timers look broken: the kernel must neither check them nor measure with them.
         arguments.push_str(" no_timer_check tsc=reliable");
         if let Some(khz) = self.counter_khz {
             arguments.push_str(&format!(" tsc_early_khz={khz}"));
@@ -69,8 +68,8 @@ impl Blueprint<'_> {
     }
 }
 
-/// A command for `program` that the kernel kills when the thread that started it ends, in whatever way.
-/// If that has happened before the kernel was asked for it, the program is not even started.
+/// A command for `program` that the kernel kills when the thread that started it ends for any reason. If that
+/// thread has ended already, the program is not started.
 fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "sh", "-c", r#"[ "$PPID" = "$0" ] && exec "$@""#]);
@@ -78,22 +77,22 @@ fn mortal(program: &str) -> Command {
     command
 }
 
-/// Which machine, and which of its lives: one whose power was cut can boot again.
+/// A machine and one of its boots: after a power cut it can boot again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) number: u8,
     pub(crate) boot: u32,
 }
 
-/// What comes from a machine's console.
+/// An event on a machine's console.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ConsoleEvent {
     Line(Life, String),
-    /// The process has closed its output: it has ended, or is about to.
+    /// The process has closed its output: it has ended or is about to.
     Closed(Life),
 }
 
-/// A machine under power. Dropping it cuts the power.
+/// A running machine. Dropping it cuts its power.
 #[derive(Debug)]
 pub(crate) struct Node {
     process: Child,
@@ -101,11 +100,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts `command`; what it prints goes to `console`.
+    /// Starts `command`, whose output goes to `console`.
     pub(crate) fn power_on(
         mut command: Command,
         life: Life,
-        console: SyncSender<Heard>,
+        console: SyncSender<ConsoleEvent>,
     ) -> Result<Node> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command
@@ -122,10 +121,10 @@ impl Node {
         Ok(node)
     }
 
-    /// Lets `init` go on. It asks for as long as it has not heard this.
+    /// Lets `init` continue, which waits for this.
     pub(crate) fn go(&mut self) {
         if let Some(keyboard) = &mut self.keyboard {
-            // A machine that has ended cannot listen: its console tells of that.
+            // A machine that has ended does not read this; its console reports that.
             let _ = keyboard.write_all(b"go\n").and_then(|()| keyboard.flush());
         }
     }
@@ -133,13 +132,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It has ended already, or is killed now; either way it is waited for.
+        // Kill it if it has not ended already, and wait for it.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-fn listen(mut output: impl BufRead, life: Life, console: &SyncSender<Heard>) {
+fn listen(mut output: impl BufRead, life: Life, console: &SyncSender<ConsoleEvent>) {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -147,14 +146,14 @@ fn listen(mut output: impl BufRead, life: Life, console: &SyncSender<Heard>) {
             Ok(0) | Err(_) => break,
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line).into_owned();
-                if console.send(Heard::Line(life, text)).is_err() {
+                if console.send(ConsoleEvent::Line(life, text)).is_err() {
                     return;
                 }
             }
         }
     }
-    // Nobody listens any more when the run has ended.
-    let _ = console.send(Heard::Closed(life));
+    // The run may have ended, and then there is no receiver.
+    let _ = console.send(ConsoleEvent::Closed(life));
 }
 
 #[cfg(test)]
@@ -167,7 +166,7 @@ mod tests {
     /// Set in the process that is to be killed.
     const TO_BE_KILLED: &str = "XTASK_TEST_TO_BE_KILLED";
 
-    /// Before the number of the process that must not outlive it.
+    /// The prefix of the id of the process that must not outlive it.
     const STARTED: &str = "started ";
 
     #[test]
@@ -203,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Whether the process is there, and more than an entry that nobody has asked for its status.
+    /// Whether the process exists and is not a zombie.
     fn runs(process: u32) -> bool {
         fs::read_to_string(format!("/proc/{process}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))

@@ -1,11 +1,11 @@
-//! What `cargo xtask rdma-vm` is asked to do.
+//! The options of `cargo xtask rdma-vm`.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// What `cargo xtask rdma-vm` is asked to do.
+/// The options of `cargo xtask rdma-vm`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Options {
     /// Virtual machines, joined by a virtual Ethernet; COMMAND runs on each, with FARCALL_NODE
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Runs `script`, with all else as by default.
+    /// Options that run `script`, with defaults for the rest.
     pub(crate) fn script(nodes: u8, timeout: Duration, script: String) -> Options {
         Options {
             nodes,
@@ -50,7 +50,7 @@ impl Options {
         }
     }
 
-    /// What clap cannot see: options that only mean something together.
+    /// Checks combinations of options that clap cannot.
     pub(crate) fn check(&self) -> Result<()> {
         if self.power_cut.is_some() && self.nodes != 2 {
             bail!("--power-cut takes the power from node 1 of two: add --nodes 2");
@@ -68,7 +68,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A day: whoever wants more has mistyped.
+/// The longest accepted time: a day.
 const LONGEST_SECONDS: f64 = 86_400.0;
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_after_the_dashes_is_the_command() {
+    fn everything_after_the_dashes_is_the_command() {
         let options = parse("--nodes 2 --timeout 1.5 -- ls --nodes -- x").expect("well formed");
         assert_eq!(options.command, ["ls", "--nodes", "--", "x"]);
         assert_eq!((options.nodes, options.timeout), (2, Duration::from_millis(1500)));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_cut_needs_two_nodes_and_comes_before_the_power_is_back() {
+    fn a_power_cut_needs_two_nodes_and_power_back_needs_a_power_cut() {
         let cut = parse("--power-cut 3 -- x").expect("well formed");
         assert!(cut.check().expect_err("one node").to_string().contains("--nodes 2"));
         assert!(parse("--nodes 2 --power-cut 3 -- x").expect("well formed").check().is_ok());

@@ -1,4 +1,4 @@
-//! The programs of this project that the virtual machine carries.
+//! The programs of this workspace that the virtual machine contains.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::libraries;
 use super::protocol::Token;
 use crate::run::{self, cargo};
 
-/// A program that the virtual machine can carry.
+/// A program that the virtual machine can contain.
 struct Source {
     name: &'static str,
     package: &'static str,
@@ -38,17 +38,17 @@ const fn program(name: &'static str, package: &'static str) -> Source {
     Source { name, package, kind: Kind::Program }
 }
 
-/// A program, as built.
+/// A built program.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) path: PathBuf,
 }
 
-/// How they are built.
+/// The profile that they are built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// Optimized, and built soon.
+    /// Optimized, but fast to build.
     Vm,
     /// As users build it.
     Release,
@@ -63,13 +63,13 @@ impl Profile {
     }
 }
 
-/// Builds the programs that `command` names, and says where each is.
+/// Builds the programs that `command` names.
 pub(crate) fn build_named(profile: Profile, command: &[String]) -> Result<Vec<Program>> {
     let sources = named(command);
     if sources.is_empty() { Ok(Vec::new()) } else { build(profile, sources) }
 }
 
-/// Builds all that can be carried.
+/// Builds all programs.
 pub(crate) fn build_all() -> Result<Vec<Program>> {
     build(Profile::Vm, SOURCES.iter().collect())
 }
@@ -78,8 +78,8 @@ fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>
     let mut build = cargo();
     build.args(["build", "--quiet", "--locked", "--target-dir", "target"]);
     build.args(["--profile", profile.name()]);
-    // Always all packages: the features of what they share depend on which are chosen, so that other
-    // programs would else mean to build it again.
+    // Always all packages: their features determine the features of shared dependencies, which would otherwise
+    // be rebuilt for another selection.
     let packages: BTreeSet<&str> = SOURCES.iter().map(|source| source.package).collect();
     for package in packages {
         build.args(["--package", package, "--features", &format!("{package}/ibverbs")]);
@@ -97,7 +97,7 @@ fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>
     Ok(built.collect())
 }
 
-/// The programs that stand somewhere in `command`: no other can be run there.
+/// The programs that appear in `command`. No others can be run.
 fn named(command: &[String]) -> Vec<&'static Source> {
     let part_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let words: Vec<&str> =
@@ -105,8 +105,8 @@ fn named(command: &[String]) -> Vec<&'static Source> {
     SOURCES.iter().filter(|source| words.contains(&source.name)).collect()
 }
 
-/// The archive with `programs` in /bin, those of their libraries that `base` lacks, `command` as a
-/// script, and the token of the run.
+/// The archive with `programs` in /bin, their libraries that `base` does not contain, `command` as a script,
+/// and the token of the run.
 pub(crate) fn archive(
     programs: &[Program],
     base: &Base,
@@ -129,7 +129,7 @@ pub(crate) fn archive(
     Ok(archive.finish())
 }
 
-/// One word is a script by itself, several are a program and its arguments.
+/// One word is a script; several are a program and its arguments.
 fn script(command: &[String]) -> String {
     match command {
         [script] => format!("{script}\n"),
@@ -140,7 +140,7 @@ fn script(command: &[String]) -> String {
     }
 }
 
-/// `word` as the shell reads it back, whatever is in it.
+/// Quotes `word` for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_carried_that_the_command_names() {
+    fn programs_named_by_the_command_are_included() {
         assert_eq!(names(&["ibv_devinfo"]), [""; 0]);
         assert_eq!(names(&["farcall-kv", "serve"]), ["farcall-kv"]);
         assert_eq!(names(&["x=1; (farcall-kv demo)&farcall-bench limit;"]).len(), 2);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn several_words_are_passed_on_as_they_are() {
+    fn several_words_are_passed_on_unchanged() {
         let odd = ["it's", "$HOME", "a b", "", "\"", "*", "\\", "`id`", "two\nlines"];
         let mut command = vec!["printf", "[%s]"];
         command.extend(odd);

@@ -1,17 +1,17 @@
-//! What the machine tells the host: lines of its console that bear the token of this run.
+//! The messages from a machine to the host: lines of its console with the token of this run.
 //!
-//! All else on the console is output of COMMAND or of the kernel. The token is drawn anew for each run
-//! and is gone from the machine before COMMAND starts, so that no output passes for a status by accident.
+//! Everything else on the console is output of COMMAND or the kernel. The token is random and removed from
+//! the machine before COMMAND starts, so that no output is mistaken for a status by accident.
 
 use std::fs::File;
 use std::io::Read;
 
 use anyhow::{Context, Result};
 
-/// Comes before the token, so that `init` and this file can be matched by eye.
+/// Precedes the token, so that it is easy to find in `init` and here.
 const MARK: &str = "rdma-vm:";
 
-/// Distinguishes the lines of one run.
+/// Identifies the lines of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token(String);
 
@@ -28,7 +28,7 @@ impl Token {
         &self.0
     }
 
-    /// Splits what the machine tells the host from output that stands before it on the same line.
+    /// Splits a message to the host from output that precedes it on the same line.
     pub(crate) fn parse<'a>(&self, line: &'a str) -> Line<'a> {
         let line = line.trim_end_matches(['\r', '\n']);
         let mark = format!("{MARK}{}:", self.0);
@@ -46,14 +46,14 @@ pub(crate) struct Line<'a> {
     pub(crate) event: Option<Event>,
 }
 
-/// What a machine tells.
+/// A message of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It waits for the word to start COMMAND.
+    /// It waits for permission to start COMMAND.
     Up,
-    /// COMMAND has ended with this status.
+    /// COMMAND has exited with this status.
     Exit(u8),
-    /// It cannot come up, and this is why.
+    /// It cannot boot, for this reason.
     Broken(String),
 }
 
@@ -87,20 +87,20 @@ mod tests {
     }
 
     #[test]
-    fn output_without_a_newline_stands_before_the_status_and_is_kept() {
+    fn output_without_a_newline_before_the_status_is_kept() {
         let line = token().parse("99 %rdma-vm:abc:exit 0\n");
         assert_eq!(line, Line { output: "99 %", event: Some(Event::Exit(0)) });
     }
 
     #[test]
-    fn a_line_without_the_token_is_output_whatever_it_says() {
+    fn a_line_without_the_token_is_output() {
         for line in ["exit 0", "rdma-vm:exit 0", "rdma-vm:abd:exit 0", "abc:exit 0", ""] {
             assert_eq!(token().parse(line), Line { output: line, event: None });
         }
     }
 
     #[test]
-    fn a_torn_status_is_none() {
+    fn an_incomplete_status_is_ignored() {
         for line in ["exit", "exit ", "exit x", "exit 256", "exit -1", "exit 0 0", "up 1", ""] {
             assert_eq!(token().parse(&format!("rdma-vm:abc:{line}")).event, None, "{line}");
         }

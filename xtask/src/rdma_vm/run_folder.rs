@@ -1,4 +1,4 @@
-//! The folder of one run, removed with it.
+//! The folder of one run, removed at its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result};
 
 const PREFIX: &str = "run-";
 
-/// Holds the initramfs of this run and the sockets between its machines.
+/// Contains the initramfs of this run and the sockets between its machines.
 #[derive(Debug)]
 pub(crate) struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// An empty folder in `kept`, named after this process and the number of its run. Those of processes that were
-    /// killed are removed.
+    /// Creates an empty folder in `kept`, named after this process and the number of its run. Removes the folders
+    /// of processes that were killed.
     pub(crate) fn new(kept: &Path) -> Result<RunFolder> {
         for entry in
             fs::read_dir(kept).with_context(|| format!("cannot list {}", kept.display()))?
         {
             let path = entry?.path();
             if path.file_name().and_then(|name| name.to_str()).is_some_and(is_left_over) {
-                // Another run may be removing it too.
+                // A concurrent run may be removing it too.
                 let _ = fs::remove_dir_all(&path);
             }
         }
@@ -39,7 +39,7 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // What stays is removed by the next run.
+        // The next run removes what is left.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -55,11 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_processes_that_live_are_left_alone() {
+    fn folders_of_live_processes_are_kept() {
         assert!(!is_left_over(&format!("{PREFIX}{}-7", std::process::id())));
         assert!(!is_left_over("kernel"));
         assert!(!is_left_over("run-x"));
-        // Beyond the largest process number of Linux.
+        // Larger than the largest process id of Linux.
         assert!(is_left_over("run-4194305-0"));
     }
 }

@@ -1,4 +1,4 @@
-//! One run: from power-on to the status of COMMAND, within its bounds.
+//! One run: from power-on to the status of COMMAND, with timeouts.
 
 use std::io::{self, Write};
 use std::process::Command;
@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::node::{Heard, Life, Node};
+use super::node::{ConsoleEvent, Life, Node};
 use super::protocol::{Event, Token};
 
-/// A boot takes some 3 s alone, and several times that on a machine that does much else.
+/// A boot takes some 3 s alone, and several times that on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Lines that may wait to be printed; then the machine waits.
+/// The most lines waiting to be printed; more make the machine wait.
 const LINES_WAITING: usize = 1024;
 
-/// What a run does, and how long it may take.
+/// What a run does, and its time limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: u8,
     pub(crate) timeout: Duration,
-    /// When the power of node 1 is cut, from the moment that all nodes are up.
+    /// When the power of node 1 is cut, after all nodes are up.
     pub(crate) power_cut: Option<Duration>,
     /// How long after that it boots again.
     pub(crate) power_back: Option<Duration>,
 }
 
-/// Runs `plan` with machines that are started by what `power` returns for each, and writes what they
-/// print to `output`. The status is the largest of all nodes, or with a power cut that of node 2.
+/// Runs `plan` with machines that are started by the commands that `power` returns, and writes their output
+/// to `output`. The status is the largest of all nodes, or with a power cut that of node 2.
 pub(crate) fn run(
     plan: &Plan,
     token: &Token,
@@ -58,7 +58,7 @@ struct Session<'a> {
     token: &'a Token,
     power: &'a dyn Fn(Life) -> Command,
     output: &'a mut dyn Write,
-    sender: SyncSender<Heard>,
+    sender: SyncSender<ConsoleEvent>,
     machines: Vec<Machine>,
     start: Instant,
     alarms: Alarms,
@@ -68,7 +68,7 @@ struct Machine {
     life: Life,
     since: Instant,
     state: State,
-    /// Nothing while the power is cut.
+    /// `None` while the power is cut.
     node: Option<Node>,
 }
 
@@ -81,26 +81,26 @@ enum State {
     Cut,
 }
 
-/// What is to be done at a time of its own.
+/// The times of scheduled actions.
 struct Alarms {
     cut: Option<Instant>,
     back: Option<Instant>,
 }
 
 impl Session<'_> {
-    fn play(&mut self, receiver: &Receiver<Heard>) -> Result<u8> {
+    fn play(&mut self, receiver: &Receiver<ConsoleEvent>) -> Result<u8> {
         loop {
             if let Some(status) = self.status()? {
                 return Ok(status);
             }
             let wait = self.next_alarm().saturating_duration_since(Instant::now());
             match receiver.recv_timeout(wait) {
-                Ok(Heard::Line(life, line)) => self.line(life, &line)?,
-                Ok(Heard::Closed(life)) => self.closed(life)?,
+                Ok(ConsoleEvent::Line(life, line)) => self.line(life, &line)?,
+                Ok(ConsoleEvent::Closed(life)) => self.closed(life)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("no machine is left to listen to"),
             }
-            // Also when lines keep coming: output must not put off the end.
+            // Also while lines keep arriving: output must not delay the end.
             self.ring(Instant::now())?;
         }
     }
@@ -140,13 +140,13 @@ impl Session<'_> {
                 self.start_when_all_are_up();
             }
             (Some(Event::Exit(status)), State::Running) => machine.state = State::Ended(status),
-            // `init` repeats what it tells.
+            // `init` repeats its messages.
             _ => {}
         }
         Ok(())
     }
 
-    /// COMMAND starts everywhere at once; on a machine that is back after a power cut, when it is up.
+    /// Starts COMMAND on all machines at once, or on a machine that is back after a power cut when it is up.
     fn start_when_all_are_up(&mut self) {
         if self.machines.iter().any(|machine| machine.state == State::Booting) {
             return;
@@ -173,7 +173,7 @@ impl Session<'_> {
         }
     }
 
-    /// The time of what is to be done next.
+    /// The time of the next action.
     fn next_alarm(&self) -> Instant {
         let boots = self
             .machines
@@ -184,7 +184,7 @@ impl Session<'_> {
         boots.chain(others).fold(self.start + self.plan.timeout, Instant::min)
     }
 
-    /// Does what is due.
+    /// Performs due actions.
     fn ring(&mut self, now: Instant) -> Result<()> {
         if now >= self.start + self.plan.timeout {
             let late: Vec<String> = self

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use farcall_kv::ycsb::records::FieldLengthDistribution;
 use farcall_kv::ycsb::workload::Workload;
 
-/// Where a server listens, and clients look for one, unless told otherwise.
+/// The default address of servers and clients.
 pub(crate) const DEFAULT_ADDRESS: &str = "shm://farcall-kv";
 
 /// A key-value store over farcall.
@@ -225,7 +225,7 @@ fn parse_backend(name: &str) -> Result<String, String> {
     address.map(|_| name.to_owned()).map_err(|why| why.to_string())
 }
 
-/// The longest time that can be asked for: a day.
+/// The longest accepted time: a day.
 const MAX_SECONDS: f64 = 86_400.0;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

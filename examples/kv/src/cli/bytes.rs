@@ -1,4 +1,4 @@
-//! Keys and values as given on the command line or standard input, and as written out.
+//! Keys and values on the command line, on standard input, and in output.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::{Context, Result, bail};
 use farcall_kv::limits::MAX_VALUE_BYTES;
 
-/// The bytes that an argument stands for: its own, those its hexadecimal digits name, or, for `-`,
-/// those of standard input.
+/// The bytes of an argument: its own, those of its hexadecimal digits, or for `-` those of standard
+/// input.
 pub(crate) fn from_argument(argument: &OsStr, hex: bool) -> Result<Vec<u8>> {
     if argument != "-" {
         let bytes = argument.as_bytes();
         return if hex { decode_hex(bytes) } else { Ok(bytes.to_vec()) };
     }
-    // One byte more than there may be, or two digits: so that too much is noticed.
+    // One byte, or two digits, more than allowed, to detect input that is too long.
     let limit = if hex { 2 * MAX_VALUE_BYTES + 3 } else { MAX_VALUE_BYTES + 1 };
     let mut bytes = Vec::new();
     io::stdin()
@@ -24,7 +24,7 @@ pub(crate) fn from_argument(argument: &OsStr, hex: bool) -> Result<Vec<u8>> {
     if hex { decode_hex(bytes.trim_ascii()) } else { Ok(bytes) }
 }
 
-/// Standard input can be the key or the value, not both.
+/// Checks that standard input is not both the key and the value.
 pub(crate) fn only_one_from_stdin(key: &OsStr, value: &OsStr) -> Result<()> {
     if key == "-" && value == "-" {
         bail!("standard input (-) can be the key or the value, not both");
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hexadecimal_brings_every_byte_string_back(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn hexadecimal_encoding_is_lossless(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
             let mut digits = Vec::new();
             write_hex(&mut digits, &bytes).unwrap();
             prop_assert_eq!(decode_hex(&digits).unwrap(), bytes.clone());
@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hexadecimal_is_told() {
+    fn invalid_hexadecimal_is_refused() {
         assert!(decode_hex(b"abc").unwrap_err().to_string().contains("3 hexadecimal digits"));
         assert!(decode_hex(b"ag").unwrap_err().to_string().contains("'g'"));
     }
 
     #[test]
-    fn standard_input_is_taken_once() {
+    fn standard_input_is_used_only_once() {
         assert!(only_one_from_stdin("-".as_ref(), "-".as_ref()).is_err());
         assert!(only_one_from_stdin("-".as_ref(), "v".as_ref()).is_ok());
     }

@@ -1,4 +1,4 @@
-//! `get`, `put`, `del` and `scan`: a few entries, by hand.
+//! `get`, `put`, `del` and `scan`: single entries.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use super::args::{DelArgs, GetArgs, PutArgs, ScanArgs};
 use super::pages::Pages;
 use super::{bytes, connect, exit};
 
-/// Writes a value, with nothing added; in hexadecimal, a line.
+/// Writes a value without a line end; in hexadecimal, as a line.
 pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
     let key = bytes::from_argument(&args.key, args.hex)?;
     let client = connect(&args.server.address, args.server.timeout)?;

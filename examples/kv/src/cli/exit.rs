@@ -1,4 +1,4 @@
-//! What the process's exit status says.
+//! The process's exit status.
 
 /// A key was not found.
 pub(crate) const NOT_FOUND: u8 = 1;

@@ -1,4 +1,4 @@
-//! `load` and `dump`: a store from a file, and to one.
+//! `load` and `dump`: a store from a file, and to a file.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::pages::Pages;
 use super::progress::Progress;
 use super::{connect_poll, idle};
 
-/// Entries on their way at once.
+/// Entries in flight at once.
 const WINDOW: usize = 32;
 
-/// Bytes of keys and values on their way at once, unless one entry alone has more.
+/// Bytes of keys and values in flight at once, unless a single entry has more.
 const WINDOW_BYTES: usize = 64 << 20;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -102,14 +102,14 @@ impl Loader {
         {
             self.await_oldest()?;
         }
-        let mut patience = Patience::new(self.timeout, self.spins_before_yield);
+        let mut wait = BoundedWait::new(self.timeout, self.spins_before_yield);
         let put = loop {
             match self.link.start_put(&entry.key, &entry.value) {
                 Ok(put) => break put,
                 Err(NotStarted::Failed(why)) => bail!("line {line}: {why}"),
                 Err(NotStarted::Full) if self.in_flight.is_empty() => {
                     self.link.poll();
-                    patience.rest().with_context(|| format!("line {line}: no room for it"))?;
+                    wait.rest().with_context(|| format!("line {line}: no room for it"))?;
                 }
                 Err(NotStarted::Full) => self.await_oldest()?,
             }
@@ -131,7 +131,7 @@ impl Loader {
             return Ok(());
         };
         self.in_flight_bytes -= bytes;
-        let mut patience = Patience::new(self.timeout, self.spins_before_yield);
+        let mut wait = BoundedWait::new(self.timeout, self.spins_before_yield);
         loop {
             self.link.poll();
             match self.link.take_put(&mut put) {
@@ -140,20 +140,20 @@ impl Loader {
                     return Ok(());
                 }
                 Some(Err(why)) => bail!("line {line}: {why}"),
-                None => patience.rest().with_context(|| format!("line {line}: no answer"))?,
+                None => wait.rest().with_context(|| format!("line {line}: no answer"))?,
             }
         }
     }
 }
 
-/// How long something is waited for, and how the core is shared meanwhile.
-struct Patience {
+/// The timeout of a wait, and how the core is shared meanwhile.
+struct BoundedWait {
     until: Instant,
     timeout: Duration,
     spins_left: u32,
 }
 
-impl Patience {
+impl BoundedWait {
     fn new(timeout: Duration, spins: u32) -> Self {
         Self { until: Instant::now() + timeout, timeout, spins_left: spins }
     }
@@ -175,7 +175,7 @@ impl Patience {
 /// Writes each entry as a line.
 pub(crate) fn dump(args: &DumpArgs) -> Result<ExitCode> {
     let mut pages = Pages::connect(&args.server.address, args.server.timeout)?;
-    // On a terminal the entries themselves show how far it is.
+    // On a terminal, the entries themselves show the progress.
     let mut progress = (!io::stdout().is_terminal()).then(|| Progress::new("dump", None));
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut entries = 0u64;

@@ -1,4 +1,4 @@
-//! How a child process notices that its parent is gone.
+//! How a child process notices that its parent has exited.
 
 use std::io;
 use std::process;
@@ -10,17 +10,17 @@ use signal_hook::consts::SIGTERM;
 
 use super::exit;
 
-/// How long a process may take to end by itself once its lifeline is cut.
+/// How long a process may take to exit by itself after its parent has.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Asks the kernel to kill this process when its parent dies. A parent that died before is noticed
-/// by the end of standard input.
+/// Asks the kernel to kill this process when its parent dies. If the parent died before the call, the
+/// end of standard input shows it.
 pub(crate) fn die_with_parent() {
-    // Where this is refused, the end of standard input still ends the process.
+    // If this is refused, the end of standard input still ends the process.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
-/// Ends this process as SIGTERM would, once standard input ends.
+/// Ends this process at the end of standard input, as SIGTERM would.
 pub(crate) fn end_with_stdin() {
     die_with_parent();
     thread::spawn(|| {
@@ -29,7 +29,7 @@ pub(crate) fn end_with_stdin() {
     });
 }
 
-/// The lifeline is cut: gives the process some time to end by itself, then ends it.
+/// Lets the process end by itself for a while, then ends it.
 pub(crate) fn end_soon() {
     thread::sleep(GRACE);
     process::exit(exit::ERROR.into());

@@ -1,4 +1,4 @@
-//! The program: one module for each command, and what they share.
+//! The program: one module per command, and shared functions.
 
 mod args;
 mod bytes;
@@ -45,7 +45,7 @@ pub(crate) fn run() -> ExitCode {
         Command::DemoClient => Ok(demo::run_client()),
     };
     outcome.unwrap_or_else(|why| {
-        // Whoever reads our output has seen enough: `farcall-kv dump | head`.
+        // The reader of our output has closed it, as in `farcall-kv dump | head`.
         if !is_broken_pipe(&why) {
             eprintln!("farcall-kv: {why:#}");
         }
@@ -57,7 +57,7 @@ fn is_broken_pipe(why: &Error) -> bool {
     why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A client whose calls can be waited for, each at most so long.
+/// A client whose calls block, for at most `timeout` each.
 fn connect(address: &str, timeout: Duration) -> Result<KvClient> {
     let options = ChannelOptions::default()
         .deadline(timeout)
@@ -66,7 +66,7 @@ fn connect(address: &str, timeout: Duration) -> Result<KvClient> {
     KvClient::connect_with(address, options).map_err(|why| no_connection(address, why))
 }
 
-/// A connection that this thread polls, each of whose calls takes at most so long.
+/// A connection that this thread polls. Each call takes at most `timeout`.
 fn connect_poll(address: &str, timeout: Duration) -> Result<PollLink> {
     let options = ConnectionOptions::default()
         .deadline(timeout)

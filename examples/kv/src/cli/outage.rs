@@ -1,8 +1,10 @@
-//! Riding out an outage of the server: dialling until it is back, and finding out whether it still has what it had.
+//! Riding out an outage of the server: redialling until it is back, and finding out whether it kept its
+//! data.
 //!
-//! The store is in memory: a server that was started again has nothing, and nothing of what it had acknowledged can be
-//! asked for. A mark that the run leaves in the store tells the two apart. Where it is still there, everything that was
-//! acknowledged has to be there too, and the model goes on; where it is not, all begins again, with a new model.
+//! The store is in memory, so a restarted server has lost everything, including acknowledged writes. A
+//! mark that the run leaves in the store distinguishes the cases. If it is still there, everything
+//! acknowledged has to be there too, and the model continues. If not, the run starts over with a new
+//! model.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,28 +18,28 @@ use farcall_kv::ycsb::client::RunError;
 use super::args::ServerArgs;
 use super::{connect, connect_poll};
 
-/// The key of the mark; none of the records'.
+/// The key of the mark, which is not a key of a record.
 const MARK: &[u8] = b"farcall-kv ycsb run";
 
-/// Between two attempts to dial.
+/// The pause between two attempts to dial.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the store is after an outage.
+/// The state of the store after an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// The same as before.
+    /// The store kept its data.
     Same,
-    /// Another: this run has left nothing there.
+    /// The store is new: it has no data of this run.
     New,
 }
 
-/// Leaves the run's mark in the store.
+/// Puts the run's mark into the store.
 pub(crate) fn mark(server: &ServerArgs, run: u64) -> Result<()> {
     connect(&server.address, server.timeout)?.put(MARK, &run.to_le_bytes()).wait()?;
     Ok(())
 }
 
-/// Whether the server's absence explains this, so that another attempt can help.
+/// Whether an outage of the server explains this error, so that another attempt can help.
 pub(crate) fn explains(why: &RunError) -> bool {
     match why {
         RunError::Link { source, .. } => is_absence(source),
@@ -54,28 +56,28 @@ fn is_absence(why: &LinkError) -> bool {
     matches!(rpc, Some(RpcError::PeerGone { .. } | RpcError::DeadlineExceeded { .. }))
 }
 
-/// A server that is back: connections, and what its store is.
+/// A server that is back: connections to it, and the state of its store.
 pub(crate) struct Back {
     pub(crate) links: Vec<PollLink>,
     pub(crate) store: Store,
     pub(crate) after: Duration,
 }
 
-/// Dials until the server answers, at most for `patience`; makes so many connections.
+/// Dials until the server answers, for at most `limit`. Returns this many connections.
 pub(crate) fn ride_out(
     server: &ServerArgs,
     run: u64,
     links: usize,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<Back> {
     let begun = Instant::now();
     eprintln!(
         "{:>12}  the server is gone; dialling it for up to {} s",
         "outage",
-        patience.as_secs_f32()
+        limit.as_secs_f32()
     );
     loop {
-        let left = patience.saturating_sub(begun.elapsed());
+        let left = limit.saturating_sub(begun.elapsed());
         match attempt(server, run, links, left.min(server.timeout)) {
             Ok((links, store)) => {
                 let after = begun.elapsed();
@@ -90,8 +92,8 @@ pub(crate) fn ride_out(
                 );
                 return Ok(Back { links, store, after });
             }
-            Err(why) if begun.elapsed() >= patience => {
-                bail!("the server was not back within {} s: {why:#}", patience.as_secs_f32())
+            Err(why) if begun.elapsed() >= limit => {
+                bail!("the server was not back within {} s: {why:#}", limit.as_secs_f32())
             }
             Err(_) => thread::sleep(PAUSE),
         }
@@ -109,7 +111,7 @@ fn attempt(
     let found = connect(&server.address, timeout)?.get(MARK).wait()?;
     let same = found.is_some_and(|found| *found == run.to_le_bytes());
     let store = if same { Store::Same } else { Store::New };
-    // Calls over these have as much time as ever.
+    // Calls on these have the full timeout.
     let connect = |_| connect_poll(&server.address, server.timeout);
     Ok(((0..links).map(connect).collect::<Result<_>>()?, store))
 }

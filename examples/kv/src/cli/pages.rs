@@ -1,4 +1,4 @@
-//! The store's entries, page by page, so that none but the page at hand is in memory.
+//! Iterates over the store's entries page by page, with only the current page in memory.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use farcall_kv::service::KvClient;
 
 use super::connect;
 
-/// Walks over the store in the order of its keys.
+/// Iterates over the store in key order.
 pub(crate) struct Pages {
     client: KvClient,
-    /// The last key seen, or the first wanted.
+    /// The last key read, or the first one wanted.
     from: Vec<u8>,
     after: bool,
     over: bool,
@@ -25,7 +25,7 @@ impl Pages {
         Ok(Self { client, from: Vec::new(), after: false, over: false })
     }
 
-    /// Only entries from this key on.
+    /// Skips entries before this key.
     pub(crate) fn starting(self, from: Vec<u8>) -> Self {
         Self { from, ..self }
     }
@@ -35,7 +35,7 @@ impl Pages {
         self.next_up_to(PAGE_ENTRIES)
     }
 
-    /// The same, with at most `limit` entries.
+    /// As [`next`](Self::next), with at most `limit` entries.
     pub(crate) fn next_up_to(&mut self, limit: u32) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         if self.over {
             return Ok(None);

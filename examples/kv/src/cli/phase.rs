@@ -1,4 +1,4 @@
-//! One phase of a run: all clients at once, each on a thread of its own, watched from here.
+//! One phase of a run: all clients at once, each in its own thread, supervised from here.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,28 +11,28 @@ use farcall_kv::ycsb::latency::human_rate;
 
 use super::progress::Progress;
 
-/// How often the progress is looked at.
+/// The interval of progress checks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What tells how far a phase is.
+/// The measure of a phase's progress.
 #[derive(Clone, Copy)]
 pub(crate) enum Extent {
     /// So many operations.
     Operations(u64),
     /// So much time.
     Time(Duration),
-    /// Nobody knows before.
+    /// Not known in advance.
     Unknown,
 }
 
-/// How a phase went: how long it took, and why a client could not go on, if one could not.
+/// The end of a phase: its duration, and why a client could not continue, if so.
 pub(crate) struct Ended {
     pub(crate) took: Duration,
     pub(crate) failures: Vec<Option<RunError>>,
 }
 
 impl Ended {
-    /// How long it took, if all clients came through.
+    /// The duration, if all clients finished.
     pub(crate) fn whole(self) -> Result<Duration> {
         match self.failures.into_iter().flatten().next() {
             Some(why) => Err(why.into()),
@@ -41,8 +41,7 @@ impl Ended {
     }
 }
 
-/// Lets every client do `work`, with its index among them. When one cannot go on, the others are asked to
-/// end.
+/// Runs `work` for each client, with its index. If one cannot continue, the others are stopped.
 pub(crate) fn run(
     what: &'static str,
     extent: Extent,
@@ -56,7 +55,7 @@ pub(crate) fn run(
     };
     let mut progress = Progress::new(what, total);
     let counters: Vec<Counters> = clients.iter().map(|_| Counters::default()).collect();
-    let tell = |operations: u64, elapsed: Duration| {
+    let describe = |operations: u64, elapsed: Duration| {
         let wrong: u64 = counters.iter().map(|c| c.wrong.load(Ordering::Relaxed)).sum();
         let rate = human_rate(operations as f64 / elapsed.as_secs_f64().max(1e-6));
         format!("{operations} operations, {rate} operations/s, {wrong} wrong answers")
@@ -86,7 +85,7 @@ pub(crate) fn run(
                 Extent::Time(time) => elapsed.min(time).as_millis() as u64,
                 _ => operations(),
             };
-            progress.set(done, || tell(operations(), elapsed));
+            progress.set(done, || describe(operations(), elapsed));
         }
         let mut ended = Ended { took: Duration::ZERO, failures: Vec::new() };
         for worker in workers {
@@ -96,6 +95,6 @@ pub(crate) fn run(
         }
         Ok::<_, anyhow::Error>(ended)
     })?;
-    progress.finish(tell(operations(), ended.took));
+    progress.finish(describe(operations(), ended.took));
     Ok(ended)
 }

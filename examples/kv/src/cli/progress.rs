@@ -1,4 +1,4 @@
-//! How far the work is: a bar on a terminal, a line now and then elsewhere. All on standard error.
+//! Progress output on standard error: a bar on a terminal, otherwise a line from time to time.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two lines where there is no terminal.
+/// The interval of lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Shows how far one piece of work is.
+/// Shows the progress of one piece of work.
 pub(crate) enum Progress {
     Bar(ProgressBar),
     Lines { what: &'static str, total: Option<u64>, next: Instant },
 }
 
 impl Progress {
-    /// Work of `total` steps, if that is known.
+    /// Progress of `total` steps, if that is known.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
         if !io::stderr().is_terminal() {
             return Progress::Lines { what, total, next: Instant::now() + LINE_EVERY };
@@ -29,7 +29,7 @@ impl Progress {
         Progress::Bar(bar.with_prefix(what))
     }
 
-    /// So far it is; `message` says it in words, and is only asked when it is shown.
+    /// Sets the progress. `message` describes it, and is called only when it is shown.
     pub(crate) fn set(&mut self, done: u64, message: impl FnOnce() -> String) {
         match self {
             Progress::Bar(bar) => {
@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// It is done; `message` says what came of it.
+    /// Ends the progress with a final message.
     pub(crate) fn finish(self, message: impl Into<Cow<'static, str>>) {
         let message = message.into();
         match self {

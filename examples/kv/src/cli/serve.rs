@@ -1,4 +1,4 @@
-//! `serve`: a store, until a signal ends it.
+//! `serve`: serves a store until a signal.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,8 +14,8 @@ use signal_hook::iterator::Signals;
 use super::args::ServeArgs;
 use super::{idle, lifeline};
 
-/// Serves until SIGINT or SIGTERM, then drains: calls in progress are answered. A second signal
-/// ends at once.
+/// Serves until SIGINT or SIGTERM, then drains: calls in progress are answered. A second signal ends
+/// the process immediately.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     // Before the first thread starts, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals")?;
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         .idle(idle::server(args.threads))
         .listen(args.listen.as_str())?;
 
-    // Whoever waits for this line may call now.
+    // A process that waits for this line may call now.
     let mut out = io::stdout();
     writeln!(out, "listening on {}", server.address()).and_then(|()| out.flush())?;
 

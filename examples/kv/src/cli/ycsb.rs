@@ -16,10 +16,10 @@ use super::pages::Pages;
 use super::phase::{self, Ended, Extent};
 use super::{connect_poll, exit, idle, outage};
 
-/// How long a run is where neither time nor operations are given.
+/// The duration if neither time nor operations are given.
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// How long so many operations may take where no time is given.
+/// The time limit if only operations are given.
 const A_DAY: Duration = Duration::from_secs(86_400);
 
 /// Loads the records, runs the workload, reads everything again, prints a table.
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &YcsbArgs) -> Result<ExitCode> {
     }
 }
 
-/// What all clients do at a time.
+/// The stages of a run, which all clients go through together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Load,
@@ -49,14 +49,14 @@ enum Stage {
     Audit,
 }
 
-/// One run, whatever happens to its server.
+/// A run, including outages of its server.
 struct Run<'a> {
     args: &'a YcsbArgs,
-    /// Tells the values of this run from those of others; another one after the store was lost.
+    /// Distinguishes the values of this run from others'; changes when the store was lost.
     id: u64,
     clients: Vec<Client<PollLink>>,
     window: u32,
-    /// How many operations each client is still to run; set when the work begins.
+    /// The operations that each client has left; set when the work begins.
     shares: Option<Vec<u64>>,
     /// When the work ends at the latest; set when it begins.
     until: Option<Instant>,
@@ -65,14 +65,14 @@ struct Run<'a> {
     outages: Outages,
 }
 
-/// Times that the server was gone.
+/// Outages of the server.
 #[derive(Default)]
 struct Outages {
     count: u32,
     lasted: Duration,
-    /// Operations that ended in an error.
+    /// Operations that failed.
     failed: usize,
-    /// Of these outages, those after which the store was empty.
+    /// Outages after which the store was empty.
     lost_stores: u32,
 }
 
@@ -97,7 +97,7 @@ impl Run<'_> {
                 clients: args.clients,
                 window: window as usize,
                 spins_before_yield: idle::spins_before_yield(args.clients + 1),
-                patience: args.server.timeout,
+                timeout: args.server.timeout,
                 inserts_are_new: !earlier,
                 seed: args.seed,
             };
@@ -125,7 +125,7 @@ impl Run<'_> {
         })
     }
 
-    /// Lets all clients play a stage, or what is left of it.
+    /// Runs a stage, or the rest of it, with all clients.
     fn play(&mut self, stage: Stage) -> Result<Ended> {
         let Run { args, clients, .. } = self;
         match stage {
@@ -162,10 +162,11 @@ impl Run<'_> {
         }
     }
 
-    /// A client could not go on: waits for the server, if that is wanted and may help. Tells which stage is next.
+    /// Handles a client that cannot continue: waits for the server, if that is enabled and may help.
+    /// Returns the next stage.
     fn recover(&mut self, stage: Stage, ended: Ended) -> Result<Stage> {
         let gone = ended.failures.iter().flatten().all(outage::explains);
-        let Some(patience) = self.args.ride_out.filter(|_| gone) else {
+        let Some(limit) = self.args.ride_out.filter(|_| gone) else {
             ended.whole()?;
             return Ok(stage);
         };
@@ -175,7 +176,7 @@ impl Run<'_> {
             }
         }
         let Back { links, store, after } =
-            outage::ride_out(&self.args.server, self.id, self.clients.len(), patience)?;
+            outage::ride_out(&self.args.server, self.id, self.clients.len(), limit)?;
         self.outages.count += 1;
         self.outages.lasted += after;
         if store == Store::Same {
@@ -201,7 +202,7 @@ impl Run<'_> {
             latencies.add(&found.latencies);
             checked += found.checked;
             wrong += found.wrong;
-            found.told.iter().for_each(|told| eprintln!("wrong: {told}"));
+            found.reports.iter().for_each(|report| eprintln!("wrong: {report}"));
         }
         let table = latencies.table(|operation| match operation {
             Operation::Load => self.load_time,
@@ -237,12 +238,12 @@ fn records(args: &YcsbArgs, run: u64) -> Records {
     Records::generated(run, args.records, fields)
 }
 
-/// How many operations each client runs.
+/// The number of operations of each client.
 fn shares(args: &YcsbArgs) -> Vec<u64> {
     let clients = u64::from(args.clients);
     let share = |index| {
         args.operations.map_or(u64::MAX, |total| {
-            // The first clients take one more where the total does not divide.
+            // The first clients run one more if the total does not divide.
             total / clients + u64::from(index < total % clients)
         })
     };

@@ -1,20 +1,20 @@
-//! The model: what a client may still be told about each record, given all it was told before.
+//! The model: the possible answers about each record, given everything that this client already knows.
 //!
-//! Every value names the write it comes from (writer and version), so an answer is checked against
-//! what this client knows at the moment it *asked*:
+//! Every value names its write (writer and version), so an answer is checked against what this client
+//! knew when it *sent* the request:
 //!
-//! - the bytes are those that the named writer wrote for this record, and not from the future;
+//! - the bytes are those that the named writer wrote for this record, and not of a future write;
 //! - no writer's versions go back;
-//! - a write that was seen to be overwritten never comes back: what was in the record before
-//!   the question was asked is gone once the answer shows something else;
-//! - a client's own acknowledged write is there until someone else's replaces it;
-//! - records with a single writer (every odd one, and every one inserted during the run) show that
-//!   writer's writes only: their writer knows exactly which.
+//! - an overwritten value never comes back: if an answer shows another value than before the request,
+//!   the earlier one is gone;
+//! - a client's own acknowledged write is there until another client's write replaces it;
+//! - records with a single writer (every odd one, and every one inserted during the run) only show that
+//!   writer's writes, and the writer knows exactly which.
 //!
 //! A writer has at most one write to a record in flight, so its versions are applied in order.
 //!
-//! A write that ended in an error may have been applied, or may be applied late: its writer does not write
-//! that record again, and either is right.
+//! A failed write may have been applied, or may be applied late. Its writer does not write that record
+//! again, and both outcomes are accepted.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub enum Wrong {
     /// A record that exists was not found.
     #[error("not found, though it was written")]
     Missing,
-    /// The value is none that was written to this record.
+    /// The value was never written to this record.
     #[error("not a value of this record: {0}")]
     Unrecognized(#[from] Unrecognized),
     /// The value names a writer that does not write this record.
@@ -38,7 +38,7 @@ pub enum Wrong {
         /// The writer it names.
         writer: u32,
     },
-    /// The value is older than one that was there before the question was asked.
+    /// The value is older than one that was there before the request was sent.
     #[error("stale: version {version} of writer {writer}, where it had to be {least} or later")]
     Stale {
         /// The writer it names.
@@ -56,15 +56,15 @@ pub enum Wrong {
         /// How many this client wrote.
         issued: u32,
     },
-    /// A write was told the wrong thing about what it replaced.
-    #[error("the write was told that the record {}", if *.replaced { "existed" } else { "was new" })]
+    /// A write got a wrong answer about whether it replaced a value.
+    #[error("the answer to a write said that the record {}", if *.replaced { "existed" } else { "was new" })]
     Replaced {
-        /// What it was told.
+        /// What the answer said.
         replaced: bool,
     },
 }
 
-/// What a client knows of one writer's writes to one record.
+/// What a client knows about one writer's writes to one record.
 #[derive(Clone, Copy, Debug)]
 struct View {
     writer: u32,
@@ -77,14 +77,14 @@ struct View {
 #[derive(Debug, Default)]
 struct History {
     views: Vec<View>,
-    /// How many writes this client has made to the record.
+    /// The number of this client's writes to the record.
     issued: u32,
     writing: bool,
-    /// The last of them ended in an error: it may be in the record, or come there late.
+    /// The last write failed: it may be in the record, or be applied late.
     uncertain: bool,
 }
 
-/// What was known of a record when a question was asked.
+/// What was known about a record when a request was sent.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     record: u64,
@@ -101,7 +101,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// The model of client `me` (from 1) of `clients`, all records loaded.
+    /// The model of client `me` (from 1) of `clients`, after all records have been loaded.
     #[must_use]
     pub fn new(records: Records, me: u32, clients: u32) -> Self {
         assert!((1..=clients).contains(&me), "clients are counted from 1");
@@ -120,7 +120,7 @@ impl Checker {
         Some(turn as u32 + 1)
     }
 
-    /// `record` if this client may write it, else its neighbour that everyone may.
+    /// `record` if this client may write it, or else a neighbouring record that every client may write.
     #[must_use]
     pub fn writable(&self, record: u64) -> u64 {
         match self.owner(record) {
@@ -129,7 +129,7 @@ impl Checker {
         }
     }
 
-    /// The record that this client inserts as its number `index`, from 0.
+    /// The record that this client inserts with its insert number `index`, from 0.
     #[must_use]
     pub fn insertable(&self, index: u64) -> u64 {
         self.records.loaded() + index * u64::from(self.clients) + u64::from(self.me - 1)
@@ -141,8 +141,8 @@ impl Checker {
         self.histories.get(&record).is_some_and(|history| history.writing)
     }
 
-    /// Whether a write of this client to `record` ended in an error: it may still come, so no other may
-    /// follow it.
+    /// Whether a write of this client to `record` has failed. It may still be applied, so the client must
+    /// not write again.
     #[must_use]
     pub fn is_uncertain(&self, record: u64) -> bool {
         self.histories.get(&record).is_some_and(|history| history.uncertain)
@@ -154,7 +154,7 @@ impl Checker {
         self.histories.get(&record).map_or(0, |history| history.issued) + 1
     }
 
-    /// Every record that this client has asked for or written, in order.
+    /// Every record that this client has read or written, in order.
     #[must_use]
     pub fn known_records(&self) -> Vec<u64> {
         let mut known: Vec<u64> = self.histories.keys().copied().collect();
@@ -162,7 +162,7 @@ impl Checker {
         known
     }
 
-    /// A question about `record` is asked now.
+    /// Records that a request about `record` is sent.
     pub fn ask(&mut self, record: u64, snapshot: &mut Snapshot) {
         let history = self.histories.get(&record);
         snapshot.record = record;
@@ -176,7 +176,7 @@ impl Checker {
         }
     }
 
-    /// This client's next write to `record` is sent now.
+    /// Records that this client's next write to `record` is sent.
     pub fn write(&mut self, record: u64, snapshot: &mut Snapshot) {
         self.ask(record, snapshot);
         let history = self
@@ -188,14 +188,14 @@ impl Checker {
         history.issued += 1;
     }
 
-    /// A read was answered.
+    /// Checks the answer to a read.
     ///
     /// # Errors
-    /// The answer is wrong.
+    /// If the answer is wrong.
     pub fn read(&mut self, asked: &Snapshot, answer: Option<&[u8]>) -> Result<(), Wrong> {
         let record = asked.record;
         if answer.is_none() && asked.views.is_empty() && self.is_uncertain(record) {
-            return Ok(()); // An insert that ended in an error.
+            return Ok(()); // An insert that failed.
         }
         let (writer, version) = self.records.recognize(record, answer.ok_or(Wrong::Missing)?)?;
         let by_loader = writer == LOADER && version == 1 && record < self.records.loaded();
@@ -217,11 +217,11 @@ impl Checker {
         Ok(())
     }
 
-    /// This client's latest write to a record was acknowledged, and told whether it replaced a
-    /// value; `expected` is what it should have been told, if that is known.
+    /// Checks the acknowledgement of this client's latest write to a record, which says whether it replaced
+    /// a value. `expected` is what it should say, if known.
     ///
     /// # Errors
-    /// The answer is wrong.
+    /// If the answer is wrong.
     pub fn written(
         &mut self,
         asked: &Snapshot,
@@ -240,7 +240,7 @@ impl Checker {
         }
     }
 
-    /// This client's latest write to a record ended in an error: nobody knows whether it ran.
+    /// Records that this client's latest write to a record failed, so it may or may not have run.
     pub fn lost(&mut self, asked: &Snapshot) {
         if let Some(history) = self.histories.get_mut(&asked.record) {
             history.writing = false;
@@ -248,13 +248,13 @@ impl Checker {
         }
     }
 
-    /// After the question was asked, the record held `version` of `writer`.
+    /// Records that the record held `version` of `writer` after the request was sent.
     fn observe(&mut self, asked: &Snapshot, writer: u32, version: u32) {
         let history = self
             .histories
             .entry(asked.record)
             .or_insert_with(|| History { views: asked.views.clone(), ..History::default() });
-        // What was there before the question and is not the answer was overwritten in between.
+        // What was there before the request and differs from the answer was overwritten in between.
         for before in asked.views.iter().filter(|before| before.writer != writer) {
             let view = history.views.iter_mut().find(|view| view.writer == before.writer);
             if let Some(view) = view {
@@ -278,7 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     const SHARED: u64 = 4;
-    const MINE: u64 = 1; // Odd records go round: 1 to client 1, 3 to client 2.
+    const MINE: u64 = 1; // Odd records are assigned in rotation: 1 to client 1, 3 to client 2.
     const THEIRS: u64 = 3;
 
     fn records() -> Records {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_ended_in_an_error_may_be_there_or_not_or_come_late() {
+    fn a_failed_write_may_be_there_or_not_or_be_applied_late() {
         let mut asker = Asker::new();
         asker.write(MINE);
         let mut asked = Snapshot::default();
@@ -328,7 +328,7 @@ mod tests {
         for version in [1, 2] {
             asker.read(MINE, 1, version).unwrap();
         }
-        // Once it has been seen it is there; and what was acknowledged before is not lost.
+        // Once it has been read it is there, and what was acknowledged before is not lost.
         assert!(matches!(asker.read(MINE, 1, 1), Err(Wrong::Stale { .. })));
         assert!(matches!(asker.read(MINE, 1, 3), Err(Wrong::FromTheFuture { .. })));
         let insert = asker.0.insertable(0);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flipped_bit_in_an_answer_is_noticed() {
+    fn a_flipped_bit_in_an_answer_is_detected() {
         let mut asker = Asker::new();
         let mut corrupted = value(SHARED, LOADER, 1);
         corrupted[5] ^= 0x10;
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_swapped_record_is_noticed() {
+    fn a_missing_or_swapped_record_is_detected() {
         let mut asker = Asker::new();
         let asked = asker.ask(SHARED);
         assert_eq!(asker.0.read(&asked, None), Err(Wrong::Missing));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_acknowledged_write_is_noticed() {
+    fn a_lost_acknowledged_write_is_detected() {
         let mut asker = Asker::new();
         asker.write(MINE);
         assert_eq!(
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_go_back_are_noticed() {
+    fn versions_that_go_back_are_detected() {
         let mut asker = Asker::new();
         asker.read(SHARED, 2, 5).unwrap();
         assert_eq!(asker.read(SHARED, 2, 4), Err(Wrong::Stale { writer: 2, version: 4, least: 5 }));
@@ -386,31 +386,31 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overwritten_does_not_come_back() {
+    fn an_overwritten_value_does_not_come_back() {
         let mut asker = Asker::new();
         asker.read(SHARED, 2, 5).unwrap();
         asker.write(SHARED);
         assert_eq!(asker.read(SHARED, 2, 5), Err(Wrong::Stale { writer: 2, version: 5, least: 6 }));
-        // But a newer write of the other may replace ours,
+        // But a newer write of the other client may replace ours,
         asker.read(SHARED, 2, 6).unwrap();
         // and then ours is gone.
         assert_eq!(asker.read(SHARED, 1, 1), Err(Wrong::Stale { writer: 1, version: 1, least: 2 }));
     }
 
     #[test]
-    fn answers_that_cross_in_a_window_are_not_held_against_each_other() {
+    fn answers_to_overlapping_requests_do_not_contradict_each_other() {
         let mut asker = Asker::new();
         let first = asker.ask(SHARED);
         let second = asker.ask(SHARED);
         asker.0.read(&second, Some(&value(SHARED, 2, 1))).unwrap();
-        // Asked before the other was answered: the older value may have been read earlier.
+        // Sent before the other was answered: the older value may have been read earlier.
         asker.0.read(&first, Some(&value(SHARED, LOADER, 1))).unwrap();
-        // Asked after it: not any more.
+        // Sent after it: no longer.
         assert!(asker.read(SHARED, LOADER, 1).is_err());
     }
 
     #[test]
-    fn a_writer_that_may_not_write_a_record_is_noticed() {
+    fn a_writer_that_may_not_write_a_record_is_detected() {
         let mut asker = Asker::new();
         assert_eq!(asker.read(MINE, 2, 1), Err(Wrong::OtherWriter { writer: 2 }));
         assert_eq!(asker.read(THEIRS, 3, 1), Err(Wrong::OtherWriter { writer: 3 }));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_told_that_it_was_the_first_is_noticed() {
+    fn an_update_reported_as_an_insert_is_detected() {
         let mut asker = Asker::new();
         let mut asked = Snapshot::default();
         asker.0.write(SHARED, &mut asked);
@@ -445,9 +445,9 @@ mod tests {
     }
 
     proptest! {
-        /// A register with atomic operations, two clients with windows: never a false alarm.
+        /// A register with atomic operations and two clients with windows never causes a false alarm.
         #[test]
-        fn a_sound_register_is_never_called_wrong(
+        fn a_correct_register_is_always_accepted(
             steps in prop::collection::vec((0usize..2, 0u8..4, any::<prop::sample::Index>()), 0..400)
         ) {
             struct Pending { asked: Snapshot, version: Option<u32>, applied: Option<Vec<u8>> }
@@ -469,7 +469,7 @@ mod tests {
                         checker.write(SHARED, &mut asked);
                         window.push(Pending { asked, version: Some(version), applied: None });
                     }
-                    2 => { // The server takes one of the window, in any order.
+                    2 => { // The server executes one request of the window, in any order.
                         let mut waiting: Vec<_> =
                             window.iter_mut().filter(|p| p.applied.is_none()).collect();
                         if !waiting.is_empty() {

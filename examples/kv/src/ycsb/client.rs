@@ -1,4 +1,4 @@
-//! One client: a window of operations in flight on one connection, each answer checked.
+//! One client: a window of operations in flight on one connection. Each answer is checked.
 
 use std::iter::StepBy;
 use std::ops::Range;
@@ -17,53 +17,53 @@ use super::records::{LOADER, Records};
 use super::workload::{Operation, RequestDistribution, Workload};
 use crate::link::{Link, LinkError, NotStarted};
 
-/// Why a client could not go on.
+/// Why a client could not continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// An operation failed.
     #[error("{} of {key}: {source}", operation.name())]
     Link {
-        /// Which kind.
+        /// The kind of the operation.
         operation: Operation,
         /// Its key.
         key: String,
-        /// Why.
+        /// The error.
         source: LinkError,
     },
     /// An operation was not answered in time.
-    #[error("{} was not answered within {patience:?}", operation.name())]
+    #[error("{} was not answered within {timeout:?}", operation.name())]
     NoAnswer {
-        /// Which kind.
+        /// The kind of the operation.
         operation: Operation,
-        /// How long it was waited for.
-        patience: Duration,
+        /// How long the client waited.
+        timeout: Duration,
     },
 }
 
-/// How a client works.
+/// The configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The mix.
+    /// The mix of operations.
     pub workload: Workload,
-    /// Which client this is, from 1.
+    /// The number of this client, from 1.
     pub me: u32,
-    /// How many there are.
+    /// The number of clients.
     pub clients: u32,
-    /// How many operations are in flight at most.
+    /// The most operations in flight.
     pub window: usize,
-    /// Polls without an answer before the core is yielded. None on a machine with a core for each thread would
-    /// be faster; on a smaller one yielding lets the server run.
+    /// Empty polls before the core is yielded. On a machine with a core per thread, not yielding would be
+    /// faster; on a smaller one, yielding lets the server run.
     pub spins_before_yield: u32,
-    /// An operation that takes longer than this ends the run.
-    pub patience: Duration,
-    /// Whether the run's inserts find no record of an earlier run.
+    /// The timeout of an operation.
+    pub timeout: Duration,
+    /// Whether inserts of this run find no records of an earlier run.
     pub inserts_are_new: bool,
-    /// For the choice of operations and records.
+    /// Seed of the choice of operations and records.
     pub seed: u64,
 }
 
-/// Counted while the client runs, for who shows progress.
+/// Counters of a running client, for progress output.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
@@ -71,24 +71,24 @@ pub struct Counters {
     pub operations: AtomicU64,
     /// Wrong answers.
     pub wrong: AtomicU64,
-    /// Set by who watches: nothing more is started, and the client ends when all is answered.
+    /// Set to stop the client: it starts nothing more, and ends when all operations are answered.
     pub halt: AtomicBool,
 }
 
-/// How many wrong answers are told in full.
-const WRONG_ANSWERS_TOLD: usize = 10;
+/// How many wrong answers are described in full.
+const MAX_REPORTS: usize = 10;
 
-/// What a client has found.
+/// The findings of a client.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// How long operations took.
     pub latencies: Latencies,
-    /// Answers that were checked, those of the audit too.
+    /// Checked answers, including those of the audit.
     pub checked: u64,
-    /// Answers that were wrong.
+    /// Wrong answers.
     pub wrong: u64,
-    /// The first of them, in words.
-    pub told: Vec<String>,
+    /// Descriptions of the first wrong answers.
+    pub reports: Vec<String>,
 }
 
 /// A client of the store.
@@ -99,13 +99,13 @@ pub struct Client<L: Link> {
     checker: Checker,
     zipfian: ScrambledZipfian,
     rng: SmallRng,
-    /// Own inserts that were acknowledged, the latest last; and how many were sent.
+    /// Own acknowledged inserts, the latest last, and how many were sent.
     inserted: Vec<u64>,
     inserts_sent: u64,
-    /// Operations of the workload that were not drawn yet.
+    /// Operations of the workload that are left to draw.
     left: u64,
     in_flight: Vec<InFlight<L>>,
-    /// Chosen, but not sent yet.
+    /// Drawn, but not sent yet.
     held: Option<Held>,
     spare: Vec<Snapshot>,
     key: Vec<u8>,
@@ -113,7 +113,7 @@ pub struct Client<L: Link> {
     findings: Findings,
 }
 
-/// An operation that waits: for another write to its record, or for room.
+/// A waiting operation: for another write to its record, or for room.
 #[derive(Clone, Copy)]
 struct Held {
     operation: Operation,
@@ -132,12 +132,12 @@ struct InFlight<L: Link> {
 
 enum Step<L: Link> {
     Reading(L::Get),
-    /// Between the halves of a read-modify-write.
+    /// Between the two halves of a read-modify-write.
     ToWrite,
     Writing(L::Put),
 }
 
-/// Where a client's operations come from, and when they end.
+/// The source of a client's operations, and when it ends.
 enum Source {
     Workload { until: Instant },
     Load(StepBy<Range<u64>>),
@@ -145,7 +145,7 @@ enum Source {
 }
 
 impl<L: Link> Client<L> {
-    /// A client of `link` that works on `records`, of which there is at least one.
+    /// A client of `link` that uses `records`, which must not be empty.
     pub fn new(link: L, records: Records, config: ClientConfig) -> Self {
         Self {
             link,
@@ -168,7 +168,7 @@ impl<L: Link> Client<L> {
 
     /// Writes this client's share of the records.
     ///
-    /// # Errors
+    /// If the link failed.
     /// The link failed.
     pub fn load(&mut self, counters: &Counters) -> Result<(), RunError> {
         let step = self.config.clients as usize;
@@ -179,7 +179,7 @@ impl<L: Link> Client<L> {
     /// Runs the workload until `until`, or for `operations`.
     ///
     /// # Errors
-    /// The link failed. A wrong answer is no error here: it is counted.
+    /// If the link failed. A wrong answer is not an error here, but counted.
     pub fn work(
         &mut self,
         until: Instant,
@@ -190,13 +190,13 @@ impl<L: Link> Client<L> {
         self.run(Source::Workload { until }, counters)
     }
 
-    /// How many operations the work that has ended did not come to.
+    /// How many operations were left when the work ended.
     pub fn operations_left(&self) -> u64 {
         self.left
     }
 
-    /// Goes on over a new link to the same store. What was in flight ended in an error: whether it ran
-    /// nobody knows. Tells how many operations that were.
+    /// Continues on a new link to the same store. Operations in flight have failed and may or may not have
+    /// run. Returns their number.
     pub fn reconnect(&mut self, link: L) -> usize {
         self.link = link;
         self.held = None;
@@ -210,8 +210,8 @@ impl<L: Link> Client<L> {
         lost
     }
 
-    /// Goes on over a new link to a store that knows nothing: begins with other records, to be loaded.
-    /// What was found is kept. Tells how many operations were in flight.
+    /// Continues on a new link to an empty store, with new records to be loaded. Findings are kept. Returns
+    /// the number of operations that were in flight.
     pub fn start_over(&mut self, link: L, records: Records) -> usize {
         let lost = self.reconnect(link);
         self.checker = Checker::new(records.clone(), self.config.me, self.config.clients);
@@ -222,15 +222,16 @@ impl<L: Link> Client<L> {
         lost
     }
 
-    /// Reads all that this client has touched once more, when nobody writes: nothing that was acknowledged is lost.
+    /// Reads again everything that this client touched, after all writes, to check that no acknowledged
+    /// write is lost.
     ///
     /// # Errors
-    /// The link failed.
+    /// If the link failed.
     pub fn audit(&mut self, counters: &Counters) -> Result<(), RunError> {
         self.run(Source::Audit(self.checker.known_records().into_iter()), counters)
     }
 
-    /// What was found.
+    /// The findings so far.
     pub fn findings(&self) -> &Findings {
         &self.findings
     }
@@ -254,7 +255,7 @@ impl<L: Link> Client<L> {
             }
             idle_polls += 1;
             if idle_polls > self.config.spins_before_yield {
-                self.check_patience(now)?;
+                self.check_timeout(now)?;
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -262,7 +263,7 @@ impl<L: Link> Client<L> {
         }
     }
 
-    /// Sends operations until the window is full or the source has no more.
+    /// Sends operations until the window is full or the source has ended.
     fn fill(&mut self, source: &mut Source, now: Instant, halted: bool) -> Result<(), RunError> {
         while self.in_flight.len() < self.config.window {
             let held = self.held.take();
@@ -351,8 +352,8 @@ impl<L: Link> Client<L> {
         Ok(true)
     }
 
-    /// A record has one write of this client in flight at most, the second half of a
-    /// read-modify-write included.
+    /// Whether a write of this client to the record is in flight, including the second half of a
+    /// read-modify-write. Only one is allowed.
     fn is_being_written(&self, record: u64) -> bool {
         self.checker.is_writing(record)
             || self.in_flight.iter().any(|flight| {
@@ -395,7 +396,7 @@ impl<L: Link> Client<L> {
         RunError::Link { operation, key, source }
     }
 
-    /// Takes the answers that are there; tells whether there were any.
+    /// Takes available answers. Returns whether there were any.
     fn collect(
         &mut self,
         now: Instant,
@@ -427,7 +428,7 @@ impl<L: Link> Client<L> {
         Ok(self.findings.checked > done_before)
     }
 
-    /// Looks whether the operation at `at` was answered; tells whether it is finished.
+    /// Checks whether the operation at `at` was answered. Returns whether it is finished.
     fn advance(&mut self, at: usize, now: Instant, measured: bool) -> Result<bool, RunError> {
         let flight = &mut self.in_flight[at];
         let (operation, record) = (flight.operation, flight.record);
@@ -497,10 +498,10 @@ impl<L: Link> Client<L> {
         self.findings.checked += 1;
         let Err(wrong) = outcome else { return };
         self.findings.wrong += 1;
-        if self.findings.told.len() < WRONG_ANSWERS_TOLD {
+        if self.findings.reports.len() < MAX_REPORTS {
             self.records.key(record, &mut self.key);
             let key = self.key.escape_ascii();
-            self.findings.told.push(format!("{} of {key}: {wrong}", operation.name()));
+            self.findings.reports.push(format!("{} of {key}: {wrong}", operation.name()));
         }
     }
 
@@ -510,12 +511,12 @@ impl<L: Link> Client<L> {
         self.failed(operation, why)
     }
 
-    fn check_patience(&self, now: Instant) -> Result<(), RunError> {
-        let patience = self.config.patience;
-        let late = self.in_flight.iter().find(|flight| now - flight.step_started > patience);
+    fn check_timeout(&self, now: Instant) -> Result<(), RunError> {
+        let timeout = self.config.timeout;
+        let late = self.in_flight.iter().find(|flight| now - flight.step_started > timeout);
         let late = late.map(|late| late.operation);
-        let stuck = self.held.filter(|held| now - held.since > patience).map(|held| held.operation);
-        late.or(stuck).map_or(Ok(()), |operation| Err(RunError::NoAnswer { operation, patience }))
+        let stuck = self.held.filter(|held| now - held.since > timeout).map(|held| held.operation);
+        late.or(stuck).map_or(Ok(()), |operation| Err(RunError::NoAnswer { operation, timeout }))
     }
 }
 

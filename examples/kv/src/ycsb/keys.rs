@@ -1,18 +1,18 @@
-//! Which record the next request goes to.
+//! The choice of the record of the next request.
 
 use rand::Rng;
 use rand_distr::{Distribution, Zipf};
 
-/// The original's skew.
+/// The skew of the original.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 
-/// The original draws popularity ranks from a set much larger than the records and hashes them onto
-/// the records, so that the hottest record gets 1 / zeta = 3.8% of requests however many there are.
-/// This is the size of the set that its constant, `ZETAN = 26.469`, is the zeta of.
+/// The original draws popularity ranks from a set much larger than the records and hashes them to
+/// records, so that the hottest record gets 1 / zeta = 3.8% of requests, whatever the number of
+/// records. This is the size of the set for its constant, `ZETAN = 26.469`.
 const SCRAMBLED_ITEMS: f64 = 1e10;
 
-/// The original's hash of 64-bit numbers: FNV-1a over the eight bytes, least significant first, its
-/// sign dropped as by Java's `Math.abs`.
+/// The original's hash of 64-bit numbers: FNV-1a over the eight bytes, least significant first, without
+/// its sign, as by Java's `Math.abs`.
 #[must_use]
 pub fn fnv_hash64(number: u64) -> u64 {
     const OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
@@ -28,7 +28,7 @@ fn zipf(items: f64) -> Zipf<f64> {
     Zipf::new(items.max(1.0), ZIPFIAN_CONSTANT).expect("at least one item, a positive constant")
 }
 
-/// Popular records, scattered over all of them.
+/// A Zipfian distribution whose popular records are scattered.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     ranks: Zipf<f64>,
@@ -36,7 +36,7 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// Chooses among the records `0..records`; there is at least one.
+    /// A distribution over the records `0..records`, which must not be empty.
     #[must_use]
     pub fn new(records: u64) -> Self {
         assert!(records > 0, "no record to choose");
@@ -50,7 +50,7 @@ impl ScrambledZipfian {
     }
 }
 
-/// How far from the last of `records` the next request goes: mostly not far.
+/// The distance of the next request from the last of `records`, usually small.
 pub fn latest_distance(records: u64, rng: &mut impl Rng) -> u64 {
     assert!(records > 0, "no record to choose");
     let rank = zipf(records as f64).sample(rng) as u64;
@@ -65,12 +65,12 @@ mod tests {
 
     #[test]
     fn the_hash_is_fnv1a_without_sign() {
-        // FNV-1a of eight zero bytes, as published; its sign bit is set, so its negation counts.
+        // FNV-1a of eight zero bytes, as published. Its sign bit is set, so its negation is used.
         assert_eq!(fnv_hash64(0), 0xa8c7_f832_281a_39c5_u64.wrapping_neg());
     }
 
     #[test]
-    fn the_hottest_record_is_as_hot_as_zeta_says() {
+    fn the_hottest_record_has_the_expected_share() {
         let mut rng = SmallRng::seed_from_u64(7);
         let chooser = ScrambledZipfian::new(100_000);
         let draws = 200_000;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_fall_off_as_the_constant_says() {
+    fn popularity_decreases_with_the_expected_exponent() {
         let mut rng = SmallRng::seed_from_u64(8);
         let mut hits = [0u32; 100];
         for _ in 0..400_000 {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_choice_leaves_the_records() {
+    fn only_existing_records_are_chosen() {
         let mut rng = SmallRng::seed_from_u64(9);
         for records in [1, 2, 3, 1000] {
             let chooser = ScrambledZipfian::new(records);

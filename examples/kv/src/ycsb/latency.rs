@@ -1,4 +1,4 @@
-//! How long operations took, by kind, and the table that says so.
+//! Latencies by kind of operation, and their table.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::workload::Operation;
 
-/// Latencies are kept in nanoseconds up to this; nothing that is waited for takes longer.
+/// The largest recorded latency in nanoseconds, longer than any timeout.
 const MAX_LATENCY_NS: u64 = 120_000_000_000;
 
 /// Latencies of each kind of operation.
@@ -24,31 +24,31 @@ impl Default for Latencies {
     }
 }
 
-/// Latencies as sent from one process to another: for each kind, latency and count.
+/// Latencies in a form to be sent to another process: latency and count, for each kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PortableLatencies(Vec<(Operation, Vec<(u64, u64)>)>);
 
 impl Latencies {
-    /// Counts one operation.
+    /// Records one operation.
     pub fn record(&mut self, operation: Operation, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.by_operation[operation as usize].saturating_record(ns.max(1));
     }
 
-    /// How many operations of this kind were counted.
+    /// The number of operations of this kind.
     #[must_use]
     pub fn count(&self, operation: Operation) -> u64 {
         self.by_operation[operation as usize].len()
     }
 
-    /// Adds what another client counted.
+    /// Adds another client's latencies.
     pub fn add(&mut self, other: &Latencies) {
         for (mine, theirs) in self.by_operation.iter_mut().zip(&other.by_operation) {
             mine.add(theirs).expect("same bounds");
         }
     }
 
-    /// For another process.
+    /// Converts to the form for another process.
     #[must_use]
     pub fn to_portable(&self) -> PortableLatencies {
         let portable = Operation::ALL.map(|operation| {
@@ -60,7 +60,7 @@ impl Latencies {
         PortableLatencies(portable.into())
     }
 
-    /// From another process.
+    /// Converts from the form of another process.
     #[must_use]
     pub fn from_portable(portable: &PortableLatencies) -> Self {
         let mut latencies = Self::default();
@@ -72,8 +72,7 @@ impl Latencies {
         latencies
     }
 
-    /// Tables one row for each kind that happened. `lasted` tells over which time a kind's
-    /// throughput is to be counted.
+    /// Formats a table with one row per kind that occurred. `lasted` is the time for a kind's throughput.
     #[must_use]
     pub fn table(&self, lasted: impl Fn(Operation) -> Duration) -> String {
         let mut table = format!(
@@ -104,7 +103,7 @@ impl Latencies {
     }
 }
 
-/// A time in the unit that keeps it short: `412ns`, `5.31us`, `27.0ms`.
+/// Formats a time in a suitable unit: `412ns`, `5.31us`, `27.0ms`.
 #[must_use]
 pub fn human_ns(ns: u64) -> String {
     match ns {
@@ -123,7 +122,7 @@ fn three_digits(number: f64, unit: &str) -> String {
     }
 }
 
-/// A rate with its thousands apart: `1 234 567`.
+/// Formats a rate with separated thousands: `1 234 567`.
 #[must_use]
 pub fn human_rate(rate: f64) -> String {
     let digits = format!("{rate:.0}");
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_process_counted_is_kept_within_three_digits() {
+    fn transferred_latencies_are_exact_to_three_digits() {
         let mut latencies = Latencies::default();
         for us in 1..=1000 {
             latencies.record(Operation::Read, Duration::from_micros(us));
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_what_happened() {
+    fn the_table_has_a_row_for_each_kind_that_occurred() {
         let mut latencies = Latencies::default();
         for _ in 0..5000 {
             latencies.record(Operation::Read, Duration::from_nanos(1500));
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_printed_briefly() {
         assert_eq!(human_ns(999), "999ns");
         assert_eq!(human_ns(12_345), "12.3us");
         assert_eq!(human_ns(1_234_567_890), "1.23s");

@@ -1,10 +1,9 @@
-//! The YCSB core workloads, with every answer checked.
+//! The YCSB core workloads, with a check of every answer.
 //!
-//! The mixes and request distributions are the original's (Cooper et al., SoCC 2010, and its
-//! `CoreWorkload`). Three things differ, and are said here: a record is one value, so an update
-//! writes all its fields (`writeallfields=true`); a client keeps a window of operations in flight
-//! instead of one; and half of the keys have a single writer each, so that what they hold can be
-//! checked exactly (see [`check`]).
+//! The mixes and request distributions are those of the original (Cooper et al., SoCC 2010, and its
+//! `CoreWorkload`), with three differences. A record is one value, so an update writes all its fields
+//! (`writeallfields=true`). A client keeps a window of operations in flight instead of one. Half of the
+//! keys have a single writer each, so that their content can be checked exactly (see [`check`]).
 
 pub mod check;
 pub mod client;

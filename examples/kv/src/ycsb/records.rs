@@ -1,4 +1,4 @@
-//! The records that a run works on: their keys, and what may stand in them.
+//! The records of a run: their keys and possible values.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use rand_distr::{Distribution, Zipf};
 use super::keys::{ZIPFIAN_CONSTANT, fnv_hash64};
 use super::stamp::{self, STAMP_BYTES, Stamp, Unsealed};
 
-/// Who wrote a record before the clients started.
+/// The writer of records that were loaded before the clients started.
 pub const LOADER: u32 = 0;
 
-/// What the keys of generated records begin with.
+/// The prefix of keys of generated records.
 pub const KEY_PREFIX: &str = "user";
 
-/// How long a field of a generated record is.
+/// The distribution of the length of a field.
 #[derive(
     Clone,
     Copy,
@@ -32,40 +32,40 @@ pub enum FieldLengthDistribution {
     /// Always the given length.
     #[default]
     Constant,
-    /// 1 byte to the given length, each as likely.
+    /// Uniform from 1 byte to the given length.
     Uniform,
-    /// 1 byte to the given length, short ones more likely.
+    /// Zipfian from 1 byte to the given length: short fields are more likely.
     Zipfian,
 }
 
 /// The shape of generated records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Fields {
-    /// How many fields a record has.
+    /// The number of fields.
     pub count: u32,
-    /// How long a field is at most.
+    /// The largest length of a field.
     pub length: u32,
-    /// How long it is.
+    /// The distribution of the length.
     pub distribution: FieldLengthDistribution,
 }
 
 impl Default for Fields {
-    /// The original's: 10 fields of 100 bytes.
+    /// The default of the original: 10 fields of 100 bytes.
     fn default() -> Self {
         Self { count: 10, length: 100, distribution: FieldLengthDistribution::Constant }
     }
 }
 
-/// What the records hold.
+/// The content of the records.
 #[derive(Clone, Debug)]
 enum Content {
     /// Random fields, as in the original.
     Generated(Fields),
-    /// The lines of a text: record `i` is line `i + 1`, with its line end.
+    /// The lines of a text: record `i` is line `i + 1`, including its line end.
     Lines(Text),
 }
 
-/// A text, and where its lines start; the last entry is where it ends.
+/// A text and the offsets of its lines; the last offset is its end.
 #[derive(Clone, Debug)]
 struct Text {
     bytes: Arc<[u8]>,
@@ -86,7 +86,7 @@ impl Text {
         self.starts.len() as u64 - 1
     }
 
-    /// A line with its end, counted from 0.
+    /// A line with its end, numbered from 0.
     fn line(&self, number: u64) -> Option<&[u8]> {
         let number = usize::try_from(number).ok()?;
         Some(&self.bytes[*self.starts.get(number)?..*self.starts.get(number + 1)?])
@@ -108,14 +108,14 @@ impl Records {
         Self { run, loaded, content: Content::Generated(fields) }
     }
 
-    /// One record for each line of `text`: its number is the key, the line the value.
+    /// One record per line of `text`: its number is the key, the line the value.
     #[must_use]
     pub fn lines(run: u64, text: impl Into<Arc<[u8]>>) -> Self {
         let text = Text::new(text.into());
         Self { run, loaded: text.lines(), content: Content::Lines(text) }
     }
 
-    /// How many records there are before the clients start.
+    /// The number of records before the clients start.
     #[must_use]
     pub fn loaded(&self) -> u64 {
         self.loaded
@@ -125,16 +125,16 @@ impl Records {
     pub fn key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
         let written = match self.content {
-            // As the original with `insertorder=hashed`.
+            // As in the original with `insertorder=hashed`.
             Content::Generated(_) => write!(key, "{KEY_PREFIX}{}", fnv_hash64(record)),
             Content::Lines(_) => write!(key, "{}", record + 1),
         };
         written.expect("a vector takes any bytes");
     }
 
-    /// Writes into `value` what `writer` puts into `record` with its write number `version`.
+    /// Writes the value of `writer`'s write number `version` to `record` into `value`.
     ///
-    /// A line is loaded as it is; everything else carries a stamp.
+    /// A loaded line is unchanged; every other value carries a stamp.
     pub fn value(&self, record: u64, writer: u32, version: u32, value: &mut Vec<u8>) {
         value.clear();
         let stamp = Stamp { run: self.run, record, writer, version };
@@ -151,10 +151,10 @@ impl Records {
         stamp::seal(value, stamp);
     }
 
-    /// Which write the value of `record` comes from, if all of its bytes are right.
+    /// Identifies the write of `record`'s value, if all its bytes are right.
     ///
     /// # Errors
-    /// The value is not one that this run wrote for this record.
+    /// If this run did not write the value for this record.
     pub fn recognize(&self, record: u64, value: &[u8]) -> Result<(u32, u32), Unrecognized> {
         if let Content::Lines(text) = &self.content
             && text.line(record) == Some(value)
@@ -177,28 +177,28 @@ impl Records {
     }
 }
 
-/// Why a value is none that this run wrote for its record.
+/// Why this run did not write a value for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecognized {
-    /// Its bytes are not those that anyone wrote.
+    /// Its bytes were never written.
     #[error(transparent)]
     Unsealed(#[from] Unsealed),
-    /// It is whole, but another run's.
+    /// It is intact, but of another run.
     #[error("another run wrote it")]
     OtherRun,
-    /// It is whole, but another record's.
+    /// It is intact, but of another record.
     #[error("it belongs to record {record}")]
     OtherRecord {
-        /// That record.
+        /// The other record.
         record: u64,
     },
-    /// It is whole, but its payload is not the record's.
+    /// Its stamp is valid, but its payload is not the record's.
     #[error("its payload is another")]
     OtherPayload,
 }
 
-/// The fields of a generated record; with its stamp it is as long as its fields, where they leave
-/// room for one.
+/// Generates the fields of a record. With its stamp, the value is as long as its fields, if they are
+/// long enough to contain the stamp.
 fn generate(fields: &Fields, stamp: Stamp, value: &mut Vec<u8>) {
     let seed = fnv_hash64(stamp.run ^ stamp.record.rotate_left(32))
         ^ (u64::from(stamp.writer) << 32 | u64::from(stamp.version));
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_gives_its_lines_and_they_give_it_back() {
+    fn a_text_is_split_into_lines_without_loss() {
         for text in [&b""[..], b"one", b"one\n", b"one\n\ntwo\r\n\xff", b"\n\n"] {
             let records = Records::lines(1, text);
             let mut whole = Vec::new();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_the_originals_or_line_numbers() {
+    fn keys_are_those_of_the_original_or_line_numbers() {
         let mut key = Vec::new();
         Records::generated(1, 10, Fields::default()).key(0, &mut key);
         assert_eq!(key, b"user6284781860667377211");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_record_run_or_line_is_not_recognized() {
+    fn a_value_of_another_record_run_or_line_is_refused() {
         let records = Records::generated(1, 10, Fields::default());
         let mut value = Vec::new();
         records.value(3, 1, 1, &mut value);

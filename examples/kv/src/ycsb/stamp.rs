@@ -1,4 +1,4 @@
-//! What a written value carries so that every answer can be checked: whose it is.
+//! The stamp of a written value, which identifies its write so that every answer can be checked.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -8,20 +8,20 @@ use thiserror::Error;
 /// Bytes of a stamp, after the payload: run, record, writer, version, checksum.
 pub const STAMP_BYTES: usize = 8 + 8 + 4 + 4 + 8;
 
-/// Which write a value comes from.
+/// Identifies the write of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Tells the values of this run from those of any other.
+    /// Distinguishes the values of this run from those of others.
     pub run: u64,
     /// The record that the value was written for.
     pub record: u64,
-    /// Who wrote it.
+    /// The writer.
     pub writer: u32,
     /// The writer's count of its writes to this record, from 1.
     pub version: u32,
 }
 
-/// Why a value cannot be what anyone wrote.
+/// Why a value has no valid stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unsealed {
     /// Too short to carry a stamp.
@@ -30,7 +30,7 @@ pub enum Unsealed {
         /// The value's length.
         len: usize,
     },
-    /// The bytes are not those that were sealed.
+    /// The bytes differ from those that were sealed.
     #[error("the checksum of its {len} bytes does not match")]
     BadChecksum {
         /// The value's length.
@@ -38,7 +38,7 @@ pub enum Unsealed {
     },
 }
 
-/// Puts a stamp behind the payload in `value`, and a checksum over both.
+/// Appends a stamp to the payload in `value`, and a checksum over both.
 pub fn seal(value: &mut Vec<u8>, stamp: Stamp) {
     value.extend_from_slice(&stamp.run.to_le_bytes());
     value.extend_from_slice(&stamp.record.to_le_bytes());
@@ -48,10 +48,10 @@ pub fn seal(value: &mut Vec<u8>, stamp: Stamp) {
     value.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// The payload and stamp of a sealed value.
+/// Returns the payload and stamp of a sealed value.
 ///
 /// # Errors
-/// The value is not one that was sealed, byte for byte.
+/// If the value was not sealed, or any byte has changed.
 pub fn open(value: &[u8]) -> Result<(&[u8], Stamp), Unsealed> {
     let len = value.len();
     let (sealed, sum) = value.split_last_chunk().ok_or(Unsealed::TooShort { len })?;
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_changed_bit_is_noticed(
+        fn one_changed_bit_is_detected(
             payload in prop::collection::vec(any::<u8>(), 0..100),
             at in any::<prop::sample::Index>(),
             bit in 0..8u8,
@@ -101,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_value_is_noticed(cut in 1usize..STAMP_BYTES + 10) {
+        fn a_truncated_value_is_detected(cut in 1usize..STAMP_BYTES + 10) {
             let mut value = b"0123456789".to_vec();
             seal(&mut value, Stamp { run: 1, record: 2, writer: 3, version: 4 });
             value.truncate(value.len() - cut);

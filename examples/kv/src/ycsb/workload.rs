@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-/// A core workload of YCSB. (E, short scans, is not among them.)
+/// A core workload of YCSB. (E, short scans, is not supported.)
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -13,18 +13,18 @@ pub enum Workload {
     B,
     /// Read only, zipfian.
     C,
-    /// Read latest: 95% reads, 5% inserts, the latest records most read.
+    /// Read latest: 95% reads, 5% inserts; the latest records are read most.
     D,
     /// Read-modify-write: 50% reads, 50% read-modify-writes, zipfian.
     F,
 }
 
-/// How a client's requests choose among the records.
+/// The distribution of a client's requests over the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestDistribution {
-    /// Some records are popular, wherever they lie.
+    /// Some records are popular, scattered over all of them.
     ScrambledZipfian,
-    /// The records inserted last are popular.
+    /// The most recently inserted records are popular.
     Latest,
 }
 
@@ -81,7 +81,7 @@ impl Workload {
         if rng.random_range(0..100) < reads_percent { Operation::Read } else { other }
     }
 
-    /// How its requests choose among the records.
+    /// The distribution of its requests over the records.
     #[must_use]
     pub fn distribution(self) -> RequestDistribution {
         match self {
@@ -98,7 +98,7 @@ mod tests {
     use rand::rngs::SmallRng;
 
     #[test]
-    fn the_mixes_are_the_originals() {
+    fn the_mixes_are_those_of_the_original() {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut share = |workload: Workload, operation| {
             let draws = 100_000;

@@ -1,4 +1,4 @@
-//! The built program, run as its users run it, each wait bounded.
+//! Runs the built program as users do. Every wait is bounded.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes longer, even on two busy cores.
+/// Longer than any test, even on two busy cores.
 pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
-/// An address that no other test has.
+/// A unique address.
 pub(crate) fn address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("shm://farcall-kv-test-{}-{next}", std::process::id())
 }
 
-/// An address in a network that no other test has: the same machine's, over shared memory.
+/// A unique network address: this machine's, over shared memory.
 pub(crate) fn network_address() -> String {
     format!("rdma://127.0.0.1:{}?device=shm", farcall_transports_conformance::ports::claim())
 }
@@ -41,13 +41,13 @@ pub(crate) fn run(arguments: &[&str], stdin: &[u8]) -> Output {
     let mut input = child.stdin.take().unwrap();
     let bytes = stdin.to_vec();
     thread::spawn(move || {
-        // A program that ends without reading all of it is no fault of the test.
+        // The program may exit without reading all of it, which is not an error of the test.
         let _ = input.write_all(&bytes);
     });
     finish(child)
 }
 
-/// Waits for a process's end, within [`BOUND`].
+/// Waits for a process to exit, within [`BOUND`].
 pub(crate) fn finish(child: Child) -> Output {
     let pid = Pid::from_child(&child);
     let (sender, receiver) = channel();
@@ -69,14 +69,14 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A process whose lines are read as they come. Dropping it kills it.
+/// A process whose lines are read as they arrive. Dropping it kills it.
 pub(crate) struct Running {
     pub(crate) child: Child,
     lines: Receiver<String>,
 }
 
 impl Running {
-    /// Starts a command and reads its standard output, or its standard error.
+    /// Starts a command and reads its standard output or standard error.
     pub(crate) fn start(arguments: &[&str], read_stderr: bool) -> Self {
         let mut command = program();
         command.args(arguments).stdin(Stdio::null());
@@ -118,7 +118,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; gives its exit code and its remaining lines.
+    /// Waits for its exit. Returns its exit code and remaining lines.
     pub(crate) fn finish(mut self) -> (Option<i32>, Vec<String>) {
         let deadline = Instant::now() + BOUND;
         let mut rest = Vec::new();
@@ -140,7 +140,7 @@ impl Drop for Running {
     }
 }
 
-/// A server at an address of its own.
+/// A server at a unique address.
 pub(crate) struct Server {
     pub(crate) address: String,
     pub(crate) process: Running,
@@ -163,13 +163,13 @@ impl Server {
         Self { address, process }
     }
 
-    /// Runs a client command against it.
+    /// Runs a client command with its address.
     pub(crate) fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let (command, rest) = arguments.split_first().unwrap();
         run(&[&[command, "--address", &self.address], rest].concat(), stdin)
     }
 
-    /// Runs a client command that has to succeed, and gives its standard output.
+    /// Runs a client command that must succeed, and returns its standard output.
     pub(crate) fn ok(&self, arguments: &[&str], stdin: &[u8]) -> Vec<u8> {
         let output = self.run(arguments, stdin);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));

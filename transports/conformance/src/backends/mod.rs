@@ -3,7 +3,7 @@
 pub mod datagram;
 pub mod write_imm;
 
-use farcall_transports::handshake::Terms;
+use farcall_transports::contract::Terms;
 use farcall_verbs::Device;
 
 use crate::case::Case;

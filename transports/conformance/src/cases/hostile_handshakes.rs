@@ -3,7 +3,8 @@
 use std::{io::Write, thread};
 
 use farcall::{ConnectError, PollClient};
-use farcall_transports::handshake::{Frame, Hello, Reject, Terms, Welcome};
+use farcall_transports::contract::Terms;
+use farcall_transports::handshake::{Frame, Hello, Reject, Welcome};
 
 use crate::{
     backends::{Backend, UnconnectedEnd},

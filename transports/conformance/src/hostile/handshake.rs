@@ -6,21 +6,24 @@ use farcall_core::{
     ServiceDescription,
     codec::{As, Reader, Serde, decode, encode, encoded_len},
 };
-use farcall_transports::handshake::{
-    Frame, FrameError, Hello, PREFIX_BYTES, Reject, Terms, Welcome,
-};
+use farcall_transports::contract::Terms;
+use farcall_transports::handshake::{Frame, FrameReader, Hello, Reject, Welcome};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{RawListener, Stream};
 
 /// Reads one frame.
 pub fn read_frame(stream: &mut dyn Stream) -> io::Result<Frame> {
-    let invalid = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
-    let mut prefix = [0; PREFIX_BYTES];
-    stream.read_exact(&mut prefix)?;
-    let mut body = vec![0; Frame::body_len(&prefix).map_err(invalid)?];
-    stream.read_exact(&mut body)?;
-    Frame::from_body(&body).map_err(invalid)
+    let mut reader = FrameReader::default();
+    loop {
+        let mut bytes = vec![0; reader.missing()];
+        stream.read_exact(&mut bytes)?;
+        let read = reader.push(&mut bytes.as_slice());
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        if let Some(frame) = read.map_err(invalid)? {
+            return Ok(frame);
+        }
+    }
 }
 
 /// Terms for a handshake.

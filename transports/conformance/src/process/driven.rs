@@ -5,9 +5,7 @@
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
-use farcall_core::{
-    BindError, Connection, ConnectionOptions, PollClient, RpcError, transport::ClientThread,
-};
+use farcall_core::{BindError, Connection, ConnectionOptions, PollClient, RpcError, Site};
 
 use crate::{
     Fixture, Setup, World,
@@ -222,8 +220,8 @@ impl Driven<'_> {
     fn open_sessions(&mut self, address: &str, count: u64) -> String {
         let endpoint = self.fixture.parse(address).expect("an address");
         let options = ConnectionOptions::default();
-        let dial = options.dial.clone().thread(&ClientThread::new());
-        let options = options.deadline(patient(BOUND)).dial(dial);
+        let dial = options.dial.clone().share(true);
+        let options = options.deadline(patient(BOUND)).dial(dial).site(&Site::new());
         for _ in 0..count {
             let connection =
                 Connection::connect(&*endpoint, SuitePollClient::DESCRIPTION, &options);

@@ -4,13 +4,11 @@
 use std::{cell::RefCell, process::Command, sync::Arc, time::Duration};
 
 use farcall_core::{
-    BindError, ConnectError, DrivenServer, ServiceDescription,
+    BindError, ConnectError, DrivenServer, ServiceDescription, Site,
     transport::{ClientTransport, Dial, DialOptions},
 };
-use farcall_transports::{
-    AddressError,
-    rack::{Rack, RackAddress},
-};
+use farcall_rack::{Rack, RackAddress, site_of};
+use farcall_transports::AddressError;
 use farcall_verbs::sim::{Fault, NodeId, SimConfig};
 
 use super::raw_stream;
@@ -196,6 +194,10 @@ impl Fixture for RackFixture {
         Some(raw_stream::connect(from, address))
     }
 
+    fn site(&self) -> Site {
+        with(|current| site_of(&current.rack.node(current.nodes.clients[0])))
+    }
+
     fn turn(&self) {
         move_on();
     }
@@ -239,12 +241,13 @@ impl Dial for CurrentAddress {
     fn dial(
         &self,
         service: &'static ServiceDescription,
+        site: &Site,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
         with(|current| {
             let from = current.next_client();
             let rack = &mut current.rack;
-            let dialling = rack.dial(from, &self.0.to_string(), service, options)?;
+            let dialling = rack.dial(from, &self.0.to_string(), service, site, options)?;
             rack.finish(dialling)
         })
     }

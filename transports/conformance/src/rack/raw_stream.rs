@@ -10,10 +10,8 @@ use std::{
     time::Duration,
 };
 
-use farcall_transports::{
-    handshake::{Frame, FrameError, PREFIX_BYTES},
-    rack::Knocked,
-};
+use farcall_rack::RawAnswer;
+use farcall_transports::handshake::{FrameError, FrameReader};
 use farcall_verbs::sim::NodeId;
 
 use super::fixture::{move_on, now, with};
@@ -26,8 +24,8 @@ pub(super) fn connect(from: NodeId, address: &str) -> RawConnection {
         address: address.to_owned(),
         written: Vec::new(),
         inbox: VecDeque::new(),
-        knocked: None,
-        tie: None,
+        answer: None,
+        liveness: None,
         closed: Arc::default(),
     };
     let device = with(|current| current.rack.node(from).device());
@@ -60,39 +58,40 @@ struct RackStream {
     written: Vec<u8>,
     inbox: VecDeque<u8>,
     /// The server's answer to the first frame.
-    knocked: Option<Knocked>,
-    tie: Option<Box<dyn Send>>,
+    answer: Option<RawAnswer>,
+    liveness: Option<Box<dyn Send>>,
     closed: Arc<AtomicBool>,
 }
 
 impl RackStream {
     /// The bytes of the next frame, if they are all there.
     fn next_frame(&mut self) -> Option<Vec<u8>> {
-        let prefix = self.written.first_chunk::<PREFIX_BYTES>()?;
-        let len = match Frame::body_len(prefix) {
-            Ok(len) => PREFIX_BYTES + len,
-            // The server reads no further than the version.
-            Err(FrameError::Version { .. }) => self.written.len(),
+        let mut rest = self.written.as_slice();
+        let len = match FrameReader::default().push(&mut rest) {
+            Ok(None) => return None,
+            Ok(Some(_)) => self.written.len() - rest.len(),
+            // The server answers both, and reads no further.
+            Err(FrameError::Version { .. } | FrameError::Body) => self.written.len(),
             Err(_) => {
                 self.closed.store(true, Ordering::Relaxed);
                 return None;
             }
         };
-        (self.written.len() >= len).then(|| self.written.drain(..len).collect())
+        Some(self.written.drain(..len).collect())
     }
 
     fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         let RackStream { from, address, .. } = self;
-        if let Some(knocked) = self.knocked.take() {
+        if let Some(answer) = self.answer.take() {
             let closed = Arc::clone(&self.closed);
-            let on_break = Box::new(move || closed.store(true, Ordering::Relaxed));
-            self.tie = with(|current| current.rack.ready(knocked, on_break));
+            let on_server_gone = Box::new(move || closed.store(true, Ordering::Relaxed));
+            self.liveness = with(|current| current.rack.raw_ready(answer, on_server_gone));
             return Ok(());
         }
-        let knocked = with(|current| current.rack.knock(*from, address, frame));
-        let knocked = knocked.map_err(io::Error::other)?;
-        self.inbox.extend(&knocked.answer);
-        self.knocked = Some(knocked);
+        let answer = with(|current| current.rack.raw_hello(*from, address, frame));
+        let answer = answer.map_err(io::Error::other)?;
+        self.inbox.extend(&answer.answer);
+        self.answer = Some(answer);
         Ok(())
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use crate::address::NetworkPlace;
 use super::resolve::{self, ResolveError};
 use super::{Listener, Liveness, Socket};
+use crate::address::NetworkPlace;
 
 /// Questions after which an idle machine that answers none is gone, after as long a silence. A cable may be out for a
 /// moment.

@@ -4,10 +4,10 @@ use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::time::Instant;
 use farcall_core::transport::Delivery;
 
-use crate::rendezvous::CHUNK_BYTES;
-use crate::rendezvous::RING_CHUNKS;
 use super::pair::{Host, limits, pattern};
 use crate::contract::Config;
+use crate::rendezvous::CHUNK_BYTES;
+use crate::rendezvous::RING_CHUNKS;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const RING: usize = CHUNK * RING_CHUNKS as usize;

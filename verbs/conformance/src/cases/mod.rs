@@ -16,3 +16,4 @@ pub(crate) mod persistence;
 pub(crate) mod protection;
 pub(crate) mod receiving;
 pub(crate) mod shared_receive;
+pub(crate) mod watching;

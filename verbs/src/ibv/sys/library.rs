@@ -1,4 +1,4 @@
-//! The functions that libibverbs exports, found when they are first needed.
+//! The functions of libibverbs, loaded on first use.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -12,27 +12,26 @@ use super::{
 /// The library's name on every Linux.
 const DEFAULT_NAME: &str = "libibverbs.so.1";
 
-/// Declares the functions, and how all of them are found.
+/// Declares the functions, and loads all of them.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// libibverbs, loaded. Functions have their names there, without the prefix `ibv_`.
+        /// The loaded libibverbs. Fields have the functions' names without the prefix `ibv_`.
         #[derive(Debug)]
         pub(in crate::ibv) struct Library {
             $(pub(in crate::ibv) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Never closed: providers and their threads may live in it.
+            /// Never closed: providers and their threads may use it.
             _library: libloading::Library,
         }
 
         impl Library {
             fn load_from(name: &str) -> Result<Library, libloading::Error> {
-                // SAFETY: loading runs the initializers of libibverbs, which any program that is linked
-                // with it runs too.
+                // SAFETY: loading runs the initializers of libibverbs, as in any program that is linked with it.
                 let library = unsafe { libloading::Library::new(name)? };
                 Ok(Library {
                     $($name: {
                         let symbol = concat!("ibv_", stringify!($name));
-                        // SAFETY: the signature is that of <infiniband/verbs.h>. Where a symbol has
-                        // several versions, the newest is found: the one of that header.
+                        // SAFETY: the signature is that of <infiniband/verbs.h>. If a symbol has several versions,
+                        // the newest is found, which is that of the header.
                         *unsafe { library.get(symbol)? }
                     },)*
                     _library: library,
@@ -72,7 +71,7 @@ functions! {
     destroy_ah(*mut ibv_ah) -> c_int;
 }
 
-/// Why libibverbs is not there.
+/// Why libibverbs cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name} cannot be loaded ({reason}); install it (on Debian: apt-get install libibverbs1 \

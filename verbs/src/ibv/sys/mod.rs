@@ -1,9 +1,8 @@
-//! The one place that knows how libibverbs is bound: types and inline functions of `rdma-sys`, exported
-//! functions loaded when the first device is asked for. Another binding would take its place here.
+//! The binding to libibverbs: types and inline functions of `rdma-sys`, and exported functions loaded when
+//! the first device is requested. Only this module depends on the choice of binding.
 //!
-//! The program is not linked with libibverbs: it starts where there is none. Only what goes through a
-//! context's table of operations (posting, polling) is called by `rdma-sys`; everything else is in
-//! [`Library`].
+//! The program is not linked with libibverbs, so it also starts where it is not installed. `rdma-sys` calls
+//! what goes through a context's table of operations (posting, polling); everything else is in [`Library`].
 
 mod library;
 
@@ -26,7 +25,7 @@ pub(super) use library::Library;
 /// The link layer of a port that is Ethernet, so RoCE (`IBV_LINK_LAYER_ETHERNET`, a macro in C).
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 
-/// A handle that libibverbs gave.
+/// A non-null handle of libibverbs.
 pub(super) struct Handle<T>(NonNull<T>);
 
 impl<T> std::fmt::Debug for Handle<T> {
@@ -46,31 +45,32 @@ impl<T> Handle<T> {
         self.0.as_ptr()
     }
 
-    /// Names the handle among others of its kind, while it lives.
+    /// Identifies the handle among others of its kind while it lives.
     #[inline]
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr().addr()
     }
 }
 
-// SAFETY: libibverbs may be called from any thread, with any handle (`man ibv_get_device_list` and the
-// others name no exception; providers lock inside). Who destroys a handle sees to it that it is the last.
+// SAFETY: libibverbs may be called from any thread with any handle (`man ibv_get_device_list` and the
+// others name no exception; providers lock internally). A handle's destroyer ensures that it is the last
+// user.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// C structures for which all bytes zero is a value: numbers, null pointers, and unions of these.
+/// C structures for which all-zero bytes are a valid value: numbers, null pointers, and unions of these.
 ///
 /// # Safety
-/// That has to be so.
+/// All-zero bytes must be a valid value.
 pub(super) unsafe trait Zeroed: Sized {
     fn zeroed() -> Self {
-        // SAFETY: promised by whoever implements the trait.
+        // SAFETY: promised by the implementor of the trait.
         unsafe { std::mem::zeroed() }
     }
 }
 
-/// For the structures named.
+/// Implements [`Zeroed`] for the given structures.
 macro_rules! zeroed {
     ($($name:ty)*) => { $(
         // SAFETY: consists of integers, pointers that may be null, and unions and structures of these.

@@ -1,5 +1,5 @@
-//! Asking a receiver for the inbox that is ours there, beside the thread that sends: a peer that is stopped, or slow to
-//! answer, holds up nobody else's datagrams.
+//! Requests an inbox from a receiver on a separate thread, so that a stopped or slow peer does not delay
+//! datagrams to other peers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,26 +12,26 @@ use crate::shm::pair::Pair;
 use crate::shm::peer::{Peer, lock};
 use crate::shm::queue_pair::attach;
 
-/// How long a peer may take to answer. Whoever does not in time counts as dead, so that this is ample for one that
-/// is busy, or stopped for a moment.
+/// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample
+/// time for one that is busy or briefly stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Datagrams kept for one receiver until it has answered; more are dropped.
+/// Datagrams queued for one receiver until it answers; more are dropped.
 const MAX_HELD: usize = 64;
 
-/// An inbox that was asked for.
+/// A requested inbox.
 #[derive(Debug)]
 pub(super) struct Attachment(Mutex<State>);
 
 #[derive(Debug)]
 enum State {
-    /// Not answered yet; what was sent meanwhile.
+    /// Not answered yet; holds the datagrams sent meanwhile.
     Asked(Vec<Held>),
-    /// There it is; what was held is in it.
+    /// The inbox, which already contains the datagrams that were held.
     Found(Box<Outbox>),
-    /// Nobody is there.
+    /// The peer has no such queue pair.
     Refused,
-    /// Nobody wants it any more.
+    /// The sender no longer wants the inbox.
     Unwanted,
 }
 
@@ -43,7 +43,7 @@ struct Held {
 }
 
 impl Attachment {
-    /// Asks for the inbox of that queue pair.
+    /// Requests the inbox of that queue pair.
     pub(super) fn ask(pair: &Arc<Pair>, peer: &Arc<Peer>, qp: u32) -> Arc<Attachment> {
         let attachment = Arc::new(Attachment(Mutex::new(State::Asked(Vec::new()))));
         let question = Question { pair: Arc::downgrade(pair), qp, attachment: attachment.clone() };
@@ -51,8 +51,8 @@ impl Attachment {
         attachment
     }
 
-    /// Keeps a datagram until the answer has come. If it has, gives that instead, once; what is refused, or finds no
-    /// room, is dropped.
+    /// Holds a datagram until the answer arrives. If it has arrived, returns the inbox instead, once. Drops the
+    /// datagram if the request was refused or too many are held.
     pub(super) fn hold(&self, bytes: &[u8], imm: Option<u32>, qkey: u32) -> Option<Box<Outbox>> {
         let mut state = lock(&self.0);
         match &mut *state {
@@ -73,7 +73,7 @@ impl Attachment {
         matches!(*lock(&self.0), State::Refused)
     }
 
-    /// Nobody is there, or no longer.
+    /// Whether the receiver does not exist, or no longer exists.
     pub(super) fn is_over(&self) -> bool {
         match &*lock(&self.0) {
             State::Found(outbox) => outbox.is_over(),
@@ -81,12 +81,12 @@ impl Attachment {
         }
     }
 
-    /// Nobody will take the answer. Whether it had come.
+    /// Abandons the request. Returns whether it had been answered.
     pub(super) fn give_up(&self) -> bool {
         matches!(std::mem::replace(&mut *lock(&self.0), State::Unwanted), State::Found(_))
     }
 
-    /// The answer has come: what waited leaves. Whether somebody wants it.
+    /// Handles the answer: sends the held datagrams. Returns whether the inbox is still wanted.
     fn answered(&self, found: Option<Outbox>) -> bool {
         let mut state = lock(&self.0);
         let State::Asked(held) = std::mem::replace(&mut *state, State::Refused) else {
@@ -104,7 +104,7 @@ impl Attachment {
     }
 }
 
-/// Puts a datagram into an inbox, if it takes one. The peer is not told yet.
+/// Puts a datagram into an inbox, if there is room and a receive. Does not wake the peer.
 #[inline]
 pub(super) fn deliver(outbox: &mut Outbox, bytes: &[u8], imm: Option<u32>, qkey: u32) -> bool {
     let cells = bytes.len().div_ceil(CELL_PAYLOAD_BYTES).max(1) as u32;
@@ -118,14 +118,14 @@ pub(super) fn deliver(outbox: &mut Outbox, bytes: &[u8], imm: Option<u32>, qkey:
     takes
 }
 
-/// Questions to one peer, which it answers one after the other.
+/// Pending requests to one peer, which answers them one after the other.
 #[derive(Debug, Default)]
-pub(in crate::shm) struct Questions(Mutex<Line>);
+pub(in crate::shm) struct Questions(Mutex<Backlog>);
 
 #[derive(Debug, Default)]
-struct Line {
+struct Backlog {
     waiting: VecDeque<Question>,
-    /// A thread asks them.
+    /// A thread is sending the requests.
     asking: bool,
 }
 
@@ -155,7 +155,7 @@ impl Questions {
         }
     }
 
-    /// Asks the oldest question. `false`: there is none.
+    /// Sends the oldest request. `false`: there is none.
     fn ask_next(&self, peer: &Arc<Peer>) -> bool {
         let mut line = lock(&self.0);
         let Some(Question { pair, qp, attachment }) = line.waiting.pop_front() else {
@@ -164,7 +164,7 @@ impl Questions {
         };
         drop(line);
         let Some(pair) = pair.upgrade() else { return true };
-        // The secret of an endpoint protects connections; a datagram is protected by its queue key.
+        // The secret of an endpoint protects connections; a queue key protects datagrams.
         let found = attach(&pair, peer, qp, 0, ANSWER_TIMEOUT).ok();
         let is_there = found.is_some();
         if !attachment.answered(found) && is_there {

@@ -1,4 +1,4 @@
-//! A receiver that is there, but does not say where its inbox is.
+//! A receiver that accepts connections but does not answer requests for its inbox.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use rustix::process::getuid;
 
 use crate::shm::memfd;
 use crate::shm::peer::socket_name;
-use crate::shm::region::RegionWords;
+use crate::shm::region_words::RegionWords;
 use crate::shm::wire::{self, Answer, Gid, Question, answer, ask};
 use crate::{
     CompletionOpcode, CompletionQueue, DatagramSource, Device, GRH_BYTES, ProtectionDomain,
@@ -21,17 +21,17 @@ use crate::{
 
 const QKEY: u32 = 7;
 
-/// Named after this process, as several may run this test.
+/// The name contains the process id, as several processes may run this test.
 fn deaf_gid() -> Gid {
     let mut gid = *b"deaf to this....";
     gid[12..].copy_from_slice(&std::process::id().to_ne_bytes());
     gid
 }
 
-/// Longer than anybody waits for an answer.
+/// Longer than any timeout under test.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A device that greets whoever comes, and answers the next question only when it is told to.
+/// A device that answers the greeting, and answers the next request only when told to.
 fn deaf_device(listener: &OwnedFd, asked: &Sender<()>, speak: &Receiver<()>) {
     let (words, _) = memfd::create("deaf", RegionWords::BYTES).unwrap();
     let socket = accept(listener).unwrap();
@@ -43,7 +43,7 @@ fn deaf_device(listener: &OwnedFd, asked: &Sender<()>, speak: &Receiver<()>) {
     speak.recv_timeout(LONG).unwrap();
     let refusal = Answer { status: answer::NO_QUEUE_PAIR, ..Answer::default() };
     let told = wire::send(socket.as_fd(), &refusal, &[], SendFlags::empty());
-    told.expect("whoever asked has given up already");
+    told.expect("the sender gave up before the answer");
 }
 
 fn queue_pair(pd: &ProtectionDomain, cq: &CompletionQueue) -> QueuePair {
@@ -65,7 +65,7 @@ fn arrival(cq: &mut CompletionQueue) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_holds_up_nobody() {
+fn a_peer_that_does_not_answer_does_not_delay_datagrams_to_others() {
     let gid = deaf_gid();
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -90,7 +90,7 @@ fn a_peer_that_does_not_answer_holds_up_nobody() {
     let heard = WorkRequest::send(b"heard").to(&somebody, receiver.number(), QKEY);
     sender.post_send_one(heard.unsignaled()).unwrap();
     assert_eq!(arrival(&mut their_cq), b"heard");
-    // The question still stands: nobody has waited as long as it may take.
+    // The request is still pending: no caller has waited for its timeout.
     speak.send(()).unwrap();
     deaf.join().unwrap();
 }

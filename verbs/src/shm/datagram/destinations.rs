@@ -1,4 +1,5 @@
-//! Where a queue pair sends datagrams: a peer's inbox for us, asked for when we first send there.
+//! The destinations of a queue pair's datagrams: for each receiver, the inbox that is requested on first
+//! use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,43 +11,43 @@ use crate::shm::pair::Pair;
 use crate::shm::peer::Peer;
 use crate::shm::wire::Gid;
 
-/// Among so few destinations those that are gone are looked for whenever one more comes.
+/// With at most this many destinations, each new one triggers a search for dead ones.
 const FEW_DESTINATIONS: usize = 8;
 
-/// A receiver that was not there is asked for again after so long.
+/// A receiver that did not exist is requested again after this time.
 const ASK_AGAIN_NANOS: u64 = 10_000_000;
 
-/// The inboxes at receivers that we send to.
+/// The inboxes that we send to.
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Destinations {
-    ways: Vec<Way>,
-    /// Where in `ways` each is.
+    routes: Vec<Route>,
+    /// For each destination, its index in `routes`.
     places: HashMap<(Gid, u32), usize, foldhash::fast::RandomState>,
-    /// The one that was asked for last.
+    /// The index of the last lookup.
     last: usize,
-    /// Those that were sent to since the last doorbell.
+    /// Destinations sent to since the last doorbell.
     unrung: Vec<usize>,
-    /// With so many known, those that are gone are looked for.
+    /// The number of destinations at which dead ones are searched for.
     enough: usize,
 }
 
-/// The way to one queue pair.
+/// The route to one queue pair.
 #[derive(Debug)]
-struct Way {
-    reach: Reach,
+struct Route {
+    reach: RouteState,
     peer: Arc<Peer>,
     qp: u32,
     unrung: bool,
 }
 
 #[derive(Debug)]
-enum Reach {
+enum RouteState {
     Known(Box<Outbox>),
-    /// Asked for at this time.
+    /// Requested at this time.
     Asked(Arc<Attachment>, u64),
 }
 
-impl Way {
+impl Route {
     fn leads_to(&self, peer: &Peer, qp: u32) -> bool {
         self.qp == qp && self.peer.gid == peer.gid
     }
@@ -54,8 +55,8 @@ impl Way {
     fn is_over(&self) -> bool {
         self.peer.is_dead()
             || match &self.reach {
-                Reach::Known(outbox) => outbox.is_over(),
-                Reach::Asked(attachment, _) => attachment.is_over(),
+                RouteState::Known(outbox) => outbox.is_over(),
+                RouteState::Asked(attachment, _) => attachment.is_over(),
             }
     }
 }
@@ -63,19 +64,21 @@ impl Way {
 impl Destinations {
     #[inline]
     fn find(&mut self, peer: &Peer, qp: u32) -> Option<usize> {
-        if !self.ways.get(self.last).is_some_and(|way| way.leads_to(peer, qp)) {
+        if !self.routes.get(self.last).is_some_and(|route| route.leads_to(peer, qp)) {
             self.last = *self.places.get(&(peer.gid, qp))?;
         }
         Some(self.last)
     }
 
-    /// The number of the way to this queue pair, if its inbox is known.
+    /// Returns the index of the route to this queue pair, if its inbox is known.
     #[inline]
     pub(in crate::shm) fn find_known(&mut self, peer: &Peer, qp: u32) -> Option<usize> {
-        self.find(peer, qp).filter(|way| matches!(self.ways[*way].reach, Reach::Known(_)))
+        self.find(peer, qp)
+            .filter(|route| matches!(self.routes[*route].reach, RouteState::Known(_)))
     }
 
-    /// The number of the way to this queue pair; asks for it if need be. `None`: nobody is there.
+    /// Returns the index of the route to this queue pair, and requests its inbox if necessary. `None`: it does
+    /// not exist.
     #[cold]
     pub(in crate::shm) fn find_or_ask(
         &mut self,
@@ -84,58 +87,59 @@ impl Destinations {
         qp: u32,
     ) -> Option<usize> {
         if let Some(number) = self.find(peer, qp) {
-            let way = &mut self.ways[number];
-            if let Reach::Asked(attachment, since) = &way.reach
+            let route = &mut self.routes[number];
+            if let RouteState::Asked(attachment, since) = &route.reach
                 && attachment.is_refused()
             {
                 let now = pair.context.now_ns();
                 if now.saturating_sub(*since) < ASK_AGAIN_NANOS || peer.is_dead() {
                     return None;
                 }
-                way.reach = Reach::Asked(Attachment::ask(pair, peer, qp), now);
+                route.reach = RouteState::Asked(Attachment::ask(pair, peer, qp), now);
             }
             return Some(number);
         }
         if peer.is_dead() {
             return None;
         }
-        if self.ways.len() <= FEW_DESTINATIONS || self.ways.len() >= self.enough {
+        if self.routes.len() <= FEW_DESTINATIONS || self.routes.len() >= self.enough {
             self.forget_the_gone();
         }
-        let number = self.ways.len();
-        let reach = Reach::Asked(Attachment::ask(pair, peer, qp), pair.context.now_ns());
-        self.ways.push(Way { reach, peer: Arc::clone(peer), qp, unrung: false });
+        let number = self.routes.len();
+        let reach = RouteState::Asked(Attachment::ask(pair, peer, qp), pair.context.now_ns());
+        self.routes.push(Route { reach, peer: Arc::clone(peer), qp, unrung: false });
         self.places.insert((peer.gid, qp), number);
-        self.unrung.reserve(self.ways.len());
+        self.unrung.reserve(self.routes.len());
         Some(number)
     }
 
-    /// Puts a datagram into the inbox there, if it takes one. The peer is not told yet.
+    /// Puts a datagram into the inbox, if there is room and a receive. Does not wake the peer.
     #[inline]
-    pub(in crate::shm) fn send(&mut self, way: usize, bytes: &[u8], imm: Option<u32>, qkey: u32) {
-        let Some(Way { reach, unrung, .. }) = self.ways.get_mut(way) else { return };
-        if let Reach::Asked(attachment, _) = reach {
+    pub(in crate::shm) fn send(&mut self, route: usize, bytes: &[u8], imm: Option<u32>, qkey: u32) {
+        let Some(Route { reach, unrung, .. }) = self.routes.get_mut(route) else { return };
+        if let RouteState::Asked(attachment, _) = reach {
             let Some(outbox) = attachment.hold(bytes, imm, qkey) else { return };
-            *reach = Reach::Known(outbox);
+            *reach = RouteState::Known(outbox);
         }
-        if let Reach::Known(outbox) = reach
+        if let RouteState::Known(outbox) = reach
             && deliver(outbox, bytes, imm, qkey)
             && !std::mem::replace(unrung, true)
         {
-            self.unrung.push(way);
+            self.unrung.push(route);
         }
     }
 
-    /// Tells those who sleep, of all to whom something was sent since the last time.
+    /// Wakes the sleeping receivers among those sent to since the last doorbell.
     #[inline]
     pub(in crate::shm) fn ring_doorbell(&mut self) {
         if self.unrung.is_empty() {
             return;
         }
-        // Orders the cells before the looks at `armed` (see `Outbox::ring_doorbell`); once for all.
+        // Orders the cells before the loads of `armed` (see `Outbox::ring_doorbell`); once for all receivers.
         fence(Ordering::SeqCst);
         for number in self.unrung.drain(..) {
-            if let Some(Way { reach: Reach::Known(outbox), unrung, .. }) = self.ways.get_mut(number)
+            if let Some(Route { reach: RouteState::Known(outbox), unrung, .. }) =
+                self.routes.get_mut(number)
             {
                 *unrung = false;
                 outbox.wake_if_armed();
@@ -143,27 +147,30 @@ impl Destinations {
         }
     }
 
-    /// Lets go of receivers that are gone: who answers peers that come and go keeps at most twice as many
-    /// as are there.
+    /// Removes dead receivers. A server whose clients come and go keeps at most twice as many routes as there
+    /// are live clients.
     fn forget_the_gone(&mut self) {
         self.ring_doorbell();
-        self.ways.retain(|way| !way.is_over());
+        self.routes.retain(|route| !route.is_over());
         self.places.clear();
         self.places.extend(
-            self.ways.iter().enumerate().map(|(number, way)| ((way.peer.gid, way.qp), number)),
+            self.routes
+                .iter()
+                .enumerate()
+                .map(|(number, route)| ((route.peer.gid, route.qp), number)),
         );
         self.last = 0;
-        self.enough = 2 * self.ways.len();
+        self.enough = 2 * self.routes.len();
     }
 
     /// Tells the receivers that this sender is gone.
     pub(in crate::shm) fn close(&mut self, from_qp: u32) {
         self.unrung.clear();
         self.places.clear();
-        for Way { reach, peer, qp, .. } in self.ways.drain(..) {
+        for Route { reach, peer, qp, .. } in self.routes.drain(..) {
             let is_attached = match reach {
-                Reach::Known(_) => true,
-                Reach::Asked(attachment, _) => attachment.give_up(),
+                RouteState::Known(_) => true,
+                RouteState::Asked(attachment, _) => attachment.give_up(),
             };
             if is_attached {
                 peer.tell_closed(from_qp, qp);

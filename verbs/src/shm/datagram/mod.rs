@@ -1,5 +1,5 @@
-//! Datagrams: each sender has an inbox of its own at each receiver, made when it first sends there. What
-//! does not fit, or meets no receive, is dropped without a word.
+//! Datagrams. Each sender has a separate inbox at each receiver, created on first use. A datagram that
+//! finds no room or no receive is dropped silently.
 
 mod attachment;
 #[cfg(all(test, not(loom)))]
@@ -17,7 +17,7 @@ pub(super) use destinations::Destinations;
 pub(super) use paths::{Path, Paths};
 pub(super) use receiver::{DatagramReceiver, Supply};
 
-/// The way to a peer's device.
+/// The address of a peer's device.
 #[derive(Clone, Debug)]
 pub(crate) struct AddressHandle {
     pub(crate) peer: Arc<Peer>,

@@ -1,4 +1,4 @@
-//! The inboxes of a datagram queue pair: one for each sender, made when it first sends.
+//! The inboxes of a datagram queue pair, one per sender, created on first use.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use crate::shm::peer::lock;
 use crate::shm::wire::Gid;
 use crate::{DatagramSource, QpNumber, QpState};
 
-/// Cells of an inbox for datagrams: two dozen of the longest, a thousand short ones.
+/// Cells of a datagram inbox: room for two dozen of the longest datagrams, or a thousand short ones.
 const CELLS: u32 = 2048;
 
-/// Senders that one queue pair hears at once.
+/// The most senders that one queue pair accepts at once.
 const MAX_SENDERS: usize = 1 << 14;
 
 /// The inbox of one sender at one receiver.
@@ -60,14 +60,14 @@ impl Drop for Path {
     }
 }
 
-/// The inboxes of a datagram queue pair, as the control thread and the owner see them.
+/// The inboxes of a datagram queue pair, as the control thread and the owner use them.
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Paths {
     open: Mutex<Vec<Weak<Path>>>,
 }
 
 impl Paths {
-    /// A new inbox for a sender, and its file.
+    /// Creates an inbox for a sender. Returns its file too.
     pub(in crate::shm) fn open(
         &self,
         pair: &Arc<Pair>,
@@ -99,7 +99,7 @@ impl Paths {
         Some((path, file))
     }
 
-    /// The queue pair has got into another state.
+    /// Publishes the new state of the queue pair to all senders.
     pub(in crate::shm) fn set_state(&self, state: InboxState) {
         for path in lock(&self.open).iter().filter_map(Weak::upgrade) {
             path.inbox.set_state(state);

@@ -1,4 +1,4 @@
-//! The receiving side of a datagram queue pair, in the hands of whoever polls its completion queue.
+//! The receiving side of a datagram queue pair, owned by the poller of its completion queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +18,9 @@ use crate::{CompletionOpcode, GRH_BYTES, QpNumber, QpState, Status, WorkCompleti
 
 /// Where receives come from.
 pub(in crate::shm) enum Supply {
-    /// From this queue pair's owner.
+    /// This queue pair's own receives.
     Own(Consumer<Receive>),
-    /// From a shared receive queue.
+    /// A shared receive queue.
     Shared(Arc<ReceivePool>),
 }
 
@@ -30,7 +30,7 @@ impl Supply {
         match self {
             Supply::Own(posted) => {
                 let receive = posted.pop();
-                // The buffer after it may be far away.
+                // The buffer of the following receive may not be cached yet.
                 posted.peek(|next| {
                     if let Some(buffer) = &next.buffer {
                         buffer.prefetch_front();
@@ -43,28 +43,28 @@ impl Supply {
     }
 }
 
-/// One sender's inbox, being read.
+/// The reading side of one sender's inbox.
 struct Reader {
     path: Arc<Path>,
     ring: CellRing,
     position: u32,
     told_head: u32,
-    /// Datagrams that came, received or dropped, wrapping.
+    /// Datagrams that arrived, including dropped ones, wrapping.
     arrived: u32,
     poisoned: bool,
     header: RouteHeader,
 }
 
 impl Reader {
-    /// Garbage is not an arrival: it would keep a sleeper awake for ever.
+    /// Whether a datagram has arrived. Garbage does not count: it would keep a sleeping poller awake forever.
     #[inline]
     fn has_arrival(&self) -> bool {
         !self.poisoned
             && self.ring.cell(self.position).header().tag() == self.ring.tag(self.position)
     }
 
-    /// The smallest requests take two cells, and are written from the back: the second is on its way here
-    /// together with the first.
+    /// Prefetches the second cell. The smallest requests take two cells, written from back to front, so the
+    /// second arrives together with the first.
     #[inline]
     fn prefetch_second(&self) {
         prefetch::to_read(self.ring.cell(self.position.wrapping_add(1)));
@@ -81,7 +81,7 @@ impl Reader {
     }
 }
 
-/// What became of a datagram.
+/// The result of taking a datagram.
 enum Taken {
     /// The completion is filled.
     Completed,
@@ -92,10 +92,10 @@ enum Taken {
 
 pub(in crate::shm) struct DatagramReceiver {
     readers: Vec<Reader>,
-    /// Whose turn is first.
+    /// The index of the reader that is served first.
     next: usize,
     supply: Supply,
-    /// Receives used since the beginning, wrapping.
+    /// Receives used so far, wrapping.
     consumed: u32,
     pub(in crate::shm) pair: Arc<Pair>,
 }
@@ -134,7 +134,7 @@ impl DatagramReceiver {
         }
     }
 
-    /// Completes what has arrived, as far as `out` has room; each sender in turn.
+    /// Completes arrived datagrams while `out` has room, one sender after the other.
     #[inline]
     pub(in crate::shm) fn receive(&mut self, out: &mut [WorkCompletion]) -> usize {
         let DatagramReceiver { readers, next, supply, consumed, pair } = self;
@@ -153,7 +153,7 @@ impl DatagramReceiver {
                     Taken::Garbage => break,
                 }
             }
-            // Also where there is more: what the poller answers makes the sender send on.
+            // Also when more datagrams wait: the poller's answers make the sender continue.
             reader.tell_head();
             if count == out.len() {
                 *next = (first + step + 1) % readers.len();
@@ -166,7 +166,7 @@ impl DatagramReceiver {
         count
     }
 
-    /// Lets the owner of the queue pair know, who may post again, and the senders.
+    /// Publishes the used receives to the owner of the queue pair, which may post more, and to the senders.
     #[inline]
     fn tell_consumed(&self) {
         self.pair.consumed.store(self.consumed, Ordering::Release);
@@ -175,7 +175,7 @@ impl DatagramReceiver {
         }
     }
 
-    /// Lets go of senders that are gone, and flushes in error.
+    /// Removes senders that are gone, and flushes receives in error.
     pub(in crate::shm) fn tidy(&mut self, out: &mut [WorkCompletion]) -> usize {
         let supply = &self.supply;
         self.readers.retain(|reader| {
@@ -210,7 +210,7 @@ impl DatagramReceiver {
     }
 }
 
-/// Takes one datagram that has arrived.
+/// Takes one arrived datagram.
 #[inline]
 fn take(
     reader: &mut Reader,
@@ -242,7 +242,7 @@ fn take(
         }
         return Taken::Dropped;
     }
-    // None left where several senders counted on the same one, or one has counted wrong.
+    // Several senders counted on the same receive, or one sender miscounted.
     let Some(mut receive) = supply.pop() else { return Taken::Dropped };
     *consumed = consumed.wrapping_add(1);
     completion.id = receive.id;
@@ -268,7 +268,7 @@ fn take(
     Taken::Completed
 }
 
-/// Copies a datagram's bytes out of its cells. What lies behind them in `into` may be overwritten.
+/// Copies a datagram's bytes out of its cells. May overwrite bytes of `into` behind them.
 #[inline]
 fn copy_out(ring: &CellRing, first: u32, into: &mut [u8], len: usize) {
     let mut done = 0;
@@ -278,7 +278,7 @@ fn copy_out(ring: &CellRing, first: u32, into: &mut [u8], len: usize) {
         let rest = &mut into[done..];
         match <[u64; CELL_PAYLOAD_BYTES / 8]>::mut_from_prefix(rest) {
             Ok((words, _)) => cell.payload(words),
-            // The end of the buffer, or one that is not aligned.
+            // The buffer ends here, or is not aligned.
             Err(_) => {
                 let mut words = [0; CELL_PAYLOAD_BYTES / 8];
                 cell.payload(&mut words);

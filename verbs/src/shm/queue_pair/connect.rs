@@ -55,7 +55,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The last step; an error that came meanwhile stays.
+    /// The last step. An error that happened meanwhile is kept.
     fn ready_to_send(&self) {
         if self.pair.advance(QpState::ReadyToReceive, QpState::ReadyToSend) {
             self.pair.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
@@ -83,7 +83,7 @@ impl QueuePair {
     }
 }
 
-/// Asks a peer for the inbox of its queue pair, and maps it.
+/// Requests the inbox of a peer's queue pair, and maps it.
 pub(in crate::shm) fn attach(
     pair: &Pair,
     peer: &Peer,
@@ -113,7 +113,7 @@ pub(in crate::shm) fn attach(
         CreditPage::map(file.as_fd()).map_err(|_| ConnectError::Malformed("credit page"))
     };
     let receives = match answer.receives {
-        receives::OURS => Receives::Ours,
+        receives::OURS => Receives::Exclusive,
         receives::TAKEN => Receives::Taken(page()?),
         receives::SEEN => Receives::Seen(page()?),
         _ => return Err(ConnectError::Malformed("way of counting receives")),

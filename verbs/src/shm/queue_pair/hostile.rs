@@ -1,4 +1,4 @@
-//! What a peer can do that writes whatever it likes into the memory that both map.
+//! A hostile peer that writes arbitrary values into the memory that both map.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,22 +13,22 @@ use crate::{ConnectOptions, Status, WorkCompletion, WorkRequest};
 const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 100;
 
-/// A message that the victim's honest peer sends, to see that it still gets through.
+/// The immediate of an honest peer's message, which must still get through.
 const HONEST: u32 = 77;
 
-/// The words of a cell: all but the tag of its header, and the second.
+/// The words of a cell: its header without the tag, and the second word.
 type Words = (u32, u64);
 
-/// A step of the hostile peer, or of its victim.
+/// A step of the hostile peer or of its victim.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A message's cells, as they should be or not, where the victim looks for the next.
+    /// A message's cells, valid or not, where the victim looks for the next message.
     Message(Vec<Words>),
-    /// One cell somewhere: in the ring, in a line of its own, or as an answer in a line of the victim's.
+    /// One cell anywhere: in the ring, in one of the peer's lines, or as an answer in one of the victim's.
     Cell { place: u8, ahead: u32, tag: Option<u32>, words: Words },
-    /// What it says about its own inbox: receives posted, messages taken, state, armed, refused.
+    /// False values in its own inbox: receives posted, messages taken, state, armed, refused.
     Lies([u32; 5]),
-    /// A record of how long its receives are.
+    /// A length in its table of receive lengths.
     Length(u32, u32),
     /// The victim sends something of this length.
     Send(usize),
@@ -54,14 +54,14 @@ fn message(kind: CellKind, len: usize) -> Vec<Words> {
 fn step() -> impl Strategy<Value = Step> {
     let kinds = [CellKind::WriteImm, CellKind::Send, CellKind::SendImm, CellKind::More];
     let honest = (proptest::sample::select(kinds.to_vec()), 0usize..200);
-    // A lie in every fourth message, of one cell.
+    // Corrupt one cell of every fourth message.
     let lie = proptest::option::weighted(0.25, (0usize..5, any::<Words>(), any::<bool>()));
     let message = (honest, lie).prop_map(|((kind, len), lie)| {
         let mut cells = message(kind, len);
         if let Some((at, (rest, second), all)) = lie
             && let Some(cell) = cells.get_mut(at)
         {
-            // All of it, or only how much it carries.
+            // The whole header, or only how much it carries.
             *cell = if all { (rest, second) } else { (cell.0 & 0xFF | rest & 0x3F00, cell.1) };
         }
         Step::Message(cells)
@@ -105,7 +105,7 @@ fn post(qp: &mut QueuePair, domain: &Domain, id: u64) {
     qp.post_recv(id, Some(buffer)).unwrap();
 }
 
-/// Where the victim looks for the next message, if it has taken all so far.
+/// Where the victim looks for the next message, if it has taken all earlier ones.
 #[derive(Default)]
 struct Stream {
     number: u32,
@@ -113,8 +113,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// Writes as the hostile peer can: the ring and its own lines are in the victim's inbox, the victim's
-    /// lines in its own.
+    /// Writes what the hostile peer can write: the ring and its own lines are in the victim's inbox, the
+    /// victim's lines in the hostile peer's inbox.
     fn play(&mut self, step: &Step, victim: &QueuePair, hostile: &QueuePair) {
         let (theirs, ours) = (victim.pair.inbox().unwrap(), hostile.pair.inbox().unwrap());
         let ring = theirs.ring();
@@ -153,8 +153,8 @@ impl Stream {
     }
 }
 
-/// Polls until nothing comes, and checks what does. Answers how many receives of the victim ended, and
-/// whether the honest peer's message came.
+/// Polls until no completion is left, and checks each. Returns how many receives of the victim ended, and
+/// whether the honest peer's message arrived.
 fn poll(cq: &mut CompletionQueue, victim: u32) -> (usize, bool) {
     let mut out: [WorkCompletion; 4] = std::array::from_fn(|_| WorkCompletion::default());
     let (mut ended, mut honest) = (0, false);
@@ -175,14 +175,14 @@ fn poll(cq: &mut CompletionQueue, victim: u32) -> (usize, bool) {
             }
         }
     }
-    panic!("completions without end");
+    panic!("completions never end");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Nothing that it writes makes the victim panic, hang, take more messages than it has posted receives
-    /// for, or lose one of them; and another connection on the same completion queue does not notice.
+    /// Nothing that it writes makes the victim panic, hang, take more messages than it has posted receives for,
+    /// or lose a receive. Another connection on the same completion queue is not affected.
     #[test]
     fn garbage_harms_only_its_own_connection(steps in vec(step(), 1..40)) {
         let domain = Domain { context: Context::open(false).unwrap(), number: 1 };
@@ -205,7 +205,7 @@ proptest! {
                     let mut buffer =
                         crate::PrivateRegion::new(domain.private(4096).unwrap()).into_buffer();
                     buffer.set_len(*len);
-                    // Refused when its queue is full, or the connection broken already.
+                    // Refused if its queue is full, or the connection is already broken.
                     let _ = victim.post(WorkRequest::send(buffer).signaled(99));
                     victim.ring_doorbell();
                 }

@@ -83,7 +83,7 @@ impl QueuePair {
         }
     }
 
-    /// The peer may use `count` more receives.
+    /// Allows the peer to use `count` more receives.
     #[inline]
     fn announce_receives(&mut self, count: u32) {
         self.posted_receives = self.posted_receives.wrapping_add(count);
@@ -95,7 +95,7 @@ impl QueuePair {
         posted.store(self.posted_receives, Ordering::Release);
     }
 
-    /// What is posted in error is flushed by the poller, who has to know.
+    /// The poller flushes what is posted in the error state, so it has to be notified.
     fn flush_if_in_error(&self) {
         if self.pair.state() == QpState::Error {
             self.pair.recv_cq.notice(attention::ERRORS);

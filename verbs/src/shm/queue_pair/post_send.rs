@@ -52,7 +52,7 @@ impl QueuePair {
         self.post_general(request).map_err(|(error, _)| error)
     }
 
-    /// The common case: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    /// The fast path: nothing waits, and the bytes fit a cell. `false`: nothing was done.
     #[inline]
     fn write_imm_at_once(
         &mut self,
@@ -86,7 +86,7 @@ impl QueuePair {
         true
     }
 
-    /// The common case of a datagram: an inline one to somebody known. `false`: nothing was done.
+    /// The fast path of a datagram: inline, to a known destination. `false`: nothing was done.
     #[inline]
     fn send_datagram_at_once(
         &mut self,
@@ -104,8 +104,8 @@ impl QueuePair {
         }
         // SAFETY: we are the owner and the SLOW bit is clear.
         let destinations = &mut unsafe { self.pair.side() }.destinations;
-        let Some(way) = destinations.find_known(&handle.peer, to.qp.0) else { return false };
-        destinations.send(way, bytes, None, to.qkey);
+        let Some(route) = destinations.find_known(&handle.peer, to.qp.0) else { return false };
+        destinations.send(route, bytes, None, to.qkey);
         let number = self.posted;
         self.posted = number + 1;
         if let Some(id) = signaled {
@@ -115,7 +115,7 @@ impl QueuePair {
         true
     }
 
-    /// Rings the peer for what was posted on the common way.
+    /// Wakes the peer for what was posted on the fast path.
     #[inline]
     pub(crate) fn ring_doorbell(&mut self) {
         if self.pair.gate.load(Ordering::Acquire) == 0 {
@@ -126,7 +126,7 @@ impl QueuePair {
         }
     }
 
-    /// Work waits, and shares the sending side with whoever tries it again.
+    /// Rings while work waits: another thread may be retrying it with the sending side.
     #[cold]
     fn ring_slowly(&mut self) {
         let _slow = lock(&self.pair.slow);
@@ -166,12 +166,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Carries out an accepted work request. `false`: it has to wait.
+    /// Executes an accepted work request. `false`: it has to wait.
     fn carry_out(&mut self, item: &mut Item) -> bool {
         let pair = &self.pair;
         let gate = pair.gate.load(Ordering::Acquire);
         if gate & gate::SLOW != 0 {
-            return false; // Behind what waits already.
+            return false; // Work posted earlier still waits.
         }
         if pair.state() == QpState::Error {
             pair.complete(item.done(Status::Flushed, 0));
@@ -194,7 +194,7 @@ impl QueuePair {
         }
     }
 
-    /// Puts a work request behind what waits, and tries.
+    /// Queues a work request behind the waiting ones, and retries them.
     fn defer(&mut self, mut item: Item, inline: bool) {
         if inline {
             item.keep_bytes();
@@ -228,7 +228,7 @@ impl QueuePair {
         if self.posted >= self.limit { Err(PostError::QueueFull) } else { Ok(()) }
     }
 
-    /// A checked work request as the device carries it out, and the buffer it holds meanwhile.
+    /// Converts a checked work request to a task, and the buffer it holds until it is retired.
     fn task(&mut self, work: Work<'_>) -> (Task, Option<Buffer>) {
         fn bytes(local: Local<'_>) -> (Bytes, Option<Buffer>) {
             match local {
@@ -251,8 +251,8 @@ impl QueuePair {
                     Some((handle, to)) => {
                         // SAFETY: we are the owner, and datagrams never wait: SLOW is never set.
                         let destinations = &mut unsafe { self.pair.side() }.destinations;
-                        let way = destinations.find_or_ask(&self.pair, &handle.peer, to.qp.0);
-                        Task::Datagram { bytes, imm, way, qkey: to.qkey }
+                        let route = destinations.find_or_ask(&self.pair, &handle.peer, to.qp.0);
+                        Task::Datagram { bytes, imm, route, qkey: to.qkey }
                     }
                 };
                 (task, buffer)

@@ -1,6 +1,6 @@
 //! The NIC's cache of queue-pair contexts and work requests: lines of 64 bytes, any of which may be replaced.
 
-/// Where a line may lie in the cache. It does, if its name is still written there.
+/// A possible location of a line in the cache. It is valid if the line's name is still stored there.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sim) struct Line(u32);
 
@@ -10,7 +10,7 @@ impl Default for Line {
     }
 }
 
-/// What is in the cache: names of lines.
+/// The cache content: names of lines.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     lines: Vec<u64>,
@@ -22,13 +22,13 @@ impl Cache {
         Cache { lines: Vec::new(), random: seed }
     }
 
-    /// Whether a line is there.
+    /// Whether a line is in the cache.
     #[inline]
     pub(super) fn has(&self, line: Line, name: u64) -> bool {
         self.lines.get(line.0 as usize) == Some(&name)
     }
 
-    /// Looks for a line, and puts it in if it is not there: whether it was.
+    /// Looks a line up and inserts it if it is missing. Returns whether it was there.
     #[inline]
     pub(super) fn touch(&mut self, line: &mut Line, name: u64, capacity: u32) -> bool {
         if self.has(*line, name) {
@@ -38,8 +38,8 @@ impl Cache {
         false
     }
 
-    /// Puts a line in: where there is room, or else in the place of any other one. Random replacement is what makes the fall
-    /// behind the knee as soft as it was measured (ScaleRPC, Fig. 3a; FaSST, Fig. 2).
+    /// Inserts a line, in a free location or else instead of a random line. Random replacement makes the decline
+    /// behind the knee as gradual as measured (ScaleRPC, Fig. 3a; FaSST, Fig. 2).
     #[inline]
     pub(super) fn insert(&mut self, line: &mut Line, name: u64, capacity: u32) {
         if self.lines.len() < capacity as usize {
@@ -52,7 +52,8 @@ impl Cache {
         }
     }
 
-    /// A number below `bound`, from a generator of its own (SplitMix64), so that how a run goes depends on no other chance.
+    /// A number below `bound` from a separate generator (SplitMix64), so that it does not affect other random
+    /// choices.
     #[inline]
     fn below(&mut self, bound: u32) -> u32 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -66,7 +67,7 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// The share of hits of `count` lines that are used in turn.
+    /// The hit rate of `count` lines that are used cyclically.
     fn hits(count: usize, capacity: u32) -> f64 {
         let (mut cache, mut lines) = (Cache::default(), vec![Line::default(); count]);
         let mut turn =
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(hits(100, 100), 1.0);
     }
 
-    /// Used in turn and replaced at random, a line survives with h = exp(-(count / capacity)(1 - h)).
+    /// Used cyclically and replaced at random, a line survives with h = exp(-(count / capacity)(1 - h)).
     #[test]
     fn what_does_not_fit_is_missed_as_often_as_chance_says() {
         for (count, wanted) in [(150, 0.417), (200, 0.203), (400, 0.020)] {

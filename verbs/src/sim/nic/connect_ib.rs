@@ -7,16 +7,16 @@ impl Costs {
     /// Connect-IB with two ports.
     pub fn connect_ib() -> Costs {
         Costs {
-            // 10.9 M READs per second of one thread with few queue pairs, of one doorbell each: FaSST, section 3.3. The
-            // sequencer of Kalia 2016 makes 7 M answers per second of a core, and 27.4 M with batches.
+            // 10.9 M READs per second of one thread with few queue pairs, one doorbell each: FaSST, section 3.3. The
+            // sequencer of Kalia 2016 answers 7 M requests per second and core, and 27.4 M with batches.
             post_ns: 12,
             doorbell_ns: 62,
             poll_ns: 8,
             completion_ns: 8,
             post_recv_ns: 6,
-            // 7.3 M with 100 queue pairs: the same.
+            // 7.3 M READs with 100 queue pairs: FaSST, section 3.3.
             cold_pair_ns: 70,
-            // 2.5 M with two threads on 100 queue pairs: the same.
+            // 2.5 M READs with two threads on 100 queue pairs: FaSST, section 3.3.
             shared_pair_ns: 380,
             lock_ns: 120,
             lock_waiter_ns: 20,
@@ -28,7 +28,7 @@ impl Costs {
             pushes_any: true,
             max_pushed_lines: 6,
 
-            // No source: as PCIe is with other NICs.
+            // No source: as with other NICs.
             pcie_read_ns: 330,
             pcie_write_ns: 150,
             // 13 GB/s of the 15.75 of PCIe 3.0 x16, with 22 bytes of header to each 128.
@@ -53,7 +53,8 @@ impl Costs {
             inbound_ack_ps: 1_100,
             completion_ps: 5_000,
 
-            // 121.6 M READs come in: Kalia 2016, table 1; 51.2 M in and out at a time, 23.1 M with 384 B: FaSST, section 3.3.
+            // 121.6 M incoming READs: Kalia 2016, table 1; 51.2 M in and out at once, 23.1 M with 384 B: FaSST,
+            // section 3.3.
             read_request_ps: 8_220,
             read_request_byte_ps: 31,
             read_response_ps: 11_300,
@@ -69,7 +70,7 @@ impl Costs {
             context_miss_reads: 3,
             request_miss_reads: 2,
 
-            // As with ConnectX-3, of newer machines.
+            // As ConnectX-3 in newer machines.
             ddio_pages: 4_300,
             ddio_miss_ps: 60_000,
 

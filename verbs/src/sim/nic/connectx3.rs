@@ -7,11 +7,12 @@ impl Costs {
     /// ConnectX-3 at 56 Gbit/s.
     pub fn connectx3() -> Costs {
         Costs {
-            // A thread of ScaleRPC posts 6.1 M WRITEs per second to one client and 4.8 M from one (Fig. 3a), of one doorbell each;
-            // FaSST saves 140 to 210 ns with each doorbell that a batch saves (section 4.3). HERD: post_send is 150 ns.
+            // A thread of ScaleRPC posts 6.1 M WRITEs per second to one client and 4.8 M from one (Fig. 3a), one
+            // doorbell each. FaSST saves 140 to 210 ns for each doorbell that a batch saves (section 4.3). HERD:
+            // post_send is 150 ns.
             post_ns: 40,
             doorbell_ns: 130,
-            // No source: usual costs of a poll, of a completion, of a cell looked at.
+            // No source: usual costs of a poll, of a completion, of an examined cell.
             poll_ns: 10,
             completion_ns: 15,
             // FaSST's cheap RECVs save 12 ns a call (section 4.3).
@@ -24,16 +25,17 @@ impl Costs {
             lock_waiter_ns: 24,
             scan_ns: 4,
 
-            // PCIe takes some 200 ns one way, of which the CPU waits for a part already: with the way on the wire, chosen for the
+            // PCIe takes some 200 ns one way, part of which the CPU waits for already. Chosen with `wire_ns` for the
             // latencies below.
             mmio_ns: 130,
             // 52.8 M lines/s: HERD, Fig. 4b, where WRITEs take 1, 2, 3, 4 lines at 38, 26.3, 17.6, 13.2 M.
             mmio_line_ps: 18_940,
-            // Kalia 2016 pushes all single work requests, as mlx5's driver does; mlx4's own pushes only what is inline.
+            // In Kalia 2016, all single work requests are pushed, as by mlx5's driver; mlx4's own pushes only inline
+            // ones.
             pushes_any: true,
             max_pushed_lines: 6,
 
-            // 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us); eRPC's READ leaves less.
+            // 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us); eRPC's READ leaves less room.
             pcie_read_ns: 276,
             pcie_write_ns: 150,
             // 78 M reads/s. When reads are the limit: 60 to 65 M in ScaleRPC, Fig. 3a, 58 to 82 M in Kalia 2016, Fig. 13.
@@ -66,13 +68,14 @@ impl Costs {
             // HERD, Fig. 5: unsignaled against signaled SENDs.
             completion_ps: 24_000,
 
-            // 25.8 M READs come in: Kalia 2016, table 1; 20 and 18.6 M with 128 and 256 B: HERD, Fig. 3b.
+            // 25.8 M incoming READs: Kalia 2016, table 1; 20 and 18.6 M with 128 and 256 B: HERD, Fig. 3b.
             read_request_ps: 38_000,
             read_request_byte_ps: 70,
-            // 21.9 and 17.9 M READs with 64 and 256 B go out: HERD, Fig. 4b; 11.2 M in and out at a time: FaSST, section 3.3.
+            // 21.9 and 17.9 M outgoing READs with 64 and 256 B: HERD, Fig. 4b; 11.2 M in and out at once: FaSST,
+            // section 3.3.
             read_response_ps: 43_500,
             read_response_byte_ps: 53,
-            // 2.7 M, at one address or at many: Kalia 2016, table 1. The unit is taken as for a READ.
+            // 2.7 M, at one address or at many: Kalia 2016, table 1. The unit is busy as for a READ.
             atomic_ps: 39_000,
             atomic_lock_ps: 370_000,
             atomic_locks: 1,
@@ -80,8 +83,8 @@ impl Costs {
             // ScaleRPC, Fig. 3a, FaSST, Fig. 2, Kalia 2016, Fig. 13 together. Contexts have 256 bytes (mlx4).
             cache_lines: 427,
             context_lines: 4,
-            // 22 reads more where nothing is found than where all is: ScaleRPC, Fig. 3a; 7.5 for a work request alone:
-            // Kalia 2016, Fig. 13.
+            // 22 more reads if all misses than if all hits: ScaleRPC, Fig. 3a; 7.5 for a work request alone: Kalia
+            // 2016, Fig. 13.
             context_miss_reads: 8,
             request_miss_reads: 5,
 
@@ -90,12 +93,12 @@ impl Costs {
             // ScaleRPC, Fig. 3b; DRAM takes 60 to 120 ns (HERD, section 2).
             ddio_miss_ps: 128_000,
 
-            // Two NIC crossings of some 200 ns, the switch, the cables; so that a READ takes 2.1 us, between HERD's 2.52 (Fig. 2)
-            // and eRPC's 1.7 (table 2), at the edge of 20 % of HERD's.
+            // Two NIC crossings of some 200 ns, the switch, the cables. A READ then takes 2.1 us, between HERD's 2.52
+            // (Fig. 2) and eRPC's 1.7 (table 2), just within 20 % of HERD's.
             wire_ns: 595,
             // 1 KiB WRITEs at 6.2 M: HERD, Fig. 3b.
             link_byte_ps: 153,
-            // The same figure: what is left at 256 B.
+            // The same figure: the remaining time at 256 B.
             header_bytes: 30,
             mtu_bytes: 4096,
             landing_ns: 5,

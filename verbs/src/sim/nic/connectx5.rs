@@ -6,7 +6,7 @@ impl Costs {
     /// ConnectX-5 at 100 Gbit/s.
     pub fn connectx5() -> Costs {
         Costs {
-            // Some 10 M calls per second of a core: eRPC, section 6.2.
+            // Some 10 M calls per second and core: eRPC, section 6.2.
             post_ns: 12,
             doorbell_ns: 45,
             poll_ns: 8,
@@ -18,7 +18,7 @@ impl Costs {
             lock_waiter_ns: 20,
             scan_ns: 2,
 
-            // Doorbells, PCIe and caches of the CPU: as Connect-IB, a little quicker.
+            // Doorbells, PCIe and caches of the CPU: as Connect-IB, a little faster.
             mmio_ns: 150,
             mmio_line_ps: 5_000,
             pushes_any: true,
@@ -29,7 +29,7 @@ impl Costs {
             pcie_read_ps: 4_200,
             pcie_write_byte_ps: 70,
 
-            // The vendor's 200 M messages per second; all below is scaled from Connect-IB by it.
+            // The vendor's 200 M messages per second. The values below are scaled from Connect-IB by it.
             outbound_ps: 5_000,
             outbound_datagram_ps: 5_500,
             outbound_line_ps: 2_000,
@@ -52,7 +52,7 @@ impl Costs {
             atomic_lock_ps: 400_000,
             atomic_locks: 4096,
 
-            // eRPC, Fig. 1: half the rate is left with 5,000 queue pairs.
+            // eRPC, Fig. 1: half the rate remains with 5,000 queue pairs.
             cache_lines: 19_000,
             context_lines: 6,
             context_miss_reads: 2,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Costs;
 
-/// The doorbell locks of a node, one for each time its device was opened: an opened device has one page of doorbells.
+/// The doorbell locks of a node, one per opened device: each has one doorbell page.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Doorbells {
     locks: Vec<Lock>,
@@ -13,19 +13,20 @@ pub(in crate::sim) struct Doorbells {
 #[derive(Debug, Default)]
 struct Lock {
     free_ns: u64,
-    /// When those that wait will have it.
+    /// When each waiting thread will get the lock.
     waiting: VecDeque<u64>,
 }
 
 impl Doorbells {
-    /// One more opened device: its number.
+    /// Adds an opened device and returns its number.
     pub(in crate::sim) fn open(&mut self) -> u32 {
         self.locks.push(Lock::default());
         self.locks.len() as u32 - 1
     }
 
-    /// A CPU rings now; how long it waits for the lock first. A spin lock is handed over the slower, the more wait for it:
-    /// each of them reads the line that it lies in (Boyd-Wickizer et al., "Non-scalable locks are dangerous", 2012).
+    /// Rings a doorbell. Returns how long the CPU waits for the lock first. The more threads wait for a spin
+    /// lock, the slower it is passed on, because each of them reads its cache line (Boyd-Wickizer et al.,
+    /// "Non-scalable locks are dangerous", 2012).
     #[inline]
     pub(in crate::sim) fn ring(&mut self, costs: &Costs, device: u32, now_ns: u64) -> u64 {
         let Some(lock) = self.locks.get_mut(device as usize) else { return 0 };
@@ -48,11 +49,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_costs_nothing_alone_and_more_with_each_that_waits() {
+    fn a_lock_costs_nothing_alone_and_more_with_each_waiting_thread() {
         let (costs, mut doorbells) = (Costs::default(), Doorbells::default());
         let (one, other) = (doorbells.open(), doorbells.open());
         assert_eq!(doorbells.ring(&costs, one, 100), 0);
-        assert_eq!(doorbells.ring(&costs, other, 100), 0, "a doorbell page of its own");
+        assert_eq!(doorbells.ring(&costs, other, 100), 0, "a separate doorbell page");
         let second = doorbells.ring(&costs, one, 100);
         let third = doorbells.ring(&costs, one, 100);
         assert_eq!(second, costs.doorbell_ns + costs.lock_ns);

@@ -1,28 +1,32 @@
-//! When each step of a work request is done: the one place that the rest of the simulator asks.
+//! The NIC's timing model, the only source of times for the rest of the simulator.
 //!
 //! # The model
-//! A NIC is made of units. Each does one thing at a time, in the order of asking; work queues up where more is asked than
-//! a unit can do. All else is a delay. What a unit takes for a thing, and every delay, is one of [`Costs`].
+//! A NIC consists of units. Each does one thing at a time, in order of arrival; work queues up if more
+//! arrives than a unit can do. Everything else is a delay. The time of each unit's operations, and every
+//! delay, is one of [`Costs`].
 //!
-//! 1. *Doorbell.* The CPU pushes a single short work request over MMIO, by the cache line (BlueFlame); for a list, or a long
-//!    one, it writes a doorbell, and the NIC reads the work requests over PCIe. Either is bounded by lines per second.
-//! 2. *Context.* The NIC looks for the queue pair's context in its cache, and keeps the work request there. What was replaced
-//!    is read again over PCIe, by the reader, which does so many reads per second.
-//! 3. *Out.* The outbound unit takes the work request, and the bytes that are not inline, which it reads over PCIe. A queue pair
-//!    stays on one of several processing units, so that alone it is slower than the NIC.
-//! 4. *Link*, for the bytes and the headers of each packet; there, and at the other side again, where many may meet.
-//! 5. *In.* The inbound unit writes to memory (a WRITE), or to memory and to the completion queue (a message that meets
-//!    a receive). READs have a unit of their own, as the responder's half and the requester's half exclude one another;
-//!    atomics have locks.
-//!    A WRITE into a page that is not in the last-level cache waits for memory (DDIO).
-//! 6. *Acknowledgement*, which takes its share of the responder's outbound unit and link, and of the requester's inbound unit. The
-//!    requester looks for the work request in its cache again, and for a READ's response for the context too.
+//! 1. *Doorbell.* The CPU pushes a single short work request over MMIO, by the cache line (BlueFlame). For a
+//!    list or a long work request, it writes a doorbell, and the NIC reads the work requests over PCIe. Both
+//!    are limited by lines per second.
+//! 2. *Context.* The NIC looks up the queue pair's context in its cache, and stores the work request there.
+//!    If a line was replaced, the PCIe read unit reads it again, at a limited number of reads per second.
+//! 3. *Out.* The outbound unit processes the work request, and its bytes that are not inline, which it reads
+//!    over PCIe. A queue pair uses only one of several processing units, so that alone it is slower than the
+//!    NIC.
+//! 4. *Link*, for the bytes and the headers of each packet: at the sender's port, and again at the
+//!    receiver's, where many senders may meet.
+//! 5. *In.* The inbound unit writes to memory (a WRITE), or to memory and the completion queue (a message
+//!    that uses a receive). READs have a separate unit, as the responder's half and the requester's half
+//!    exclude one another; atomics have locks. A WRITE into a page that is not in the last-level cache waits
+//!    for memory (DDIO).
+//! 6. *Acknowledgement*, which uses the responder's outbound unit and link, and the requester's inbound unit.
+//!    The requester looks up the work request in its cache again, and for a READ's response also the context.
 //! 7. *Completion*, written over PCIe by the inbound unit, unless it is unsignaled.
 //!
-//! The responder's part of a context is never missed: WRITEs into a server are as fast with 800 and more queue pairs as with
-//! one (ScaleRPC, Fig. 1b; HERD, section 3.3).
+//! The responder's part of a context never misses: WRITEs into a server are as fast with 800 and more queue
+//! pairs as with one (ScaleRPC, Fig. 1b; HERD, section 3.3).
 //!
-//! Picoseconds inside, as a small message takes a few nanoseconds of a unit.
+//! The model uses picoseconds, as a small message occupies a unit for a few nanoseconds.
 
 mod cache;
 mod connect_ib;

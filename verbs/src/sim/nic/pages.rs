@@ -1,10 +1,10 @@
-//! The share of the last-level cache that NICs write into (DDIO), by the page.
+//! The share of the last-level cache that NICs write into (DDIO), in pages.
 
-/// The pages that are in the cache, of those that WRITEs went to.
+/// The written pages that are in the cache.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     cached: Vec<u64>,
-    /// Where each page may be in it.
+    /// For each page, its possible location in the cache.
     places: Vec<u32>,
     random: u32,
 }
@@ -12,7 +12,7 @@ pub(super) struct Pages {
 const PAGE_BYTES: u64 = 4096;
 
 impl Pages {
-    /// Writes `len` bytes at `offset` of the node's memory: how many pages were not in the cache.
+    /// Writes `len` bytes at `offset` of the node's memory. Returns how many pages were not in the cache.
     #[inline]
     pub(super) fn write(&mut self, offset: u64, len: u64, capacity: u32) -> u64 {
         if len == 0 {
@@ -31,7 +31,7 @@ impl Pages {
         if self.cached.get(*place as usize) == Some(&page) {
             return true;
         }
-        // A page that was never written costs nothing as long as there is room: nothing has to be written back.
+        // While there is room, a page that was never written costs nothing: nothing has to be written back.
         if self.cached.len() < capacity as usize {
             *place = self.cached.len() as u32;
             self.cached.push(page);

@@ -1,11 +1,11 @@
-//! What a NIC does for each message.
+//! The NIC's processing of each message.
 
 use super::cache::{Cache, Line};
 use super::costs::Costs;
 use super::pages::Pages;
 use super::unit::{Unit, ns, ps};
 
-/// One NIC: its units, and what it keeps.
+/// One NIC: its units and caches.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Nic {
     mmio: Unit,
@@ -22,11 +22,11 @@ pub(in crate::sim) struct Nic {
     counters: NicCounters,
 }
 
-/// What a NIC has done since its node was added: what performance counters tell of real ones.
+/// Performance counters of a NIC since its node was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NicCounters {
-    /// Messages carried out that came from others: requests, and READs' and atomics' responses.
+    /// Messages of others that were executed: requests, and responses of READs and atomics.
     pub messages_in: u64,
     /// Cache lines read over PCIe.
     pub pcie_reads: u64,
@@ -38,43 +38,44 @@ pub struct NicCounters {
     pub ddio_misses: u64,
 }
 
-/// A work request on its way out.
+/// An outgoing work request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sim) struct Work {
-    /// Cache lines that it has.
+    /// Its length in cache lines.
     pub(in crate::sim) lines: u64,
-    /// The CPU has pushed it over MMIO.
+    /// Whether the CPU pushed it over MMIO.
     pub(in crate::sim) pushed: bool,
-    /// No other one of its doorbell follows.
+    /// Whether it is the last of its doorbell.
     pub(in crate::sim) last: bool,
     /// Bytes of its message that are not inline.
     pub(in crate::sim) fetched: u64,
     pub(in crate::sim) datagram: bool,
 }
 
-/// A message on its way in: what the NIC does with it.
+/// The processing of an incoming message.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sim) enum Inbound {
     Write,
-    /// It meets a receive.
+    /// It uses a receive.
     Receive,
-    /// For a READ of so many bytes.
+    /// A READ of this many bytes.
     ReadRequest(u64),
-    /// For an atomic at this address.
+    /// An atomic at this address.
     Atomic(u64),
-    /// With so many bytes.
+    /// A response of this many bytes.
     Response(u64),
 }
 
-/// When a message has left, and when it comes to the other NIC.
+/// When a message has left, and when it reaches the other NIC.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sim) struct Sent {
     pub(in crate::sim) gone_ns: u64,
     pub(in crate::sim) arrives_ns: u64,
 }
 
-/// Cache lines of a work request, as mlx4 and mlx5 lay it out: a control segment of 16 bytes; for UD an address of 48; a
-/// remote address of 16, and 16 more for an atomic; the bytes themselves behind 4 of length, or 16 that name them.
+/// Cache lines of a work request in the layout of mlx4 and mlx5: a control segment of 16 bytes; for UD an
+/// address of 48; a remote address of 16, and 16 more for an atomic; inline bytes with 4 bytes of length, or
+/// 16 bytes that refer to memory.
 pub(in crate::sim) fn wqe_lines(
     datagram: bool,
     remote: bool,
@@ -93,14 +94,14 @@ pub(in crate::sim) fn wqe_lines(
 
 const LINE_BYTES: usize = 64;
 
-/// Bytes that one read over PCIe asks for, at most.
+/// The most bytes of one read over PCIe.
 const READ_BYTES: u64 = 512;
 
-/// Lines that the NIC reads for a work request, at least: 128 bytes, the read completion boundary.
+/// The fewest lines that the NIC reads for a work request: 128 bytes, the read completion boundary.
 const FETCHED_LINES: u64 = 2;
 
 impl Nic {
-    /// The NIC of a node, with chance of its own.
+    /// Creates a node's NIC with its own random generator.
     pub(in crate::sim) fn new(seed: u64) -> Nic {
         Nic { cache: Cache::new(seed), ..Nic::default() }
     }
@@ -114,15 +115,15 @@ impl Nic {
         self.counters
     }
 
-    /// When the NIC hears of a doorbell that the CPU rings now, with `lines` of a work request that it pushes.
+    /// The CPU rings a doorbell now and pushes `lines` of a work request. Returns when the NIC is notified.
     #[inline]
     pub(in crate::sim) fn ring(&mut self, costs: &Costs, now_ns: u64, lines: u64) -> u64 {
         self.counters.mmio_lines += lines;
         ns(self.mmio.take(ps(now_ns), lines * costs.mmio_line_ps)) + costs.mmio_ns
     }
 
-    /// Looks for what a work request needs to be sent: its queue pair's context, and itself, if it was pushed; if not, the
-    /// translation of the send queue's address. `Some`: something is not there, and is at this time.
+    /// Looks up what is needed to send a work request: its queue pair's context, and the request itself if it was
+    /// pushed, or else the translation of the send queue's address. `Some`: something is missing until this time.
     #[inline]
     pub(in crate::sim) fn find_to_send(
         &mut self,
@@ -147,7 +148,7 @@ impl Nic {
         (reads > 0).then(|| self.load(costs, now_ns, reads))
     }
 
-    /// Reads that a context takes that is not there, or not all of it.
+    /// The reads for the missing lines of a context.
     #[inline]
     fn touch_context(&mut self, costs: &Costs, qp: u32, context: &mut Context) -> u64 {
         let mut missed = 0;
@@ -159,15 +160,15 @@ impl Nic {
         missed * costs.context_miss_reads
     }
 
-    /// Reads over PCIe what was missed; when that is there.
+    /// Reads missing lines over PCIe. Returns when they are there.
     #[cold]
     fn load(&mut self, costs: &Costs, now_ns: u64, reads: u64) -> u64 {
         self.counters.pcie_reads += reads;
         ns(self.reader.take(ps(now_ns), reads * costs.pcie_read_ps)) + costs.pcie_read_ns
     }
 
-    /// When all other queue pairs have had their turn: those that send, and, if this one had to wait for its context to be
-    /// read, those that wait for that.
+    /// When all other queue pairs have had their turn: those that send, and, if this one waited for its context,
+    /// those that wait for theirs.
     #[inline]
     pub(in crate::sim) fn next_turn(&self, now_ns: u64, context_read: bool) -> u64 {
         let now_ps = ps(now_ns);
@@ -178,7 +179,7 @@ impl Nic {
         now_ns + ns(wait_ps)
     }
 
-    /// Keeps a work request until it is done.
+    /// Caches a work request until it is done.
     #[inline]
     pub(in crate::sim) fn keep(&mut self, costs: &Costs, of: (u32, u64), line: &mut Line) {
         self.cache.insert(line, request_name(of), costs.cache_lines);
@@ -198,7 +199,7 @@ impl Nic {
         }
         let (mut reads, mut wait_ns) = (0, 0);
         if !pushed {
-            // Where more follow, the second line is the next one's.
+            // If more follow, the second line is the next request's.
             let read_lines = if last { lines.max(FETCHED_LINES) } else { lines };
             reads += read_lines;
             self.counters.pcie_reads += read_lines;
@@ -214,7 +215,7 @@ impl Nic {
         ns(self.outbound.take(ps(now_ns), for_ps).max(read_ps)) + wait_ns
     }
 
-    /// When a message of `len` bytes leaves, and comes; to the NIC itself it needs no wire.
+    /// When a message of `len` bytes leaves and arrives. Messages to the same NIC use no wire.
     #[inline]
     pub(in crate::sim) fn transmit(
         &mut self,
@@ -232,8 +233,8 @@ impl Nic {
         Sent { gone_ns, arrives_ns: gone_ns + costs.wire_ns + stored_ns }
     }
 
-    /// When a message of `len` bytes on the wire that has just come is carried out: its bytes are in memory, or those
-    /// that it asks for are looked up.
+    /// When a message of `len` bytes that has just arrived is executed: its bytes are in memory, or the bytes
+    /// that it requests are looked up.
     #[inline]
     pub(in crate::sim) fn deliver(
         &mut self,
@@ -282,8 +283,8 @@ impl Nic {
         ns(unit_ps.max(pcie_ps)) + costs.pcie_write_ns
     }
 
-    /// A WRITE has gone to `offset` of the node's memory. It was posted, so nobody waits for what was not in the last-level
-    /// cache but those behind it.
+    /// Accounts for a WRITE to `offset` of the node's memory. It is posted, so a miss in the last-level cache
+    /// only delays those behind it.
     #[inline]
     pub(in crate::sim) fn wrote(&mut self, costs: &Costs, now_ns: u64, offset: u64, len: u64) {
         let missed = self.pages.write(offset, len, costs.ddio_pages);
@@ -293,7 +294,7 @@ impl Nic {
         }
     }
 
-    /// A response needs its work request, and its queue pair's context; when both are there.
+    /// A response needs its work request and its queue pair's context. Returns when both are there.
     #[inline]
     pub(in crate::sim) fn find_for_response(
         &mut self,
@@ -307,7 +308,7 @@ impl Nic {
         if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
     }
 
-    /// An acknowledgement needs its work request; when it is there.
+    /// An acknowledgement needs its work request. Returns when it is there.
     #[inline]
     pub(in crate::sim) fn find_for_ack(
         &mut self,
@@ -320,7 +321,7 @@ impl Nic {
         if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
     }
 
-    /// Reads that a work request takes that is not there.
+    /// The reads for a missing work request.
     #[inline]
     fn missed_request(&mut self, costs: &Costs, of: (u32, u64), line: Line) -> u64 {
         if self.cache.has(line, request_name(of)) {
@@ -330,35 +331,35 @@ impl Nic {
         costs.request_miss_reads
     }
 
-    /// When an answer given now comes to the other NIC.
+    /// When an answer sent now reaches the other NIC.
     #[inline]
     pub(in crate::sim) fn answer(&mut self, costs: &Costs, now_ns: u64, to_itself: bool) -> u64 {
         let sent_ns = ns(self.outbound.take(ps(now_ns), costs.outbound_ack_ps));
         self.transmit(costs, sent_ns, 0, to_itself).arrives_ns
     }
 
-    /// An answer has come; when the inbound unit, if it was busy, begins with it.
+    /// Handles an arriving answer. Returns when the inbound unit begins with it, if it was busy.
     #[inline]
-    pub(in crate::sim) fn hear(&mut self, costs: &Costs, now_ns: u64) -> u64 {
+    pub(in crate::sim) fn process_answer(&mut self, costs: &Costs, now_ns: u64) -> u64 {
         let wait_ps = self.inbound.backlog(ps(now_ns));
         self.inbound.take(ps(now_ns), costs.inbound_ack_ps);
         now_ns + ns(wait_ps)
     }
 
-    /// A completion of a signaled work request is written.
+    /// Writes the completion of a signaled work request.
     #[inline]
     pub(in crate::sim) fn complete(&mut self, costs: &Costs, now_ns: u64) {
         self.inbound.take(ps(now_ns), costs.completion_ps);
     }
 }
 
-/// A queue pair's context: where its lines may be, and that of its send queue's address.
+/// The cache locations of a queue pair's context lines, and of its send queue's address translation.
 pub(in crate::sim) type Context = [Line; SEND_QUEUE + 1];
 
-/// The line behind those of the context itself.
+/// The line after those of the context itself.
 const SEND_QUEUE: usize = 6;
 
-/// Tells names of context lines from those of work requests.
+/// Distinguishes names of context lines from those of work requests.
 const CONTEXT: u32 = 1 << 31;
 
 #[inline]

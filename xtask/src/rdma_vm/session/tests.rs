@@ -1,14 +1,14 @@
-//! Runs with shell scripts in place of machines: they print what a machine's console would.
+//! Runs with shell scripts instead of machines: they print what a machine's console would.
 
 use std::path::Path;
 
 use super::*;
 
 /// Enough for a shell script on a busy computer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Comes up as `init` does, then runs `body`; `tell` is as in `init`. All scripts of a run are in `folder`,
-/// where they can see what the others have done; `until_there FILE` and `until_dead PID` wait for that.
+/// Boots as `init` does, then runs `body`; `tell` is as in `init`. All scripts of a run are in `folder`,
+/// where they can see each other's files; `until_there FILE` and `until_dead PID` wait for that.
 fn machine(token: &Token, folder: &Path, life: Life, body: &str) -> Command {
     let mut command = Command::new("sh");
     command.current_dir(folder).arg("-c").arg(format!(
@@ -24,10 +24,10 @@ fn machine(token: &Token, folder: &Path, life: Life, body: &str) -> Command {
 }
 
 fn plan(nodes: u8) -> Plan {
-    Plan { nodes, timeout: PATIENCE, power_cut: None, power_back: None }
+    Plan { nodes, timeout: TIMEOUT, power_cut: None, power_back: None }
 }
 
-/// Runs `plan` with one script for each life of each node; the outcome, and the output.
+/// Runs `plan` with one script per boot of each node. Returns the result and the output.
 fn play(plan: &Plan, script: impl Fn(Life) -> &'static str) -> (Result<u8>, String) {
     let token = Token::random().expect("there is /dev/urandom");
     let folder = tempfile::tempdir().expect("there is room for a folder");
@@ -41,11 +41,11 @@ fn error(outcome: (Result<u8>, String)) -> String {
     outcome.0.expect_err("this run must fail").to_string()
 }
 
-/// Waits for ever, and starts no process that would outlive it.
+/// Waits forever without starting a process that would outlive it.
 const HANG: &str = "read -r never";
 
 #[test]
-fn a_command_that_fails_gives_its_status_and_its_output() {
+fn the_status_and_output_of_a_failing_command_are_returned() {
     let (status, output) = play(&plan(1), |_| "echo hello; tell 'exit 3'; read -r never");
     assert_eq!(status.expect("it told a status"), 3);
     assert_eq!(output, "hello\n");
@@ -67,7 +67,7 @@ fn a_command_that_prints_without_end_ends_at_the_timeout_too() {
 }
 
 #[test]
-fn a_machine_that_goes_off_silently_is_a_failure() {
+fn a_machine_that_powers_off_silently_is_a_failure() {
     let message = error(play(&plan(1), |_| "echo all is well; exit 0"));
     assert!(message.contains("node 1 went off without telling a status"), "{message}");
 }
@@ -87,7 +87,7 @@ fn a_machine_that_cannot_come_up_says_why() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_missing_program_is_named() {
     let token = Token::random().expect("there is /dev/urandom");
     let missing = |_| Command::new("no-such-program");
     let failure = run(&plan(1), &token, &missing, &mut Vec::new()).expect_err("it is not there");
@@ -95,7 +95,7 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn of_two_nodes_the_worst_status_counts_and_lines_name_their_node() {
+fn the_worst_status_of_two_nodes_counts_and_lines_name_their_node() {
     let (status, output) = play(&plan(2), |life| match life.number {
         1 => "echo one; tell 'exit 0'; read -r never",
         _ => "echo two; tell 'exit 7'; read -r never",
@@ -127,8 +127,8 @@ fn after_a_power_cut_only_the_other_node_counts() {
 }
 
 #[test]
-fn a_power_cut_that_came_too_late_is_a_failure() {
-    let late = Plan { power_cut: Some(PATIENCE), ..plan(2) };
+fn a_power_cut_that_is_too_late_is_a_failure() {
+    let late = Plan { power_cut: Some(TIMEOUT), ..plan(2) };
     let message = error(play(&late, |_| "tell 'exit 0'; read -r never"));
     assert!(message.contains("before the power of node 1 was cut"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! A client process of the demo: one connection, one thread that works, told by its parent when.
+//! A client process of the demo: one connection and one working thread, controlled by its parent.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::ExitCode;
@@ -15,16 +15,16 @@ use farcall_kv::ycsb::records::Records;
 use super::protocol::{Command, Event, Task, receive, send};
 use crate::cli::{connect_poll, exit, lifeline};
 
-/// How often the parent hears how far it is.
+/// How often progress is reported to the parent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// The whole life of a client process.
+/// The main function of a client process.
 pub(crate) fn run() -> ExitCode {
     lifeline::die_with_parent();
     match serve_parent() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            // If the parent does not hear this, it sees the process end.
+            // If this does not reach the parent, it sees the process exit.
             let _ = send(&mut io::stdout(), &Event::Failed(format!("{why:#}")));
             exit::ERROR.into()
         }
@@ -38,7 +38,7 @@ fn serve_parent() -> Result<()> {
     input.read_exact(&mut text).context("the text is incomplete")?;
     let commands = commands(input);
 
-    let link = connect_poll(&task.address, task.patience)?;
+    let link = connect_poll(&task.address, task.timeout)?;
     let records = Records::lines(task.run, text);
     let mut client = Client::new(link, records, task.client_config());
     send(&mut io::stdout(), &Event::Ready)?;
@@ -62,7 +62,7 @@ fn serve_parent() -> Result<()> {
                     latencies: found.latencies.to_portable(),
                     checked: found.checked,
                     wrong: found.wrong,
-                    told: found.told.clone(),
+                    reports: found.reports.clone(),
                 };
                 send(&mut io::stdout(), &done)?;
             }
@@ -71,7 +71,7 @@ fn serve_parent() -> Result<()> {
     Ok(())
 }
 
-/// The parent's commands. The process ends when the parent does, whatever it is doing then.
+/// Receives the parent's commands. If the parent exits, the process ends immediately.
 fn commands(mut input: impl BufRead + Send + 'static) -> Receiver<Command> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -86,7 +86,7 @@ fn commands(mut input: impl BufRead + Send + 'static) -> Receiver<Command> {
     receiver
 }
 
-/// Tells the parent how far the client is, until dropped.
+/// Reports the client's progress to the parent until dropped.
 struct Reporter {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,

@@ -1,13 +1,13 @@
-//! The demo: a server process, client processes, a real text, and every answer checked.
+//! The demo: a server process, client processes, a real text, and a check of every answer.
 //!
-//! 1. A server is started at an address of its own.
-//! 2. The text is loaded: the number of each line is a key, the line its value.
-//! 3. Client processes run YCSB B: 95% reads, 5% updates, each answer checked as it comes. In the
-//!    middle one more client comes, and is killed with its calls in flight: nobody else notices.
-//! 4. Each client reads all that it touched once more, and the whole store is scanned.
-//! 5. All end, and a table says how fast it was.
+//! 1. A server is started at a unique address.
+//! 2. The text is loaded: each line's number is a key, and the line its value.
+//! 3. Client processes run YCSB B: 95% reads, 5% updates, and check each answer. Halfway through, one
+//!    more client starts and is killed with its calls in flight, which the others do not notice.
+//! 4. Each client reads again all that it touched, and the whole store is scanned.
+//! 5. All processes end, and a table shows the throughput and latencies.
 //!
-//! Every wait has a bound, and every process ends with the demo, however that ends.
+//! Every wait is bounded, and every process ends with the demo, however it ends.
 
 mod client;
 mod process;
@@ -32,17 +32,17 @@ use super::phase::{self, Extent};
 use super::progress::Progress;
 use super::{connect_poll, exit, idle};
 
-/// A process that is not ready by then never will be.
+/// Startup timeout of a process.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// The victim is told to work for so long; it does not live to the end of it.
+/// The victim's duration, which it never reaches because it is killed.
 const VICTIM_WORKS: Duration = Duration::from_secs(86_400);
 
-/// An answer that takes longer ends the demo.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many wrong answers are told in full.
-const WRONG_ANSWERS_TOLD: usize = 20;
+/// How many wrong answers are described; the rest are only counted.
+const MAX_REPORTS: usize = 20;
 
 const SECONDS: Duration = Duration::from_secs(5);
 const SECONDS_SMALL: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         clients: args.clients + 1, // The victim writes too.
         window: args.window as usize,
         spins_before_yield,
-        patience: PATIENCE,
+        timeout: ANSWER_TIMEOUT,
         text_bytes: source.text.len(),
     };
     let tasks: Vec<Task> = (1..=args.clients).map(task).collect();
@@ -100,40 +100,40 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         args.window,
         work_time.as_secs_f64(),
     );
-    for told in &findings.told {
-        println!("wrong: {told}");
+    for report in &findings.reports {
+        println!("wrong: {report}");
     }
     Ok(if findings.wrong == 0 { ExitCode::SUCCESS } else { exit::WRONG_ANSWER.into() })
 }
 
-/// What all have found together.
+/// The combined findings of all clients.
 #[derive(Default)]
 struct Findings {
     latencies: Latencies,
     checked: u64,
     wrong: u64,
-    told: Vec<String>,
+    reports: Vec<String>,
 }
 
 impl Findings {
-    fn wrong(&mut self, told: String) {
+    fn wrong(&mut self, report: String) {
         self.wrong += 1;
-        self.tell(told);
+        self.report(report);
     }
 
-    /// The first wrong answers are told in full, the rest counted.
-    fn tell(&mut self, told: String) {
-        if self.told.len() < WRONG_ANSWERS_TOLD {
-            self.told.push(told);
+    /// Describes the first wrong answers; the rest are only counted.
+    fn report(&mut self, report: String) {
+        if self.reports.len() < MAX_REPORTS {
+            self.reports.push(report);
         }
     }
 }
 
-/// Puts every line; tells how long it took.
+/// Puts every line. Returns how long that took.
 fn load(task: &Task, records: &Records) -> Result<(Duration, Findings)> {
     let config = ClientConfig { me: 1, clients: 1, ..task.client_config() };
     let mut client =
-        [Client::new(connect_poll(&task.address, task.patience)?, records.clone(), config)];
+        [Client::new(connect_poll(&task.address, task.timeout)?, records.clone(), config)];
     let extent = Extent::Operations(records.loaded());
     let took =
         phase::run("load", extent, &mut client, |client, _, counters| client.load(counters))?
@@ -147,16 +147,16 @@ fn load(task: &Task, records: &Records) -> Result<(Duration, Findings)> {
     Ok((took, findings))
 }
 
-/// Lets the clients work, and one more die at it; tells how long they did.
+/// Lets the clients run the workload, and kills one more client meanwhile. Returns how long it took.
 fn work(clients: &mut Clients, victim: Clients, duration: Duration) -> Result<Duration> {
     let mut progress = Progress::new("YCSB B", Some(duration.as_millis() as u64));
     let started = Instant::now();
-    clients.tell(&Command::Work(duration))?;
+    clients.send(&Command::Work(duration))?;
     let mut so_far = vec![(0, 0); clients.len()];
     let mut longest = Duration::ZERO;
     let mut victim = Victim::Idle(victim);
     let mut victim_outcome = Ok(());
-    clients.until_all(duration + PATIENCE + PATIENCE, |client, event| match event {
+    clients.until_all(duration + ANSWER_TIMEOUT + ANSWER_TIMEOUT, |client, event| match event {
         Event::Worked(took) => {
             longest = longest.max(took);
             true
@@ -164,7 +164,7 @@ fn work(clients: &mut Clients, victim: Clients, duration: Duration) -> Result<Du
         Event::Progress { operations, wrong } => {
             so_far[client] = (operations, wrong);
             let elapsed = started.elapsed().min(duration);
-            progress.set(elapsed.as_millis() as u64, || tell(&so_far, elapsed));
+            progress.set(elapsed.as_millis() as u64, || describe(&so_far, elapsed));
             if victim_outcome.is_ok() {
                 victim_outcome = victim.step(elapsed.as_secs_f64() / duration.as_secs_f64());
             }
@@ -172,7 +172,7 @@ fn work(clients: &mut Clients, victim: Clients, duration: Duration) -> Result<Du
         }
         _ => false,
     })?;
-    progress.finish(tell(&so_far, longest));
+    progress.finish(describe(&so_far, longest));
     victim_outcome?;
     if matches!(victim, Victim::Killed) {
         eprintln!("{:>12}  one more client, its calls in flight; the others went on", "killed");
@@ -188,14 +188,14 @@ enum Victim {
 }
 
 impl Victim {
-    /// The parts of the time after which it starts to work, and is killed.
+    /// The fraction of the time after which it starts.
     const STARTS_AT: f64 = 0.3;
     const DIES_AT: f64 = 0.4;
 
     fn step(&mut self, part: f64) -> Result<()> {
         *self = match std::mem::replace(self, Victim::Killed) {
             Victim::Idle(mut client) if part >= Self::STARTS_AT => {
-                client.tell(&Command::Work(VICTIM_WORKS))?;
+                client.send(&Command::Work(VICTIM_WORKS))?;
                 Victim::Working(client)
             }
             Victim::Working(client) if part >= Self::DIES_AT => {
@@ -208,33 +208,35 @@ impl Victim {
     }
 }
 
-fn tell(so_far: &[(u64, u64)], elapsed: Duration) -> String {
+fn describe(so_far: &[(u64, u64)], elapsed: Duration) -> String {
     let operations: u64 = so_far.iter().map(|(operations, _)| operations).sum();
     let wrong: u64 = so_far.iter().map(|(_, wrong)| wrong).sum();
     let rate = human_rate(operations as f64 / elapsed.as_secs_f64().max(1e-3));
     format!("{rate} operations/s, {wrong} wrong answers")
 }
 
-/// Lets each client read again what it touched, now that nobody writes.
+/// Lets each client read again what it touched, after all writes.
 fn audit(clients: &mut Clients, findings: &mut Findings) -> Result<()> {
     let progress = Progress::new("audit", None);
-    clients.tell(&Command::Audit)?;
-    clients.until_all(PATIENCE + PATIENCE, |client, event| {
-        let Event::Done { latencies, checked, wrong, told } = event else { return false };
+    clients.send(&Command::Audit)?;
+    clients.until_all(ANSWER_TIMEOUT + ANSWER_TIMEOUT, |client, event| {
+        let Event::Done { latencies, checked, wrong, reports } = event else { return false };
         findings.latencies.add(&Latencies::from_portable(&latencies));
         findings.checked += checked;
         findings.wrong += wrong;
-        told.iter().for_each(|told| findings.tell(format!("client {}: {told}", client + 1)));
+        reports
+            .iter()
+            .for_each(|report| findings.report(format!("client {}: {report}", client + 1)));
         true
     })?;
     progress.finish("each client read again what it had touched");
     Ok(())
 }
 
-/// Scans the whole store: every line is there, and nothing else.
+/// Scans the whole store: every line must be there, and nothing else.
 fn scan(address: &str, records: &Records, findings: &mut Findings) -> Result<()> {
     let mut progress = Progress::new("scan", Some(records.loaded()));
-    let mut pages = Pages::connect(address, PATIENCE)?;
+    let mut pages = Pages::connect(address, ANSWER_TIMEOUT)?;
     let mut seen = vec![false; usize::try_from(records.loaded())?];
     let mut entries = 0;
     while let Some(page) = pages.next()? {
@@ -247,7 +249,7 @@ fn scan(address: &str, records: &Records, findings: &mut Findings) -> Result<()>
                 .and_then(|line| line.checked_sub(1))
                 .filter(|&record| record < seen.len());
             let Some(record) = record else {
-                findings.wrong(format!("scan: {} is no key of ours", key.escape_ascii()));
+                findings.wrong(format!("scan: {} is not a key of this run", key.escape_ascii()));
                 continue;
             };
             seen[record] = true;

@@ -1,4 +1,4 @@
-//! The demo's child processes. Dropping one ends it; none outlives the demo.
+//! The demo's child processes. Dropping one kills it; none outlives the demo.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail};
 
 use super::protocol::{self, Event, Task};
 
-/// How long a process is waited for that has been asked to end.
+/// How long a process may take to exit when asked to.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// Between two looks at whether a process has ended.
+/// The interval of checks whether a process has exited.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A child whose standard input is its lifeline.
+/// A child process that exits when its standard input is closed.
 pub(super) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -41,7 +41,7 @@ impl Process {
         Ok(BufReader::new(stdout))
     }
 
-    /// Closes its lifeline, and waits until it has ended, for a bounded time.
+    /// Closes its standard input, and waits for its exit for a bounded time.
     pub(super) fn end(mut self) -> Result<()> {
         self.stdin = None;
         let status = self.wait(END_WITHIN)?;
@@ -51,7 +51,7 @@ impl Process {
         Ok(())
     }
 
-    /// Kills it in the middle of its work; that it still runs is checked.
+    /// Kills it while it works, and checks that it was still running.
     fn kill_at_work(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended by itself with {status}", self.name);
@@ -77,13 +77,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both only fail if it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Starts a server at `address`, and waits until it is ready.
+/// Starts a server at `address` and waits until it is ready.
 pub(super) fn serve(address: &str, threads: u32, within: Duration) -> Result<Process> {
     let threads = threads.to_string();
     let arguments = ["serve", "--listen", address, "--threads", &threads, "--until-stdin-ends"];
@@ -94,7 +94,7 @@ pub(super) fn serve(address: &str, threads: u32, within: Duration) -> Result<Pro
         let mut line = String::new();
         let ready = stdout.read_line(&mut line).is_ok_and(|n| n > 0);
         let _ = sender.send(ready);
-        // Whatever else it prints is read, so that it never waits for room.
+        // Read the rest of its output, so that its writes never block.
         let _ = std::io::copy(&mut stdout, &mut std::io::sink());
     });
     match receiver.recv_timeout(within) {
@@ -107,14 +107,14 @@ pub(super) fn serve(address: &str, threads: u32, within: Duration) -> Result<Pro
     }
 }
 
-/// The demo's clients, and what they say.
+/// The demo's clients and their events.
 pub(super) struct Clients {
     processes: Vec<Process>,
     events: Receiver<(usize, Option<Event>)>,
 }
 
 impl Clients {
-    /// Starts one for each task.
+    /// Starts one client per task.
     pub(super) fn start(tasks: &[Task], text: &[u8]) -> Result<Self> {
         let (sender, events) = channel();
         let mut clients = Self { processes: Vec::new(), events };
@@ -131,22 +131,22 @@ impl Clients {
         Ok(clients)
     }
 
-    /// How many there are.
+    /// The number of clients.
     pub(super) fn len(&self) -> usize {
         self.processes.len()
     }
 
-    /// Tells all of them.
-    pub(super) fn tell(&mut self, command: &protocol::Command) -> Result<()> {
+    /// Sends a command to all clients.
+    pub(super) fn send(&mut self, command: &protocol::Command) -> Result<()> {
         for process in &mut self.processes {
             let stdin = process.stdin.as_mut().context("its standard input is closed")?;
             protocol::send(stdin, command)
-                .with_context(|| format!("{} hears no more", process.name))?;
+                .with_context(|| format!("{} no longer reads its standard input", process.name))?;
         }
         Ok(())
     }
 
-    /// Takes events until `done` has been said by all of them, for a bounded time.
+    /// Receives events until all clients have reported `done`, for a bounded time.
     pub(super) fn until_all(
         &self,
         within: Duration,
@@ -155,8 +155,8 @@ impl Clients {
         let deadline = Instant::now() + within;
         let mut left = self.len();
         while left > 0 {
-            let patience = deadline.saturating_duration_since(Instant::now());
-            let (client, event) = match self.events.recv_timeout(patience) {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let (client, event) = match self.events.recv_timeout(remaining) {
                 Ok(said) => said,
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("{left} clients were not done within {} s", within.as_secs())
@@ -173,7 +173,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Kills them with SIGKILL, calls in flight and all.
+    /// Kills them with SIGKILL while calls are in flight.
     pub(super) fn kill_at_work(self) -> Result<()> {
         self.processes.into_iter().try_for_each(Process::kill_at_work)
     }
@@ -191,7 +191,7 @@ fn listen(
 ) {
     thread::spawn(move || {
         loop {
-            // A line that is none of ours means the same as no line.
+            // An unparsable line is treated as the end.
             let event = protocol::receive(&mut stdout).ok().flatten();
             let over = event.is_none();
             if events.send((client, event)).is_err() || over {

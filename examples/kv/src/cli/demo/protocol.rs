@@ -1,4 +1,4 @@
-//! What the demo's parent and its client processes say to each other, as lines of JSON over pipes.
+//! The messages between the demo's parent and its client processes: lines of JSON over pipes.
 
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use farcall_kv::ycsb::workload::Workload;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The first line to a client; the text follows it, byte for byte.
+/// The first line to a client, followed by the bytes of the text.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) address: String,
@@ -18,7 +18,7 @@ pub(super) struct Task {
     pub(super) clients: u32,
     pub(super) window: usize,
     pub(super) spins_before_yield: u32,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     pub(super) text_bytes: usize,
 }
 
@@ -30,7 +30,7 @@ impl Task {
             clients: self.clients,
             window: self.window,
             spins_before_yield: self.spins_before_yield,
-            patience: self.patience,
+            timeout: self.timeout,
             inserts_are_new: true,
             seed: self.run,
         }
@@ -40,24 +40,24 @@ impl Task {
 /// Later lines to a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// Run the workload for so long.
+    /// Run the workload for this long.
     Work(Duration),
-    /// Nobody writes any more: read everything again.
+    /// All writes have ended: read everything again.
     Audit,
 }
 
 /// Lines from a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Event {
-    /// Connected; the text is there.
+    /// Connected, and the text has been received.
     Ready,
-    /// So far it is.
+    /// The progress so far.
     Progress { operations: u64, wrong: u64 },
-    /// The workload is done; it took so long.
+    /// The workload is done; it took this long.
     Worked(Duration),
-    /// The audit is done too: all that was found.
-    Done { latencies: PortableLatencies, checked: u64, wrong: u64, told: Vec<String> },
-    /// It cannot go on.
+    /// The audit is also done; these are the findings.
+    Done { latencies: PortableLatencies, checked: u64, wrong: u64, reports: Vec<String> },
+    /// The client cannot continue.
     Failed(String),
 }
 

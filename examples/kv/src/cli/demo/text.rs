@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 
-/// Looked for when no file is named.
+/// Used if no file is given.
 const WORD_LIST: &str = "/usr/share/dict/words";
 
-/// What is loaded of a larger file.
+/// The most bytes loaded of a larger file.
 const MAX_TEXT_BYTES: usize = 64 << 20;
 const MAX_TEXT_LINES: usize = 1_000_000;
 const SMALL_TEXT_LINES: usize = 5_000;
 
-/// A line stays well below a value's limit, with its stamp.
+/// Keeps a line with its stamp well below the limit of values.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// This program's own source: a real text, wherever the program runs.
+/// This program's own source: a text that is always available.
 const OWN_SOURCE: &[&str] = &[
     include_str!("../../lib.rs"),
     include_str!("../../limits.rs"),
@@ -33,16 +33,16 @@ const OWN_SOURCE: &[&str] = &[
     include_str!("../../ycsb/workload.rs"),
 ];
 
-/// A text and where it is from.
+/// A text and its origin.
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) text: Arc<[u8]>,
     pub(super) lines: usize,
-    /// Whether the file had more.
+    /// Whether the file is longer.
     pub(super) cut: bool,
 }
 
-/// Reads the text: the given file, else the word list, else this program's own source.
+/// Reads the given file, or else the word list, or else this program's own source.
 pub(super) fn read(file: Option<&Path>, small: bool) -> Result<Source> {
     let max_lines = if small { SMALL_TEXT_LINES } else { MAX_TEXT_LINES };
     let (name, bytes, cut) = match file {
@@ -77,7 +77,7 @@ fn read_file(path: &Path) -> std::io::Result<(Vec<u8>, bool)> {
     Ok((bytes, cut))
 }
 
-/// Where the first `max` lines end, and how many there are.
+/// The length and number of the first `max` lines.
 fn first_lines(text: &[u8], max: usize) -> (usize, usize) {
     let mut lines = 0;
     for (at, _) in text.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_there_is_still_a_text() {
+    fn without_a_file_there_is_a_default_text() {
         let source = read(None, false).unwrap();
         assert!(source.lines > 1000);
         assert!(!source.cut);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_text_is_told() {
+    fn a_file_that_is_not_a_text_is_refused() {
         let missing = read(Some("/nonexistent/file".as_ref()), false);
         assert!(missing.err().unwrap().to_string().contains("/nonexistent/file"));
         let mut file = tempfile::NamedTempFile::new().unwrap();

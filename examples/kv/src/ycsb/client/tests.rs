@@ -1,4 +1,4 @@
-//! Clients of a store in this process, right and wrong.
+//! Clients of a correct or faulty store in this process.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 type Corrupt = fn(u64, &mut Option<Bytes>);
 
-/// A store in this process that answers after some polls, and may answer wrongly.
+/// A store in this process that answers after some polls, and may answer incorrectly.
 struct Local {
     store: Arc<Store>,
     polls: u64,
@@ -86,7 +86,7 @@ fn config(workload: Workload, me: u32, clients: u32) -> ClientConfig {
         clients,
         window: 8,
         spins_before_yield: 0,
-        patience: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
         inserts_are_new: true,
         seed: 42,
     }
@@ -101,7 +101,7 @@ fn far() -> Instant {
 }
 
 #[test]
-fn every_workload_runs_right_with_clients_at_once() {
+fn every_workload_passes_with_concurrent_clients() {
     for workload in [Workload::A, Workload::B, Workload::C, Workload::D, Workload::F] {
         let store = Arc::new(Store::new());
         let counters = Counters::default();
@@ -120,7 +120,7 @@ fn every_workload_runs_right_with_clients_at_once() {
                         ended.wait();
                         client.audit(counters).unwrap();
                         let found = client.findings();
-                        assert_eq!(found.told, Vec::<String>::new());
+                        assert_eq!(found.reports, Vec::<String>::new());
                         let reads = found.latencies.count(Operation::Read);
                         (found.checked, found.wrong, reads)
                     })
@@ -145,33 +145,33 @@ fn wrong_answers(corrupt: Corrupt) -> Vec<String> {
     client.work(far(), 500, &counters).unwrap();
     let found = client.findings();
     assert_eq!(counters.wrong.load(Ordering::Relaxed), found.wrong);
-    assert_eq!(found.wrong, found.told.len() as u64);
-    found.told.clone()
+    assert_eq!(found.wrong, found.reports.len() as u64);
+    found.reports.clone()
 }
 
 #[test]
-fn a_planted_wrong_answer_is_noticed() {
-    let told = wrong_answers(|n, value| {
+fn a_planted_wrong_answer_is_detected() {
+    let reports = wrong_answers(|n, value| {
         if n == 100 {
             let mut bytes = value.take().unwrap().to_vec();
             bytes[500] ^= 1;
             *value = Some(bytes.into());
         }
     });
-    assert_eq!(told.len(), 1);
-    assert!(told[0].contains("checksum"), "{told:?}");
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].contains("checksum"), "{reports:?}");
 
-    let told = wrong_answers(|n, value| {
+    let reports = wrong_answers(|n, value| {
         if n == 100 {
             *value = None;
         }
     });
-    assert_eq!(told.len(), 1);
-    assert!(told[0].contains("not found"), "{told:?}");
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].contains("not found"), "{reports:?}");
 }
 
 #[test]
-fn a_store_that_loses_a_write_is_noticed_by_the_audit() {
+fn the_audit_detects_a_store_that_loses_a_write() {
     let store = Arc::new(Store::new());
     let mut client = Client::new(Local::new(&store), records(), config(Workload::A, 1, 2));
     let counters = Counters::default();
@@ -181,7 +181,7 @@ fn a_store_that_loses_a_write_is_noticed_by_the_audit() {
         records().value(record, LOADER, 1, &mut value);
         store.put(&key, &value).unwrap();
     }
-    // The hottest record is another client's; its neighbour gets this client's updates.
+    // The hottest record belongs to another client; its neighbour gets this client's updates.
     let record = client.checker.writable(crate::ycsb::keys::fnv_hash64(0) % 100);
     let (mut hottest, mut before) = (Vec::new(), Vec::new());
     records().key(record, &mut hottest);
@@ -191,14 +191,14 @@ fn a_store_that_loses_a_write_is_noticed_by_the_audit() {
     store.put(&hottest, &before).unwrap();
     client.audit(&counters).unwrap();
     assert_eq!(client.findings().wrong, 1);
-    assert!(client.findings().told[0].contains("stale"), "{:?}", client.findings().told);
+    assert!(client.findings().reports[0].contains("stale"), "{:?}", client.findings().reports);
 }
 
 #[test]
-fn a_server_that_never_answers_is_waited_for_a_bounded_time() {
+fn a_server_that_never_answers_causes_a_timeout() {
     let store = Arc::new(Store::new());
     let link = Local { deaf: true, ..Local::new(&store) };
-    let config = ClientConfig { patience: Duration::from_millis(20), ..config(Workload::C, 1, 1) };
+    let config = ClientConfig { timeout: Duration::from_millis(20), ..config(Workload::C, 1, 1) };
     let mut client = Client::new(link, records(), config);
     let ended = client.work(far(), 10, &Counters::default());
     assert!(matches!(ended, Err(RunError::NoAnswer { operation: Operation::Read, .. })));

@@ -7,7 +7,8 @@ use std::{
 };
 
 use farcall_core::ServiceDescription;
-use farcall_transports::handshake::{Reject, Terms};
+use farcall_transports::contract::Terms;
+use farcall_transports::handshake::Reject;
 use farcall_verbs::{
     Access, AddressHandle, CompletionOpcode, CompletionQueue, Device, Endpoint, GRH_BYTES,
     ProtectionDomain, QpType, QueuePair, QueuePairConfig, SharedRegion, Status, WorkCompletion,

@@ -7,7 +7,8 @@ use std::{
 };
 
 use farcall_core::ServiceDescription;
-use farcall_transports::handshake::{Reject, Terms};
+use farcall_transports::contract::Terms;
+use farcall_transports::handshake::Reject;
 use farcall_verbs::{
     Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
     RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
