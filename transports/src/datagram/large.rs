@@ -14,7 +14,6 @@ impl Sessions {
     /// A large request wants to land.
     #[cold]
     pub(super) fn handle_announcement(&mut self, client: u32, id: Id, len: u64, now: Instant) {
-        let turn = self.outgoing.turn;
         let Some(session) = self.roster.get(client) else { return };
         let bounds = session.bounds;
         let possible = len <= bounds.max_message && Parts::new(len, bounds.part_bytes).is_some();
@@ -22,8 +21,9 @@ impl Sessions {
             true => (Phase::Landing, Large::Waiting),
             false => (Phase::Answered, Large::OverLimit { len }),
         };
-        session.begin(id, phase, turn);
-        session.body(id.slot).large = Some(Box::new(large));
+        if let Some(body) = session.begin(id, phase) {
+            body.large = Some(Box::new(large));
+        }
         if possible {
             self.lending.wait(client, id.slot, len);
             self.serve_waiting(now);

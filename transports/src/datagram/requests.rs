@@ -117,7 +117,9 @@ impl Sessions {
         let Some(slot) = session.slot(id.slot) else { return };
         let age = slot.age(id.generation);
         if kind == Kind::Request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
-            session.begin(id, Phase::Busy, self.outgoing.turn);
+            if let Some(body) = session.begin(id, Phase::Busy) {
+                body.receive(id.mark, self.outgoing.turn);
+            }
             let token = session.token(id.slot, id.generation);
             return sink.request(token, Message::Borrowed(body), self);
         }
@@ -154,7 +156,7 @@ impl Sessions {
         if session.slot(id.slot).is_none() {
             return;
         }
-        session.begin(id, Phase::Busy, self.outgoing.turn);
+        session.begin(id, Phase::Busy);
         session.slots[id.slot as usize].idempotent = true;
     }
 
@@ -168,11 +170,13 @@ impl Sessions {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) {
-        let turn = self.outgoing.turn;
         let Some(session) = self.roster.get(client) else { return };
         let id @ Id { slot: index, generation, .. } = message.id;
-        if age == Age::Same {
-            session.receive(id, turn);
+        // The first announcement in a slot is not timed: its round trip would be far too short for parts.
+        if age != Age::Stale
+            && let Some(body) = session.bodies.get_mut(index as usize)
+        {
+            body.receive(id.mark, self.outgoing.turn);
         }
         let client_generation = session.id.generation;
         let Some(slot) = session.slot(index) else { return };
@@ -184,7 +188,7 @@ impl Sessions {
             }
             // It has overtaken its request, which will not run.
             (Kind::Cancel, Age::New, _) => {
-                session.begin(id, Phase::Ended, turn);
+                session.begin(id, Phase::Ended);
                 self.queue_status(client, index);
             }
             (_, Age::New, _) => {}

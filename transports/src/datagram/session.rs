@@ -77,8 +77,9 @@ pub(crate) struct Body {
 }
 
 impl Body {
+    /// This copy of a message arrived in this turn.
     #[inline]
-    fn receive(&mut self, mark: u8, turn: u32) {
+    pub(crate) fn receive(&mut self, mark: u8, turn: u32) {
         (self.mark, self.turn) = (mark, turn);
     }
 
@@ -213,23 +214,16 @@ impl Session {
         CallToken::new(self.id.number, self.id.generation, index, generation)
     }
 
-    /// A message of the slot's arrived in this turn.
-    pub(crate) fn receive(&mut self, id: Id, turn: u32) {
-        if let Some(body) = self.bodies.get_mut(id.slot as usize) {
-            body.receive(id.mark, turn);
-        }
-    }
-
-    /// A new request has arrived in the slot, or its cancellation. It acknowledges the response before.
+    /// A new request has arrived in the slot, or its cancellation. It acknowledges the response before. Gives the slot's
+    /// messages.
     #[inline]
-    pub(crate) fn begin(&mut self, id: Id, phase: Phase, turn: u32) {
-        let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
+    pub(crate) fn begin(&mut self, id: Id, phase: Phase) -> Option<&mut Body> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
         (slot.generation, slot.phase, slot.idempotent) = (id.generation, phase, false);
-        let body = self.body(id.slot);
-        body.receive(id.mark, turn);
-        if body.large.is_some() {
+        if self.body(id.slot).large.is_some() {
             self.free_large(id.slot);
         }
+        self.bodies.get_mut(id.slot as usize)
     }
 
     /// The slot's large message.
