@@ -25,11 +25,11 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// The simulated rack, beside what everybody builds. Not by default: programs that never use it would
-/// carry it in every call of a device.
-const WITH_SIM: [&str; 2] = [
+/// The simulated rack and layers of faults, which tests want. Not by default: programs that never use them
+/// would carry them in every call of a device.
+const FOR_TESTS: [&str; 2] = [
     "--features",
-    "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
+    "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
 ];
 
 /// What it adds something to.
@@ -43,12 +43,12 @@ const SIMULATOR: [&str; 7] = [
     "farcall-verbs-conformance",
 ];
 
-/// Once as most build it, and once with what each of the features `ibverbs` and `sim` adds.
+/// Once as most build it, once with what the feature `ibverbs` adds, and once with `sim` and `faults`.
 pub(crate) fn clippy() -> Result<()> {
     let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
-    let with_sim: Vec<_> = simulator.chain(WITH_SIM).collect();
+    let for_tests: Vec<_> = simulator.chain(FOR_TESTS).collect();
     let packages: [&[&str]; 3] =
-        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &with_sim];
+        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &for_tests];
     packages.into_iter().try_for_each(|packages| {
         let mut clippy = cargo();
         clippy.args(["clippy", "--locked", "--all-targets"]).args(packages);
@@ -60,7 +60,7 @@ pub(crate) fn doc() -> Result<()> {
     run::run(
         cargo()
             .args(["doc", "--locked", "--workspace", "--no-deps"])
-            .args(WITH_SIM)
+            .args(FOR_TESTS)
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
@@ -70,7 +70,7 @@ pub(crate) fn unit(arguments: &[String]) -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--locked"]);
     if arguments.is_empty() {
-        test.arg("--workspace").args(WITH_SIM);
+        test.arg("--workspace").args(FOR_TESTS);
     }
     run::run(test.args(arguments))
 }
