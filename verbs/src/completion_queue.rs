@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
-#[cfg(feature = "ibverbs")]
+#[cfg(any(feature = "faults", feature = "ibverbs"))]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,10 +35,7 @@ impl CompletionQueue {
 
     /// The same queue, whose poller sees what the injectors of a layer deliver.
     #[cfg(feature = "faults")]
-    pub(crate) fn with_faults(
-        mut self,
-        layer: Option<&std::sync::Arc<crate::faults::Layer>>,
-    ) -> Self {
+    pub(crate) fn with_faults(mut self, layer: Option<&Arc<crate::faults::Layer>>) -> Self {
         if let Some(layer) = layer {
             let queue = crate::faults::CompletionQueue::new(layer, self.queue);
             self.queue = dispatch::CompletionQueue::Faulty(queue);

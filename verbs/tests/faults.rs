@@ -148,7 +148,7 @@ fn exposed(end: &End) -> (SharedRegion, RemoteRegion) {
 
 #[test]
 fn a_dropped_datagram_completes_and_never_arrives() {
-    let mut datagrams = Datagrams::new(DropWhen(|request: &Outgoing<'_>| request.payload == [2]));
+    let mut datagrams = Datagrams::new(DropWhen::new(|request| request.payload == [2]));
     for byte in 1..=3 {
         datagrams.send(byte);
     }
@@ -267,7 +267,7 @@ fn a_refused_datagram_comes_back_as_it_was() {
 #[test]
 fn a_dropped_message_of_an_unreliable_connection_never_arrives() {
     let named = |request: &Outgoing<'_>| request.imm == Some(2) || request.payload == [22];
-    let (mut a, mut b) = connected(QpType::Uc, DropWhen(named));
+    let (mut a, mut b) = connected(QpType::Uc, DropWhen::new(named));
     let (memory, there) = exposed(&b);
     b.post_receives(0..8);
     let slice = |offset| there.slice(offset, 1).unwrap();
@@ -300,8 +300,7 @@ fn a_dropped_message_of_an_unreliable_connection_never_arrives() {
 
 #[test]
 fn a_message_dropped_from_a_reliable_connection_loses_the_connection() {
-    let (mut a, mut b) =
-        connected(QpType::Rc, DropWhen(|request: &Outgoing<'_>| request.payload == [2]));
+    let (mut a, mut b) = connected(QpType::Rc, DropWhen::new(|request| request.payload == [2]));
     b.post_receives(0..4);
     a.post_receives(70..71);
     let mut requests: Vec<_> =
@@ -417,9 +416,7 @@ fn the_recorder_sees_every_operation() {
     let (before, after) = (Arc::new(Recorder::default()), Arc::new(Recorder::default()));
     let faulty = device
         .with_faults(after.clone())
-        .with_faults(Arc::new(DropWhen(|request: &Outgoing<'_>| {
-            request.operation == Operation::SendWithImm
-        })))
+        .with_faults(Arc::new(DropWhen::new(|request| request.operation == Operation::SendWithImm)))
         .with_faults(before.clone());
     let (mut a, mut b) = (End::new(&faulty, QpType::Rc), End::new(&device, QpType::Rc));
     let (of_a, of_b) = (a.qp.endpoint(), b.qp.endpoint());

@@ -26,11 +26,11 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Options that add the simulated rack to the default build. It is not a default feature because its enum
-/// variant would cost every other program something in each call of a device.
-const WITH_SIM: [&str; 2] = [
+/// Options that add the simulated rack and layers of faults to the default build. They are not default features because their
+/// enum variants would cost every other program something in each call of a device.
+const FOR_TESTS: [&str; 2] = [
     "--features",
-    "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim",
+    "farcall/sim,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
 ];
 
 /// The packages that use it.
@@ -44,12 +44,12 @@ const SIMULATOR: [&str; 7] = [
     "farcall-verbs-conformance",
 ];
 
-/// Runs clippy on the default build, and on what the features `ibverbs` and `sim` add.
+/// Runs clippy on the default build, and on what the features `ibverbs`, `sim` and `faults` add.
 pub(crate) fn clippy() -> Result<()> {
     let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
-    let with_sim: Vec<_> = simulator.chain(WITH_SIM).collect();
+    let for_tests: Vec<_> = simulator.chain(FOR_TESTS).collect();
     let packages: [&[&str]; 3] =
-        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &with_sim];
+        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &for_tests];
     packages.into_iter().try_for_each(|packages| {
         let mut clippy = cargo();
         clippy.args(["clippy", "--locked", "--all-targets"]).args(packages);
@@ -61,7 +61,7 @@ pub(crate) fn doc() -> Result<()> {
     run::run(
         cargo()
             .args(["doc", "--locked", "--workspace", "--no-deps"])
-            .args(WITH_SIM)
+            .args(FOR_TESTS)
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
@@ -71,7 +71,7 @@ pub(crate) fn unit(arguments: &[String]) -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--locked"]);
     if arguments.is_empty() {
-        test.arg("--workspace").args(WITH_SIM);
+        test.arg("--workspace").args(FOR_TESTS);
     }
     run::run(test.args(arguments))
 }

@@ -16,7 +16,7 @@
 //! let passed = Arc::new(Recorder::default());
 //! let device = Device::open("shm")?
 //!     .with_faults(passed.clone())
-//!     .with_faults(Arc::new(DropWhen(|request| {
+//!     .with_faults(Arc::new(DropWhen::new(|request| {
 //!         request.ty == QpType::Ud && request.payload.first() == Some(&7)
 //!     })));
 //! // ... what is sent on queue pairs of this device and does not begin with 7 is counted:

@@ -33,7 +33,14 @@ impl FaultInjector for DropEvery {
 
 /// Drops the work requests that a closure names. Over RC that loses the connection.
 #[derive(Debug)]
-pub struct DropWhen<P>(pub P);
+pub struct DropWhen<P>(P);
+
+impl<P: Fn(&Outgoing<'_>) -> bool + Send + Sync> DropWhen<P> {
+    /// Drops those of which `predicate` is true.
+    pub fn new(predicate: P) -> DropWhen<P> {
+        DropWhen(predicate)
+    }
+}
 
 impl<P: Fn(&Outgoing<'_>) -> bool + Send + Sync> FaultInjector for DropWhen<P> {
     fn outgoing(&self, request: &Outgoing<'_>) -> Verdict {

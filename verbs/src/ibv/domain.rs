@@ -15,7 +15,7 @@ pub(crate) struct ProtectionDomain {
     pub(crate) context: Arc<Context>,
     pub(super) raw: Handle<ibv_pd>,
     /// Unique in this process; compared between memory and queue pairs.
-    pub(super) number: u32,
+    pub(crate) number: u32,
 }
 
 impl ProtectionDomain {

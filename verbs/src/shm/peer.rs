@@ -16,7 +16,7 @@ use rustix::net::{
 use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
-use super::region::MappedRegion;
+use super::region::{MappedRegion, PeersWord};
 use super::region_words::{REGION_SLOTS, RegionWords};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
@@ -158,8 +158,7 @@ impl Peer {
             rkey,
             access,
             pd: answer.pd,
-            words: Arc::clone(&self.words),
-            slot: answer.slot,
+            word: PeersWord::new(&self.words, answer.slot),
             generation: answer.generation,
             told: AtomicU32::new(0),
         })

@@ -1,6 +1,7 @@
 //! Memory regions: ours, and mappings of peers' regions.
 
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -93,6 +94,31 @@ impl Drop for RegionMemory {
     }
 }
 
+/// The word of a peer's region, which each write looks at.
+#[derive(Debug)]
+pub(crate) struct PeersWord {
+    word: NonNull<RegionWord>,
+    /// Keeps it mapped.
+    _words: Arc<RegionWords>,
+}
+
+// SAFETY: `word` points into the mapping that `_words` keeps; it is an atomic.
+unsafe impl Send for PeersWord {}
+// SAFETY: as above.
+unsafe impl Sync for PeersWord {}
+
+impl PeersWord {
+    pub(crate) fn new(words: &Arc<RegionWords>, slot: u32) -> PeersWord {
+        PeersWord { word: NonNull::from(words.word(slot)), _words: Arc::clone(words) }
+    }
+
+    #[inline]
+    fn get(&self) -> &RegionWord {
+        // SAFETY: mapped as long as this lives.
+        unsafe { self.word.as_ref() }
+    }
+}
+
 /// A mapping of a peer's region.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
@@ -103,36 +129,30 @@ pub(crate) struct MappedRegion {
     pub(super) rkey: u32,
     pub(super) access: Access,
     pub(super) pd: u32,
-    pub(super) words: Arc<RegionWords>,
-    pub(super) slot: u32,
+    pub(super) word: PeersWord,
     pub(super) generation: u32,
     /// The last arm that its owner was told of a write under.
     pub(super) told: AtomicU32,
 }
 
 impl MappedRegion {
-    #[inline]
-    fn word(&self) -> &RegionWord {
-        self.words.word(self.slot)
-    }
-
     /// Whether its owner still has it registered.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
-        self.word().is_alive(self.generation)
+        self.word.get().is_alive(self.generation)
     }
 
-    /// Tells the owner of a write, if it waits for one. A sequentially consistent fence lies between the two.
+    /// Whether its owner may wait for a write; to be asked after one and a sequentially consistent fence.
     #[inline]
-    pub(super) fn tell_of_write(&self, peer: &Peer) {
-        if let Some(arm) = self.word().armed(self.generation) {
-            self.tell(peer, arm);
-        }
+    pub(super) fn is_armed(&self) -> bool {
+        self.word.get().is_armed()
     }
 
-    /// Once for each arm: the owner may take a while to take it back.
+    /// Tells the owner of a write, if it waits for one: once for each arm, as it may take a while to take that
+    /// back.
     #[cold]
-    fn tell(&self, peer: &Peer, arm: u32) {
+    pub(super) fn tell_of_write(&self, peer: &Peer) {
+        let Some(arm) = self.word.get().armed(self.generation) else { return };
         let before = self.told.swap(arm, Ordering::Relaxed);
         if before != arm && !peer.tell_written(self.rkey) {
             self.told.store(before, Ordering::Relaxed); // The next write tries again.

@@ -79,8 +79,14 @@ impl RegionWord {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, disarmed).is_ok()
     }
 
-    /// The arm under which its owner waits; to be asked after a write and a sequentially consistent fence.
+    /// Whether an owner waits, of this generation or another; to be asked after a write and a sequentially
+    /// consistent fence.
     #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        arm_of(self.0.load(Ordering::Relaxed)) & 1 == 1
+    }
+
+    /// The arm under which the owner of this generation waits.
     pub(crate) fn armed(&self, generation: u32) -> Option<u32> {
         let word = self.0.load(Ordering::Relaxed);
         (arm_of(word) & 1 == 1 && generation_of(word) == generation).then_some(arm_of(word))

@@ -99,9 +99,16 @@ impl SendSide {
         while written != 0 {
             let index = written.trailing_zeros() as usize;
             written &= written - 1;
-            if let (Some(region), Some(peer)) = (&self.regions[index], &self.peer) {
-                region.tell_of_write(peer);
+            if self.regions[index].as_ref().is_some_and(|region| region.is_armed()) {
+                self.tell_owner(index);
             }
+        }
+    }
+
+    #[cold]
+    fn tell_owner(&self, index: usize) {
+        if let (Some(region), Some(peer)) = (&self.regions[index], &self.peer) {
+            region.tell_of_write(peer);
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farcall_verbs::sim::{Actor, Costs, Fault, Next, Sim, SimConfig, Turn};
-use farcall_verbs::{QpType, WorkRequest};
+use farcall_verbs::{QpType, Wake, WorkRequest};
 
 use crate::rig::{End, two};
 
@@ -116,6 +117,32 @@ fn a_write_into_a_watched_region_is_an_event() {
     a.post(WorkRequest::write(&[1; 8], remote.slice(0, 8).unwrap()).unsignaled());
     assert!(sim.run_until_idle(100_000));
     assert_eq!((watching.borrow().len(), other.borrow().len()), (2, 1));
+}
+
+#[test]
+fn a_write_into_an_armed_region_is_an_event_of_its_channel() {
+    let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);
+    let (remote, times) = (b.region.remote(), Rc::default());
+    let channel = b.device.create_completion_channel().unwrap();
+    assert_eq!(b.region.watch(&channel).unwrap(), Wake::Event);
+    let region = b.region.clone();
+    let arms_twice = move |_| {
+        if region.load_u64(0) < 2 {
+            region.arm();
+        }
+        Turn::then(Next::OnEvent)
+    };
+    sim.spawn(b.node, noting(&times, arms_twice));
+    sim.run_for(1_000);
+    for (word, woken) in [(1_u64, true), (2, true), (3, false)] {
+        let slice = remote.slice(0, 8).unwrap();
+        a.post(WorkRequest::write(&word.to_ne_bytes(), slice).unsignaled());
+        assert!(sim.run_until_idle(100_000));
+        assert_eq!(channel.wait(Duration::ZERO).unwrap(), woken, "WRITE {word}");
+    }
+    assert_eq!(times.borrow().len(), 3);
+    let elsewhere = a.device.create_completion_channel().unwrap();
+    assert!(b.region.watch(&elsewhere).is_err(), "a channel of another node");
 }
 
 #[test]
