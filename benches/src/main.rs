@@ -1,4 +1,4 @@
-//! `farcall-bench`: how near to the machine's limit a call comes.
+//! `farcall-bench`: compares calls with the limit of the machine.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -16,7 +16,7 @@ use farcall_bench::instructions::{self, Case};
 use farcall_bench::{compare, limit};
 
 #[derive(Parser)]
-#[command(version, about = "How near to the machine's limit a farcall call comes")]
+#[command(version, about = "Compares farcall's calls with the limit of the machine")]
 struct Options {
     #[command(subcommand)]
     bench: Bench,
@@ -24,16 +24,16 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Calls that give back what they get, by turns with the limit of the same two cores
+    /// Echo calls, alternating with the limit of the same two cores
     Echo(EchoOptions),
     /// The machine's own limit: a cache line bounced between two cores, and memcpy
     Limit(LimitOptions),
-    /// Backends side by side: the same calls, by turns with each other and with the limit
+    /// Backends compared: the same calls, alternating with each other and with the limit
     Compare(CompareOptions),
-    /// What each optimization of `backend=datagram` is worth, one off at a time and one after the other
+    /// The value of each optimization of `backend=datagram`: each one disabled, and all added one after the other
     #[cfg(feature = "ablation")]
     Ablate(AblateOptions),
-    /// Published figures, on the simulated rack
+    /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(SimOptions),
     /// Calls with both ends in one thread, for `cargo xtask instructions`
@@ -69,7 +69,7 @@ struct EchoOptions {
     /// The server is a thread of this process (the default)
     #[arg(long)]
     threads: bool,
-    /// The server is a process of its own
+    /// The server is a separate process
     #[arg(long, conflicts_with = "threads")]
     processes: bool,
     #[command(flatten)]
@@ -84,7 +84,7 @@ struct CompareOptions {
     /// `all`, or some, such as `write_imm,datagram`; ratios are to the first
     #[arg(long, default_value = "all", value_parser = parse_backends)]
     backends: Backends,
-    /// Connections: on a rack threads of their own, elsewhere all driven by one
+    /// Connections: one thread each on a rack, otherwise all driven by one thread
     #[arg(long, value_delimiter = ',', default_value = "1,16,256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: Vec<u16>,
     /// Bytes of the argument, and of the result
@@ -103,7 +103,7 @@ struct AblateOptions {
     /// The device under the backend: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
     #[arg(long, default_value = "shm")]
     device: String,
-    /// Connections: on a rack threads of their own, elsewhere all driven by one
+    /// Connections: one thread each on a rack, otherwise all driven by one thread
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: u16,
     /// Bytes of the argument, and of the result
@@ -118,10 +118,10 @@ struct AblateOptions {
 
 #[derive(Args)]
 struct SideOptions {
-    /// The servers are processes of their own, instead of threads
+    /// The servers are separate processes instead of threads
     #[arg(long)]
     processes: bool,
-    /// Seconds that each has in each cell
+    /// Seconds of each backend in each cell
     #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
     seconds: Duration,
     /// The server's core and the client's
@@ -133,10 +133,10 @@ struct SideOptions {
     /// Threads of a rack's server; 1 if not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     server_threads: Option<u16>,
-    /// Writes all of it there, for programs
+    /// Writes the report to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws it there
+    /// Draws the report to this file as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -180,10 +180,10 @@ struct SimOptions {
     /// Figures, or `all`
     #[arg(required_unless_present = "list")]
     figures: Vec<String>,
-    /// Tells which figures there are
+    /// Lists the figures
     #[arg(long)]
     list: bool,
-    /// Draws each into this directory, as SVG
+    /// Draws each figure into this directory, as SVG
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
     /// Writes the book's pages of all figures into this directory

@@ -30,7 +30,7 @@ const SEEDS_PER_LINE: u64 = 1000;
 #[derive(Parser)]
 #[command(
     name = "cargo xtask sim",
-    about = "farcall under random faults on a simulated rack, a seed at a time"
+    about = "Tests farcall under random faults on a simulated rack, one seed at a time"
 )]
 struct Options {
     /// How many seeds

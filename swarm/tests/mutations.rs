@@ -80,7 +80,7 @@ fn a_response_that_is_forgotten_before_it_is_acknowledged_is_found() {
 }
 
 #[test]
-fn packets_of_a_former_life_are_found() {
+fn packets_of_an_earlier_connection_are_found() {
     let signs = ["times", "malformed message", "is not linearizable", "deadline passed"];
     is_found_in_datagram(Bug::FormerLife, &signs);
 }

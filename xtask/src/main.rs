@@ -24,59 +24,59 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything below, in the order of a fresh machine; stops at the first failure
+    /// Runs all tasks below that a fresh machine needs, in order; stops at the first failure
     Test,
-    /// Installs, with apt, what the machine lacks for the other tasks
+    /// Installs missing packages for the other tasks with apt
     Machine,
-    /// The formatting of all packages
+    /// Checks the formatting of all packages
     Fmt,
-    /// clippy on all targets, warnings are errors
+    /// Runs clippy on all targets; warnings are errors
     Clippy,
-    /// The documentation of all packages, warnings are errors
+    /// Builds the documentation of all packages; warnings are errors
     Doc,
-    /// Which package may depend on which, and where `unsafe` may be
+    /// Checks which package depends on which, and where `unsafe` is allowed
     Layers,
-    /// All tests, the code of the documentation and of the book included
+    /// Runs all tests, including the code of the documentation and the book
     Unit {
         /// Passed on to `cargo test`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// The fuzz targets, each for longer than the step unit runs it
+    /// Runs the fuzz targets, each for longer than the step unit does
     Fuzz(fuzz::Options),
-    /// The rings of the shared-memory device under every interleaving that loom finds
+    /// Checks the rings of the shared-memory device with loom, under every interleaving
     Loom,
-    /// farcall under random faults on a simulated rack: a sweep of seeds, or one with `--seed S --trace FILE`
+    /// Tests farcall under random faults on a simulated rack: a sweep of seeds, or one with `--seed S --trace FILE`
     Sim {
         /// Passed on to `farcall-swarm`; try `--help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Published figures on the simulated rack, and whether the book shows them as they are
+    /// Simulates published figures, and checks that the book shows the results
     Figures,
-    /// Instructions of a 32-byte call, both ends together, against the bounds in benches/instructions.tsv
+    /// Counts the instructions of a 32-byte call, both ends together, against the bounds in benches/instructions.tsv
     Instructions(instructions::Options),
-    /// Licenses, bans and sources of all dependencies, offline
+    /// Checks licenses, bans and sources of all dependencies, offline
     Deny,
-    /// The key-value demo, small, in release
+    /// Runs the small key-value demo in release
     Demo,
-    /// farcall-bench in release, with the arguments given; without any, the figures of the README
+    /// Runs farcall-bench in release with these arguments; without any, the measurements in the README
     Bench {
         /// Passed on to `farcall-bench`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// All that needs the kernel's own RDMA, in virtual machines with Soft-RoCE
+    /// Runs everything that needs the kernel's RDMA, in virtual machines with Soft-RoCE
     Rdma {
         /// Only the boots whose name contains this
         #[arg(default_value = "")]
         only: String,
     },
-    /// The figures over Soft-RoCE, each beside `ib_write_lat` of the same boot
+    /// Measures over Soft-RoCE, compared with perftest in the same boot
     RdmaBench,
-    /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and ends with its status
+    /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and exits with its status
     RdmaVm(rdma_vm::Options),
-    /// The book as HTML, in target/book (needs mdbook)
+    /// Builds the book as HTML in target/book (needs mdbook)
     Book,
 }
 

@@ -129,7 +129,7 @@ fn too_much(clients: usize, size: usize, window: usize) -> Option<String> {
     let bytes = clients.saturating_mul(size).saturating_mul(window);
     (bytes > MOST_OUTSTANDING_BYTES).then(|| {
         format!(
-            "{clients} clients with {window} calls of {size} B each have {} MiB under way, of which {} are allowed: \
+            "{clients} clients with {window} calls of {size} B each have {} MiB in flight, of which {} are allowed: \
              take fewer clients, a smaller size or a smaller window",
             bytes >> 20,
             MOST_OUTSTANDING_BYTES >> 20

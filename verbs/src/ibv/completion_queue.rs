@@ -336,7 +336,7 @@ impl Table {
                 completion.payload_len = u8::MAX;
                 if completion.status != Status::Success {
                     completion.byte_len = 0;
-                    pair.has_failed();
+                    pair.handle_failure();
                 }
                 Found::Completion
             }
@@ -386,7 +386,7 @@ impl Table {
                 }
             }
         } else {
-            pair.has_failed();
+            pair.handle_failure();
         }
         completion.buffer = receive.buffer;
         Found::Completion

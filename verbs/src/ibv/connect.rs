@@ -72,7 +72,7 @@ impl QueuePair {
             wanted |= mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
         }
         self.step(&mut attributes, wanted, QpState::ReadyToReceive)
-            .map_err(|errno| self.refused(&peer.gid, "ready to receive", errno))?;
+            .map_err(|errno| self.refusal(&peer.gid, "ready to receive", errno))?;
         let mut attributes = ibv_qp_attr::zeroed();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
         attributes.sq_psn = self.psn;
@@ -88,7 +88,7 @@ impl QueuePair {
                 | mask::IBV_QP_MAX_QP_RD_ATOMIC;
         }
         self.step(&mut attributes, wanted, QpState::ReadyToSend)
-            .map_err(|errno| self.refused(&peer.gid, "ready to send", errno))
+            .map_err(|errno| self.refusal(&peer.gid, "ready to send", errno))
     }
 
     pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {
@@ -104,13 +104,13 @@ impl QueuePair {
         attributes.qkey = qkey;
         let wanted = mask::IBV_QP_STATE | mask::IBV_QP_QKEY;
         self.step(&mut attributes, wanted, QpState::ReadyToReceive)
-            .map_err(|errno| self.refused(&own, "ready to receive", errno))?;
+            .map_err(|errno| self.refusal(&own, "ready to receive", errno))?;
         let mut attributes = ibv_qp_attr::zeroed();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
         attributes.sq_psn = self.psn;
         let wanted = mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN;
         self.step(&mut attributes, wanted, QpState::ReadyToSend)
-            .map_err(|errno| self.refused(&own, "ready to send", errno))
+            .map_err(|errno| self.refusal(&own, "ready to send", errno))
     }
 
     fn step(&self, attributes: &mut ibv_qp_attr, wanted: mask, to: QpState) -> Result<(), Errno> {
@@ -124,7 +124,7 @@ impl QueuePair {
         Ok(())
     }
 
-    fn refused(&self, gid: &[u8; 16], step: &'static str, errno: Errno) -> ConnectError {
+    fn refusal(&self, gid: &[u8; 16], step: &'static str, errno: Errno) -> ConnectError {
         match self.state() {
             QpState::Error => ConnectError::State(QpState::Error),
             _ => status::connecting(gid, step, errno),
@@ -132,7 +132,7 @@ impl QueuePair {
     }
 }
 
-/// Fails early without a link: every message would be retried in vain.
+/// Fails early without a link: no message could arrive.
 fn check_port(context: &Context) -> Result<(), ConnectError> {
     let number = context.port.number;
     let attributes = port::query(context.library, &context.raw, number).map_err(|errno| {

@@ -147,7 +147,7 @@ enum Event {
 }
 
 /// Converts an event from its number and what it refers to.
-fn meaning(number: u32, address: usize, port: i32) -> Event {
+fn parse_event(number: u32, address: usize, port: i32) -> Event {
     let is = |event: kind| number == event as u32;
     if is(kind::IBV_EVENT_CQ_ERR) {
         Event::QueueOverrun(address)
@@ -252,7 +252,7 @@ fn take(context: &Handle<ibv_context>, registry: &Registry, port: u8) -> bool {
         let number = (&raw const (*event).event_type).cast::<u32>().read();
         ((number), (*event).element.qp.addr(), (*event).element.port_num)
     };
-    registry.handle(meaning(number, address, port_number), port);
+    registry.handle(parse_event(number, address, port_number), port);
     // SAFETY: taken above and acknowledged once. Until here, its target cannot be destroyed.
     unsafe { (library.ack_async_event)(event.as_mut_ptr()) };
     true
@@ -269,14 +269,14 @@ mod tests {
 
     #[test]
     fn events_mean_what_the_specification_says() {
-        assert_eq!(meaning(0, 7, 0), Event::QueueOverrun(7));
+        assert_eq!(parse_event(0, 7, 0), Event::QueueOverrun(7));
         for number in [1, 2, 3, 7] {
-            assert_eq!(meaning(number, 7, 0), Event::PairBroken(7));
+            assert_eq!(parse_event(number, 7, 0), Event::PairBroken(7));
         }
-        assert_eq!(meaning(8, 0, 0), Event::DeviceLost);
-        assert_eq!(meaning(10, 0, 2), Event::PortDown(2));
+        assert_eq!(parse_event(8, 0, 0), Event::DeviceLost);
+        assert_eq!(parse_event(10, 0, 2), Event::PortDown(2));
         for number in [4, 5, 6, 9, 11, 15, 16, 18, 19, 77] {
-            assert_eq!(meaning(number, 7, 1), Event::Other);
+            assert_eq!(parse_event(number, 7, 1), Event::Other);
         }
     }
 }

@@ -89,7 +89,7 @@ fn raw_access(access: Access, atomics: bool) -> u32 {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: work requests that use the region hold it, so none is under way.
+        // SAFETY: work requests that use the region hold it, so none is in flight.
         let code = unsafe { (self.domain.context.library.dereg_mr)(self.mr.raw()) };
         if code == 0 {
             // SAFETY: dropped once, here; the NIC no longer uses the pages.

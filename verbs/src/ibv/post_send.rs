@@ -243,13 +243,13 @@ impl QueuePair {
         if code != 0 {
             // SAFETY: the device says which element it did not take; it is in the list.
             let from = (!refused.is_null()).then(|| unsafe { (*refused).wr_id });
-            self.refused_at_the_doorbell(first, from, code);
+            self.handle_refusal(first, from, code);
         }
     }
 
     /// Handles a refusal by the device. Accepted requests cannot be given back, so they complete as flushed.
     #[cold]
-    fn refused_at_the_doorbell(&self, first: u64, wr_id: Option<u64>, code: i32) {
+    fn handle_refusal(&self, first: u64, wr_id: Option<u64>, code: i32) {
         let from = match wr_id {
             Some(wr_id) => first + u64::from(Key::of(wr_id).1.wrapping_sub(first as u32)),
             // The device took all, and then the kernel refused the doorbell.
@@ -257,7 +257,7 @@ impl QueuePair {
         };
         let errno = status::returned(code);
         tracing::error!(qp = self.shared.number, %errno, "the device refused work requests");
-        self.never_posted(from);
+        self.mark_unposted(from);
     }
 }
 

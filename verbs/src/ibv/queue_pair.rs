@@ -61,7 +61,7 @@ impl QpShared {
     /// Handles a failed work request, which breaks the queue pair. The device is in the error state already;
     /// this flushes what was posted before we noticed.
     #[cold]
-    pub(super) fn has_failed(&self) {
+    pub(super) fn handle_failure(&self) {
         if self.state() != QpState::Error {
             self.registry.break_pair(self.address);
         }
@@ -306,7 +306,7 @@ impl QueuePair {
     /// Records that the device refused accepted work requests from this number on. They complete as flushed,
     /// after those before them.
     #[cold]
-    pub(super) fn never_posted(&self, from: u64) {
+    pub(super) fn mark_unposted(&self, from: u64) {
         self.shared.unposted.fetch_min(from, Ordering::AcqRel);
         self.shared.registry.break_pair(self.raw.address());
         self.send_cq.state.notice(attention::UNPOSTED);

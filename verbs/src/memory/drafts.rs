@@ -78,7 +78,7 @@ impl Drafts {
             // mixture of old and new bytes.
             unsafe { copy_streaming(buffer.as_mut_ptr(), filled.as_ptr(), len) };
         }
-        self.choice.took(open.stores, len, self.device.now_ns() - open.begin_ns);
+        self.choice.record(open.stores, len, self.device.now_ns() - open.begin_ns);
     }
 }
 

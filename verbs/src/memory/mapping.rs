@@ -63,7 +63,7 @@ impl Mapping {
                 MapFlags::PRIVATE | populate(len),
             )?
         };
-        Ok(Self::taken(start.cast(), len))
+        Ok(Self::from_raw_parts(start.cast(), len))
     }
 
     /// Maps reserved huge pages. Fails if too few are reserved.
@@ -90,10 +90,10 @@ impl Mapping {
         // other processes, which is why this type gives only raw pointers.
         let start =
             unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate(len), file, 0)? };
-        Ok(Self::taken(start.cast(), len))
+        Ok(Self::from_raw_parts(start.cast(), len))
     }
 
-    fn taken(start: *mut u8, len: usize) -> Mapping {
+    fn from_raw_parts(start: *mut u8, len: usize) -> Mapping {
         if len >= HUGE_PAGE_BYTES {
             // SAFETY: advice on a range that we have just mapped; it changes no contents. A kernel
             // without huge pages refuses, and plain pages serve.
@@ -125,7 +125,7 @@ fn populate(len: usize) -> MapFlags {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range has been ours since `taken`, and users of pointers into it keep this value alive.
+        // SAFETY: the range has been ours since `from_raw_parts`, and users of pointers into it keep this value alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

@@ -117,7 +117,7 @@ impl PersistentRegion {
         let _ = (offset, len);
         match self.persistence {
             #[cfg(feature = "sim")]
-            Persistence::Sim(ref memory) => memory.stored(offset, len),
+            Persistence::Sim(ref memory) => memory.record_store(offset, len),
         }
     }
 }

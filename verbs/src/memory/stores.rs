@@ -38,7 +38,7 @@ pub(crate) struct StoreChoice {
 struct Cost(Option<f32>);
 
 impl Cost {
-    fn took(&mut self, seen: f32) {
+    fn record(&mut self, seen: f32) {
         self.0 = Some(match self.0 {
             Some(known) if seen > known => known + (seen - known) / 4.0,
             _ => seen,
@@ -62,12 +62,12 @@ impl StoreChoice {
     }
 
     /// Records how long a copy of `bytes` (not 0) took.
-    pub(crate) fn took(&mut self, stores: Stores, bytes: usize, nanoseconds: u64) {
+    pub(crate) fn record(&mut self, stores: Stores, bytes: usize, nanoseconds: u64) {
         let cost = match stores {
             Stores::Ordinary => &mut self.ordinary,
             Stores::Streaming => &mut self.streaming,
         };
-        cost.took(nanoseconds as f32 / bytes as f32);
+        cost.record(nanoseconds as f32 / bytes as f32);
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
                 Stores::Streaming => streaming,
             };
             streamed += u32::from(stores == Stores::Streaming);
-            choice.took(stores, 100_000, took);
+            choice.record(stores, 100_000, took);
         }
         streamed
     }
@@ -104,7 +104,7 @@ mod tests {
     fn a_copy_that_was_disturbed_once_decides_nothing() {
         let mut choice = StoreChoice::default();
         streamed(&mut choice, 100, 3_000, 4_000);
-        choice.took(Stores::Ordinary, 100_000, 12_000);
+        choice.record(Stores::Ordinary, 100_000, 12_000);
         assert_eq!(choice.next(), Stores::Ordinary);
     }
 }

@@ -34,7 +34,7 @@ const STRIDE: u32 = 5;
 #[repr(u8)]
 pub(crate) enum Next {
     /// Adjacent in the ring.
-    Beside = 0,
+    Adjacent = 0,
     /// At the start of the ring.
     Start = 1,
     /// Right after the small lap.
@@ -239,7 +239,7 @@ impl CellRing {
     /// first.
     #[inline]
     pub(crate) fn after(&self, index: u32, next: u8) -> u32 {
-        if next == Next::Beside as u8 {
+        if next == Next::Adjacent as u8 {
             index.wrapping_add(1) & self.mask
         } else if next == Next::BehindSmallLap as u8 {
             SMALL_LAP & self.mask
@@ -362,7 +362,7 @@ mod ring_loom {
                         }
                         let cell = ring.cell(index);
                         cell.fill(second_word(position + 10, 0), &[u64::from(position) + 20]);
-                        let (tag, next) = (ring.tag(position), Next::Beside);
+                        let (tag, next) = (ring.tag(position), Next::Adjacent);
                         cell.publish(Header::new(tag, CellKind::WriteImm, next, 8, 0));
                         index = ring.after(index, next as u8);
                     }
@@ -398,7 +398,7 @@ mod ring_loom {
             let shared = shared(2);
             // SAFETY: `shared` has 2 cells and outlives the ring.
             let ring = unsafe { CellRing::new(shared.0.as_ptr(), 2) };
-            let stale = Header::new(ring.tag(1), CellKind::WriteImm, Next::Beside, 8, 7);
+            let stale = Header::new(ring.tag(1), CellKind::WriteImm, Next::Adjacent, 8, 7);
             ring.cell(1).publish(stale);
             let writer = {
                 let shared = shared.clone();
@@ -406,7 +406,7 @@ mod ring_loom {
                     // SAFETY: as above.
                     let ring = unsafe { CellRing::new(shared.0.as_ptr(), 2) };
                     ring.cell(1).clear();
-                    let header = Header::new(ring.tag(0), CellKind::WriteImm, Next::Beside, 8, 0);
+                    let header = Header::new(ring.tag(0), CellKind::WriteImm, Next::Adjacent, 8, 0);
                     ring.cell(0).publish(header);
                 })
             };

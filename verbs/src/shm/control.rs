@@ -134,13 +134,13 @@ impl Control {
         if let Some(connection) = connections.get_mut(&token) {
             let open = context.upgrade().is_some_and(|context| connection.serve(&context));
             if !open && let Some(connection) = connections.remove(&token) {
-                connection.ended();
+                connection.handle_end();
             }
             return;
         }
         let gone = lock(&self.watched).remove(&token);
         if let Some(peer) = gone.and_then(|peer| peer.upgrade()) {
-            peer.died();
+            peer.handle_death();
         }
     }
 
@@ -179,7 +179,7 @@ impl Connection {
             ask::ATTACH => self.attach(context, &question),
             ask::REGION => self.region(context, question.rkey),
             ask::CLOSED => {
-                self.closed(question.from_qp, question.to_qp);
+                self.handle_closed(question.from_qp, question.to_qp);
                 return true;
             }
             ask::WRITTEN => {
@@ -226,17 +226,17 @@ impl Connection {
     }
 
     /// The peer has dropped a queue pair.
-    fn closed(&mut self, from_qp: u32, to_qp: u32) {
+    fn handle_closed(&mut self, from_qp: u32, to_qp: u32) {
         for (_, _, attached) in
             self.attached.extract_if(.., |(from, to, _)| (*from, *to) == (from_qp, to_qp))
         {
-            attached.peer_died();
+            attached.handle_peer_death();
         }
     }
 
-    fn ended(self) {
+    fn handle_end(self) {
         for (_, _, attached) in self.attached {
-            attached.peer_died();
+            attached.handle_peer_death();
         }
     }
 }

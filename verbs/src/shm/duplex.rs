@@ -161,7 +161,7 @@ mod ring_loom {
             for number in 0..QUESTIONS {
                 assert!(flow.may_open(number, 0));
                 flow.open(number);
-                put(&lines, number, Next::Beside, number + 10);
+                put(&lines, number, Next::Adjacent, number + 10);
                 assert!(flow.is_open(number));
                 assert_eq!(take(&lines, number, true), number + 20);
                 flow.taken.store(number as u32 + 1, Ordering::Release);

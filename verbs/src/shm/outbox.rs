@@ -171,16 +171,16 @@ impl Outbox {
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
         let in_flight = self.in_flight();
-        self.is_free(self.index, in_flight) || self.has_room_after_all()
+        self.is_free(self.index, in_flight) || self.has_room_after_reading_head()
     }
 
     #[cold]
-    fn has_room_after_all(&mut self) -> bool {
-        self.look_at_head();
+    fn has_room_after_reading_head(&mut self) -> bool {
+        self.read_head();
         self.is_free(self.index, self.position().wrapping_sub(self.head_seen))
     }
 
-    fn look_at_head(&mut self) {
+    fn read_head(&mut self) {
         let head = self.lines().credit.head.load(Ordering::Acquire);
         if self.position().wrapping_sub(head) <= self.ring.count() {
             self.head_seen = head;
@@ -193,7 +193,7 @@ impl Outbox {
             outbox.ring.count() - outbox.position().wrapping_sub(outbox.head_seen) >= cells
         };
         free(self) || {
-            self.look_at_head();
+            self.read_head();
             free(self)
         }
     }
@@ -274,7 +274,7 @@ impl Outbox {
             cell.fill(second_word(qkey, imm.unwrap_or(0)), &words);
             let tag = self.ring.tag(self.position().wrapping_add(ahead));
             let len = bytes.len() as u16;
-            cell.publish(Header::new(tag, kind, Next::Beside, carried as u8, len));
+            cell.publish(Header::new(tag, kind, Next::Adjacent, carried as u8, len));
         }
         self.index = (self.index + cells) & last;
         self.number += u64::from(cells);
@@ -284,16 +284,16 @@ impl Outbox {
     /// message, and past the small lap when that is not free.
     #[inline]
     fn next(&self, in_flight: u32) -> Next {
-        let beside = self.index + 1;
-        if beside < SMALL_LAP {
-            match self.is_free(beside, in_flight) {
-                true => Next::Beside,
+        let adjacent = self.index + 1;
+        if adjacent < SMALL_LAP {
+            match self.is_free(adjacent, in_flight) {
+                true => Next::Adjacent,
                 false => Next::BehindSmallLap,
             }
         } else if in_flight == 0 {
             Next::Start
         } else {
-            Next::Beside // The last is followed by the first.
+            Next::Adjacent // The last is followed by the first.
         }
     }
 
@@ -307,7 +307,7 @@ impl Outbox {
             }
             Some(_) if self.flow.may_open(number, in_flight) => {
                 self.flow.open(number);
-                (duplex::cell(&self.our_lines, number), Next::Beside)
+                (duplex::cell(&self.our_lines, number), Next::Adjacent)
             }
             _ => return false,
         };

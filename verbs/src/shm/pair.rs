@@ -243,7 +243,7 @@ impl Pair {
     }
 
     /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
-    pub(super) fn peer_died(self: &Arc<Self>) {
+    pub(super) fn handle_peer_death(self: &Arc<Self>) {
         if self.ty == QpType::Rc {
             self.peer_gone.store(true, Ordering::SeqCst);
             self.fail();
@@ -263,24 +263,24 @@ impl Pair {
         self.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
         self.set_inbox_state(InboxState::Error);
         if before != QpState::Error as u32 {
-            self.tell_peer();
+            self.notify_peer();
         }
         self.recv_cq.notice(attention::ERRORS);
         self.send_cq.notice(attention::ERRORS);
     }
 
     /// A peer that only waits would never look at our inbox's state: wake it.
-    pub(super) fn tell_peer(&self) {
+    pub(super) fn notify_peer(&self) {
         if let Some((peer, to_qp)) = self.connected_to.get()
             && !self.peer_gone.load(Ordering::SeqCst)
         {
-            peer.tell_closed(self.number, *to_qp);
+            peer.notify_closed(self.number, *to_qp);
         }
     }
 
     /// Flushes all waiting work. The `slow` argument proves that the caller holds the lock.
     pub(super) fn flush(&self, slow: &mut SlowQueue) {
-        let mut status = slow.end_of_oldest(self);
+        let mut status = slow.status_of_oldest(self);
         while let Some(item) = slow.pop() {
             self.complete(item.done(status, 0));
             status = Status::Flushed;
@@ -351,11 +351,11 @@ impl Attached {
         }
     }
 
-    pub(super) fn peer_died(self) {
+    pub(super) fn handle_peer_death(self) {
         match self {
             Attached::Connected(pair) => {
                 if let Some(pair) = pair.upgrade() {
-                    pair.peer_died();
+                    pair.handle_peer_death();
                 }
             }
             Attached::Sender(pair, path) => {

@@ -121,7 +121,7 @@ impl Peer {
         drop(regions);
         let question = Question { what: ask::REGION, rkey, ..Question::default() };
         let (answer, fds) = self.ask(&question, REGION_TIMEOUT).ok()?;
-        let region = Arc::new(self.mapped(rkey, &answer, &fds)?);
+        let region = Arc::new(self.map_region(rkey, &answer, &fds)?);
         if !region.is_alive() {
             return None;
         }
@@ -141,7 +141,7 @@ impl Peer {
     }
 
     /// Maps the region that the peer described. Every number is checked before it is used.
-    fn mapped(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
+    fn map_region(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
         let [file] = fds else { return None };
         let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
         let len = usize::try_from(answer.len).ok()?;
@@ -172,16 +172,16 @@ impl Peer {
             pairs.push(Arc::downgrade(pair));
         }
         if self.is_dead() {
-            pair.peer_died();
+            pair.handle_peer_death();
         }
     }
 
     /// Handles the closed socket: the peer is gone.
-    pub(crate) fn died(&self) {
+    pub(crate) fn handle_death(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let pairs = std::mem::take(&mut *lock(&self.pairs));
         for pair in pairs.iter().filter_map(Weak::upgrade) {
-            pair.peer_died();
+            pair.handle_peer_death();
         }
     }
 
@@ -201,7 +201,7 @@ impl Peer {
 
     /// Tells the peer that our queue pair is gone. There is no answer and no waiting: a peer that does not read
     /// finds out when it sends, or when this process exits.
-    pub(crate) fn tell_closed(&self, from_qp: u32, to_qp: u32) {
+    pub(crate) fn notify_closed(&self, from_qp: u32, to_qp: u32) {
         let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
     }

@@ -218,7 +218,7 @@ impl Drop for QueuePair {
         pair.fail();
         pair.set_inbox_state(InboxState::Destroyed);
         if was_in_error {
-            pair.tell_peer(); // It was told of the error; now its record of us can go too.
+            pair.notify_peer(); // The peer knows of the error; now it can drop its record of us.
         }
         {
             let _slow = lock(&pair.slow);

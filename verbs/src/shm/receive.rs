@@ -93,7 +93,7 @@ enum Location {
 }
 
 /// The result of a cell off the common path.
-enum Rare {
+enum CellResult {
     /// The completion is filled.
     Completed,
     /// Taken, but the message has more cells.
@@ -211,18 +211,18 @@ impl Receiver {
                 let id = self.run_next;
                 self.run_next = id.wrapping_add(1);
                 self.run_left -= 1;
-                self.immediate(completion, cell, header, Receive { id, buffer: None });
+                self.complete_write_imm(completion, cell, header, Receive { id, buffer: None });
                 count += 1;
                 continue;
             }
-            match self.rare(header, cell, completion) {
-                Rare::Completed => count += 1,
-                Rare::Taken => {}
-                Rare::Stopped => break,
+            match self.handle_uncommon(header, cell, completion) {
+                CellResult::Completed => count += 1,
+                CellResult::Taken => {}
+                CellResult::Stopped => break,
             }
         }
         if self.number as u32 != self.told_head {
-            self.tell();
+            self.publish_progress();
         }
         count
     }
@@ -231,7 +231,7 @@ impl Receiver {
     /// tells the peer with its next message), and to the peer itself, in case we send nothing. The peer reads
     /// that line only when the values it last read are used up, so the line stays in our cache.
     #[inline]
-    fn tell(&mut self) {
+    fn publish_progress(&mut self) {
         let position = self.number as u32;
         self.told_head = position;
         self.pair.consumed.store(self.consumed, Ordering::Release);
@@ -252,7 +252,7 @@ impl Receiver {
 
     /// Completes `receive` with a WRITE_WITH_IMM.
     #[inline]
-    fn immediate(
+    fn complete_write_imm(
         &mut self,
         completion: &mut WorkCompletion,
         cell: &Cell,
@@ -303,9 +303,14 @@ impl Receiver {
     }
 
     #[cold]
-    fn rare(&mut self, header: Header, cell: &Cell, completion: &mut WorkCompletion) -> Rare {
+    fn handle_uncommon(
+        &mut self,
+        header: Header,
+        cell: &Cell,
+        completion: &mut WorkCompletion,
+    ) -> CellResult {
         if self.poisoned {
-            return Rare::Stopped;
+            return CellResult::Stopped;
         }
         let carried = header.carried();
         let (length, imm) = cell.second_word();
@@ -317,17 +322,17 @@ impl Receiver {
             (Some(CellKind::WriteImm), None)
                 if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
             {
-                let Some(receive) = self.next_receive() else { return self.no_receive() };
-                self.immediate(completion, cell, header, receive);
-                Rare::Completed
+                let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
+                self.complete_write_imm(completion, cell, header, receive);
+                CellResult::Completed
             }
             (Some(kind @ (CellKind::Send | CellKind::SendImm)), None)
                 if length <= MAX_MESSAGE_BYTES
                     && u64::from(carried) == length.min(CELL_PAYLOAD_BYTES as u64) =>
             {
-                let Some(receive) = self.next_receive() else { return self.no_receive() };
+                let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
                 let imm = (kind == CellKind::SendImm).then_some(imm);
-                self.begin(
+                self.begin_send(
                     cell,
                     completion,
                     Partial { receive, imm, total: length as usize, done: 0 },
@@ -338,30 +343,40 @@ impl Receiver {
                     == (partial.total - partial.done).min(CELL_PAYLOAD_BYTES) =>
             {
                 match self.partial.take() {
-                    Some(partial) => self.more(cell, completion, partial),
-                    None => Rare::Stopped,
+                    Some(partial) => self.append_cell(cell, completion, partial),
+                    None => CellResult::Stopped,
                 }
             }
             (Some(CellKind::TooLong), None) => {
-                let Some(receive) = self.next_receive() else { return self.no_receive() };
-                self.too_long(completion, receive)
+                let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
+                self.handle_too_long(completion, receive)
             }
-            _ => self.garbage(),
+            _ => self.reject_garbage(),
         }
     }
 
     /// Takes the first cell of a SEND.
-    fn begin(&mut self, cell: &Cell, completion: &mut WorkCompletion, partial: Partial) -> Rare {
+    fn begin_send(
+        &mut self,
+        cell: &Cell,
+        completion: &mut WorkCompletion,
+        partial: Partial,
+    ) -> CellResult {
         let room = partial.receive.buffer.as_ref().map_or(0, |buffer| buffer.len());
         if partial.total > room {
-            return self.too_long(completion, partial.receive);
+            return self.handle_too_long(completion, partial.receive);
         }
-        self.more(cell, completion, partial)
+        self.append_cell(cell, completion, partial)
     }
 
     /// Copies the cell's bytes into the posted buffer. The cell's length has been checked against the
     /// message's, and the message's against the buffer's.
-    fn more(&mut self, cell: &Cell, completion: &mut WorkCompletion, mut partial: Partial) -> Rare {
+    fn append_cell(
+        &mut self,
+        cell: &Cell,
+        completion: &mut WorkCompletion,
+        mut partial: Partial,
+    ) -> CellResult {
         let mut words = [0; CELL_PAYLOAD_BYTES / 8];
         cell.payload(&mut words);
         let carried = (partial.total - partial.done).min(CELL_PAYLOAD_BYTES);
@@ -375,7 +390,7 @@ impl Receiver {
         if partial.done < partial.total {
             self.partial = Some(partial);
             self.next_cell();
-            return Rare::Taken;
+            return CellResult::Taken;
         }
         let Partial { mut receive, imm, total, .. } = partial;
         if let Some(buffer) = &mut receive.buffer {
@@ -394,23 +409,23 @@ impl Receiver {
         if let Source::Shared(pool) = &self.source
             && !pool.credit.surely_fits(total)
         {
-            self.tell(); // The sender waits for the verdict.
+            self.publish_progress(); // The sender waits for the verdict.
         }
-        Rare::Completed
+        CellResult::Completed
     }
 
     /// Handles a SEND that is longer than its receive. It ends a reliable connection.
-    fn too_long(&mut self, completion: &mut WorkCompletion, receive: Receive) -> Rare {
-        self.failed(completion, receive, Status::LocalLength);
+    fn handle_too_long(&mut self, completion: &mut WorkCompletion, receive: Receive) -> CellResult {
+        self.complete_failed(completion, receive, Status::LocalLength);
         // Before the head moves past it: see `Outbox::verdict`.
         self.lines().state.refused.store(1, Ordering::Release);
         self.consumed = self.consumed.wrapping_add(1);
         self.next_cell();
         self.poison();
-        Rare::Completed
+        CellResult::Completed
     }
 
-    fn failed(&self, completion: &mut WorkCompletion, receive: Receive, status: Status) {
+    fn complete_failed(&self, completion: &mut WorkCompletion, receive: Receive, status: Status) {
         *completion = WorkCompletion {
             id: receive.id,
             qp: self.qp,
@@ -423,17 +438,17 @@ impl Receiver {
 
     /// Handles a message without a receive. With a shared queue, another sender was faster than the count, and
     /// the message waits here; otherwise the peer has sent without credit.
-    fn no_receive(&mut self) -> Rare {
+    fn handle_no_receive(&mut self) -> CellResult {
         match self.source {
-            Source::Shared(_) => Rare::Stopped,
-            Source::Own(_) => self.garbage(),
+            Source::Shared(_) => CellResult::Stopped,
+            Source::Own(_) => self.reject_garbage(),
         }
     }
 
-    fn garbage(&mut self) -> Rare {
+    fn reject_garbage(&mut self) -> CellResult {
         tracing::warn!(qp = self.qp.0, "a peer wrote garbage into its inbox; queue pair in error");
         self.poison();
-        Rare::Stopped
+        CellResult::Stopped
     }
 
     fn poison(&mut self) {
@@ -454,7 +469,7 @@ impl Receiver {
                 None => self.next_receive(),
             };
             let Some(receive) = receive else { break };
-            self.failed(completion, receive, Status::Flushed);
+            self.complete_failed(completion, receive, Status::Flushed);
             self.consumed = self.consumed.wrapping_add(1);
             count += 1;
         }

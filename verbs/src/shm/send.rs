@@ -335,7 +335,7 @@ unsafe fn store_long(
             Stores::Streaming => copy_streaming(target, source, len),
         }
     }
-    choice.took(stores, len, context.now_ns() - begin);
+    choice.record(stores, len, context.now_ns() - begin);
 }
 
 /// Stores up to 48 bytes into a peer's memory, low addresses first, aligned words whole.

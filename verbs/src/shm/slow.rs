@@ -234,7 +234,7 @@ impl SlowQueue {
     }
 
     /// The status of the oldest item when the queue pair fails. The caller holds the lock.
-    pub(super) fn end_of_oldest(&self, pair: &Pair) -> Status {
+    pub(super) fn status_of_oldest(&self, pair: &Pair) -> Status {
         let Some(oldest) = self.items.front() else { return Status::Flushed };
         // SAFETY: the lock is held (`self` is what it guards) and the queue is not empty.
         let outbox = unsafe { pair.side() }.outbox.as_ref();

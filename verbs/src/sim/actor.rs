@@ -249,7 +249,7 @@ impl World {
     }
 
     /// Handles an alarm. Returns the actor if it runs now.
-    pub(super) fn ring(&mut self, actor: u32) -> Option<u32> {
+    pub(super) fn handle_alarm(&mut self, actor: u32) -> Option<u32> {
         let scheduled = &mut self.actors.actors[actor as usize];
         scheduled.alarms.pop();
         let until_ns = scheduled.until_ns.filter(|_| scheduled.parked && scheduled.alive)?;

@@ -10,21 +10,23 @@ impl World {
     /// The responder `of` a message answers its sender.
     pub(super) fn answer(&mut self, of: QpId, to: QpId, psn: u32, answer: Answer) {
         self.note(of, || format!("answers message {psn}: {answer:?}"));
-        let Some(delay_ns) = self.wire(of, to, QpType::Rc) else { return };
+        let Some(delay_ns) = self.draw_wire_delay(of, to, QpType::Rc) else { return };
         let costs = &self.config.costs;
         let nic = &mut self.nodes[usize::from(of.node)].nic;
         // The answer left when the bytes were passed to PCIe, one write ago; its completion takes another such
         // write.
         let at_ns = nic.answer(costs, self.now_ns, of.node == to.node) + delay_ns;
-        self.events.push(at_ns, Event::Answer { to, psn, answer, heard: false });
+        self.events.push(at_ns, Event::Answer { to, psn, answer, processed: false });
     }
 
     /// Handles an answer.
-    pub(super) fn handle_answer(&mut self, to: QpId, psn: u32, answer: Answer, heard: bool) {
-        if !heard {
-            let heard_ns = self.process_answer(to, psn);
-            if heard_ns > self.now_ns {
-                return self.events.push(heard_ns, Event::Answer { to, psn, answer, heard: true });
+    pub(super) fn handle_answer(&mut self, to: QpId, psn: u32, answer: Answer, processed: bool) {
+        if !processed {
+            let processed_ns = self.process_answer(to, psn);
+            if processed_ns > self.now_ns {
+                return self
+                    .events
+                    .push(processed_ns, Event::Answer { to, psn, answer, processed: true });
             }
         }
         self.trace.mix(self.now_ns << 8 | answer as u64);
@@ -56,11 +58,11 @@ impl World {
     fn process_answer(&mut self, to: QpId, psn: u32) -> u64 {
         let node = &mut self.nodes[usize::from(to.node)];
         let (costs, now_ns) = (&self.config.costs, self.now_ns);
-        let heard_ns = node.nic.process_answer(costs, now_ns);
-        let Some(pair) = node.pairs.get_mut(to.number) else { return heard_ns };
-        let Some(number) = pair.number_of(psn) else { return heard_ns };
-        let Some(line) = pair.wqe(number).map(|wqe| wqe.line) else { return heard_ns };
-        heard_ns.max(node.nic.find_for_ack(costs, now_ns, (to.number, number), line))
+        let processed_ns = node.nic.process_answer(costs, now_ns);
+        let Some(pair) = node.pairs.get_mut(to.number) else { return processed_ns };
+        let Some(number) = pair.number_of(psn) else { return processed_ns };
+        let Some(line) = pair.wqe(number).map(|wqe| wqe.line) else { return processed_ns };
+        processed_ns.max(node.nic.find_for_ack(costs, now_ns, (to.number, number), line))
     }
 
     /// Handles a refused message. Responses to earlier READs and atomics are still in flight, and come first.
@@ -156,7 +158,7 @@ impl World {
     }
 
     /// Handles the timer: the peer may have been silent for too long.
-    pub(super) fn timer(&mut self, qp: QpId) {
+    pub(super) fn handle_timer(&mut self, qp: QpId) {
         let now_ns = self.now_ns;
         let Some(pair) = self.pair(qp) else { return };
         pair.timer_set = false;

@@ -88,16 +88,16 @@ impl World {
             return self.messages.release(index);
         }
         match (kind, class) {
-            (Kind::Response, _) => self.respond(index),
-            (Kind::Datagram { qkey }, _) => self.datagram(index, qkey),
-            (_, QpType::Rc) => self.reliable(index),
-            (_, _) => self.unreliable(index),
+            (Kind::Response, _) => self.deliver_response(index),
+            (Kind::Datagram { qkey }, _) => self.deliver_datagram(index, qkey),
+            (_, QpType::Rc) => self.deliver_reliable(index),
+            (_, _) => self.deliver_unreliable(index),
         }
         self.messages.release(index);
     }
 
     /// Handles a message of a reliable connection: each is executed in order, and once.
-    fn reliable(&mut self, index: u32) {
+    fn deliver_reliable(&mut self, index: u32) {
         let message = &self.messages[index];
         let (from, to, psn) = (message.from, message.to, message.psn);
         let Some(pair) = self.pair(to) else { return };
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Handles a message of an unreliable connection: one that does not fit is lost.
-    fn unreliable(&mut self, index: u32) {
+    fn deliver_unreliable(&mut self, index: u32) {
         let to = self.messages[index].to;
         if self.execute(index) == Outcome::TooLong {
             self.break_pair(to);
@@ -149,7 +149,7 @@ impl World {
     /// Executes a request that arrived in order.
     fn execute(&mut self, index: u32) -> Outcome {
         match self.messages[index].kind {
-            Kind::Send => self.send_arrives(index),
+            Kind::Send => self.deliver_send(index),
             Kind::Write(remote) => self.write(index, remote),
             Kind::Read(remote) => self.read(index, remote),
             Kind::CompareAndSwap { remote, expected, new } => {
@@ -174,26 +174,40 @@ impl World {
         }
     }
 
-    fn send_arrives(&mut self, index: u32) -> Outcome {
+    fn deliver_send(&mut self, index: u32) -> Outcome {
         let to = self.messages[index].to;
         let Some(mut receive) = self.take_receive(to) else { return Outcome::NotReady };
         let message = &self.messages[index];
         let (len, imm) = (message.payload.len(), message.imm);
         let room = receive.buffer.as_ref().map_or(0, |buffer| buffer.len());
         if len > room {
-            self.received(to, receive, Status::LocalLength, CompletionOpcode::Recv, 0, None);
+            self.complete_receive(
+                to,
+                receive,
+                Status::LocalLength,
+                CompletionOpcode::Recv,
+                0,
+                None,
+            );
             return Outcome::TooLong;
         }
         if let Some(buffer) = &mut receive.buffer {
             buffer[..len].copy_from_slice(&message.payload);
             buffer.set_len(len);
         }
-        self.received(to, receive, Status::Success, CompletionOpcode::Recv, len as u32, imm);
+        self.complete_receive(
+            to,
+            receive,
+            Status::Success,
+            CompletionOpcode::Recv,
+            len as u32,
+            imm,
+        );
         Outcome::Done
     }
 
     /// Completes a receive.
-    pub(super) fn received(
+    pub(super) fn complete_receive(
         &mut self,
         at: QpId,
         receive: Receive,
@@ -212,7 +226,7 @@ impl World {
     }
 
     /// Handles a datagram, and drops it silently on any obstacle.
-    fn datagram(&mut self, index: u32, qkey: u32) {
+    fn deliver_datagram(&mut self, index: u32, qkey: u32) {
         let message = &self.messages[index];
         let (from, to, imm) = (message.from, message.to, message.imm);
         if self.pair(to).is_none_or(|pair| pair.qkey != qkey) {
@@ -251,7 +265,7 @@ impl World {
     }
 
     /// Handles the response to a READ or an atomic.
-    fn respond(&mut self, index: u32) {
+    fn deliver_response(&mut self, index: u32) {
         let message = &self.messages[index];
         let to = message.to;
         let Some(pair) =
@@ -283,7 +297,7 @@ impl World {
         pair.asking -= 1;
         pair.done_before(number);
         if let Some((rkey, start, len)) = filled {
-            self.came_in(to.node, rkey, start, len);
+            self.record_local_write(to.node, rkey, start, len);
         }
         self.retire(to);
         self.fetch(to);

@@ -43,8 +43,8 @@ pub(super) enum Event {
     Landed(u32),
     /// The NIC has the bytes that a READ or an atomic requested.
     Reply(u32),
-    /// An answer for message `psn` reaches its sender; `heard`: the sender's NIC has processed it.
-    Answer { to: QpId, psn: u32, answer: Answer, heard: bool },
+    /// An answer for message `psn` reaches its sender; `processed`: the sender's NIC has processed it.
+    Answer { to: QpId, psn: u32, answer: Answer, processed: bool },
     /// Retries a peer that had no receive.
     Retry(QpId),
     /// A queue pair in error flushes its posted work.

@@ -15,7 +15,7 @@ impl World {
         let (base, cq) = (pair.base, pair.send_cq);
         let sends = std::mem::take(&mut pair.sends);
         pair.base += sends.len() as u64;
-        (pair.next, pair.heard, pair.rung) = (pair.base, pair.base, pair.base);
+        (pair.next, pair.notified, pair.rung) = (pair.base, pair.base, pair.base);
         pair.asking = 0;
         for (number_here, wqe) in (base..).zip(sends) {
             self.messages.release(wqe.message);

@@ -58,7 +58,7 @@ pub enum Fault {
 impl World {
     /// The delay of a message on the wire; `None` if it is lost.
     #[inline]
-    pub(super) fn wire(&mut self, from: QpId, to: QpId, class: QpType) -> Option<u64> {
+    pub(super) fn draw_wire_delay(&mut self, from: QpId, to: QpId, class: QpType) -> Option<u64> {
         if !self.cut.is_empty() && self.cut.contains(&(from.node, to.node)) {
             self.note(from, || format!("is cut off from node {}: what it sends is lost", to.node));
             return None;
@@ -73,22 +73,22 @@ impl World {
             self.note(from, || format!("loses what it sends to node {}", to.node));
             return None;
         }
-        Some(self.holds_up(from, to, class))
+        Some(self.draw_delay(from, to, class))
     }
 
     /// The delay of a datagram's copy; `None` if there is no copy.
     #[inline]
-    pub(super) fn copies(&mut self, from: QpId, to: QpId) -> Option<u64> {
+    pub(super) fn draw_copy_delay(&mut self, from: QpId, to: QpId) -> Option<u64> {
         if !self.dice.chance(self.config.faults.datagram_copy) {
             return None;
         }
         self.note(from, || format!("duplicates what it sends to node {}", to.node));
-        Some(self.holds_up(from, to, QpType::Ud))
+        Some(self.draw_delay(from, to, QpType::Ud))
     }
 
     /// The delay of a message, drawn at random.
     #[inline]
-    fn holds_up(&mut self, from: QpId, to: QpId, class: QpType) -> u64 {
+    fn draw_delay(&mut self, from: QpId, to: QpId, class: QpType) -> u64 {
         let rates = &self.config.faults;
         let (held_up, straggles) = match class {
             QpType::Ud => (rates.datagram_delay, rates.datagram_straggle),
@@ -112,7 +112,7 @@ impl World {
         self.events.push(at_ns.max(self.now_ns), Event::Fault(index));
     }
 
-    pub(super) fn scheduled_fault(&mut self, index: u32) {
+    pub(super) fn apply_scheduled_fault(&mut self, index: u32) {
         if let Some(fault) = self.faults.get(index as usize).cloned() {
             self.inject(fault);
         }

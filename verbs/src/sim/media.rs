@@ -116,7 +116,13 @@ impl Media {
     }
 
     /// Records a visible write of the NIC.
-    pub(super) fn arrived(&mut self, span: Span, how: &Durability, now_ns: u64, dice: &mut Dice) {
+    pub(super) fn record_nic_write(
+        &mut self,
+        span: Span,
+        how: &Durability,
+        now_ns: u64,
+        dice: &mut Dice,
+    ) {
         self.settle(how, now_ns, dice);
         let longest_ns = nanos(how.queue);
         let mut until_ns = now_ns;
@@ -128,7 +134,7 @@ impl Media {
     }
 
     /// Records a store of a CPU.
-    pub(super) fn stored(&mut self, span: Span, how: &Durability, dice: &mut Dice) {
+    pub(super) fn record_store(&mut self, span: Span, how: &Durability, dice: &mut Dice) {
         for line in span.lines() {
             if how.eadr {
                 self.write_back(line);

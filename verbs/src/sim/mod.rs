@@ -35,7 +35,7 @@
 //! Messages are numbered. A missing message is reported by a NAK and sent again with all that follow. So is a
 //! message without an answer, up to eight times in all within
 //! [`retry_timeout_ns`](crate::ConnectOptions::retry_timeout_ns). A duplicate is executed only once, except
-//! that a READ reads again. A refusal breaks both queue pairs; if it is lost, the sender hears nothing more.
+//! that a READ reads again. A refusal breaks both queue pairs; if it is lost, the sender gets no more answers.
 //! So loss, partitions and deaths look as on hardware: first a delay, and then
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!

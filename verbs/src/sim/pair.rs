@@ -79,7 +79,7 @@ pub(super) struct Pair {
     pub(super) base: u64,
     /// The next one that the NIC fetches, and the first one of which it has not been notified.
     pub(super) next: u64,
-    pub(super) heard: u64,
+    pub(super) notified: u64,
     /// The first one for which no doorbell was rung.
     pub(super) rung: u64,
     /// One more than the number of the last one retired by a polled completion.
@@ -137,7 +137,7 @@ impl Pair {
             sends: VecDeque::new(),
             base: 0,
             next: 0,
-            heard: 0,
+            notified: 0,
             rung: 0,
             retired: 0,
             max_send_wr: max_send_wr as u64,

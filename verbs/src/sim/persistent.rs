@@ -38,11 +38,11 @@ impl Persistent {
     }
 
     /// Records a store of the owner. Stores to the memory of a killed node are lost.
-    pub(crate) fn stored(&self, start: usize, len: usize) {
+    pub(crate) fn record_store(&self, start: usize, len: usize) {
         let Ok(mut world) = self.context.running() else { return };
         let World { nodes, dice, config, .. } = &mut *world;
         let media = &mut nodes[usize::from(self.context.node)].media;
-        media.stored(self.span(start, len), &config.durability, dice);
+        media.record_store(self.span(start, len), &config.durability, dice);
     }
 
     pub(crate) fn persist(&self, start: usize, len: usize) -> Result<(), VerbsError> {

@@ -9,17 +9,17 @@ use crate::{Access, RemoteSlice};
 impl World {
     /// Records a write of the NIC, if it is to persistent memory.
     #[inline]
-    pub(super) fn landed_in(&mut self, node: u16, span: Option<Span>) {
+    pub(super) fn record_landing(&mut self, node: u16, span: Option<Span>) {
         let Some(span) = span else { return };
         let World { nodes, dice, config, now_ns, .. } = self;
-        nodes[usize::from(node)].media.arrived(span, &config.durability, *now_ns, dice);
+        nodes[usize::from(node)].media.record_nic_write(span, &config.durability, *now_ns, dice);
     }
 
     /// Records a write to memory of the NIC's own program.
-    pub(super) fn came_in(&mut self, node: u16, rkey: u32, start: u64, len: u64) {
+    pub(super) fn record_local_write(&mut self, node: u16, rkey: u32, start: u64, len: u64) {
         let state = &self.nodes[usize::from(node)];
         if !state.media.is_empty() {
-            self.landed_in(node, state.regions.span(rkey, start, len));
+            self.record_landing(node, state.regions.span(rkey, start, len));
         }
     }
 

@@ -37,7 +37,7 @@ impl World {
         }
         self.push_queue(to.node);
         let old = found.change(change);
-        self.landed_in(to.node, found.span(0, 8));
+        self.record_landing(to.node, found.span(0, 8));
         if found.watched {
             self.wake_watchers(to.node, remote.rkey);
         }

@@ -9,13 +9,13 @@ use crate::{QpState, QpType};
 
 impl World {
     /// Handles a doorbell.
-    pub(super) fn doorbell(&mut self, qp: QpId, rung: u32) {
+    pub(super) fn handle_doorbell(&mut self, qp: QpId, rung: u32) {
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
         match pair.state {
             QpState::ReadyToSend => {
-                pair.heard = pair.heard.max(pair.number_of(rung).unwrap_or(0));
-                let last = pair.heard.saturating_sub(1);
+                pair.notified = pair.notified.max(pair.number_of(rung).unwrap_or(0));
+                let last = pair.notified.saturating_sub(1);
                 if let Some(wqe) = pair.wqe(last).filter(|wqe| wqe.pushed) {
                     nic.keep(&self.config.costs, (qp.number, last), &mut wqe.line);
                 }
@@ -45,7 +45,7 @@ impl World {
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
         let mut is_there = context_read;
-        while !pair.rnr_wait && !pair.has_turn && pair.next < pair.heard {
+        while !pair.rnr_wait && !pair.has_turn && pair.next < pair.notified {
             let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
             if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
                 return; // An answer will make room.
@@ -78,7 +78,7 @@ impl World {
             let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
             self.events.push(at_ns, launch);
             pair.next += 1;
-            if wqe.last && pair.next < pair.heard {
+            if wqe.last && pair.next < pair.notified {
                 pair.has_turn = true;
                 let turn_ns = nic.next_turn(now_ns, context_read);
                 let turn_ns = turn_ns.max(now_ns + costs.queue_pair_ns);
@@ -113,7 +113,7 @@ impl World {
         let gone_ns = self.transmit(index, self.now_ns);
         if ty != QpType::Rc {
             let at_ns = gone_ns + self.config.costs.pcie_write_ns;
-            let sent = Event::Answer { to: qp, psn, answer: Answer::Sent, heard: true };
+            let sent = Event::Answer { to: qp, psn, answer: Answer::Sent, processed: true };
             return self.events.push(at_ns, sent);
         }
         // The timeout includes the link time of the answer.
@@ -133,10 +133,10 @@ impl World {
         let to_itself = from.node == to.node;
         let nic = &mut self.nodes[usize::from(from.node)].nic;
         let sent = nic.transmit(&self.config.costs, at_ns, len, to_itself);
-        let Some(delay_ns) = self.wire(from, to, class) else { return sent.gone_ns };
+        let Some(delay_ns) = self.draw_wire_delay(from, to, class) else { return sent.gone_ns };
         let mut arrives_ns = sent.arrives_ns.saturating_add(delay_ns);
         if datagram {
-            if let Some(delay_ns) = self.copies(from, to) {
+            if let Some(delay_ns) = self.draw_copy_delay(from, to) {
                 self.messages.hold(index);
                 self.events.push(sent.arrives_ns.saturating_add(delay_ns), Event::Arrive(index));
             }

@@ -127,21 +127,23 @@ impl World {
     /// Processes one event. Returns the actor that has its turn, if any.
     fn process(&mut self, event: Event) -> Option<u32> {
         match event {
-            Event::Doorbell { qp, rung } => self.doorbell(qp, rung),
+            Event::Doorbell { qp, rung } => self.handle_doorbell(qp, rung),
             Event::Resume { qp, context_read } => self.resume(qp, context_read),
             Event::Launch { qp, epoch, psn } => self.launch(qp, epoch, psn),
             Event::Arrive(message) => self.arrive(message),
             Event::Deliver(message) => self.deliver(message),
-            Event::Chunk { message, chunk } => self.chunk(message, chunk),
-            Event::Landed(message) => self.landed(message),
+            Event::Chunk { message, chunk } => self.land_chunk(message, chunk),
+            Event::Landed(message) => self.finish_landing(message),
             Event::Reply(message) => self.reply(message),
-            Event::Answer { to, psn, answer, heard } => self.handle_answer(to, psn, answer, heard),
+            Event::Answer { to, psn, answer, processed } => {
+                self.handle_answer(to, psn, answer, processed)
+            }
             Event::Retry(qp) => self.retry(qp),
             Event::Flush(qp) => self.flush(qp),
-            Event::Timer(qp) => self.timer(qp),
-            Event::Alarm(actor) => return self.ring(actor),
+            Event::Timer(qp) => self.handle_timer(qp),
+            Event::Alarm(actor) => return self.handle_alarm(actor),
             Event::Turn { actor, token } => return self.begin_turn(actor, token),
-            Event::Fault(index) => self.scheduled_fault(index),
+            Event::Fault(index) => self.apply_scheduled_fault(index),
         }
         None
     }

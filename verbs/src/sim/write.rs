@@ -51,7 +51,7 @@ impl World {
         };
         let offset = remote.addr.wrapping_sub(FIRST_ADDRESS);
         let costs = &self.config.costs;
-        self.nodes[usize::from(to.node)].nic.wrote(costs, self.now_ns, offset, remote.len);
+        self.nodes[usize::from(to.node)].nic.record_write(costs, self.now_ns, offset, remote.len);
         let receive = match imm {
             Some(_) => match self.take_receive(to) {
                 Some(receive) => Some(receive),
@@ -66,13 +66,13 @@ impl World {
             return self.begin_landing(index, landing);
         }
         into.write(0, &self.messages[index].payload);
-        self.landed_in(to.node, into.span(0, remote.len as usize));
+        self.record_landing(to.node, into.span(0, remote.len as usize));
         if into.watched {
             self.wake_watchers(to.node, remote.rkey);
         }
         if let Some(receive) = receive {
             let opcode = CompletionOpcode::RecvWriteWithImm;
-            self.received(to, receive, Status::Success, opcode, remote.len as u32, imm);
+            self.complete_receive(to, receive, Status::Success, opcode, remote.len as u32, imm);
         }
         Outcome::Done
     }
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Lets one piece of a WRITE land, unless its queue pair is gone: then it never does.
-    pub(super) fn chunk(&mut self, index: u32, chunk: u32) {
+    pub(super) fn land_chunk(&mut self, index: u32, chunk: u32) {
         let (to, psn) = (self.messages[index].to, self.messages[index].psn);
         if self.pair(to).is_none() {
             return;
@@ -121,13 +121,13 @@ impl World {
         let rkey = landing.rkey;
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
         self.note(to, || format!("has piece {chunk} of message {psn}: {len} bytes from {start}"));
-        self.landed_in(to.node, span);
+        self.record_landing(to.node, span);
         // Also those who watch only since the message was delivered.
         self.wake_watchers(to.node, rkey);
     }
 
     /// Handles a WRITE whose pieces have all landed.
-    pub(super) fn landed(&mut self, index: u32) {
+    pub(super) fn finish_landing(&mut self, index: u32) {
         let message = &mut self.messages[index];
         let (from, to, psn, imm, class) =
             (message.from, message.to, message.psn, message.imm, message.class);
@@ -138,11 +138,18 @@ impl World {
             let opcode = CompletionOpcode::RecvWriteWithImm;
             match accepts {
                 Some(true) => {
-                    self.received(to, receive, Status::Success, opcode, len, imm);
+                    self.complete_receive(to, receive, Status::Success, opcode, len, imm);
                 }
                 // It broke meanwhile: the receive is flushed like the others.
                 Some(false) => {
-                    self.received(to, receive, Status::Flushed, CompletionOpcode::Recv, 0, None);
+                    self.complete_receive(
+                        to,
+                        receive,
+                        Status::Flushed,
+                        CompletionOpcode::Recv,
+                        0,
+                        None,
+                    );
                 }
                 None => {
                     let srqs = &mut self.node(to.node).srqs;

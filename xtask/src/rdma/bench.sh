@@ -1,4 +1,4 @@
-# Each program in turn, so that all see the same moments of the computer below.
+# The programs alternate, so that all of them see the same load of the host.
 
 figure() {
     [ -n "$2" ] || { echo "no figure of $1"; exit 1; }

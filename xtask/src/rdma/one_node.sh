@@ -1,10 +1,10 @@
-# The device itself, before anything of ours.
+# The device itself, before farcall.
 check "rxe0 is there, and active" 10 "ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE"
 check "RDMA WRITE" 30 "both_ends ib_write_lat -s 32 -n 500"
 check "RDMA READ" 30 "both_ends ib_read_lat -s 32 -n 500"
 check "fetch and add" 30 "both_ends ib_atomic_lat -A FETCH_AND_ADD -n 500"
 
-# What farcall finds, and the shortest way to see that it works.
+# What farcall finds, and a quick check that it works.
 check "farcall info" 10 "farcall info | tee /tmp/info; grep -q '^rxe0: RDMA device' /tmp/info"
 check "farcall ping" 30 "
     farcall-kv serve --listen 'rdma://10.0.0.1:7471?device=rxe0' &
@@ -24,7 +24,7 @@ check "the verbs example" 30 "write_latency rxe0 500"
 
 check "device faults" 60 "device-conformance faults rxe0 dummy0"
 
-# A part of it: what is the same code under more load takes minutes here. The bounds of its cases are for real machines.
+# Only a part of the suite: the same code under more load takes minutes here. The timeouts of its cases are for real machines.
 check "the backend suite, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0' processes \\
         sizes::messages refusals failures deadlines::a_ endings::a_ deaths::a_killed windows::a_window \\
@@ -37,5 +37,5 @@ check "the backend suite by datagrams, servers in processes" 400 "
         a_window_of_64 a_client_dials_again a_sleeping_client 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
-# All of it.
+# The whole suite.
 check "the device suite, each end a process" 400 "device-conformance run rxe0 processes"

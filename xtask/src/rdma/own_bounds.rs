@@ -15,8 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) fn check() -> Result<()> {
     // In parallel, because they mostly wait.
     thread::scope(|scope| {
-        let off =
-            scope.spawn(|| refused("poweroff -f", TIMEOUT, "went off without telling a status"));
+        let off = scope
+            .spawn(|| refused("poweroff -f", TIMEOUT, "powered off without reporting a status"));
         // It ends in any case, whether before the boot or while COMMAND runs.
         let hang = scope.spawn(|| refused("sleep 1000", Duration::from_secs(6), "--timeout"));
         [fails(), ended(off), ended(hang)].into_iter().collect::<Result<()>>()

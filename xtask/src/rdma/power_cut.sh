@@ -1,5 +1,5 @@
-# Stores on node 1, their clients on node 2. The power of node 1 goes while they work, and comes back: a client that is
-# not told to wait ends in an error, soon; one that is told to dials until its store is back, and finds no wrong answer.
+# Stores run on node 1, their clients on node 2. The power of node 1 is cut while they work, and comes back. A client
+# without --ride-out ends with an error soon; one with it redials until its store is back, and finds no wrong answer.
 store() {
     backend=write_imm
     [ "$1" = 7473 ] && backend=datagram
@@ -19,7 +19,7 @@ for port in 7471 7472 7473; do
         until farcall-kv put --timeout 2 --connect '$(store $port)' there yes 2>/dev/null; do usleep 50000; done"
 done
 
-# Far longer than the power lasts.
+# Far longer than the time until the power cut.
 (
     farcall-kv ycsb --workload a --records 20 --window 1 --timeout 5 --seconds 1000 --connect "$(store 7472)" 2>&1
     echo "status $?"

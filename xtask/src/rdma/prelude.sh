@@ -1,9 +1,9 @@
-# What the scripts of the step `rdma` share. Every wait here is bounded by the bound of its check, or by the
+# Shared by the scripts of the step `rdma`. Every wait here is bounded by the time limit of its check, or by the
 # timeout of the run.
 
 failures=0
 
-# check NAME SECONDS COMMAND: runs COMMAND by a shell of its own, no longer than that, and says how it went.
+# check NAME SECONDS COMMAND: runs COMMAND in a separate shell with this time limit, and prints the result.
 check() {
     echo "-- $1"
     begun=$(cut -d ' ' -f 1 /proc/uptime)
@@ -18,13 +18,13 @@ check() {
     [ $status = 0 ] || failures=$((failures + 1))
 }
 
-# listening PORT: until a program of this node listens there. Asked of the kernel: a connection would be
-# taken for a peer.
+# listening PORT: waits until a program of this node listens there. It asks the kernel, because a connection
+# would be taken for a peer.
 listening() {
     until netstat -ltn | grep -q ":$1 "; do usleep 20000; done
 }
 
-# meet PORT: both nodes come here, then both go on.
+# meet PORT: a barrier of both nodes.
 meet() {
     if [ "$FARCALL_NODE" = 1 ]; then
         nc -l -p "$1" </dev/null >/dev/null
@@ -41,15 +41,15 @@ quietly() {
     return "$1"
 }
 
-# both_ends TOOL ARGUMENTS: both ends of a tool of perftest on this node.
+# both_ends TOOL ARGUMENTS: runs both ends of a tool of perftest on this node.
 both_ends() {
     "$@" -d rxe0 -x 1 >/dev/null 2>&1 &
     listening 18515
     quietly "$@" -d rxe0 -x 1 10.0.0.1 && wait $!
 }
 
-# wire NETEM: so RDMA's packets leave this node from now on. Others, such as what a suite tells its processes
-# over there, are spared. The shell has a `tc` of its own, which knows less.
+# wire NETEM: applies these faults to RDMA packets that leave this node. Other packets, such as a suite's messages
+# to its processes on the other node, are not affected. The `tc` of busybox does not support this.
 wire() {
     /bin/tc qdisc replace dev eth0 root handle 1: prio priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 &&
         /bin/tc qdisc replace dev eth0 parent 1:1 handle 10: netem "$@" &&

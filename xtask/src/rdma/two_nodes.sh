@@ -1,8 +1,8 @@
-# One machine serves, the other asks.
+# One machine serves, the other calls.
 kv="rdma://10.0.0.1:7471?device=rxe0"
 datagrams="rdma://10.0.0.1:7472?device=rxe0&backend=datagram"
 
-# Where a tenth is lost, some is doubled, and much overtakes.
+# With 10 % loss, duplication and reordering.
 bad_wire="loss 10% duplicate 5% delay 500us 500us"
 
 if [ "$FARCALL_NODE" = 1 ]; then
@@ -15,13 +15,13 @@ if [ "$FARCALL_NODE" = 1 ]; then
     for port in 18515 7001 7004 7471 7472; do listening $port; done
     meet 7000
     wait $first || failures=1
-    # Node 2 comes here when the wire is to be a bad one, and when no longer.
+    # Node 2 gets here when the faults of the wire are to begin, and when they are to end.
     meet 7005
     check "this end of the wire is a bad one" 10 "wire $bad_wire"
     meet 7006
     meet 7007
     /bin/tc qdisc del dev eth0 root
-    # Node 2 comes here when its clients are at work.
+    # Node 2 gets here when its clients are running.
     meet 7002
     sleep 1
     ip link set eth0 down
@@ -32,10 +32,10 @@ if [ "$FARCALL_NODE" = 1 ]; then
 fi
 
 meet 7000
-# The wire, before anything of ours.
+# The wire itself, before farcall.
 check "RDMA WRITE to the other node" 60 "quietly ib_write_lat -d rxe0 -x 1 -s 32 -n 500 $FARCALL_PEER"
 
-# What depends on the wire; within one machine the suite is played in full.
+# Cases that depend on the wire; the whole suite runs within one machine.
 for family in operations datagram receiving shared_receive completions protection errors; do
     check "the device suite over the wire: $family" 120 "device-conformance run rxe0 10.0.0.1:7001 $family::"
 done
@@ -77,6 +77,6 @@ for backend in write_imm datagram; do
         cat /tmp/link-$backend
         grep -q '^status 0' /tmp/link-$backend && ! grep -q ', [1-9][0-9]* times with its store' /tmp/link-$backend"
 done
-# Connections end at once; of datagrams some may be lost only.
+# Connections break immediately; some datagrams may only be lost.
 check "the store of write_imm was gone meanwhile" 5 "grep -q 'The server was gone' /tmp/link-write_imm"
 meet 7003

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of the virtual machine: makes rxe0, tells the host that it is up, runs /command when
-# the host says so, and tells its status. FARCALL_NODE and FARCALL_NODES come from the kernel's command line.
+# The first process of the virtual machine: creates rxe0, tells the host that it is up, runs /command when
+# the host allows it, and reports its status. FARCALL_NODE and FARCALL_NODES come from the kernel's command line.
 export PATH=/bin HOME=/root TERM=dumb NO_COLOR=1
 
 mount -t proc proc /proc
@@ -20,8 +20,8 @@ tell() {
     echo "rdma-vm:$token:$1" >&3
 }
 
-# Told again and again: a message of the kernel may tear the line. The host ends the machine.
-tell_for_ever() {
+# Repeated, because a kernel message may split the line. The host ends the machine.
+tell_forever() {
     while :; do
         tell "$1"
         sleep 1
@@ -29,7 +29,7 @@ tell_for_ever() {
 }
 
 check() {
-    "$@" || tell_for_ever "broken \`$*\` failed with status $?"
+    "$@" || tell_forever "broken \`$*\` failed with status $?"
 }
 
 while read -r module; do
@@ -42,7 +42,7 @@ if [ "$FARCALL_NODES" = 2 ]; then
     netdev=eth0
     export FARCALL_PEER="10.0.0.$((3 - FARCALL_NODE))"
 else
-    # The module has made it already.
+    # The module has created it already.
     netdev=dummy0
 fi
 check ip addr add "10.0.0.$FARCALL_NODE/24" dev "$netdev"
@@ -55,4 +55,4 @@ until read -r -t 1 go && [ "$go" = go ]; do
 done <&3
 
 sh /command </dev/null 3<&-
-tell_for_ever "exit $?"
+tell_forever "exit $?"

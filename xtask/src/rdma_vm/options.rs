@@ -13,12 +13,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) nodes: u8,
 
-    /// Takes the power from node 1 so many seconds after both have booted; from then on only the
+    /// Cuts the power of node 1 this many seconds after both have booted; from then on only the
     /// status of node 2 counts
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) power_cut: Option<Duration>,
 
-    /// Gives the power back so many seconds after the cut: node 1 boots again and runs COMMAND again,
+    /// Restores the power this many seconds after the cut: node 1 boots again and runs COMMAND again,
     /// with FARCALL_BOOT=2 in its environment
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "power_cut")]
     pub(crate) power_back: Option<Duration>,

@@ -165,7 +165,7 @@ impl Session<'_> {
     fn closed(&self, life: Life) -> Result<()> {
         match self.machines.iter().find(|machine| machine.life == life) {
             Some(machine) if machine.state != State::Cut => bail!(
-                "node {} went off without telling a status: it was switched off, or its kernel \
+                "node {} powered off without reporting a status: it was switched off, or its kernel \
                  panicked, or QEMU could not run it",
                 life.number
             ),

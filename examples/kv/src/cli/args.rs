@@ -58,7 +58,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
 
-    /// The most that keys and values may weigh together, as 512M or 4G [default: no limit].
+    /// The most bytes of keys and values together, such as 512M or 4G [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) memory_limit: Option<u64>,
 
@@ -66,7 +66,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) metrics: bool,
 
-    /// End when standard input does: whoever started this server holds the other end.
+    /// Exit at the end of standard input, which the process that started this server holds open.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_ends: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, visible_alias = "connect", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     pub(crate) address: String,
 
-    /// How long one answer is waited for, in seconds.
+    /// The timeout of one answer, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub(crate) timeout: Duration,
 }
@@ -125,10 +125,10 @@ pub(crate) struct ScanArgs {
     /// End before this key.
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<OsString>,
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<OsString>,
-    /// At most so many entries.
+    /// The most entries to list.
     #[arg(long, short = 'n')]
     pub(crate) limit: Option<u64>,
     /// Keys are given, and entries written, in hexadecimal.
@@ -187,7 +187,7 @@ pub(crate) struct YcsbArgs {
     /// Chooses the operations and records; the same again with the same seed.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// When the server is gone, dial it for so long and go on; a store that is empty then is loaded again
+    /// When the server is gone, redial it for this long and continue; an empty store is then loaded again
     /// [default: end with an error].
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) ride_out: Option<Duration>,

@@ -87,7 +87,7 @@ impl Attachment {
     }
 
     /// Handles the answer: sends the held datagrams. Returns whether the inbox is still wanted.
-    fn answered(&self, found: Option<Outbox>) -> bool {
+    fn handle_answer(&self, found: Option<Outbox>) -> bool {
         let mut state = lock(&self.0);
         let State::Asked(held) = std::mem::replace(&mut *state, State::Refused) else {
             *state = State::Unwanted;
@@ -148,7 +148,7 @@ impl Questions {
                 Err(error) => {
                     tracing::warn!(%error, "datagrams are dropped: no thread to find their receiver");
                     for question in line.waiting.drain(..) {
-                        question.attachment.answered(None);
+                        question.attachment.handle_answer(None);
                     }
                 }
             }
@@ -167,8 +167,8 @@ impl Questions {
         // The secret of an endpoint protects connections; a queue key protects datagrams.
         let found = attach(&pair, peer, qp, 0, ANSWER_TIMEOUT).ok();
         let is_there = found.is_some();
-        if !attachment.answered(found) && is_there {
-            peer.tell_closed(pair.number, qp);
+        if !attachment.handle_answer(found) && is_there {
+            peer.notify_closed(pair.number, qp);
         }
         true
     }

@@ -83,12 +83,12 @@ fn a_peer_that_does_not_answer_does_not_delay_datagrams_to_others() {
     receiver.post_recv(1, Some(pd.alloc_private(GRH_BYTES + 8).unwrap().into_buffer())).unwrap();
     let source = DatagramSource { qp: QpNumber(1), gid };
     let silent = pd.create_address_handle_to(&source).unwrap();
-    let somebody = pd.create_address_handle(&receiver.endpoint()).unwrap();
+    let handle = pd.create_address_handle(&receiver.endpoint()).unwrap();
     let lost = WorkRequest::send(b"unheard").to(&silent, source.qp, QKEY);
     sender.post_send_one(lost.unsignaled()).unwrap();
     asked.recv_timeout(LONG).unwrap();
-    let heard = WorkRequest::send(b"heard").to(&somebody, receiver.number(), QKEY);
-    sender.post_send_one(heard.unsignaled()).unwrap();
+    let message = WorkRequest::send(b"heard").to(&handle, receiver.number(), QKEY);
+    sender.post_send_one(message.unsignaled()).unwrap();
     assert_eq!(arrival(&mut their_cq), b"heard");
     // The request is still pending: no caller has waited for its timeout.
     speak.send(()).unwrap();

@@ -103,7 +103,7 @@ impl Destinations {
             return None;
         }
         if self.routes.len() <= FEW_DESTINATIONS || self.routes.len() >= self.enough {
-            self.forget_the_gone();
+            self.remove_dead();
         }
         let number = self.routes.len();
         let reach = RouteState::Asked(Attachment::ask(pair, peer, qp), pair.context.now_ns());
@@ -149,7 +149,7 @@ impl Destinations {
 
     /// Removes dead receivers. A server whose clients come and go keeps at most twice as many routes as there
     /// are live clients.
-    fn forget_the_gone(&mut self) {
+    fn remove_dead(&mut self) {
         self.ring_doorbell();
         self.routes.retain(|route| !route.is_over());
         self.places.clear();
@@ -173,7 +173,7 @@ impl Destinations {
                 RouteState::Asked(attachment, _) => attachment.give_up(),
             };
             if is_attached {
-                peer.tell_closed(from_qp, qp);
+                peer.notify_closed(from_qp, qp);
             }
         }
     }

@@ -71,7 +71,7 @@ impl Reader {
     }
 
     #[inline]
-    fn tell_head(&mut self) {
+    fn publish_head(&mut self) {
         if self.position != self.told_head {
             self.told_head = self.position;
             let credit = &self.path.inbox().lines().credit;
@@ -154,21 +154,21 @@ impl DatagramReceiver {
                 }
             }
             // Also when more datagrams wait: the poller's answers make the sender continue.
-            reader.tell_head();
+            reader.publish_head();
             if count == out.len() {
                 *next = (first + step + 1) % readers.len();
                 break;
             }
         }
         if used != *consumed {
-            self.tell_consumed();
+            self.publish_consumed();
         }
         count
     }
 
     /// Publishes the used receives to the owner of the queue pair, which may post more, and to the senders.
     #[inline]
-    fn tell_consumed(&self) {
+    fn publish_consumed(&self) {
         self.pair.consumed.store(self.consumed, Ordering::Release);
         if let (Supply::Own(_), Some(page)) = (&self.supply, &self.pair.credit) {
             page.consumed().store(self.consumed, Ordering::Release);
@@ -204,7 +204,7 @@ impl DatagramReceiver {
                 self.consumed = self.consumed.wrapping_add(1);
                 count += 1;
             }
-            self.tell_consumed();
+            self.publish_consumed();
         }
         count
     }

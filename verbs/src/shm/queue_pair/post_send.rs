@@ -24,12 +24,12 @@ impl QueuePair {
         request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
-            && self.write_imm_at_once(bytes, *remote, *imm, request.signaled)
+            && self.try_write_imm(bytes, *remote, *imm, request.signaled)
         {
             return Ok(());
         }
         if let Work::Send { local: Local::Inline(bytes), imm: None, to: Some(to) } = &request.work
-            && self.send_datagram_at_once(bytes, *to, request.signaled)
+            && self.try_send_datagram(bytes, *to, request.signaled)
         {
             return Ok(());
         }
@@ -45,7 +45,7 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> Result<(), PostError> {
-        if self.write_imm_at_once(bytes, remote, imm, signaled) {
+        if self.try_write_imm(bytes, remote, imm, signaled) {
             return Ok(());
         }
         let request = WorkRequest::inline_write_imm(bytes, remote, imm, signaled);
@@ -54,7 +54,7 @@ impl QueuePair {
 
     /// The fast path: nothing waits, and the bytes fit a cell. `false`: nothing was done.
     #[inline]
-    fn write_imm_at_once(
+    fn try_write_imm(
         &mut self,
         bytes: &[u8],
         remote: RemoteSlice,
@@ -88,7 +88,7 @@ impl QueuePair {
 
     /// The fast path of a datagram: inline, to a known destination. `false`: nothing was done.
     #[inline]
-    fn send_datagram_at_once(
+    fn try_send_datagram(
         &mut self,
         bytes: &[u8],
         to: Destination<'_>,

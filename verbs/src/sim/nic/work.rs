@@ -286,7 +286,13 @@ impl Nic {
     /// Accounts for a WRITE to `offset` of the node's memory. It is posted, so a miss in the last-level cache
     /// only delays those behind it.
     #[inline]
-    pub(in crate::sim) fn wrote(&mut self, costs: &Costs, now_ns: u64, offset: u64, len: u64) {
+    pub(in crate::sim) fn record_write(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        offset: u64,
+        len: u64,
+    ) {
         let missed = self.pages.write(offset, len, costs.ddio_pages);
         if missed > 0 {
             self.counters.ddio_misses += missed;

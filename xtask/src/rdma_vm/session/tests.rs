@@ -47,7 +47,7 @@ const HANG: &str = "read -r never";
 #[test]
 fn the_status_and_output_of_a_failing_command_are_returned() {
     let (status, output) = play(&plan(1), |_| "echo hello; tell 'exit 3'; read -r never");
-    assert_eq!(status.expect("it told a status"), 3);
+    assert_eq!(status.expect("it reported a status"), 3);
     assert_eq!(output, "hello\n");
 }
 
@@ -69,14 +69,14 @@ fn a_command_that_prints_without_end_ends_at_the_timeout_too() {
 #[test]
 fn a_machine_that_powers_off_silently_is_a_failure() {
     let message = error(play(&plan(1), |_| "echo all is well; exit 0"));
-    assert!(message.contains("node 1 went off without telling a status"), "{message}");
+    assert!(message.contains("node 1 powered off without reporting a status"), "{message}");
 }
 
 #[test]
 fn a_status_without_the_token_of_the_run_is_output() {
     let (status, output) =
         play(&plan(1), |_| "echo rdma-vm:0:exit 0; tell 'exit 1'; read -r never");
-    assert_eq!(status.expect("it told a status"), 1);
+    assert_eq!(status.expect("it reported a status"), 1);
     assert_eq!(output, "rdma-vm:0:exit 0\n");
 }
 
@@ -100,7 +100,7 @@ fn the_worst_status_of_two_nodes_counts_and_lines_name_their_node() {
         1 => "echo one; tell 'exit 0'; read -r never",
         _ => "echo two; tell 'exit 7'; read -r never",
     });
-    assert_eq!(status.expect("both told a status"), 7);
+    assert_eq!(status.expect("both reported a status"), 7);
     let mut lines: Vec<&str> = output.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["node 1 | one", "node 2 | two"]);
@@ -112,7 +112,7 @@ fn a_node_whose_command_ended_stays_up_for_the_other() {
         1 => "tell 'exit 0'; touch told; read -r never",
         _ => "until_there told; kill -0 $(cat node-1.pid); tell \"exit $?\"; read -r never",
     });
-    assert_eq!(status.expect("both told a status"), 0);
+    assert_eq!(status.expect("both reported a status"), 0);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn after_a_power_cut_only_the_other_node_counts() {
         1 => HANG,
         _ => "until_dead $(cat node-1.pid); tell 'exit 5'; read -r never",
     });
-    assert_eq!(status.expect("node 2 told a status"), 5);
+    assert_eq!(status.expect("node 2 reported a status"), 5);
     assert!(output.contains("node 1 | [power cut]"), "{output}");
 }
 
@@ -145,6 +145,6 @@ fn a_node_whose_power_is_back_boots_again_and_runs_the_command_again() {
         (1, _) => "echo again; touch again; read -r never",
         _ => "until_there again; tell 'exit 0'; read -r never",
     });
-    assert_eq!(status.expect("node 2 told a status"), 0);
+    assert_eq!(status.expect("node 2 reported a status"), 0);
     assert!(output.contains("node 1 | [power cut]\nnode 1 | [power back]\n"), "{output}");
 }
