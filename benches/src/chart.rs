@@ -109,6 +109,7 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
 }
 
 /// A bar with its name.
+#[cfg(feature = "ablation")]
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) value: f64,
@@ -117,6 +118,7 @@ pub(crate) struct Bar {
 }
 
 /// Horizontal bars below each other.
+#[cfg(feature = "ablation")]
 pub(crate) fn bars(title: &str, all: &[Bar]) -> Result<String> {
     const ROW: i32 = 18;
     const GAP: i32 = 8;

@@ -118,6 +118,16 @@ impl<T: Member> Roster<T> {
         }
     }
 
+    /// The client of that number, which will have something to send.
+    #[inline]
+    pub(crate) fn get_in_line(&mut self, number: u32) -> Option<&mut T> {
+        let member = self.members.get_mut(number as usize)?.as_deref_mut()?;
+        if !std::mem::replace(member.in_line(), true) {
+            self.line.push(number);
+        }
+        Some(member)
+    }
+
     /// Some clients have something to send.
     #[inline]
     pub(crate) fn has_line(&self) -> bool {

@@ -29,15 +29,13 @@ impl Replies for Clients {
 
     #[inline]
     fn post(&mut self, call: CallToken, len: usize) {
-        let Some(connection) = self.roster.get(call.client()) else { return };
+        let Some(connection) = self.roster.get_in_line(call.client()) else { return };
         let Some(slot) = connection.slot_of(&call) else { return };
         if slot.large_reply {
-            self.post_large(&call, len);
-        } else {
-            slot.phase = Phase::Idle;
-            connection.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
+            return self.post_large(&call, len);
         }
-        self.roster.enter_line(call.client());
+        slot.phase = Phase::Idle;
+        connection.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
     }
 }
 

@@ -262,6 +262,10 @@ pub(crate) fn words_of(bytes: &[u8]) -> [u64; CELL_PAYLOAD_BYTES / 8] {
     debug_assert!(bytes.len() <= CELL_PAYLOAD_BYTES);
     let mut words = [0; CELL_PAYLOAD_BYTES / 8];
     let (whole, rest) = bytes.as_chunks::<8>();
+    // A full cell is a call of 32 bytes, the usual case: no loop.
+    if let Ok(full) = <&[[u8; 8]; CELL_PAYLOAD_BYTES / 8]>::try_from(whole) {
+        return full.map(u64::from_ne_bytes);
+    }
     for (word, bytes) in words.iter_mut().zip(whole) {
         *word = u64::from_ne_bytes(*bytes);
     }

@@ -349,7 +349,9 @@ unsafe fn store_small(target: *mut u8, bytes: &[u8], words: &[u64; CELL_PAYLOAD_
         // SAFETY: passed on from the caller.
         return unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
     }
-    for (i, word) in words.iter().take(whole).enumerate() {
+    // Of a full cell all words, as the compiler can see.
+    let count = if whole == words.len() { words.len() } else { whole };
+    for (i, word) in words.iter().take(count).enumerate() {
         // SAFETY: word `i` lies in the range and is aligned. The store is atomic because the owner of the memory
         // may read it at any time. Release: a reader that sees a word sees the words before it.
         unsafe { (*target.cast::<AtomicU64>().add(i)).store(*word, Ordering::Release) };
