@@ -37,7 +37,7 @@ fn a_datagram_of_somebody_else_is_dropped() {
 }
 
 #[test]
-fn a_session_that_is_over_is_not_spoken_to() {
+fn a_session_that_has_ended_is_not_answered() {
     let mut host = Host::new();
     let mut hand = host.admit();
     hand.ask(&mut host, Kind::Request, 0, 1, b"first");
@@ -50,7 +50,7 @@ fn a_session_that_is_over_is_not_spoken_to() {
 }
 
 #[test]
-fn a_slot_outside_the_window_is_no_slot() {
+fn a_message_for_a_slot_outside_the_window_is_dropped() {
     let mut host = Host::new();
     let mut hand = host.admit();
     for slot in [WINDOW, 1000, 65_535] {

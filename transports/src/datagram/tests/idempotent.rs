@@ -87,7 +87,7 @@ fn answers_that_are_not_kept_go_to_whom_they_belong() {
 }
 
 #[test]
-fn a_long_answer_of_an_idempotent_call_is_kept_until_it_is_taken() {
+fn a_large_response_of_an_idempotent_call_is_kept_until_it_is_released() {
     let mut host = Host::new();
     let mut hand = host.admit();
     host.handlers.hold = true;

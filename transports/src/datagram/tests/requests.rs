@@ -71,7 +71,7 @@ fn a_request_that_its_cancellation_has_overtaken_does_not_run() {
 }
 
 #[test]
-fn a_long_request_comes_together_from_parts_in_any_order() {
+fn a_large_request_comes_together_from_parts_in_any_order() {
     let mut host = Host::new();
     let mut hand = host.admit();
     let size = part_bytes(hand.peer.mtu);
@@ -117,7 +117,7 @@ fn a_request_over_the_limit_is_refused_as_often_as_it_comes() {
 }
 
 #[test]
-fn a_long_request_that_is_cancelled_frees_its_memory() {
+fn a_large_request_that_is_cancelled_frees_its_memory() {
     let mut host = Host::new();
     let mut hand = host.admit();
     let len = (1u64 << 20).to_le_bytes();
