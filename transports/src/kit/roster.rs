@@ -149,7 +149,11 @@ impl<T: Member> Roster<T> {
             }
             served += 1;
         }
-        self.line.drain(..served);
+        if served == self.line.len() {
+            self.line.clear();
+        } else {
+            self.line.drain(..served);
+        }
     }
 }
 

@@ -64,6 +64,8 @@ struct Window {
     transfers: Transfers,
     fetched: Vec<Fetched>,
     max_message: u64,
+    /// The longest request that goes in a slot.
+    max_small: usize,
     over: Option<TransportFailure>,
     /// The sink was told so.
     told: bool,
@@ -82,7 +84,9 @@ impl Client {
         memory: u64,
     ) -> Client {
         let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
+        let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         let window = Window {
+            max_small: link.max_in_slot().min(max_message),
             link,
             slots: vec![slot; terms.window as usize].into(),
             // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
@@ -108,28 +112,15 @@ impl ClientTransport for Client {
         if window.over.is_some() {
             return Err(ReserveError::Closed);
         }
-        if len as u64 > window.max_message {
-            return Err(ReserveError::TooLarge { len: len as u64, max: window.max_message });
+        if len > window.max_small {
+            return window.reserve_large(len);
         }
-        let Some(&index) = window.free.last() else {
-            return Err(Backpressure::Credits.into());
-        };
-        if !window.link.has_room() {
-            return Err(Backpressure::SendQueue.into());
-        }
-        let large = len > window.link.max_in_slot();
-        let bytes = if large {
-            window.transfers.reserve(index, len)
-        } else {
-            window.link.stage(index).map(|staged| &mut staged[HEADER_BYTES..HEADER_BYTES + len])
-        };
-        let Some(bytes) = bytes else { return Err(Backpressure::Memory.into()) };
-        window.free.pop();
-        let slot = &mut window.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.phase = Phase::Reserved;
-        slot.len = if large { 0 } else { (HEADER_BYTES + len) as u32 };
-        Ok((SlotId { index, generation: slot.generation }, bytes))
+        let index = window.next_free()?;
+        let Window { link, slots, free, .. } = window;
+        let Some(staged) = link.stage(index) else { return Err(Backpressure::Memory.into()) };
+        free.pop();
+        let id = slots[index as usize].reserve(index, (HEADER_BYTES + len) as u32);
+        Ok((id, &mut staged[HEADER_BYTES..HEADER_BYTES + len]))
     }
 
     fn release(&mut self, slot: SlotId) {
@@ -141,8 +132,10 @@ impl ClientTransport for Client {
     #[inline]
     fn post(&mut self, id: SlotId, _delivery: Delivery) {
         let window = &mut self.window;
-        assert!(window.is(id, Phase::Reserved), "posted slot {id:?} was not reserved");
-        let slot = &mut window.slots[id.index as usize];
+        let slot = match window.slots.get_mut(id.index as usize) {
+            Some(slot) if (slot.generation, slot.phase) == (id.generation, Phase::Reserved) => slot,
+            _ => panic!("posted slot {id:?} was not reserved"),
+        };
         if slot.len > 0 {
             slot.phase = Phase::Posted;
             window.link.post(id.index, id.generation, Kind::Inline, slot.len as usize);
@@ -242,7 +235,37 @@ impl Drop for Client {
     }
 }
 
+impl Slot {
+    /// The slot's next use, for a request of `len` bytes, header included; 0 for a large one.
+    #[inline]
+    fn reserve(&mut self, index: u32, len: u32) -> SlotId {
+        self.generation = self.generation.wrapping_add(1);
+        (self.phase, self.len) = (Phase::Reserved, len);
+        SlotId { index, generation: self.generation }
+    }
+}
+
 impl Window {
+    /// The slot that the next request takes, if it can be posted.
+    #[inline]
+    fn next_free(&self) -> Result<u32, Backpressure> {
+        let index = *self.free.last().ok_or(Backpressure::Credits)?;
+        if self.link.has_room() { Ok(index) } else { Err(Backpressure::SendQueue) }
+    }
+
+    #[cold]
+    fn reserve_large(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        if len as u64 > self.max_message {
+            return Err(ReserveError::TooLarge { len: len as u64, max: self.max_message });
+        }
+        let index = self.next_free()?;
+        let Some(bytes) = self.transfers.reserve(index, len) else {
+            return Err(Backpressure::Memory.into());
+        };
+        self.free.pop();
+        Ok((self.slots[index as usize].reserve(index, 0), bytes))
+    }
+
     #[inline]
     fn is(&self, id: SlotId, phase: Phase) -> bool {
         self.slots

@@ -78,7 +78,12 @@ impl Connection {
     /// The right to answer what is in this slot now.
     #[inline]
     pub(crate) fn token(&self, slot: u32) -> CallToken {
-        let generation = self.slots[slot as usize].generation;
+        self.token_of(slot, self.slots[slot as usize].generation)
+    }
+
+    /// The right to answer this use of a slot.
+    #[inline]
+    pub(crate) fn token_of(&self, slot: u32, generation: u32) -> CallToken {
         CallToken::new(self.id.number, self.id.generation, slot, generation)
     }
 

@@ -110,7 +110,7 @@ impl Clients {
         {
             slot.generation = generation;
             slot.phase = Phase::Busy;
-            let token = connection.token(index);
+            let token = connection.token_of(index, generation);
             return sink.request(token, Message::Borrowed(body), self);
         }
         if let Err(why) = self.handle_uncommon(client, imm, completion, scratch, now, sink) {

@@ -231,6 +231,19 @@ impl Outbox {
         if left as i32 > 0 { left } else { 0 }
     }
 
+    /// Takes one receive of a queue pair that [shares none](Outbox::shares_receives); `false` if there is none.
+    #[inline]
+    pub(super) fn take_exclusive_receive(&mut self) -> bool {
+        if self.sent == self.posted_seen {
+            self.posted_seen = self.lines().credit.posted.load(Ordering::Acquire);
+            if self.sent == self.posted_seen {
+                return false;
+            }
+        }
+        self.sent = self.sent.wrapping_add(1);
+        true
+    }
+
     /// Takes one receive; `false` if another sender took it first.
     #[inline]
     pub(super) fn take_receive(&mut self) -> bool {

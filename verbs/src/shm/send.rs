@@ -64,9 +64,8 @@ impl SendSide {
         let Some(target) = region.at(remote.addr, remote.len) else { return false };
         if outbox.shares_receives()
             || !outbox.is_ready()
-            || !outbox.has_receive()
             || !outbox.has_room()
-            || !outbox.take_receive()
+            || !outbox.take_exclusive_receive()
         {
             return false;
         }
