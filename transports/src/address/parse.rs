@@ -7,11 +7,6 @@ use super::options::AddressOptions;
 use super::place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place};
 use super::{Address, AddressError, RDMA_OPTIONS, SCHEMES};
 
-/// An address in its parts: scheme, place, and options in text.
-fn split<'a>(text: &'a str) -> Result<(&'a str, &'a str, &'a str), AddressError> {
-    AddressOptions::split(text, SCHEMES, "shm://NAME or rdma://HOST:PORT")
-}
-
 fn parse_index(key: &str, value: &str, least: u8) -> Result<u8, AddressError> {
     value.parse().ok().filter(|number| *number >= least).ok_or_else(|| {
         AddressError::bad_value(key, value, format!("a number from {least} to {}", u8::MAX))
@@ -34,7 +29,8 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        let (scheme, place, options) = split(text)?;
+        let like = "shm://NAME or rdma://HOST:PORT";
+        let (scheme, place, options) = AddressOptions::split(text, SCHEMES, like)?;
         let mut device = DeviceChoice::default();
         let in_network = scheme == "rdma";
         let own: &[_] = if in_network { RDMA_OPTIONS } else { &[] };

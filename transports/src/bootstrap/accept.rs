@@ -134,9 +134,8 @@ fn receive(
     stream: &mut DeadlineStream,
     handshake: &mut ServerHandshake,
 ) -> Result<ServerStep, Left> {
-    let mut buffer = Vec::new();
     loop {
-        buffer.resize(handshake.missing(), 0);
+        let mut buffer = vec![0; handshake.missing()];
         match handshake.receive(stream.receive(&mut buffer)?)? {
             ServerStep::Receive => {}
             step => return Ok(step),

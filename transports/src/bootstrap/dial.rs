@@ -108,9 +108,8 @@ impl Dialler<'_> {
         handshake: &mut ClientHandshake,
     ) -> Result<Welcome, ConnectError> {
         stream.send(&handshake.hello_bytes()).map_err(|error| self.stream(error))?;
-        let mut buffer = Vec::new();
         loop {
-            buffer.resize(handshake.missing(), 0);
+            let mut buffer = vec![0; handshake.missing()];
             let bytes = stream.receive(&mut buffer).map_err(|error| self.stream(error))?;
             let received = handshake.receive(bytes);
             let refused = |refusal| self.attempt.refused(refusal, handshake.hello());

@@ -181,6 +181,7 @@ mod tests {
     use farcall_verbs::Device;
 
     use super::*;
+    use crate::contract::Config;
 
     fn caps() -> Capabilities {
         Device::open("shm-plain").unwrap().caps().clone()
@@ -191,7 +192,7 @@ mod tests {
         let mut caps = caps();
         for limit in [4, 5, 40, 1000, 32_767] {
             caps.max_cqe = limit;
-            let none = Without::default();
+            let none = Without::of(&Config::default());
             for sizes in [Sizes::of_server(&caps, none), Sizes::of_client(64, &caps, none)] {
                 assert!(sizes.completions() <= limit, "{limit}: {sizes:?}");
                 assert!(sizes.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}");

@@ -93,7 +93,7 @@ impl Host {
     }
 
     pub(super) fn admit(&mut self) -> Hand {
-        let sizes = Sizes::of_client(WINDOW, self.device.caps(), Without::default());
+        let sizes = Sizes::of_client(WINDOW, self.device.caps(), Without::of(&Config::default()));
         let cq = self.device.create_cq(sizes.completions(), None).unwrap();
         let pd = self.device.alloc_pd().unwrap();
         let (port, address) =

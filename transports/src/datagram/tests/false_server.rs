@@ -75,7 +75,7 @@ impl Pair {
         let at = Placement::new(&site, Fabric::Verbs(&device));
         let pending = Datagram.dial(&at, &config).unwrap();
         let theirs = EndSetup::from_bytes(&pending.setup()).unwrap();
-        let sizes = Sizes::of_client(64, device.caps(), Without::default());
+        let sizes = Sizes::of_client(64, device.caps(), Without::of(&Config::default()));
         let cq = device.create_cq(sizes.completions(), None).unwrap();
         let pd = device.alloc_pd().unwrap();
         let (port, address) =
