@@ -1,4 +1,4 @@
-//! RPC over RDMA for Rust programs, at the speed of the memory it crosses.
+//! RPC over RDMA for Rust programs, and over memory shared between threads and processes.
 //!
 //! A service is a trait with the attribute [`service`]. The attribute generates a server for any
 //! implementation of the trait, and two clients: one whose calls are futures for any executor, and one for a
