@@ -65,6 +65,12 @@ impl Address {
         &self.config
     }
 
+    /// The same address with a backend that is in no registry.
+    #[cfg(test)]
+    pub(crate) fn with_backend(self, backend: &'static dyn Backend) -> Address {
+        Address { backend, ..self }
+    }
+
     /// The same address with the TCP port that the system chose.
     pub(crate) fn with_port(&self, chosen: u16) -> Address {
         let mut address = self.clone();

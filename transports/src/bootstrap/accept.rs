@@ -19,8 +19,8 @@ use super::admission::Admission;
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::handshakes::{Handshakes, MAX_HANDSHAKES, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
-use super::socket::{Listener, Liveness, Socket};
-use crate::contract::{Accepted, NoticedBy, OnDisconnect, Terms};
+use super::socket::{Listener, Liveness, Socket, hand_over};
+use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream, Terms};
 use crate::handshake::{FrameError, Hello, Reject, ServerHandshake, ServerStep, Welcome};
 
 /// How long to wait for a file descriptor to come back.
@@ -67,12 +67,16 @@ impl Acceptance {
             Ok(admitted) => admitted,
             Err(reject) => return self.refuse(&mut stream, reject),
         };
-        let Accepted { setup, withdraw, on_disconnect } = accepted;
+        let Accepted { setup, withdraw, on_disconnect, take_stream } = accepted;
         let welcome = handshake.welcome(Welcome { terms, setup });
         let sent = stream.send(&welcome).map_err(Left::from);
         match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
             Ok(ServerStep::Ready) if self.is_open() => {
-                self.watch(stream.into_socket(), withdraw, &on_disconnect);
+                let socket = stream.into_socket();
+                match take_stream {
+                    Some(take) => self.hand_over(socket, take, withdraw),
+                    None => self.watch(socket, withdraw, &on_disconnect),
+                }
             }
             other => {
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
@@ -90,6 +94,13 @@ impl Acceptance {
     fn hang_up(&self, stream: &mut DeadlineStream, answer: &[u8]) {
         if let Err(error) = stream.send(answer) {
             tracing::debug!(address = self.address, %error, "a refused client was not told why");
+        }
+    }
+
+    fn hand_over(&self, socket: Box<dyn Socket>, take: TakeStream, withdraw: OnPeerGone) {
+        if let Err(error) = hand_over(socket, self.admission.silence(), take) {
+            tracing::warn!(address = self.address, %error, "cannot hand a client's socket over");
+            withdraw();
         }
     }
 

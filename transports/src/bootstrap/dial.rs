@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::attempt::{self, Attempt};
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
-use super::socket::{Liveness, Socket, tcp, unix};
+use super::socket::{Liveness, Socket, hand_over, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::contract::{Answer, Fabric, NoticedBy, PendingClient, Placement, SetupError};
@@ -148,7 +148,7 @@ impl Dial for Address {
         let attempt = Attempt { address: self, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
         let deadline = Instant::now() + options.timeout;
-        let pending = dialler.prepare(site, options.share)?;
+        let mut pending = dialler.prepare(site, options.share)?;
         let mut stream = DeadlineStream::new(dialler.connect(deadline)?, deadline);
         stream
             .check_peer()
@@ -158,10 +158,14 @@ impl Dial for Address {
         let Welcome { terms, setup } = dialler.shake_hands(&mut stream, &mut handshake)?;
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
         let answer = Answer { terms: &terms, setup: &setup, timeout };
+        let take_stream = pending.take_stream();
         let client = pending.finish(answer).map_err(|error| attempt.setup(error))?;
         stream.send(&ClientHandshake::ready_bytes()).map_err(|error| dialler.stream(error))?;
-        dialler
-            .watch(client, site, stream.into_socket())
-            .map_err(|error| attempt.io("watching the connection", error))
+        let socket = stream.into_socket();
+        let connected = match take_stream {
+            Some(take) => hand_over(socket, self.config().silence, take).map(|()| client),
+            None => dialler.watch(client, site, socket),
+        };
+        connected.map_err(|error| attempt.io("watching the connection", error))
     }
 }

@@ -15,6 +15,8 @@ mod liveness;
 mod liveness_layer;
 mod server_halves;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use admission::Admission;
 pub use attempt::{Attempt, hello};

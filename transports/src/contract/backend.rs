@@ -1,6 +1,7 @@
 //! A backend, and the ends of connections that it makes.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use farcall_core::transport::{ClientTransport, ServerTransport};
@@ -90,10 +91,20 @@ impl DeathNotice {
         DeathNotice { client: NoticedBy::LivenessSocket, server: NoticedBy::LivenessSocket };
 }
 
+/// Takes over the socket of the handshake when that has ended well, with nothing read or written beyond it: from now on it carries
+/// the calls. It does not block, and it fails when the peer's process has died or its machine has been silent for too long.
+pub type TakeStream = Box<dyn FnOnce(OwnedFd) + Send>;
+
 /// A client that has said what it has to say, and waits for the server's answer.
 pub trait PendingClient: Send {
     /// The bytes for the server's [`Intake::accept`].
     fn setup(&self) -> Vec<u8>;
+
+    /// For a backend on [`Fabric::Stream`]: gets the socket after [`finish`](PendingClient::finish). Without it the socket
+    /// stays the liveness socket.
+    fn take_stream(&mut self) -> Option<TakeStream> {
+        None
+    }
 
     /// Connects to the server that gave this answer.
     ///
@@ -142,6 +153,9 @@ pub struct Accepted {
     pub withdraw: Box<dyn FnOnce() + Send>,
     /// Drops what it is given when the server thread drops the client.
     pub on_disconnect: OnDisconnect,
+    /// For a backend on [`Fabric::Stream`]: gets the socket. `withdraw` is then called only if the handshake does not end well.
+    /// Without it the socket stays the liveness socket.
+    pub take_stream: Option<TakeStream>,
 }
 
 impl fmt::Debug for Accepted {

@@ -19,7 +19,8 @@ mod setup_error;
 mod terms;
 
 pub use backend::{
-    Accepted, Answer, Backend, DeathNotice, Intake, NewClient, NoticedBy, PendingClient, ServerHalf,
+    Accepted, Answer, Backend, DeathNotice, Intake, NewClient, NoticedBy, PendingClient,
+    ServerHalf, TakeStream,
 };
 pub use config::{Config, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE};
 pub(crate) use config::{LEAST_MEMORY_BYTES, default_memory};

@@ -56,7 +56,7 @@ impl<T: Send + 'static> AcceptQueue<T> {
         self.push(Arrival::New(Box::new(client)));
         let queue = Arc::clone(self);
         let withdraw = Box::new(move || queue.push(Arrival::Withdrawn(id)));
-        Ok(Accepted { setup, withdraw, on_disconnect })
+        Ok(Accepted { setup, withdraw, on_disconnect, take_stream: None })
     }
 }
 

@@ -6,8 +6,10 @@ pub(crate) mod tcp;
 pub(crate) mod unix;
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
+
+use crate::contract::TakeStream;
 
 /// A connected socket.
 pub(crate) trait Socket: Read + Write + AsFd + Send {
@@ -23,6 +25,9 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
     /// Prepares it to be the liveness socket: from now on the system notices that the peer's process has died, or that
     /// its machine has been silent for that long.
     fn watch_liveness(&self, silence: Duration) -> io::Result<Liveness>;
+
+    /// Its descriptor.
+    fn into_fd(self: Box<Self>) -> OwnedFd;
 }
 
 /// Whether a connection needs its liveness socket.
@@ -38,4 +43,17 @@ pub(crate) enum Liveness {
 pub(crate) trait Listener: AsFd + Send {
     /// The next client.
     fn accept(&self) -> io::Result<Box<dyn Socket>>;
+}
+
+/// Hands a socket over to the backend, which never waits for it.
+pub(crate) fn hand_over(
+    socket: Box<dyn Socket>,
+    silence: Duration,
+    take: TakeStream,
+) -> io::Result<()> {
+    socket.watch_liveness(silence)?;
+    let socket = socket.into_fd();
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    take(socket);
+    Ok(())
 }

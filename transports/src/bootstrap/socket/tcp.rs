@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
@@ -93,6 +94,10 @@ impl Socket for TcpStream {
         sockopt::set_tcp_keepintvl(self, interval)?;
         sockopt::set_tcp_keepcnt(self, count)?;
         Ok(Liveness::Needed)
+    }
+
+    fn into_fd(self: Box<Self>) -> OwnedFd {
+        OwnedFd::from(*self)
     }
 }
 

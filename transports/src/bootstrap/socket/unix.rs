@@ -84,6 +84,10 @@ impl Socket for UnixStream {
     fn watch_liveness(&self, _silence: Duration) -> io::Result<Liveness> {
         Ok(Liveness::IfDeviceIsSilent)
     }
+
+    fn into_fd(self: Box<Self>) -> OwnedFd {
+        OwnedFd::from(*self)
+    }
 }
 
 impl Listener for UnixListener {

@@ -1,0 +1,149 @@
+//! A backend that takes the socket of the handshake over.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
+use farcall_core::transport::{BindOptions, Binding, ClientTransport, Dial, DialOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::address::Address;
+use crate::contract::{
+    Accepted, Answer, Backend, Config, DeathNotice, Fabric, Intake, NewClient, PendingClient,
+    Placement, ServerHalf, SetupError, TakeStream,
+};
+use crate::write_imm::WriteImm;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+static SERVICE: ServiceDescription =
+    ServiceDescription { name: "Taken", fingerprint: 7, methods: &[] };
+
+/// [`WriteImm`], but both ends take the socket.
+#[derive(Debug)]
+struct TakesSocket {
+    client: Taken,
+    server: Taken,
+}
+
+/// What one end has taken.
+#[derive(Debug)]
+struct Taken(Mutex<Option<Sender<OwnedFd>>>);
+
+impl Taken {
+    const fn new() -> Taken {
+        Taken(Mutex::new(None))
+    }
+
+    fn listen(&self) -> Receiver<OwnedFd> {
+        let (sender, receiver) = unbounded();
+        *self.0.lock().unwrap() = Some(sender);
+        receiver
+    }
+
+    fn take(&self) -> Option<TakeStream> {
+        let taken = self.0.lock().unwrap().clone()?;
+        Some(Box::new(move |socket| taken.send(socket).unwrap()))
+    }
+}
+
+static BACKEND: TakesSocket = TakesSocket { client: Taken::new(), server: Taken::new() };
+
+impl Backend for TakesSocket {
+    fn name(&self) -> &'static str {
+        "takes_socket"
+    }
+
+    fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
+        WriteImm.check(fabric)
+    }
+
+    fn death_notice(&self) -> DeathNotice {
+        DeathNotice::BY_SOCKET
+    }
+
+    fn dial(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+    ) -> Result<Box<dyn PendingClient>, SetupError> {
+        Ok(Box::new(Pending(WriteImm.dial(at, config)?)))
+    }
+
+    fn serve(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+        max_clients: usize,
+    ) -> Result<ServerHalf, SetupError> {
+        let ServerHalf { transport, intake } = WriteImm.serve(at, config, max_clients)?;
+        Ok(ServerHalf { transport, intake: Box::new(TakingIntake(intake)) })
+    }
+}
+
+struct Pending(Box<dyn PendingClient>);
+
+impl PendingClient for Pending {
+    fn setup(&self) -> Vec<u8> {
+        self.0.setup()
+    }
+
+    fn take_stream(&mut self) -> Option<TakeStream> {
+        BACKEND.client.take()
+    }
+
+    fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
+        self.0.finish(answer)
+    }
+}
+
+#[derive(Debug)]
+struct TakingIntake(Box<dyn Intake>);
+
+impl Intake for TakingIntake {
+    fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
+        Ok(Accepted { take_stream: BACKEND.server.take(), ..self.0.accept(client)? })
+    }
+}
+
+#[test]
+fn both_ends_of_a_socket_are_handed_over_after_the_handshake() {
+    let (client_takes, server_takes) = (BACKEND.client.listen(), BACKEND.server.listen());
+    for address in
+        [format!("shm://taken-{}", std::process::id()), "rdma://127.0.0.1:0?device=shm".into()]
+    {
+        let address: Address = address.parse().unwrap();
+        let address = address.with_backend(&BACKEND);
+        let site = [Site::new()];
+        let bound = address.bind(&site, &[&SERVICE], &BindOptions::default()).unwrap();
+        // The port that the system chose; a name on this machine has none.
+        let (_, end) = bound.address.rsplit_once(':').unwrap();
+        let port = end.split('?').next().and_then(|port| port.parse().ok());
+        let dialled = port.map_or(address.clone(), |port| address.with_port(port));
+        let client = dialled.dial(&SERVICE, &Site::new(), &DialOptions::default()).unwrap();
+
+        let mut ours = File::from(client_takes.recv_timeout(BOUND).unwrap());
+        let mut theirs = File::from(server_takes.recv_timeout(BOUND).unwrap());
+        let mut byte = [0];
+        let nothing = theirs.read(&mut byte).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock, "nothing is left of the handshake");
+        ours.write_all(b"!").unwrap();
+        wait_for(&theirs);
+        assert_eq!((theirs.read(&mut byte).unwrap(), &byte), (1, b"!"));
+        // Nobody else holds the client's end.
+        drop((client, ours));
+        wait_for(&theirs);
+        assert_eq!(theirs.read(&mut byte).unwrap(), 0);
+    }
+}
+
+/// Waits until there is something to read.
+fn wait_for(socket: &File) {
+    let bound = Timespec { tv_sec: BOUND.as_secs().cast_signed(), tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&bound)).unwrap(), 1);
+}
