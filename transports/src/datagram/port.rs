@@ -3,8 +3,7 @@
 use farcall_core::time::Instant;
 use farcall_verbs::{
     AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, Endpoint, GRH_BYTES,
-    PostError, ProtectionDomain, QpNumber, QpType, QueuePair, QueuePairConfig, WorkCompletion,
-    WorkRequest,
+    ProtectionDomain, QpNumber, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
 };
 use zerocopy::IntoBytes;
 
@@ -12,7 +11,7 @@ use super::ablation::{Optimization, Without};
 use super::setup::{Sizes, qkey};
 use super::wire::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, MessageHeader};
 use crate::contract::SetupError;
-use crate::kit::send_queue::SendQueue;
+use crate::kit::sender::Sender;
 use crate::planted::{Bug, is_planted};
 
 /// The other end of a session.
@@ -39,9 +38,7 @@ impl Peer {
 
 #[derive(Debug)]
 pub(crate) struct Port {
-    qp: QueuePair,
-    send_queue: SendQueue,
-    max_inline: usize,
+    sender: Sender,
     without: Without,
     /// The datagram that is built: `built` bytes of the buffer; none if that is 0.
     building: Buffer,
@@ -53,11 +50,8 @@ pub(crate) struct Port {
     replenish_at: usize,
     /// Datagrams that were posted so far.
     posted: u32,
-    /// Something was posted since the last doorbell.
-    unrung: bool,
     /// The doorbell is held back.
     held: bool,
-    broken: bool,
 }
 
 /// A queue pair, as peers must know it.
@@ -95,18 +89,14 @@ impl Port {
         let qkey = qkey(&endpoint, now);
         qp.activate(qkey)?;
         let without = sizes.without;
+        let inline = !without.has(Optimization::Inline);
+        let max_inline = if inline { device.caps().max_inline } else { 0 };
+        let mut sender = Sender::new(qp, sizes.send_depth as u32, max_inline, 0);
+        if without.has(Optimization::Selective) {
+            sender = sender.signaling_all();
+        }
         let port = Port {
-            qp,
-            send_queue: if without.has(Optimization::Selective) {
-                SendQueue::signaling_all(sizes.send_depth as u32)
-            } else {
-                SendQueue::new(sizes.send_depth as u32)
-            },
-            max_inline: if without.has(Optimization::Inline) {
-                0
-            } else {
-                device.caps().max_inline
-            },
+            sender,
             without,
             building,
             built: 0,
@@ -114,38 +104,36 @@ impl Port {
             consumed: Vec::with_capacity(sizes.recv_depth),
             replenish_at: sizes.replenish_at,
             posted: 0,
-            unrung: false,
             held: false,
-            broken: false,
         };
         Ok((port, PortAddress { endpoint, qkey }))
     }
 
     #[cfg(test)]
-    pub(crate) fn qp_mut(&mut self) -> &mut QueuePair {
-        &mut self.qp
+    pub(crate) fn qp_mut(&mut self) -> &mut farcall_verbs::QueuePair {
+        self.sender.qp_mut()
     }
 
     /// The queue pair is in error: no session over it can go on.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+        self.sender.is_broken()
     }
 
     /// A work request has failed, and with it the queue pair.
     pub(crate) fn mark_broken(&mut self) {
-        self.broken = true;
+        self.sender.mark_broken();
     }
 
     /// One more datagram can be posted.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        !self.broken && self.send_queue.room() > 0
+        !self.sender.is_broken() && self.sender.room() > 0
     }
 
     /// Everything posted has left.
     pub(crate) fn has_left(&self) -> bool {
-        self.broken || self.send_queue.is_empty()
+        self.sender.has_left()
     }
 
     /// Datagrams that were posted so far: the number of the one that is built.
@@ -247,50 +235,31 @@ impl Port {
     #[inline]
     fn post_as(&mut self, peer: &Peer, must_signal: bool) {
         let len = std::mem::take(&mut self.built);
-        if len <= HEADER_BYTES || self.broken {
+        if len <= HEADER_BYTES || self.sender.is_broken() {
             return;
         }
         self.posted = self.posted.wrapping_add(1);
-        let signal = self.send_queue.post(must_signal).map(u64::from);
-        self.unrung = true;
-        let outcome = if len <= self.max_inline {
-            let request =
-                WorkRequest::send(&self.building[..len]).to(&peer.handle, peer.qp, peer.qkey);
-            post_unrung(&mut self.qp, request.unsignaled(), signal)
+        if self.sender.is_inline(len) {
+            let request = WorkRequest::send(&self.building[..len]);
+            self.sender.post(request.to(&peer.handle, peer.qp, peer.qkey), must_signal);
         } else {
             // There are as many as the send queue has work requests, and it has room for one.
             let Some(next) = self.spare.pop() else { return };
             let mut buffer = std::mem::replace(&mut self.building, next);
             buffer.set_len(len);
             let request = WorkRequest::send(buffer).to(&peer.handle, peer.qp, peer.qkey);
-            post_unrung(&mut self.qp, request.unsignaled(), signal)
-        };
-        if let Err(error) = outcome {
-            self.post_failed(error);
+            self.sender.post(request, must_signal);
         }
         if self.without.has(Optimization::Doorbells) {
-            self.ring_at_once();
+            self.sender.ring();
         }
-    }
-
-    #[cold]
-    fn post_failed(&mut self, error: PostError) {
-        tracing::debug!(%error, "a datagram queue pair broke while posting");
-        self.broken = true;
     }
 
     /// One doorbell for all datagrams that were posted.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if !self.held {
-            self.ring_at_once();
-        }
-    }
-
-    #[inline]
-    fn ring_at_once(&mut self) {
-        if std::mem::take(&mut self.unrung) {
-            self.qp.ring();
+            self.sender.ring();
         }
     }
 
@@ -302,9 +271,9 @@ impl Port {
 
     /// A work request has completed, and so have all before it.
     pub(crate) fn retire(&mut self, completion: &WorkCompletion) {
-        self.send_queue.retire(completion.id as u32);
+        self.sender.retire(completion.id);
         let spare = &mut self.spare;
-        self.qp.reclaim(&mut |mut buffer| {
+        self.sender.reclaim(&mut |mut buffer| {
             buffer.set_len(buffer.capacity());
             spare.push(buffer);
         });
@@ -322,24 +291,9 @@ impl Port {
 
     fn replenish(&mut self) {
         for buffer in self.consumed.drain(..) {
-            if let Err(error) = self.qp.post_recv(0, Some(buffer)) {
-                tracing::debug!(%error, "a receive could not be posted");
-                self.broken = true;
+            if !self.sender.check(|qp| qp.post_recv(0, Some(buffer))) {
                 return;
             }
         }
     }
-}
-
-#[inline]
-fn post_unrung(
-    qp: &mut QueuePair,
-    request: WorkRequest<'_>,
-    signal: Option<u64>,
-) -> Result<(), PostError> {
-    let request = match signal {
-        Some(id) => request.signaled(id),
-        None => request,
-    };
-    qp.post_unrung(request).map_err(|(error, _)| error)
 }

@@ -7,4 +7,5 @@ pub(crate) mod fair_queue;
 pub(crate) mod lending;
 pub(crate) mod memory;
 pub(crate) mod roster;
-pub(crate) mod send_queue;
+mod send_queue;
+pub(crate) mod sender;

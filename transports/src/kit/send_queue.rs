@@ -24,8 +24,8 @@ impl SendQueue {
     }
 
     /// The same, where each work request is signaled.
-    pub(crate) fn signaling_all(depth: u32) -> SendQueue {
-        SendQueue { interval: 1, ..SendQueue::new(depth) }
+    pub(crate) fn signaling_all(self) -> SendQueue {
+        SendQueue { interval: 1, ..self }
     }
 
     /// Work requests there is room for.
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn a_full_queue_always_has_a_signal_in_flight() {
-        let queues =
-            (2..200).flat_map(|depth| [SendQueue::new(depth), SendQueue::signaling_all(depth)]);
+        let queues = (2..200)
+            .flat_map(|depth| [SendQueue::new(depth), SendQueue::new(depth).signaling_all()]);
         for mut queue in queues {
             let depth = queue.depth;
             let mut last = None;

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 use farcall_core::transport::Message;
-use farcall_verbs::{Buffer, PostError, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
-use farcall_verbs::{WorkCompletion, WorkRequest, WriteRequest};
+use farcall_verbs::{Buffer, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
+use farcall_verbs::{WorkCompletion, WorkRequest};
 
 use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
 use super::setup::Sizes;
-use crate::kit::send_queue::SendQueue;
+use crate::kit::sender::{Sender, work_id};
 
 /// A WRITE_WITH_IMM that waits for the doorbell. With no bytes it is its immediate alone.
 #[derive(Debug, Clone, Copy)]
@@ -42,21 +42,16 @@ pub(crate) struct Fetched {
 #[derive(Debug)]
 pub(crate) struct Link {
     // The queue pair goes before the memory that it works on.
-    qp: QueuePair,
+    sender: Sender,
     outbox: Vec<Post>,
-    send_queue: SendQueue,
-    max_inline: usize,
     slot_bytes: usize,
     stride: u64,
     client: u32,
     /// Receives that were consumed and not yet posted again.
     consumed: u32,
     replenish_at: u32,
-    /// Something was posted since the last doorbell.
-    unrung: bool,
     /// Posts wait, or the queue pair is broken.
     urgent: bool,
-    broken: bool,
     /// The buffer in which each slot's next message is made, unless it is under way.
     staging: Box<[Option<Buffer>]>,
     spare: Vec<Buffer>,
@@ -81,18 +76,14 @@ impl Link {
         assert!(peer_slots.len >= sizes.slots_bytes());
         let spare = buffers.split_off(window);
         Link {
-            qp,
+            sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             outbox: Vec::with_capacity(2 * window),
-            send_queue: SendQueue::new(sizes.send_depth),
-            max_inline: sizes.max_inline,
             slot_bytes: sizes.slot as usize,
             stride: stride(sizes.slot).into(),
             client,
             consumed: 0,
             replenish_at: sizes.replenish_at.min(sizes.recv_depth),
-            unrung: false,
             urgent: false,
-            broken: false,
             staging: buffers.into_iter().map(Some).collect(),
             spare,
             under_way: VecDeque::with_capacity(sizes.send_depth as usize),
@@ -102,7 +93,7 @@ impl Link {
     }
 
     pub(crate) fn qp(&self) -> &QueuePair {
-        &self.qp
+        self.sender.qp()
     }
 
     /// The client's number at its server thread.
@@ -113,7 +104,7 @@ impl Link {
     /// A post failed: the queue pair is in error, or the peer's numbers made no sense.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+        self.sender.is_broken()
     }
 
     /// The longest message that goes in a slot.
@@ -125,7 +116,7 @@ impl Link {
     /// One more work request has room, after those that wait.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.send_queue.room() as usize > self.outbox.len()
+        self.sender.room() as usize > self.outbox.len()
     }
 
     #[inline]
@@ -157,16 +148,14 @@ impl Link {
         let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
         put_header(message, generation, kind);
         let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
-        if len > self.max_inline || self.urgent || self.send_queue.room() == 0 {
+        if !self.sender.is_inline(len) || self.urgent || self.sender.room() == 0 {
             return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
         let Ok(remote) = self.peer_slots.slice(u64::from(slot) * self.stride, len as u64) else {
             return;
         };
-        let signal = self.send_queue.post(false).map(|count| work_id(self.client, count));
-        self.unrung = true;
-        if let Err(error) = self.qp.post_write_imm(&message[..len], remote, imm, signal) {
-            self.post_failed(error);
+        if !self.sender.write_imm(&message[..len], remote, imm, false) {
+            self.urgent = true;
         }
     }
 
@@ -194,7 +183,7 @@ impl Link {
 
     /// After the goodbye: everything has arrived at the peer, or nothing will any more.
     pub(crate) fn has_left(&self) -> bool {
-        self.broken || (self.outbox.is_empty() && self.send_queue.is_empty())
+        self.sender.has_left() && (self.outbox.is_empty() || self.sender.is_broken())
     }
 
     fn push(&mut self, post: Post) {
@@ -217,99 +206,69 @@ impl Link {
         if self.urgent {
             self.post_waiting();
         }
-        if std::mem::take(&mut self.unrung) {
-            self.qp.ring();
-        }
+        self.sender.ring();
     }
 
     fn post_waiting(&mut self) {
         let mut posted = 0;
-        let mut failure = None;
         for post in &self.outbox {
-            if self.broken || self.send_queue.room() == 0 {
+            if self.sender.is_broken() || self.sender.room() == 0 {
                 break;
             }
             let len = post.len as usize;
             let offset = u64::from(post.slot) * self.stride;
             let Ok(remote) = self.peer_slots.slice(offset, len as u64) else { break };
             let staged = &mut self.staging[post.slot as usize];
-            let signal =
-                self.send_queue.post(post.signaled).map(|count| work_id(self.client, count));
-            let outcome = match staged {
-                _ if len == 0 => self.qp.post_write_imm(&[], remote, post.imm, signal),
-                Some(buffer) if len <= self.max_inline => {
-                    self.qp.post_write_imm(&buffer[..len], remote, post.imm, signal)
+            match staged {
+                _ if len == 0 => self.sender.write_imm(&[], remote, post.imm, post.signaled),
+                Some(buffer) if self.sender.is_inline(len) => {
+                    self.sender.write_imm(&buffer[..len], remote, post.imm, post.signaled)
                 }
                 _ => {
                     let Some(mut buffer) = staged.take() else { break };
                     buffer.set_len(len);
                     self.under_way.push_back(UnderWay::Message);
                     let request = WorkRequest::write(buffer, remote).imm(post.imm);
-                    let request = finish(request, signal);
-                    self.qp.post_unrung(request).map_err(|(error, _)| error)
+                    self.sender.post(request, post.signaled)
                 }
             };
-            if let Err(error) = outcome {
-                failure = Some(error);
-                break;
-            }
-            self.unrung = true;
             posted += 1;
         }
         self.outbox.drain(..posted);
-        self.urgent = self.broken || !self.outbox.is_empty();
-        if let Some(error) = failure {
-            self.post_failed(error);
-        }
-    }
-
-    #[cold]
-    fn post_failed(&mut self, error: PostError) {
-        tracing::debug!(%error, "a connection broke while posting");
-        self.broken = true;
-        self.urgent = true;
+        self.urgent = self.sender.is_broken() || !self.outbox.is_empty();
     }
 
     /// Writes a chunk of a large request at once.
     pub(crate) fn write_chunk(&mut self, slot: u32, chunk: Buffer, remote: RemoteSlice) {
-        debug_assert!(self.send_queue.room() > 0);
         let imm = Immediate { op: Op::Chunk, client: self.client, slot }.to_wire();
         // Signaled, so that the memory comes back as soon as the request has landed.
-        let signal = self.send_queue.post(true);
-        self.under_way.push_back(UnderWay::Chunk);
-        let request = WorkRequest::write(chunk, remote).imm(imm);
-        let request = finish(request, signal.map(|count| work_id(self.client, count)));
-        if let Err((error, _)) = self.qp.post_send_one(request) {
-            self.post_failed(error);
-        }
+        self.post_at_once(WorkRequest::write(chunk, remote).imm(imm), UnderWay::Chunk);
     }
 
     /// Reads a part of a large response at once.
     pub(crate) fn fetch(&mut self, slot: u32, into: Buffer, remote: RemoteSlice) {
-        debug_assert!(self.send_queue.room() > 0);
-        let signal = self.send_queue.post(true);
-        self.under_way.push_back(UnderWay::Fetch { slot });
-        let mut request = WorkRequest::read(into, remote);
-        if let Some(id) = signal {
-            request = request.signaled(work_id(self.client, id));
-        }
-        if let Err((error, _)) = self.qp.post_send_one(request) {
-            self.post_failed(error);
-        }
+        self.post_at_once(WorkRequest::read(into, remote), UnderWay::Fetch { slot });
+    }
+
+    fn post_at_once<'a>(&mut self, request: impl Into<WorkRequest<'a>>, under_way: UnderWay) {
+        debug_assert!(self.sender.room() > 0);
+        self.under_way.push_back(under_way);
+        self.urgent |= !self.sender.post(request, true);
+        self.sender.ring();
     }
 
     /// A work request of ours has completed, and so have all before it.
     #[inline]
     pub(crate) fn retire(&mut self, id: u64, fetched: &mut Vec<Fetched>) {
-        self.send_queue.retire(id as u32);
+        self.sender.retire(id);
         if !self.under_way.is_empty() {
             self.reclaim(fetched);
         }
     }
 
     fn reclaim(&mut self, fetched: &mut Vec<Fetched>) {
-        let Link { qp, under_way, spare, slot_bytes, .. } = self;
-        qp.reclaim(&mut |mut buffer| match under_way.pop_front() {
+        let Link { sender, under_way, spare, slot_bytes, .. } = self;
+        sender.reclaim(&mut |mut buffer| match under_way.pop_front() {
             Some(UnderWay::Message) => {
                 buffer.set_len(*slot_bytes);
                 spare.push(buffer);
@@ -325,10 +284,8 @@ impl Link {
     pub(crate) fn consume_receive(&mut self) {
         self.consumed += 1;
         if self.consumed >= self.replenish_at {
-            let first = work_id(self.client, 0);
-            if let Err(error) = self.qp.post_recvs(first..first + u64::from(self.consumed)) {
-                self.post_failed(error);
-            }
+            let (first, count) = (work_id(self.client, 0), u64::from(self.consumed));
+            self.urgent |= !self.sender.check(|qp| qp.post_recvs(first..first + count));
             self.consumed = 0;
         }
     }
@@ -353,19 +310,6 @@ impl Link {
         self.slots.copy_out(slot as usize * self.stride as usize, message);
         Some(message)
     }
-}
-
-fn finish(request: WriteRequest<'_>, signal: Option<u64>) -> WorkRequest<'_> {
-    match signal {
-        Some(id) => request.signaled(id),
-        None => request.unsignaled(),
-    }
-}
-
-/// The id of a work request: its completion leads back to the client whatever its status.
-#[inline]
-pub(crate) fn work_id(client: u32, count: u32) -> u64 {
-    u64::from(client) << 32 | u64::from(count)
 }
 
 /// A large message of private memory, to be kept.

@@ -9,8 +9,9 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 
 use super::layout::{MAX_CLIENTS, stride};
-use super::link::{Link, work_id};
+use super::link::Link;
 use crate::contract::{MAX_SLOT_BYTES, SetupError, Terms};
+use crate::kit::sender::work_id;
 use crate::rendezvous::CHUNK_BYTES;
 
 /// Refuses devices that cannot carry this backend.
