@@ -5,4 +5,5 @@ mod false_server;
 mod hostile;
 mod idempotent;
 mod lives;
+mod lost_kinds;
 mod requests;
