@@ -2,7 +2,7 @@
 //! contains `unsafe`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -124,11 +124,14 @@ fn is_module(sources: &Path, name: &str) -> bool {
 }
 
 /// The Rust files in a folder and in those in it. Tests may use anything.
-fn sources_in(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+fn sources_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() && path.file_name().is_none_or(|name| name != "tests") {
+        if path.file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        if path.is_dir() {
             files.extend(sources_in(&path)?);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);
@@ -175,6 +178,7 @@ mod tests {
             ("kit/mod.rs", "use crate::contract::Backend;"),
             ("kit/window.rs", "use crate::contract;\nfn f() -> crate::rfp::Mode {}"),
             ("rfp/mod.rs", "use crate::kit::window;\nuse crate::registry::find;"),
+            ("kit/tests.rs", "use crate::rfp::Rfp;"),
             ("registry.rs", "use crate::rfp::Rfp;"),
         ] {
             let path = sources.path().join(file);
