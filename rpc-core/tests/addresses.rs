@@ -10,12 +10,9 @@ use farcall_core::{
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use support::bounds::{BOUND, until};
 use support::loopback::{Clock, Loopback};
 use support::service::{Echo, Later, TEST, Test, bytes};
-
-/// Long enough for any machine; no test waits as long unless it fails.
-const BOUND: Duration = Duration::from_secs(30);
 
 fn nets(clock: Clock) -> [Loopback; 2] {
     ["one", "two"].map(|name| {
@@ -23,14 +20,6 @@ fn nets(clock: Clock) -> [Loopback; 2] {
         net.name = name;
         net
     })
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < BOUND, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -6,12 +6,9 @@ mod support;
 use farcall_core::{
     Call, Channel, ChannelOptions, Endpoint, IdlePolicy, ReconnectPolicy, RpcError, Server,
 };
-use std::time::{Duration, Instant};
+use support::bounds::{BOUND, until};
 use support::loopback::{Clock, Loopback};
 use support::service::{Bytes, Echo, TEST, Test, bytes};
-
-/// Long enough for any machine; no test waits as long unless it fails.
-const BOUND: Duration = Duration::from_secs(30);
 
 fn net() -> Loopback {
     Loopback::new(Clock::real(), 16)
@@ -24,14 +21,6 @@ fn channel(net: &Loopback, endpoint: &Endpoint) -> Channel {
 
 fn echo(channel: &Channel, payload: &[u8]) -> Call<Bytes> {
     channel.call::<Echo, _>(&bytes(payload))
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < BOUND, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

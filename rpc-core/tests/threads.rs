@@ -10,11 +10,9 @@ use farcall_core::{
 };
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+use support::bounds::{BOUND, until};
 use support::loopback::{Clock, Loopback};
 use support::service::{Bytes, Echo, Grow, Later, Panics, TEST, Test, bytes};
-
-/// Long enough for any machine; no test waits as long unless it fails.
-const BOUND: Duration = Duration::from_secs(30);
 
 fn net() -> Loopback {
     Loopback::new(Clock::real(), 16)
@@ -31,14 +29,6 @@ fn channel(net: &Loopback) -> Channel {
 
 fn echo(channel: &Channel, payload: &[u8]) -> Call<Bytes> {
     channel.call::<Echo, _>(&bytes(payload))
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < BOUND, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

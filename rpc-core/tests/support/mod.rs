@@ -2,5 +2,6 @@
 #![allow(dead_code, reason = "each test uses its own part")]
 #![allow(missing_docs, unreachable_pub, reason = "for tests")]
 
+pub mod bounds;
 pub mod loopback;
 pub mod service;
