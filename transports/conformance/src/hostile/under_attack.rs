@@ -44,6 +44,22 @@ pub(crate) fn assert_honest_clients_served(
     }
 }
 
+/// Honest clients are served several times while a hostile client holds all the memory that it may.
+#[track_caller]
+pub(crate) fn assert_served_before_stall_limit(
+    world: &World,
+    server: &Server,
+    honest: &mut SuitePollClient,
+) {
+    let start = world.now();
+    for _ in 0..4 {
+        assert_honest_clients_served(world, server, honest);
+    }
+    let took = world.now() - start;
+    // Less than the stall limit: no client waited for the hostile one to be dropped.
+    assert!(took.as_secs() < 8, "honest clients waited {took:?} for memory");
+}
+
 /// A large call of the honest client waits for memory that hostile clients hold, and succeeds when the server has dropped
 /// them.
 #[track_caller]
