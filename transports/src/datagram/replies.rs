@@ -1,6 +1,6 @@
 //! Answers of one server thread.
 
-use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::error::ReserveError;
 use farcall_core::transport::{CallToken, Replies};
 
 use super::requests::Sessions;
@@ -69,20 +69,7 @@ fn reserve_large<'a>(
     if len as u64 > bounds.max_message {
         return Err(ReserveError::TooLarge { len: len as u64, max: bounds.max_message });
     }
-    // A client that does not fetch its responses holds its share, and no more.
-    let within = lending.is_within_share(loan, len as u64);
-    let buffer = if within { buffers.take(len) } else { Ok(None) };
-    let buffer = buffer.unwrap_or_else(|error| {
-        tracing::warn!(%error, len, "no memory for a large response");
-        None
-    });
-    let Some(buffer) = buffer else {
-        if within {
-            // The next poll frees what is kept for later, and looks for clients that do not move on.
-            lending.note_shortage();
-        }
-        return Err(Backpressure::Memory.into());
-    };
+    let buffer = lending.take_for_response(loan, len, buffers)?;
     match &mut **body.large.insert(Box::new(Large::Draft(buffer))) {
         Large::Draft(buffer) => Ok(buffer),
         _ => Err(ReserveError::Closed),

@@ -1,6 +1,6 @@
 //! The server's large messages: where the requests of one connection land, and when its responses are given back.
 
-use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::error::ReserveError;
 use farcall_core::time::Instant;
 use farcall_verbs::VerbsError;
 use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
@@ -186,23 +186,10 @@ impl LargeMessages {
         len: usize,
         lending: &mut Lending,
     ) -> Result<&mut Buffer, ReserveError> {
-        // A client that does not read its responses holds its share, and no more.
-        let within = lending.is_within_share(&self.loan, len as u64);
-        let LargeMessages { responses, pd, .. } = self;
+        let LargeMessages { responses, pd, loan, .. } = self;
         let responses = responses
             .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Published, lending.budget()));
-        let buffer = if within { responses.take(len) } else { Ok(None) };
-        let buffer = buffer.unwrap_or_else(|error| {
-            tracing::warn!(%error, len, "no memory for a large response");
-            None
-        });
-        let Some(buffer) = buffer else {
-            if within {
-                // The next poll frees what is kept for later, and looks for clients that do not move on.
-                lending.note_shortage();
-            }
-            return Err(Backpressure::Memory.into());
-        };
+        let buffer = lending.take_for_response(loan, len, responses)?;
         let large = self.at(slot);
         *large = Large::Draft(buffer);
         match large {

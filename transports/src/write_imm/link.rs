@@ -183,7 +183,7 @@ impl Link {
 
     /// After the goodbye: everything has arrived at the peer, or nothing will any more.
     pub(crate) fn has_left(&self) -> bool {
-        self.sender.has_left() && (self.outbox.is_empty() || self.sender.is_broken())
+        self.sender.is_broken() || (self.outbox.is_empty() && self.sender.has_left())
     }
 
     fn push(&mut self, post: Post) {
