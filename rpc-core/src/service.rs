@@ -26,14 +26,17 @@ pub struct MethodDescription {
     pub name: &'static str,
     /// Its id on the wire: stable, and unique among the services of one server.
     pub id: u32,
+    /// A hash of how its arguments and results are encoded, and of what their parts mean. Two ends can call each other's
+    /// method if both its id and its shape are equal at both. [`idempotent`](Self::idempotent) is not part of it.
+    pub shape: u64,
     /// One call of it may run more than once: see [`Method::IDEMPOTENT`].
     pub idempotent: bool,
 }
 
 impl MethodDescription {
     /// A method whose handler runs at most once per call.
-    pub const fn new(name: &'static str, id: u32) -> Self {
-        MethodDescription { name, id, idempotent: false }
+    pub const fn new(name: &'static str, id: u32, shape: u64) -> Self {
+        MethodDescription { name, id, shape, idempotent: false }
     }
 
     /// The same method, declared idempotent.

@@ -33,6 +33,8 @@ pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) id: u32,
     id_span: Span,
+    /// A hash of the types of the arguments and of the outcome.
+    pub(crate) shape: u64,
     pub(crate) idempotent: bool,
     pub(crate) is_async: bool,
     pub(crate) arguments: Vec<Argument>,
@@ -134,6 +136,7 @@ impl Method {
         if let [lone] = arguments.as_mut_slice() {
             lone.form = Form::of(&lone.ty).alone();
         }
+        let outcome = Outcome::new(&item.sig.output);
         let carried = ["doc", "deprecated"];
         Ok(Self {
             ident: item.sig.ident.clone(),
@@ -148,8 +151,9 @@ impl Method {
             id_span,
             idempotent: options.idempotent,
             is_async: item.sig.asyncness.is_some(),
+            shape: shape(&arguments, &outcome),
             arguments,
-            outcome: Outcome::new(&item.sig.output),
+            outcome,
         })
     }
 
@@ -243,17 +247,24 @@ fn fingerprint(service: &str, methods: &[Method]) -> u64 {
     hasher.add(service);
     for method in sorted {
         hasher.add(&method.id.to_string());
-        for argument in &method.arguments {
-            hasher.add(&hash::normalised(argument.ty.to_token_stream()));
-        }
-        hasher.add("->");
-        match &method.outcome {
-            Outcome::Value(value) => hasher.add(&hash::normalised(value.ty.to_token_stream())),
-            Outcome::Fallible(parts) => {
-                hasher.add(&hash::normalised(parts.0.ty.to_token_stream()));
-                hasher.add("or");
-                hasher.add(&hash::normalised(parts.1.ty.to_token_stream()));
-            }
+        hasher.add(&method.shape.to_string());
+    }
+    hasher.finish()
+}
+
+/// A hash of everything in which the two ends of one method must agree.
+fn shape(arguments: &[Argument], outcome: &Outcome) -> u64 {
+    let mut hasher = Hasher::new();
+    for argument in arguments {
+        hasher.add(&hash::normalised(argument.ty.to_token_stream()));
+    }
+    hasher.add("->");
+    match outcome {
+        Outcome::Value(value) => hasher.add(&hash::normalised(value.ty.to_token_stream())),
+        Outcome::Fallible(parts) => {
+            hasher.add(&hash::normalised(parts.0.ty.to_token_stream()));
+            hasher.add("or");
+            hasher.add(&hash::normalised(parts.1.ty.to_token_stream()));
         }
     }
     hasher.finish()
@@ -309,6 +320,17 @@ mod tests {
         ] {
             assert_ne!(original, fingerprint(other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_change_of_one_method_leaves_the_shapes_of_the_others() {
+        let shapes = |text: &str| -> Vec<u64> {
+            service(text).methods.iter().map(|method| method.shape).collect()
+        };
+        let old = shapes("trait Kv { fn get(&self, key: u32) -> u32; fn len(&self) -> u64; }");
+        let new = shapes("trait Kv { fn get(&self, key: u64) -> u32; fn len(&self) -> u64; }");
+        assert_ne!(old[0], new[0]);
+        assert_eq!(old[1], new[1]);
     }
 
     #[test]

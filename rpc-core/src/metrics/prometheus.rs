@@ -114,7 +114,7 @@ mod tests {
     use crate::wire::Status;
     use std::sync::Arc;
 
-    static METHODS: [MethodDescription; 1] = [MethodDescription::new("get", 7)];
+    static METHODS: [MethodDescription; 1] = [MethodDescription::new("get", 7, 0)];
     static KV: ServiceDescription =
         ServiceDescription { name: "Kv", fingerprint: 1, methods: &METHODS };
 

@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn service(name: &'static str, ids: &[u32]) -> &'static ServiceDescription {
-        let methods: Vec<_> = ids.iter().map(|id| MethodDescription::new("m", *id)).collect();
+        let methods: Vec<_> = ids.iter().map(|id| MethodDescription::new("m", *id, 0)).collect();
         Box::leak(Box::new(ServiceDescription { name, fingerprint: 0, methods: methods.leak() }))
     }
 

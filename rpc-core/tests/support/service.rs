@@ -10,14 +10,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 pub static METHODS: [MethodDescription; 8] = [
-    MethodDescription::new("echo", 1),
-    MethodDescription::new("refuse", 2),
-    MethodDescription::new("panics", 3),
-    MethodDescription::new("later", 4),
-    MethodDescription::new("grow", 5),
-    MethodDescription::new("remaining", 6),
-    MethodDescription::new("echo32", 7),
-    MethodDescription::new("later32", 8),
+    MethodDescription::new("echo", 1, 0),
+    MethodDescription::new("refuse", 2, 0),
+    MethodDescription::new("panics", 3, 0),
+    MethodDescription::new("later", 4, 0),
+    MethodDescription::new("grow", 5, 0),
+    MethodDescription::new("remaining", 6, 0),
+    MethodDescription::new("echo32", 7, 0),
+    MethodDescription::new("later32", 8, 0),
 ];
 
 pub static TEST: ServiceDescription =

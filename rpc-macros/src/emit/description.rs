@@ -72,9 +72,9 @@ pub(super) fn constant(service: &Service) -> TokenStream {
     let private = &service.private;
     let (name, fingerprint) = (&service.name, service.fingerprint);
     let methods = service.methods.iter().map(|method| {
-        let (name, id) = (&method.name, method.id);
+        let (name, id, shape) = (&method.name, method.id, method.shape);
         let idempotent = method.idempotent.then(|| quote!(.idempotent()));
-        quote!(#private::MethodDescription::new(#name, #id)#idempotent)
+        quote!(#private::MethodDescription::new(#name, #id, #shape)#idempotent)
     });
     quote! {
         const DESCRIPTION: &'static #private::ServiceDescription = &#private::ServiceDescription {
