@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use farcall::{Bytes, CallError, Connect, ConnectPoll, Server};
+use farcall::{Bytes, CallError, Server};
 use serde::{Deserialize, Serialize};
 
 /// A store of byte strings.
@@ -78,10 +78,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Server::builder().service(StoreServer::new(InMemory::default())).listen(&address)?;
 
     // A client for any thread and any executor: await its calls, or wait for them.
-    let client = StoreClient::connect(&address)?;
+    let client = StoreClient::connect(&address).wait()?;
     client.put(b"tea/green", Bytes::from_static(b"sencha")).wait()?;
     client.put(b"tea/black", Bytes::from_static(b"assam")).wait()?;
-    let tea = client.get(b"tea/green").deadline(Duration::from_secs(1)).wait()?;
+    let tea = client.get(b"tea/green").timeout(Duration::from_secs(1)).wait()?;
     println!("tea/green: {}", String::from_utf8_lossy(&tea));
 
     // The service's own error is told from an error of the call.
@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // A client for a thread that owns its connection and spins: one call after the other ...
-    let mut poll = StorePollClient::connect(&address)?;
+    let mut poll = StorePollClient::connect(&address).wait()?;
     let teas = poll.scan(Bytes::from_static(b"tea/"))?;
     println!("{} teas", teas.len());
 

@@ -6,7 +6,7 @@
 //! of the calls; see [`Address`].
 //!
 //! ```
-//! use farcall::{Connect, Server};
+//! use farcall::Server;
 //!
 //! #[farcall::service]
 //! trait Greeter {
@@ -24,7 +24,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::builder().service(GreeterServer::new(English)).listen("shm://greeter")?;
-//! let client = GreeterClient::connect("shm://greeter")?;
+//! let client = GreeterClient::connect("shm://greeter").wait()?;
 //! assert_eq!(client.hello("world").wait()?, "Hello, world!");
 //! server.shutdown();
 //! # Ok(())
@@ -47,21 +47,22 @@ pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
 pub use farcall_core::site::{self, Site};
 pub use farcall_core::time::{self, Progress};
-pub use farcall_core::transport::{BindOptions, DialOptions};
+pub use farcall_core::transport::{DialOptions, ToAddress};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    ConnectError, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy,
-    MethodDescription, Metrics, MetricsSnapshot, PendingCall, PollClient, ReconnectPolicy,
-    RpcError, RunningServer, ServerBuilder, Service, ServiceClient, ServiceDescription,
+    ConnectError, Connecting, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy,
+    MethodDescription, Metrics, MetricsSnapshot, PendingCall, PollClient, PollConnecting,
+    ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service, ServiceClient,
+    ServiceDescription,
 };
 pub use farcall_macros::service;
-pub use farcall_transports::Address;
+pub use farcall_transports::{Address, AddressBuilder, AddressError};
 
-pub use self::connect::{Connect, ConnectPoll, Server};
+pub use self::connect::Server;
 
 /// The names that most programs use: `use farcall::prelude::*`.
 pub mod prelude {
-    pub use crate::{CallError, Connect, ConnectPoll, PollClient, RpcError, Server, ServiceClient};
+    pub use crate::{CallError, PollClient, RpcError, Server, ServiceClient};
 }
 
 /// Names for generated code only.
@@ -79,11 +80,14 @@ pub mod __private {
     pub use farcall_core::codec::{Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, part};
     pub use farcall_core::service::{read_result, read_value, side};
     pub use farcall_core::time::Progress;
-    pub use farcall_core::transport::Message;
+    pub use farcall_core::transport::{Message, ToAddress};
     pub use farcall_core::{
-        Answer, Call, CallError, Channel, Connection, Method, MethodDescription, PendingCall,
-        PollClient, Reply, RpcError, Service, ServiceClient, ServiceDescription,
+        Answer, Call, CallError, Channel, Connecting, Connection, Method, MethodDescription,
+        PendingCall, PollClient, PollConnecting, Reply, RpcError, Service, ServiceClient,
+        ServiceDescription,
     };
+
+    pub use crate::connect::{connect, connect_poll};
 }
 
 /// Compiles and runs the code of README and book as documentation tests.

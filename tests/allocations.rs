@@ -2,7 +2,7 @@
 
 use std::alloc::System;
 
-use farcall::{CallError, ConnectPoll, Server};
+use farcall::{CallError, Server};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -52,7 +52,7 @@ fn allocations(mut work: impl FnMut()) -> usize {
 fn the_steady_state_does_not_allocate() {
     let address = format!("shm://farcall-allocations-{}", std::process::id());
     let server = Server::builder().service(SteadyServer::new(Plain)).listen(&address).unwrap();
-    let mut client = SteadyPollClient::connect(&address).unwrap();
+    let mut client = SteadyPollClient::connect(&address).wait().unwrap();
 
     let one_by_one = allocations(|| {
         for round in 0..ROUNDS {

@@ -244,7 +244,7 @@ fn a_deadline_passes_while_nothing_else_happens() {
         .run(client, async |host| {
             let slow = connect(&host).await;
             let begin = host.now();
-            (slow.hold().deadline(Duration::from_millis(3)).await, host.now() - begin)
+            (slow.hold().timeout(Duration::from_millis(3)).await, host.now() - begin)
         })
         .unwrap();
     assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true }));
@@ -336,7 +336,7 @@ fn a_short_partition_delays_and_a_long_one_closes_the_connection() {
     let heal = |rack: &mut Rack| rack.inject(Fault::Heal { from: server, to: client });
     let held = rack.spawn_program(client, async |host| {
         let slow = connect(&host).await;
-        (slow.hold().deadline(60 * SECOND).await, host.now())
+        (slow.hold().timeout(60 * SECOND).await, host.now())
     });
     rack.run_for(1_000_000);
     cut(&mut rack);
@@ -356,7 +356,7 @@ fn a_short_partition_delays_and_a_long_one_closes_the_connection() {
 fn an_unreachable_server_is_reported_in_time() {
     let (mut rack, client, (node, _server)) = rack(1);
     let connect = |rack: &mut Rack, address: &str| {
-        let options = ConnectionOptions::default().dial(DialOptions::default().timeout(2 * SECOND));
+        let options = ConnectionOptions::default().dial_timeout(2 * SECOND);
         let begin = rack.now_ns();
         let error = rack.connect::<SlowPollClient>(client, address, &options).err();
         (error.unwrap(), Duration::from_nanos(rack.now_ns() - begin))

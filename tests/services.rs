@@ -91,7 +91,7 @@ fn calls_can_be_waited_for_without_an_executor() {
     assert_eq!(client.find(b"").wait(), Err(CallError::Service(Refusal::NoSuchKey)));
     assert_eq!(client.later_or_not(2).wait(), Ok(2));
     assert_eq!(client.panics().wait(), Err(RpcError::HandlerPanicked));
-    let late = client.one(1).deadline(std::time::Duration::ZERO).wait();
+    let late = client.one(1).timeout(std::time::Duration::ZERO).wait();
     assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: false }));
 }
 

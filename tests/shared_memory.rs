@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use farcall::{BindError, CallError, Connect, ConnectError, ConnectPoll, RpcError, Server};
+use farcall::{BindError, CallError, ConnectError, RpcError, Server};
 use support::shapes::*;
 
 /// A unique name, also among concurrent test runs.
@@ -25,14 +25,14 @@ fn every_client_reaches_the_service() {
         .listen(&address)
         .unwrap();
 
-    let mut poll = ShapesPollClient::connect(&address).unwrap();
+    let mut poll = ShapesPollClient::connect(&address).wait().unwrap();
     assert_eq!(poll.one(1), Ok(2));
     assert_eq!(poll.find(b""), Err(CallError::Service(Refusal::NoSuchKey)));
     assert_eq!(poll.later_or_not(4), Ok(4));
     assert_eq!(poll.view(Key { name: "four", bytes: &[0; 300] }), Ok(304));
     assert_eq!(poll.panics(), Err(RpcError::HandlerPanicked));
 
-    let client = ShapesClient::connect(&address).unwrap();
+    let client = ShapesClient::connect(&address).wait().unwrap();
     assert_eq!(client.lend(&Point { x: 1, y: 2 }).wait(), Ok(Point { x: 2, y: 1 }));
     assert_eq!(client.find(b"key").wait(), Ok(Some(Bytes::from_static(b"key"))));
     assert_eq!(client.panics_later().wait(), Err(RpcError::HandlerPanicked));
@@ -50,7 +50,7 @@ fn messages_of_every_size_come_back() {
         .service(ShapesServer::new(Implementation::default()))
         .listen(&address)
         .unwrap();
-    let mut client = ShapesPollClient::connect(&address).unwrap();
+    let mut client = ShapesPollClient::connect(&address).wait().unwrap();
     let sizes =
         [0, 1, 31, 32, 33, 40, 47, 48, 49, 255, 256, 257, 4000, 4096, 4097, 65_537, 3 << 20];
     for size in sizes {
@@ -73,7 +73,7 @@ async fn many_tasks_share_a_client() {
         .service(ShapesServer::new(Implementation::default()))
         .listen(&address)
         .unwrap();
-    let client = ShapesClient::connect(&address).unwrap();
+    let client = ShapesClient::connect(&address).wait().unwrap();
     let tasks: Vec<_> = (0..64_u32)
         .map(|task| {
             let client = client.clone();
@@ -93,9 +93,9 @@ async fn many_tasks_share_a_client() {
 
 #[test]
 fn addresses_without_a_server_are_reported() {
-    let nobody = ShapesClient::connect(&address());
+    let nobody = ShapesClient::connect(address()).wait();
     assert!(matches!(nobody, Err(ConnectError::NoServer { .. })), "{nobody:?}");
-    let unreadable = ShapesPollClient::connect("shm:/kv");
+    let unreadable = ShapesPollClient::connect("shm:/kv").wait();
     assert!(matches!(unreadable, Err(ConnectError::InvalidAddress(_))), "{unreadable:?}");
     let server = || Server::builder().service(ShapesServer::new(Implementation::default()));
     let unreadable = server().listen("carrier-pigeon://kv");
@@ -125,9 +125,9 @@ fn a_client_of_another_service_is_refused() {
         .service(ShapesServer::new(Implementation::default()))
         .listen(&address)
         .unwrap();
-    let reshaped = ReshapedClient::connect(&address);
+    let reshaped = ReshapedClient::connect(&address).wait();
     assert!(matches!(reshaped, Err(ConnectError::FingerprintMismatch { .. })), "{reshaped:?}");
-    let unserved = UnservedPollClient::connect(&address);
+    let unserved = UnservedPollClient::connect(&address).wait();
     assert!(matches!(unserved, Err(ConnectError::NoSuchService { .. })), "{unserved:?}");
     server.shutdown();
 }
@@ -143,11 +143,11 @@ fn every_server_answers_pings() {
         .service(ShapesServer::new(Implementation::default()))
         .listen(&address)
         .unwrap();
-    let mut poll = PingPollClient::connect(&address).unwrap();
+    let mut poll = PingPollClient::connect(&address).wait().unwrap();
     for payload in [Bytes::new(), Bytes::from_static(b"here?"), vec![7; 100_000].into()] {
         assert_eq!(poll.ping(payload.clone()), Ok(payload));
     }
-    let client = PingClient::connect(&address).unwrap();
+    let client = PingClient::connect(&address).wait().unwrap();
     assert_eq!(client.ping(Bytes::from_static(b"and there?")).wait().unwrap(), "and there?");
     server.shutdown();
 }

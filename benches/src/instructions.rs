@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farcall::{ConnectPoll, PollClient, Server};
+use farcall::Server;
 use farcall_core::server::ServerThread;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
@@ -68,6 +68,7 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     let mut ends = Ends {
         server: threads.pop().context("a server without a thread")?,
         client: EchoPollClient::connect(&address)
+            .wait()
             .with_context(|| format!("cannot connect to {address}"))?,
         now: Instant::from_nanos(Device::open("shm")?.now_ns()),
         outstanding: VecDeque::with_capacity(*window),

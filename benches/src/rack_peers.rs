@@ -216,7 +216,7 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
             let description = <EchoPollClient as PollClient>::DESCRIPTION;
             // One queue pair for all connections of the thread, if the backend supports it.
             let site = site_of(&rack.node(*node));
-            let options = DialOptions::default().share(true);
+            let options = DialOptions { share: true, ..DialOptions::default() };
             let dial = |to| rack.dial(*node, &address(to, dialled), description, &site, &options);
             // Neighbours in this order are different machines.
             let others = nodes.iter().copied().filter(|other| other != node);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use farcall::RpcError;
 use farcall::ping::PingPollClient;
-use farcall::{ConnectPoll, ConnectionOptions, DialOptions, PollClient, RpcError};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -140,10 +140,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn connect(args: &Args) -> Result<PingPollClient> {
-    let options = ConnectionOptions::default()
-        .deadline(args.timeout)
-        .dial(DialOptions::default().timeout(args.timeout));
-    Ok(PingPollClient::connect_with(&args.address, &options)?)
+    let client = PingPollClient::connect(&args.address);
+    Ok(client.timeout(args.timeout).dial_timeout(args.timeout).wait()?)
 }
 
 /// Empty polls before the thread yields its core.

@@ -51,7 +51,7 @@ impl FromStr for RackAddress {
 
     fn from_str(text: &str) -> Result<RackAddress, AddressError> {
         let (_, place, options) = AddressOptions::split(text, SCHEMES, "sim://NODE/NAME")?;
-        let options = AddressOptions::read(options, &[], |_, _| Ok(()))?;
+        let options = AddressOptions::read(&AddressOptions::pairs(options), &[], |_, _| Ok(()))?;
         let bad = |what| AddressError::BadNode { place: place.to_owned(), what };
         let Some((node, name)) = place.split_once('/') else {
             return Err(bad("it has no name"));

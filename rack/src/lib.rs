@@ -154,8 +154,8 @@ impl Rack {
         address: &str,
         options: &ConnectionOptions,
     ) -> Result<C, ConnectError> {
-        let site = options.site.clone().unwrap_or_else(|| site_of(&self.sim.node(from)));
-        let dialling = self.dial(from, address, C::DESCRIPTION, &site, &options.dial)?;
+        let site = options.given_site().cloned().unwrap_or_else(|| site_of(&self.sim.node(from)));
+        let dialling = self.dial(from, address, C::DESCRIPTION, &site, options.dial_options())?;
         let transport = self.finish(dialling)?;
         Ok(C::from_connection(Connection::new(transport, &site, options)))
     }

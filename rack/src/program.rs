@@ -81,7 +81,7 @@ impl Host {
         address: &str,
         options: &ChannelOptions,
     ) -> Result<C, ConnectError> {
-        let transport = self.dial(address, C::DESCRIPTION, &options.dial).await?;
+        let transport = self.dial(address, C::DESCRIPTION, options.dial_options()).await?;
         let (channel, driver) = Channel::driven(transport, &self.site, C::DESCRIPTION, options);
         self.reactor.channels.borrow_mut().push(driver);
         Ok(C::from_channel(channel))

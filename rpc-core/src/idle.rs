@@ -8,14 +8,10 @@ use core::time::Duration;
 /// Spinning gives the lowest latency and occupies a core. A parked thread needs no core, and takes some microseconds to
 /// wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct IdlePolicy {
-    /// Spin this long after the last work.
-    pub spin: Duration,
-    /// Then yield the core between polls, this long.
-    pub yielding: Duration,
-    /// Then sleep until an event. If false, keep yielding.
-    pub park: bool,
+    spin: Duration,
+    yielding: Duration,
+    park: bool,
 }
 
 impl Default for IdlePolicy {
@@ -38,19 +34,19 @@ impl IdlePolicy {
     pub const PARK: IdlePolicy =
         IdlePolicy { spin: Duration::ZERO, yielding: Duration::ZERO, park: true };
 
-    /// Sets how long to spin.
+    /// How long to spin after the last work. Default 50 us.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Sets how long to yield after spinning.
+    /// How long to yield the core between polls after that. Default 200 us.
     pub fn yielding(mut self, yielding: Duration) -> Self {
         self.yielding = yielding;
         self
     }
 
-    /// Sets whether to park after yielding.
+    /// Whether to sleep then, until an event. Otherwise it goes on yielding. Default: yes.
     pub fn park(mut self, park: bool) -> Self {
         self.park = park;
         self

@@ -14,8 +14,10 @@ pub mod time;
 pub mod transport;
 mod wire;
 
-pub use channel::{Call, Channel, ChannelDriver, ChannelOptions, Endpoint, ReconnectPolicy};
-pub use client::{Connection, ConnectionOptions, PendingCall};
+pub use channel::{
+    Call, Channel, ChannelDriver, ChannelOptions, Connecting, Endpoint, ReconnectPolicy,
+};
+pub use client::{Connection, ConnectionOptions, PendingCall, PollConnecting};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
     TransportFailure,

@@ -168,7 +168,7 @@ pub trait ServiceClient: Sized {
     /// A client that calls through this channel.
     fn from_channel(channel: Channel) -> Self;
 
-    /// The channel, for its metrics, to set a deadline, and to close it.
+    /// The channel, for its metrics, to close it, or for a client with another timeout.
     fn channel(&self) -> &Channel;
 }
 
@@ -180,6 +180,6 @@ pub trait PollClient: Sized {
     /// A client that calls over this connection.
     fn from_connection(connection: Connection) -> Self;
 
-    /// The connection, to poll it and to set its deadline.
+    /// The connection, to poll it and to set the timeout of its calls.
     fn connection(&mut self) -> &mut Connection;
 }

@@ -3,12 +3,14 @@
 //! Everything here is poll-mode: a poll does what can be done now and returns. A transport never blocks, never reads a clock
 //! and never sleeps; the driver of its thread reads the clock and sleeps, at the thread's [`Site`](crate::site::Site).
 
+mod address;
 mod client;
 mod layer;
 mod message;
 mod server;
 mod setup;
 
+pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub use client::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 pub use layer::ClientLayer;
 pub use message::Message;

@@ -3,8 +3,9 @@
 
 mod support;
 
+use farcall_core::error::Source;
 use farcall_core::time::PollAt;
-use farcall_core::transport::{BindOptions, Binding, Bound};
+use farcall_core::transport::ServerAddress;
 use farcall_core::{
     BindError, Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy, Server, Site,
 };
@@ -30,7 +31,7 @@ fn all_threads_serve_the_clients_of_all_addresses() {
     assert_eq!(server.address(), "one");
     assert_eq!(server.addresses(), ["one", "two"]);
     let channels = [&one, &one, &two, &two].map(|net| {
-        let options = ChannelOptions::default().deadline(BOUND);
+        let options = ChannelOptions::default().timeout(BOUND);
         Channel::connect(net.clone(), &TEST, options).expect("a server listens")
     });
     for (n, channel) in channels.iter().enumerate() {
@@ -49,7 +50,7 @@ fn a_sleeping_server_wakes_for_a_call_at_any_address() {
     let ([one, two], test) = (nets(Clock::real()), Test::default());
     let server = Server::builder().service(test).idle(IdlePolicy::PARK).serve_all(&[&one, &two]);
     let _server = server.expect("both addresses are free");
-    let options = ConnectionOptions::default().deadline(BOUND);
+    let options = ConnectionOptions::default().timeout(BOUND);
     let mut connections =
         [&one, &two].map(|net| Connection::connect(net, &TEST, &options).expect("listens"));
     for n in 0..100_u8 {
@@ -73,34 +74,20 @@ fn a_server_that_cannot_have_all_its_addresses_has_none() {
     assert!(matches!(server().serve_all(&[]), Err(BindError::NoAddress)));
 }
 
-/// What the parser of addresses in text answers here.
-struct Named(Loopback);
-
-impl Binding for Named {
-    fn bind(
-        &self,
-        sites: &[Site],
-        services: &[&'static farcall_core::ServiceDescription],
-        options: &BindOptions,
-    ) -> Result<Bound, BindError> {
-        self.0.bind(sites, services, options)
-    }
-}
-
-fn parse(address: &str) -> Result<Box<dyn Binding>, BindError> {
+fn parse(address: &str) -> Result<Box<dyn ServerAddress>, Source> {
     match nets(Clock::real()).into_iter().find(|net| net.name == address) {
-        Some(net) => Ok(Box::new(Named(net))),
-        None => Err(BindError::InvalidAddress(address.into())),
+        Some(net) => Ok(Box::new(net)),
+        None => Err(address.into()),
     }
 }
 
 #[test]
 fn addresses_in_text_are_parsed_before_any_is_bound() {
     let server = || Server::builder().service(Test::default()).addresses(parse);
-    let running = server().listen_all(&["two", "one"]).expect("both are valid");
+    let running = server().listen_all(["two", "one"]).expect("both are valid");
     assert_eq!(running.addresses(), ["two", "one"]);
     assert_eq!(server().listen("one").expect("valid").address(), "one");
-    let error = server().listen_all(&["one", "nowhere"]).expect_err("there is no such address");
+    let error = server().listen_all(["one", "nowhere"]).expect_err("there is no such address");
     assert_eq!(error.to_string(), "invalid address: nowhere");
 }
 

@@ -15,7 +15,7 @@ fn net() -> Loopback {
 }
 
 fn channel(net: &Loopback, endpoint: &Endpoint) -> Channel {
-    let options = ChannelOptions::default().deadline(BOUND).endpoint(endpoint);
+    let options = ChannelOptions::default().timeout(BOUND).endpoint(endpoint);
     Channel::connect(net.clone(), &TEST, options).expect("a server listens")
 }
 
@@ -88,7 +88,7 @@ fn a_channel_that_reconnects_does_not_delay_the_others() {
     let _healthy = Server::builder().service(Test::default()).serve(&healthy);
     let endpoint = Endpoint::new();
     let policy = ReconnectPolicy::default().give_up_after(BOUND);
-    let options = ChannelOptions::default().deadline(BOUND).endpoint(&endpoint).reconnect(policy);
+    let options = ChannelOptions::default().timeout(BOUND).endpoint(&endpoint).reconnect(policy);
     let waits = Channel::connect(lost.clone(), &TEST, options).expect("a server listens");
     let works = channel(&healthy, &endpoint);
     server.shutdown();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use farcall_core::transport::Dial;
+use farcall_core::transport::{Dial, DialOptions};
 use farcall_core::{
     BindError, Call, Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy,
     ReconnectPolicy, RpcError, RunningServer, Server, Site,
@@ -23,7 +23,7 @@ fn serve(net: &Loopback, test: &Test) -> RunningServer {
 }
 
 fn channel(net: &Loopback) -> Channel {
-    let options = ChannelOptions::default().deadline(BOUND);
+    let options = ChannelOptions::default().timeout(BOUND);
     Channel::connect(net.clone(), &TEST, options).expect("a server listens")
 }
 
@@ -97,11 +97,11 @@ fn a_call_to_a_slow_handler_ends_at_its_deadline() {
     let _server = serve(&net, &test);
     let channel = channel(&net);
     let start = Instant::now();
-    let late = channel.call::<Later, _>(&bytes(b"x")).deadline(Duration::from_millis(30)).wait();
+    let late = channel.call::<Later, _>(&bytes(b"x")).timeout(Duration::from_millis(30)).wait();
     assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
     assert!(start.elapsed() >= Duration::from_millis(30));
     until("the handler is dropped", || test.gate.dropped.load(SeqCst) == 1);
-    let past = channel.call::<Later, _>(&bytes(b"x")).deadline(Duration::ZERO).wait();
+    let past = channel.call::<Later, _>(&bytes(b"x")).timeout(Duration::ZERO).wait();
     assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
 }
 
@@ -110,7 +110,7 @@ fn a_sleeping_server_wakes_for_a_call_and_for_a_waker() {
     let (net, test) = (net(), Test::default());
     let server = Server::builder().service(test.clone()).idle(IdlePolicy::PARK);
     let _server = server.serve(&net).expect("the place is free");
-    let options = ConnectionOptions::default().deadline(BOUND);
+    let options = ConnectionOptions::default().timeout(BOUND);
     let mut connection = Connection::connect(&net, &TEST, &options).expect("a server listens");
     for n in 0..200_u8 {
         let sleeps = net.server_sleeps();
@@ -133,7 +133,7 @@ fn a_sleeping_server_wakes_for_a_call_and_for_a_waker() {
 fn a_sleeping_io_thread_wakes_for_a_call() {
     let (net, test) = (net(), Test::default());
     let _server = serve(&net, &test);
-    let options = ChannelOptions::default().deadline(BOUND).idle(IdlePolicy::PARK);
+    let options = ChannelOptions::default().timeout(BOUND).idle(IdlePolicy::PARK);
     let channel = Channel::connect(net.clone(), &TEST, options).expect("a server listens");
     for n in 0..500_u32 {
         assert_eq!(echo(&channel, &n.to_le_bytes()).wait(), Ok(n.to_le_bytes().to_vec()));
@@ -176,7 +176,7 @@ fn a_shutdown_is_bounded_and_aborts_what_does_not_end() {
 fn clients_that_never_pause_do_not_keep_a_server_up() {
     let (net, test) = (net(), Test::default());
     let server = serve(&net, &test);
-    let options = ChannelOptions::default().deadline(BOUND).reconnect(ReconnectPolicy::NEVER);
+    let options = ChannelOptions::default().timeout(BOUND).reconnect(ReconnectPolicy::NEVER);
     let channel = Channel::connect(net.clone(), &TEST, options).expect("a server listens");
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -211,13 +211,13 @@ fn a_channel_without_its_server_ends_calls_in_bounded_time() {
     let (net, test) = (net(), Test::default());
     let server = serve(&net, &test);
     let policy = ReconnectPolicy::default().give_up_after(Duration::from_millis(50));
-    let options = ChannelOptions::default().deadline(BOUND).reconnect(policy);
+    let options = ChannelOptions::default().timeout(BOUND).reconnect(policy);
     let channel = Channel::connect(net.clone(), &TEST, options).expect("a server listens");
     server.shutdown();
     let start = Instant::now();
     let gone = Err(RpcError::PeerGone { may_have_run: false });
     assert_eq!(echo(&channel, b"x").wait(), gone);
-    let soon = channel.call::<Echo, _>(&bytes(b"x")).deadline(Duration::from_millis(5)).wait();
+    let soon = channel.call::<Echo, _>(&bytes(b"x")).timeout(Duration::from_millis(5)).wait();
     assert_eq!(soon, gone);
     assert!(start.elapsed() < BOUND / 2);
 }
@@ -282,9 +282,9 @@ fn a_server_that_cannot_be_had_says_why() {
 #[test]
 fn without_a_server_connecting_says_so() {
     let options = ChannelOptions::default();
-    let error = Channel::connect(net(), &TEST, options.clone()).expect_err("no server listens");
+    let error = Channel::connect(net(), &TEST, options).expect_err("no server listens");
     assert!(error.to_string().contains("no server at loopback"), "{error}");
-    assert!(net().dial(&TEST, &Site::new(), &options.dial).is_err());
+    assert!(net().dial(&TEST, &Site::new(), &DialOptions::default()).is_err());
 }
 
 #[test]

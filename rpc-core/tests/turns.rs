@@ -41,13 +41,13 @@ impl Bench {
     fn client(&self) -> Connection {
         let site = self.net.site();
         let transport = Box::new(self.net.dial_end(&site).expect("a server listens"));
-        Connection::new(transport, &site, &ConnectionOptions::default().deadline(10 * SECOND))
+        Connection::new(transport, &site, &ConnectionOptions::default().timeout(10 * SECOND))
     }
 
     fn channel(&self) -> (Channel, ChannelDriver) {
         let site = Site::driven(Arc::new(self.net.clock.clone()));
         let transport = Box::new(self.net.dial_end(&site).expect("a server listens"));
-        Channel::driven(transport, &site, &TEST, &ChannelOptions::default().deadline(10 * SECOND))
+        Channel::driven(transport, &site, &TEST, &ChannelOptions::default().timeout(10 * SECOND))
     }
 
     /// Turns of the server until one is empty; when it wants the next.
@@ -141,7 +141,7 @@ fn a_driven_channel_carries_calls_until_no_caller_is_left() {
 fn calls_of_a_driven_channel_end_with_their_deadline_and_with_their_driver() {
     let mut bench = bench();
     let (channel, mut driver) = bench.channel();
-    let mut late = channel.call::<Later, _>(&bytes(b"late")).deadline(SECOND);
+    let mut late = channel.call::<Later, _>(&bytes(b"late")).timeout(SECOND);
     let mut held = channel.call::<Later, _>(&bytes(b"held"));
     assert!(poll(&mut late).is_pending() && poll(&mut held).is_pending());
     driver.turn(bench.net.clock.now());

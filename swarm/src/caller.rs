@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farcall_core::time::{Instant, Progress};
-use farcall_core::{Call, CallError, PendingCall, PollClient, RpcError};
+use farcall_core::{Call, CallError, PendingCall, RpcError};
 use farcall_kv::limits::KvError;
 use farcall_kv::service::{KvClient, KvPollClient};
 
@@ -62,7 +62,7 @@ impl Caller {
     ) -> Result<Pending<Option<Bytes>>, RpcError> {
         match self {
             Caller::Polled(client) => started(client, timeout, |it| it.start_get(key)),
-            Caller::Shared { client, .. } => Ok(Pending::Shared(client.get(key).deadline(timeout))),
+            Caller::Shared { client, .. } => Ok(Pending::Shared(client.get(key).timeout(timeout))),
         }
     }
 
@@ -75,7 +75,7 @@ impl Caller {
         match self {
             Caller::Polled(client) => started(client, timeout, |it| it.start_put(key, value)),
             Caller::Shared { client, .. } => {
-                Ok(Pending::Shared(client.put(key, value).deadline(timeout)))
+                Ok(Pending::Shared(client.put(key, value).timeout(timeout)))
             }
         }
     }
@@ -83,7 +83,7 @@ impl Caller {
     pub(crate) fn del(&mut self, key: &[u8], timeout: Duration) -> Result<Pending<bool>, RpcError> {
         match self {
             Caller::Polled(client) => started(client, timeout, |it| it.start_del(key)),
-            Caller::Shared { client, .. } => Ok(Pending::Shared(client.del(key).deadline(timeout))),
+            Caller::Shared { client, .. } => Ok(Pending::Shared(client.del(key).timeout(timeout))),
         }
     }
 
@@ -98,7 +98,7 @@ impl Caller {
                 started(client, timeout, |it| it.start_scan(from, false, limit))
             }
             Caller::Shared { client, .. } => {
-                Ok(Pending::Shared(client.scan(from, false, limit).deadline(timeout)))
+                Ok(Pending::Shared(client.scan(from, false, limit).timeout(timeout)))
             }
         }
     }
@@ -132,6 +132,6 @@ fn started<T>(
     timeout: Duration,
     start: impl FnOnce(&mut KvPollClient) -> Result<PendingCall<Outcome<T>>, RpcError>,
 ) -> Result<Pending<T>, RpcError> {
-    client.connection().set_deadline(timeout);
+    client.connection().set_timeout(timeout);
     start(client).map(Pending::Polled)
 }

@@ -174,9 +174,9 @@ impl Client {
             return true;
         }
         let timeout = Duration::from_nanos(within_ns);
-        let dial = DialOptions::default().timeout(timeout).share(self.shares_queue_pair);
+        let dial = DialOptions { timeout, share: self.shares_queue_pair };
         if self.shares {
-            let options = ChannelOptions::default().dial(dial);
+            let options = ChannelOptions::default().dial_timeout(dial.timeout).share(dial.share);
             let connected = self.host.connect_with(&self.setup.address, &options).await;
             self.kv = connected.ok().map(|client| Caller::Shared { client, is_over: false });
             return self.kv.is_some();

@@ -28,8 +28,8 @@ mod repair;
 pub mod write_imm;
 
 pub use address::{
-    Address, AddressError, AddressOptions, DeviceChoice, MAX_NAME_BYTES, NetworkPlace, OPTIONS,
-    Place, RDMA_OPTIONS, SCHEMES, is_name,
+    Address, AddressBuilder, AddressError, AddressOptions, DeviceChoice, MAX_NAME_BYTES,
+    NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES, is_name, parse_address,
 };
 pub use bootstrap::DeviceError;
 pub use contract::{Backend, Config, SetupError};

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farcall::{ConnectPoll, ConnectionOptions, PollClient};
 
 use super::report::{Cell, Limit, Run};
 use super::{Contender, Mode, Options, slots};
@@ -102,7 +101,7 @@ impl Competitor {
             Mode::Processes => Host::process(&listened, server_core)?,
         };
         let address = host.address().to_owned();
-        let connect = || EchoPollClient::connect(&address);
+        let connect = || EchoPollClient::connect(&address).wait();
         let connected: Result<Vec<_>, _> = (0..clients).map(|_| connect()).collect();
         let connected = connected.with_context(|| format!("cannot connect to {address}"))?;
         let mut calling = calling(size, window, connected, clock.clone());
@@ -162,8 +161,10 @@ impl Competitor {
 fn control(address: &str) -> Result<EchoPollClient> {
     let (place, options) = address.split_once('?').unwrap_or((address, ""));
     let options: Vec<_> = options.split('&').filter(|it| !it.starts_with("without=")).collect();
-    let patient = ConnectionOptions::default().deadline(REST_BOUND);
-    EchoPollClient::connect_with(&format!("{place}?{}", options.join("&")), &patient)
+    let address = format!("{place}?{}", options.join("&"));
+    EchoPollClient::connect(&address)
+        .timeout(REST_BOUND)
+        .wait()
         .with_context(|| format!("cannot connect to {address}"))
 }
 

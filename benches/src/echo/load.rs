@@ -5,7 +5,6 @@ use std::hint::spin_loop;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use farcall::PollClient;
 
 use super::service::EchoPollClient;
 use super::shape::{Pending, Shape};

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use farcall::ConnectPoll;
 
 use self::host::Host;
 use self::load::{Calling, Load, Totals};
@@ -103,7 +102,7 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     let address = host.address();
     cores::pin(client_core)?;
     let clients = (0..options.clients)
-        .map(|_| EchoPollClient::connect(address))
+        .map(|_| EchoPollClient::connect(address).wait())
         .collect::<Result<Vec<_>, _>>()
         .with_context(|| format!("cannot connect to {address}"))?;
     let mut load = Load::new(shape, options.window, clients, clock.clone());

@@ -1,7 +1,7 @@
 //! A connection that its owner polls, as used by the YCSB clients and the loader.
 
 use bytes::Bytes;
-use farcall::{CallError, PendingCall, PollClient, RpcError};
+use farcall::{CallError, PendingCall, RpcError};
 
 use crate::limits::KvError;
 use crate::service::KvPollClient;

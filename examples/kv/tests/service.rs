@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use farcall::{CallError, Connect, ConnectPoll, Server};
+use farcall::{CallError, Server};
 use farcall_kv::limits::{KvError, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use farcall_kv::service::{KvClient, KvPollClient, KvServer, StoreService};
 use farcall_kv::store::Store;
@@ -20,7 +20,7 @@ fn the_longest_key_and_value_are_stored_unchanged() {
     let value: Vec<u8> = key.iter().map(|byte| !byte).collect();
     assert_eq!(value.len(), MAX_VALUE_BYTES);
 
-    let client = KvClient::connect(&address).unwrap();
+    let client = KvClient::connect(&address).wait().unwrap();
     assert_eq!(client.put(&key, &value).wait(), Ok(false));
     assert!(client.get(&key).wait().unwrap().unwrap() == value);
     let page = client.scan(b"", false, 10).wait().unwrap();
@@ -28,7 +28,7 @@ fn the_longest_key_and_value_are_stored_unchanged() {
     assert!(page[0].0 == key && page[0].1 == value);
     assert!(client.scan(&key, true, 10).wait().unwrap().is_empty());
 
-    let mut poll = KvPollClient::connect(&address).unwrap();
+    let mut poll = KvPollClient::connect(&address).wait().unwrap();
     assert_eq!(poll.del(&key), Ok(true));
     assert_eq!(poll.get(b""), Err(CallError::Service(KvError::EmptyKey)));
     assert_eq!(store.size().keys, 0);
@@ -47,7 +47,7 @@ fn a_scan_of_a_changing_store_finds_every_entry_that_stays() {
 
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut client = KvPollClient::connect(&address).unwrap();
+            let mut client = KvPollClient::connect(&address).wait().unwrap();
             for i in (0..4000u32).filter(|i| i % 2 == 1) {
                 client.put(&i.to_be_bytes(), b"comes").unwrap();
                 if i % 3 == 0 {
@@ -55,7 +55,7 @@ fn a_scan_of_a_changing_store_finds_every_entry_that_stays() {
                 }
             }
         });
-        let client = KvClient::connect(&address).unwrap();
+        let client = KvClient::connect(&address).wait().unwrap();
         let mut rounds = 0;
         while rounds < 2 || !writer.is_finished() {
             let (mut from, mut stayed) = (Vec::new(), 0);

@@ -39,13 +39,24 @@ impl<R> Call<R> {
         Call { channel, state: State::Failed(error), read }
     }
 
-    /// Ends the call at the latest this long after it is sent. Has no effect after the first poll.
+    /// Ends the call at the latest this long after its first poll, which sends it. Has no effect after that.
     ///
-    /// Zero fails the call at once. The server learns of at most 71 minutes; a longer deadline holds at this end only, and
+    /// Zero fails the call at once. The server learns of at most 71 minutes; a longer timeout holds at this end only, and
     /// the server may give the call up earlier.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
+    pub fn timeout(mut self, timeout: Duration) -> Self {
         if let State::Prepared(job) = &mut self.state {
-            job.timeout_ns = saturating_nanos(deadline);
+            (job.timeout_ns, job.until) = (saturating_nanos(timeout), None);
+        }
+        self
+    }
+
+    /// Ends the call at this moment at the latest, instead of after a [`timeout`](Self::timeout). Has no effect after the
+    /// first poll.
+    ///
+    /// A moment in the past fails the call at once. On a simulated rack, where time is not the system's, use a timeout.
+    pub fn deadline(mut self, deadline: std::time::Instant) -> Self {
+        if let State::Prepared(job) = &mut self.state {
+            job.until = Some(deadline);
         }
         self
     }
@@ -55,7 +66,11 @@ impl<R> Call<R> {
         block::on(self)
     }
 
-    fn submit(&mut self, job: Box<Job>, waker: &Waker) {
+    fn submit(&mut self, mut job: Box<Job>, waker: &Waker) {
+        if let Some(until) = job.until.take() {
+            job.timeout_ns =
+                saturating_nanos(until.saturating_duration_since(std::time::Instant::now()));
+        }
         if job.timeout_ns == 0 {
             let error = RpcError::DeadlineExceeded { may_have_run: false };
             self.channel.shared().recycle(job);

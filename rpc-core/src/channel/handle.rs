@@ -28,9 +28,9 @@ const CLOSE_BOUND: Duration = Duration::from_secs(2);
 ///
 /// A handler runs at most once per call, unless its method is marked idempotent. When the server is gone, calls in flight
 /// end in [`RpcError::PeerGone`], which says whether the call may have run. Later calls dial again, and wait for the server
-/// as long as [`ReconnectPolicy`](super::ReconnectPolicy) and their deadline allow.
+/// as long as [`ReconnectPolicy`](super::ReconnectPolicy) and their timeout allow.
 ///
-/// When the window is full, a call waits for room, at most until its deadline. Beyond
+/// When the window is full, a call waits for room, at most until its timeout. Beyond
 /// [`max_calls`](ChannelOptions::max_calls), calls end in [`RpcError::Overloaded`] at once.
 #[derive(Clone)]
 pub struct Channel {
@@ -60,8 +60,7 @@ fn parts(
 }
 
 impl Channel {
-    /// Connects to a server. Blocks, at most for [`DialOptions::timeout`](crate::transport::DialOptions::timeout) (5 s by
-    /// default). Without [`ChannelOptions::endpoint`], starts an I/O thread.
+    /// Connects to a server. Blocks, at most for [`ChannelOptions::dial_timeout`]. Without [`ChannelOptions::endpoint`], starts an I/O thread.
     ///
     /// # Errors
     /// [`ConnectError`] says why there is no connection: the address, the server, or this machine. A channel is not
@@ -77,7 +76,7 @@ impl Channel {
         let site = endpoint.site().clone();
         let transport = address.dial(service, &site, &options.dial)?;
         let (driver, shared, metrics) = parts(&*transport, &site, service, &options);
-        let timeout_ns = saturating_nanos(options.deadline);
+        let timeout_ns = saturating_nanos(options.timeout);
         let (end, ended) = bounded(0);
         let io = ChannelIo {
             driver,
@@ -105,16 +104,16 @@ impl Channel {
         // Its other end is dropped: closing the channel does not wait for the driver.
         let (_, ended) = bounded(0);
         let inner = Arc::new(Inner { shared: shared.clone(), metrics, ended });
-        let channel = Channel { inner, timeout_ns: saturating_nanos(options.deadline) };
+        let channel = Channel { inner, timeout_ns: saturating_nanos(options.timeout) };
         let site = site.clone();
         let driver =
             ChannelDriver { driver, transport, site, shared, is_over: false, asleep: None };
         (channel, driver)
     }
 
-    /// The same connection, with another deadline for calls without one of their own.
-    pub fn with_deadline(&self, deadline: Duration) -> Channel {
-        Channel { inner: self.inner.clone(), timeout_ns: saturating_nanos(deadline) }
+    /// The same connection, with another timeout for calls without one of their own.
+    pub fn with_timeout(&self, timeout: Duration) -> Channel {
+        Channel { inner: self.inner.clone(), timeout_ns: saturating_nanos(timeout) }
     }
 
     /// Prepares a call: encodes the arguments now, sends them when the future is first polled.
@@ -178,7 +177,7 @@ impl Drop for Inner {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deadline = Duration::from_nanos(self.timeout_ns);
-        f.debug_struct("Channel").field("deadline", &deadline).finish_non_exhaustive()
+        let timeout = Duration::from_nanos(self.timeout_ns);
+        f.debug_struct("Channel").field("timeout", &timeout).finish_non_exhaustive()
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Job {
     pub(super) method: u32,
     pub(super) delivery: Delivery,
     pub(super) timeout_ns: u64,
+    /// The caller's deadline, which makes the timeout when the call is submitted.
+    pub(super) until: Option<std::time::Instant>,
     /// The arguments, encoded.
     pub(super) arguments: Vec<u8>,
     pub(super) deadline: Instant,
@@ -46,6 +48,7 @@ impl Job {
             method: 0,
             delivery: Delivery::AtMostOnce,
             timeout_ns: 0,
+            until: None,
             arguments: Vec::new(),
             deadline: Instant::FAR_FUTURE,
             sent: None,
@@ -103,7 +106,7 @@ impl Job {
             }
         }
         self.outcome = Outcome::Pending;
-        self.sent = None;
+        (self.until, self.sent) = (None, None);
         self.ticket.reset();
     }
 }

@@ -7,6 +7,7 @@
 
 mod block;
 mod call;
+mod connecting;
 mod driven;
 mod driver;
 mod endpoint;
@@ -22,6 +23,7 @@ mod thread;
 mod tests;
 
 pub use call::Call;
+pub use connecting::{Connecting, Dialling};
 pub use driven::ChannelDriver;
 pub use endpoint::Endpoint;
 pub use handle::Channel;

@@ -7,28 +7,19 @@ use core::time::Duration;
 
 /// How a channel behaves.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ChannelOptions {
-    /// The deadline of calls without one of their own. Default 10 s.
-    pub deadline: Duration,
-    /// The limit of calls at once, including those that wait for room in the window; further ones end in
-    /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 4096.
-    pub max_calls: usize,
-    /// The endpoint whose thread drives the channel. Default: a thread for this channel alone.
-    pub endpoint: Option<Endpoint>,
-    /// What the channel's own I/O thread does when there is nothing to do. An [`endpoint`](Self::endpoint) has its own
-    /// policy.
-    pub idle: IdlePolicy,
-    /// How to dial.
-    pub dial: DialOptions,
-    /// Whether to reconnect when the server is gone.
-    pub reconnect: ReconnectPolicy,
+    pub(super) timeout: Duration,
+    pub(super) max_calls: usize,
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) idle: IdlePolicy,
+    pub(super) dial: DialOptions,
+    pub(super) reconnect: ReconnectPolicy,
 }
 
 impl Default for ChannelOptions {
     fn default() -> Self {
         ChannelOptions {
-            deadline: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             max_calls: 4096,
             endpoint: None,
             idle: IdlePolicy::default(),
@@ -39,54 +30,64 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
-    /// Sets the deadline of calls without one of their own.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    /// How long a call without a timeout or deadline of its own may take. Default 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Sets the limit of calls at once.
+    /// The limit of calls at once, including those that wait for room in the window; further ones end in
+    /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 4096.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.max_calls = calls;
         self
     }
 
-    /// Puts the channel on the thread of this endpoint.
+    /// Puts the channel on the thread of this endpoint. Default: a thread for this channel alone.
     pub fn endpoint(mut self, endpoint: &Endpoint) -> Self {
         self.endpoint = Some(endpoint.clone());
         self
     }
 
-    /// Sets what the channel's own I/O thread does when there is nothing to do.
+    /// What the channel's own I/O thread does when there is nothing to do. An [`endpoint`](Self::endpoint) has its own
+    /// policy.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Sets how to dial.
-    pub fn dial(mut self, dial: DialOptions) -> Self {
-        self.dial = dial;
+    /// How long it may take to connect, from resolving the host's name to the end of the handshake. Default 5 s.
+    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
+        self.dial.timeout = timeout;
         self
     }
 
-    /// Sets whether to reconnect when the server is gone.
+    /// Whether to share with the other channels of the endpoint what the backend can share: see [`DialOptions::share`].
+    /// Default: no.
+    pub fn share(mut self, share: bool) -> Self {
+        self.dial.share = share;
+        self
+    }
+
+    /// Whether to reconnect when the server is gone. Default: yes, at the next call.
     pub fn reconnect(mut self, reconnect: ReconnectPolicy) -> Self {
         self.reconnect = reconnect;
         self
+    }
+
+    /// How to dial, for a simulator that does it itself.
+    #[doc(hidden)]
+    pub fn dial_options(&self) -> &DialOptions {
+        &self.dial
     }
 }
 
 /// Whether a channel reconnects when the server is gone. It dials when the next call comes, not before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ReconnectPolicy {
-    /// The pause after the first failed attempt; it doubles with each further one. Default 10 ms.
-    pub first_pause: Duration,
-    /// The longest pause. Default 1 s.
-    pub longest_pause: Duration,
-    /// A call that waits for the server longer than this ends in [`RpcError::PeerGone`](crate::RpcError::PeerGone),
-    /// even if its deadline is later. Default 3 s. Zero: never dial again.
-    pub give_up_after: Duration,
+    pub(super) first_pause: Duration,
+    pub(super) longest_pause: Duration,
+    pub(super) give_up_after: Duration,
 }
 
 impl Default for ReconnectPolicy {
@@ -107,13 +108,15 @@ impl ReconnectPolicy {
         give_up_after: Duration::ZERO,
     };
 
-    /// Sets how long a call waits for the server to come back.
+    /// How long a call waits for the server to come back, even if its own timeout is longer; it then ends in
+    /// [`RpcError::PeerGone`](crate::RpcError::PeerGone). Default 3 s. Zero: never dial again.
     pub fn give_up_after(mut self, bound: Duration) -> Self {
         self.give_up_after = bound;
         self
     }
 
-    /// Sets the first and the longest pause between attempts.
+    /// The pause after the first failed attempt, which doubles with each further one, and the longest pause. Default 10 ms
+    /// and 1 s.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_pause, self.longest_pause) = (first, longest);
         self

@@ -55,7 +55,7 @@ fn bench() -> Bench {
 impl Bench {
     fn call(&self, payload: &[u8], deadline: Duration) -> Call<Bytes> {
         let channel = super::handle::Channel::detached(&self.shared, self.metrics.clone());
-        let mut call = channel.call::<Echo, _>(&bytes(payload)).deadline(deadline);
+        let mut call = channel.call::<Echo, _>(&bytes(payload)).timeout(deadline);
         assert!(poll(&mut call).is_pending());
         call
     }

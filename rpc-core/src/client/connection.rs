@@ -36,7 +36,7 @@ pub struct Connection {
 const EMPTY_POLLS_PER_CLOCK: u32 = 32;
 
 impl Connection {
-    /// Connects to a server. Blocks, at most for [`DialOptions::timeout`](crate::transport::DialOptions::timeout).
+    /// Connects to a server. Blocks, at most for [`ConnectionOptions::dial_timeout`].
     ///
     /// # Errors
     /// [`ConnectError`] says why there is no connection: the address, the server, or this machine.
@@ -68,7 +68,7 @@ impl Connection {
             empty_polls: 0,
             idle: options.idle,
         };
-        connection.set_deadline(options.deadline);
+        connection.set_timeout(options.timeout);
         connection
     }
 
@@ -77,10 +77,10 @@ impl Connection {
         &self.site
     }
 
-    /// Sets the deadline of later calls, counted from when each leaves. Zero fails them at once. The server learns of at
-    /// most 71 minutes; a longer deadline holds at this end only, and the server may give a call up earlier.
-    pub fn set_deadline(&mut self, deadline: Duration) {
-        self.timeout_ns = saturating_nanos(deadline);
+    /// Sets the timeout of later calls, counted from when each leaves. Zero fails them at once. The server learns of at
+    /// most 71 minutes; a longer timeout holds at this end only, and the server may give a call up earlier.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout_ns = saturating_nanos(timeout);
         self.timeout_us = wire::timeout_us(self.timeout_ns);
     }
 

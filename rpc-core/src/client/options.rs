@@ -7,22 +7,17 @@ use core::time::Duration;
 
 /// How a poll-mode connection behaves.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ConnectionOptions {
-    /// The deadline of each call, counted from when it leaves. Default 10 s.
-    pub deadline: Duration,
-    /// What a blocking call does while it waits.
-    pub idle: IdlePolicy,
-    /// How to dial.
-    pub dial: DialOptions,
-    /// The site of the thread that will use the connection. Default: a site for this connection alone.
-    pub site: Option<Site>,
+    pub(super) timeout: Duration,
+    pub(super) idle: IdlePolicy,
+    pub(super) dial: DialOptions,
+    pub(super) site: Option<Site>,
 }
 
 impl Default for ConnectionOptions {
     fn default() -> Self {
         ConnectionOptions {
-            deadline: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             idle: IdlePolicy::default(),
             dial: DialOptions::default(),
             site: None,
@@ -31,30 +26,49 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Sets the deadline of each call.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    /// How long each call may take, counted from when it leaves. Default 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Sets what a blocking call does while it waits.
+    /// What a blocking call does while it waits.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Sets how to dial.
-    pub fn dial(mut self, dial: DialOptions) -> Self {
-        self.dial = dial;
+    /// How long it may take to connect, from resolving the host's name to the end of the handshake. Default 5 s.
+    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
+        self.dial.timeout = timeout;
         self
     }
 
-    /// Sets the site of the thread that will use the connection.
+    /// Whether to share with the other connections of the site what the backend can share: see [`DialOptions::share`].
+    /// Default: no.
+    pub fn share(mut self, share: bool) -> Self {
+        self.dial.share = share;
+        self
+    }
+
+    /// The site of the thread that will use the connection. Default: a site for this connection alone.
     ///
     /// The connections of one thread should have the same one: the thread sleeps for all of them at once, and their
     /// transports share what they can. All connections of the `datagram` backend share one queue pair, for example.
     pub fn site(mut self, site: &Site) -> Self {
         self.site = Some(site.clone());
         self
+    }
+
+    /// How to dial, for a simulator that does it itself.
+    #[doc(hidden)]
+    pub fn dial_options(&self) -> &DialOptions {
+        &self.dial
+    }
+
+    /// The site, if one was given, for a simulator that makes sites of its own kind.
+    #[doc(hidden)]
+    pub fn given_site(&self) -> Option<&Site> {
+        self.site.as_ref()
     }
 }

@@ -42,7 +42,7 @@ fn bench() -> Bench {
     let site = net.site();
     let server = net.listen(&site);
     let options =
-        ConnectionOptions::default().deadline(Duration::from_millis(10)).idle(IdlePolicy::PARK);
+        ConnectionOptions::default().timeout(Duration::from_millis(10)).idle(IdlePolicy::PARK);
     let end = net.dial_end(&site).expect("a server listens");
     let client = Connection::new(Box::new(end), &site, &options);
     Bench { client, server, inbox: Inbox::default(), net }
@@ -189,7 +189,7 @@ fn a_blocking_call_to_a_silent_server_ends_at_its_deadline() {
 #[test]
 fn a_deadline_in_the_past_sends_nothing() {
     let mut bench = bench();
-    bench.client.set_deadline(Duration::ZERO);
+    bench.client.set_timeout(Duration::ZERO);
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
     assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     assert_eq!(bench.receive(), 0);

@@ -5,13 +5,14 @@ use super::driven::{DrivenServer, Listeners};
 use super::running::RunningServer;
 use super::table::Table;
 use super::thread::{ServerThread, ThreadParts};
-use crate::error::BindError;
+use crate::error::{BindError, Source};
 use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
 use crate::site::Site;
-use crate::transport::{BindOptions, Binding, Bound};
+use crate::transport::{BindOptions, Binding, Bound, ParseAddress, ServerAddress, ToAddress};
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 /// Most threads of one server.
@@ -40,15 +41,10 @@ impl Server {
     }
 }
 
-/// Parses an address, such as `shm://kv`.
-pub type ReadAddress = fn(&str) -> Result<Box<dyn Binding>, BindError>;
-
 #[cold]
-fn no_addresses(_: &str) -> Result<Box<dyn Binding>, BindError> {
-    Err(BindError::InvalidAddress(
-        "this builder cannot parse addresses; give it a parser with `addresses`, or use `serve`"
-            .into(),
-    ))
+fn no_addresses(_: &str) -> Result<Box<dyn ServerAddress>, Source> {
+    Err("this builder cannot parse addresses; give it a parser with `addresses`, or use `serve`"
+        .into())
 }
 
 /// What happens to an `async` handler whose caller gave up or whose deadline has passed.
@@ -89,7 +85,7 @@ pub struct ServerBuilder {
     cancel: CancelPolicy,
     async_calls: usize,
     bind: BindOptions,
-    addresses: ReadAddress,
+    addresses: ParseAddress,
 }
 
 impl ServerBuilder {
@@ -100,6 +96,7 @@ impl ServerBuilder {
     }
 
     /// Adds a built-in service. It does not count as one of yours: a server of nothing else is refused.
+    #[doc(hidden)]
     pub fn built_in_service<S: Service + Clone>(mut self, service: S) -> Self {
         self.built_in.push(Box::new(service));
         self
@@ -112,6 +109,7 @@ impl ServerBuilder {
     }
 
     /// The number of server threads, for a simulator that makes their sites.
+    #[doc(hidden)]
     pub fn thread_count(&self) -> usize {
         self.threads
     }
@@ -141,9 +139,9 @@ impl ServerBuilder {
         self
     }
 
-    /// How to listen: the handshake's timeout, and the limit of clients.
-    pub fn bind_options(mut self, options: BindOptions) -> Self {
-        self.bind = options;
+    /// The limit for one client's handshake. Default 5 s.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.bind.handshake_timeout = timeout;
         self
     }
 
@@ -154,18 +152,19 @@ impl ServerBuilder {
         self
     }
 
-    /// The parser of addresses for [`listen`](Self::listen). The crate with the transports provides it.
-    pub fn addresses(mut self, read: ReadAddress) -> Self {
-        self.addresses = read;
+    /// The parser of addresses for [`listen`](Self::listen).
+    #[doc(hidden)]
+    pub fn addresses(mut self, parse: ParseAddress) -> Self {
+        self.addresses = parse;
         self
     }
 
-    /// Listens at an address, such as `shm://kv`, and starts the threads.
+    /// Listens at an address, such as `"shm://kv"`, and starts the threads.
     ///
     /// # Errors
     /// Those of [`serve`](Self::serve), and [`BindError::InvalidAddress`].
-    pub fn listen(self, address: &str) -> Result<RunningServer, BindError> {
-        self.listen_all(&[address])
+    pub fn listen(self, address: impl ToAddress) -> Result<RunningServer, BindError> {
+        self.listen_all([address])
     }
 
     /// Listens at several addresses at once, such as `shm://kv` and `tcp://0.0.0.0:7471`. Each thread serves the clients
@@ -173,15 +172,18 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// As [`listen`](Self::listen). If one address cannot be had, the server listens at none.
-    pub fn listen_all(self, addresses: &[&str]) -> Result<RunningServer, BindError> {
-        let bindings: Result<Vec<_>, _> =
-            addresses.iter().map(|address| (self.addresses)(address)).collect();
-        let bindings = bindings?;
-        let bindings: Vec<_> = bindings.iter().map(|binding| &**binding).collect();
+    pub fn listen_all(
+        self,
+        addresses: impl IntoIterator<Item = impl ToAddress>,
+    ) -> Result<RunningServer, BindError> {
+        let parsed = addresses.into_iter().map(|address| address.to_address(self.addresses));
+        let parsed: Vec<_> = parsed.collect::<Result<_, _>>().map_err(BindError::InvalidAddress)?;
+        let bindings: Vec<_> =
+            parsed.iter().map(|address| -> &dyn Binding { &**address }).collect();
         self.serve_all(&bindings)
     }
 
-    /// Listens, and starts the threads.
+    /// Listens at an address of a transport of your own, and starts the threads.
     ///
     /// # Errors
     /// - [`BindError::NoService`], [`DuplicateService`](BindError::DuplicateService),

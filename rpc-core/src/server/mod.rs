@@ -23,7 +23,7 @@ mod swarm;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{CancelPolicy, ReadAddress, Server, ServerBuilder};
+pub use builder::{CancelPolicy, Server, ServerBuilder};
 pub use context::CallContext;
 pub use driven::DrivenServer;
 pub use reply::Reply;

@@ -74,7 +74,7 @@ fn bench_with_two_addresses() -> (Bench, Connection) {
 }
 
 fn client(net: &Loopback, site: &Site) -> Connection {
-    let options = ConnectionOptions::default().deadline(Duration::from_millis(10));
+    let options = ConnectionOptions::default().timeout(Duration::from_millis(10));
     let transport = Box::new(net.dial_end(site).expect("a server listens"));
     Connection::new(transport, site, &options)
 }
@@ -331,7 +331,7 @@ fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
     *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
         clock.advance(Duration::from_millis(20));
     }));
-    bench.client.set_deadline(Duration::from_millis(15));
+    bench.client.set_timeout(Duration::from_millis(15));
     bench.call::<Echo, _>(b"warns").expect("in time");
     let mut calls: Vec<_> =
         (0..3).map(|_| bench.client.start::<Echo, _>(&bytes(b"x")).expect("room")).collect();

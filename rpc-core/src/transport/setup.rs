@@ -34,7 +34,6 @@ impl<D: Dial + ?Sized> Dial for Box<D> {
 
 /// How to dial.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct DialOptions {
     /// The limit for the whole handshake. Default 5 s.
     pub timeout: Duration,
@@ -49,20 +48,6 @@ pub struct DialOptions {
 impl Default for DialOptions {
     fn default() -> Self {
         DialOptions { timeout: Duration::from_secs(5), share: false }
-    }
-}
-
-impl DialOptions {
-    /// Sets the limit for the whole handshake.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets whether to share with the other connections of the site what the backend can share.
-    pub fn share(mut self, share: bool) -> Self {
-        self.share = share;
-        self
     }
 }
 
@@ -83,7 +68,6 @@ pub trait Binding {
 
 /// How to listen.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct BindOptions {
     /// The limit for one client's handshake. Default 5 s.
     pub handshake_timeout: Duration,

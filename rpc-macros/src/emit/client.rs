@@ -16,6 +16,19 @@ pub(super) fn channel(service: &Service) -> TokenStream {
          Each method returns a call: await it, or block the thread with `wait`. Dropping a call cancels it. \
          Clones share the connection."
     );
+    let connect_doc = format!(
+        "Connects to a server of [`{ident}`] at this address, such as `\"shm://kv\"`: await it, or block the thread with `wait`. \
+         Before that, its methods set options."
+    );
+    // If the service has a method of that name, the channel is available through `ServiceClient` only.
+    let channel = (!service.declares("channel")).then(|| {
+        quote! {
+            /// The channel, for its metrics, to close it, or for a client with another timeout.
+            pub fn channel(&self) -> &#private::Channel {
+                &self.channel
+            }
+        }
+    });
     let methods = service.methods.iter().map(|method| {
         let Method { ident, attributes, .. } = method;
         let doc = undocumented(service, method);
@@ -39,7 +52,13 @@ pub(super) fn channel(service: &Service) -> TokenStream {
 
         #[allow(clippy::all, clippy::pedantic)]
         impl #client {
+            #[doc = #connect_doc]
+            pub fn connect(address: impl #private::ToAddress) -> #private::Connecting<Self> {
+                #private::connect(address)
+            }
+
             #(#methods)*
+            #channel
         }
 
         #[automatically_derived]
@@ -80,6 +99,10 @@ pub(super) fn poll(service: &Service) -> TokenStream {
          It has each method twice: as a call that waits until it has ended, and as `start_...`, which leaves the call \
          outstanding while others are started. `poll` drives them, and `take` returns the result of one that has ended."
     );
+    let connect_doc = format!(
+        "Connects to a server of [`{ident}`] at this address, such as `\"shm://kv\"`: `wait` does it. Before that, its methods \
+         set options."
+    );
     let methods = service.methods.iter().map(|method| poll_methods(service, method));
     // If the service has a method of that name, these are available through `PollClient` only.
     let poll = (!service.declares("poll")).then(|| {
@@ -100,6 +123,14 @@ pub(super) fn poll(service: &Service) -> TokenStream {
             }
         }
     });
+    let connection = (!service.declares("connection")).then(|| {
+        quote! {
+            /// The connection, to wait at it and to set the timeout of its calls.
+            pub fn connection(&mut self) -> &mut #private::Connection {
+                &mut self.connection
+            }
+        }
+    });
     quote! {
         #[doc = #doc]
         #visibility struct #client {
@@ -108,9 +139,15 @@ pub(super) fn poll(service: &Service) -> TokenStream {
 
         #[allow(clippy::all, clippy::pedantic)]
         impl #client {
+            #[doc = #connect_doc]
+            pub fn connect(address: impl #private::ToAddress) -> #private::PollConnecting<Self> {
+                #private::connect_poll(address)
+            }
+
             #(#methods)*
             #poll
             #take
+            #connection
         }
 
         #[automatically_derived]

@@ -242,11 +242,7 @@ pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder 
     if setup.other {
         builder = builder.service(OtherServer::from(handlers.clone()));
     }
-    builder = builder.bind_options({
-        let mut options = BindOptions::default();
-        options.handshake_timeout = patient(options.handshake_timeout);
-        options
-    });
+    builder = builder.handshake_timeout(patient(BindOptions::default().handshake_timeout));
     if let Some(clients) = setup.max_clients {
         builder = builder.max_clients(clients);
     }

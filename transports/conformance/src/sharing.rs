@@ -48,7 +48,7 @@ impl Dial for SharingDial {
         site: &Site,
         options: &DialOptions,
     ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        self.inner.dial(service, site, &options.clone().share(true))
+        self.inner.dial(service, site, &DialOptions { share: true, ..options.clone() })
     }
 }
 

@@ -41,9 +41,7 @@ fn backends() -> impl Iterator<Item = &'static str> {
 }
 
 fn options(share: bool) -> ChannelOptions {
-    let mut options = ChannelOptions::default().deadline(Duration::from_secs(60));
-    options.dial = DialOptions::default().share(share);
-    options
+    ChannelOptions::default().timeout(Duration::from_secs(60)).share(share)
 }
 
 impl Place {
@@ -199,7 +197,7 @@ fn a_session_that_is_not_polled_stalls_none_of_its_thread() {
     let task = place.rack.spawn_program(node, async move |host: Host| {
         let mut idle = Vec::new();
         for _ in 0..50 {
-            let dial = DialOptions::default().share(true);
+            let dial = DialOptions { share: true, ..DialOptions::default() };
             let transport = host.dial(&address, SuitePollClient::DESCRIPTION, &dial).await;
             let options = ConnectionOptions::default();
             let connection = Connection::new(transport.expect("dial"), host.site(), &options);
@@ -254,7 +252,7 @@ fn connections_that_take_turns_together_ring_once() {
         let task = place.rack.spawn_program(node, async move |host: Host| {
             let mut clients = Vec::new();
             for _ in 0..16 {
-                let dial = DialOptions::default().share(true);
+                let dial = DialOptions { share: true, ..DialOptions::default() };
                 let transport = host.dial(&address, SuitePollClient::DESCRIPTION, &dial).await;
                 let (transport, options) = (transport.expect("dial"), ConnectionOptions::default());
                 let connection = Connection::new(transport, host.site(), &options);

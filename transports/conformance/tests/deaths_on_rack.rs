@@ -56,7 +56,7 @@ fn serve(rack: &mut Rack, address: &str, handlers: &Arc<Handlers>) -> DrivenServ
 }
 
 async fn connect(host: &Host, address: &str) -> SuiteClient {
-    let options = ChannelOptions::default().deadline(60 * SECOND);
+    let options = ChannelOptions::default().timeout(60 * SECOND);
     host.connect_with(address, &options).await.expect("connect")
 }
 
@@ -276,7 +276,7 @@ fn a_paused_server_only_delays_calls() {
                 .rack
                 .run(client, async move |host| {
                     let suite = connect(&host, &address).await;
-                    let late = suite.tally(id).deadline(10 * MILLISECOND).await;
+                    let late = suite.tally(id).timeout(10 * MILLISECOND).await;
                     host.sleep(40 * MILLISECOND).await;
                     (late, suite.tallied(id).await.expect("tallied"))
                 })

@@ -50,7 +50,7 @@ fn dial(
     address: &Address,
     service: &'static ServiceDescription,
 ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-    address.dial(service, &Site::new(), &DialOptions::default().timeout(Duration::from_secs(5)))
+    address.dial(service, &Site::new(), &DialOptions::default())
 }
 
 fn error(outcome: Result<Box<dyn ClientTransport>, ConnectError>) -> ConnectError {
@@ -259,7 +259,7 @@ fn a_server_that_is_silent(kind: Kind) {
     let address = kind.fresh();
     let server = impostor(&address, Vec::new());
     let begun = Instant::now();
-    let options = DialOptions::default().timeout(Duration::from_millis(200));
+    let options = DialOptions { timeout: Duration::from_millis(200), ..DialOptions::default() };
     let error = error(address.dial(&KV, &Site::new(), &options));
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
     let took = begun.elapsed();
@@ -281,8 +281,8 @@ fn clients_that_are_stuck_in_their_handshake_delay_no_other(kind: Kind) {
 
 fn a_handshake_has_a_bound_at_the_server(kind: Kind) {
     let address = kind.fresh();
-    let mut options = BindOptions::default();
-    options.handshake_timeout = Duration::from_millis(100);
+    let handshake_timeout = Duration::from_millis(100);
+    let options = BindOptions { handshake_timeout, ..BindOptions::default() };
     let _bound = address.bind(&[Site::new()], &[&KV], &options).unwrap();
     let begun = Instant::now();
     let mut silent = raw(&address);
@@ -316,8 +316,7 @@ fn garbage_is_refused_and_the_server_lives(kind: Kind) {
 
 fn one_client_too_many(kind: Kind) {
     let address = kind.fresh();
-    let mut options = BindOptions::default();
-    options.max_clients = 3;
+    let options = BindOptions { max_clients: 3, ..BindOptions::default() };
     let _bound = address.bind(&[Site::new(), Site::new()], &[&KV], &options).unwrap();
     let clients: Vec<_> = (0..3).map(|_| dial(&address, &KV).unwrap()).collect();
     let error = error(dial(&address, &KV));
@@ -345,7 +344,7 @@ mod network {
 
     fn dial_text(text: &str, timeout: Duration) -> ConnectError {
         let address: Address = text.parse().unwrap();
-        error(address.dial(&KV, &Site::new(), &DialOptions::default().timeout(timeout)))
+        error(address.dial(&KV, &Site::new(), &DialOptions { timeout, ..DialOptions::default() }))
     }
 
     fn bind_text(text: &str) -> Result<Bound, BindError> {

@@ -75,7 +75,7 @@ fn runs(loss: f64, seed: u64) -> [Vec<u64>; 3] {
     let service = CountedServer::new(Handlers(runs.clone()));
     let _running = rack.serve(&address, Server::builder().service(service)).expect("serve");
     let done = rack.run(client, async move |host| {
-        let options = ChannelOptions::default().deadline(Duration::from_secs(60));
+        let options = ChannelOptions::default().timeout(Duration::from_secs(60));
         let client: CountedClient = host.connect_with(&address, &options).await.expect("connect");
         for call in 0..CALLS as u64 {
             assert_eq!(client.once(call).await, Ok(call + 1));

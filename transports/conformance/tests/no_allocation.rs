@@ -2,9 +2,7 @@
 
 use std::alloc::System;
 
-use farcall_core::{
-    Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site, transport::DialOptions,
-};
+use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site};
 use farcall_transports::Address;
 use farcall_transports_conformance::backends;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -97,7 +95,7 @@ fn count_allocations(backend: &str, share: bool) {
     let server = server.serve(&address).expect("listen");
     let options = ConnectionOptions::default()
         .idle(IdlePolicy::default().park(false))
-        .dial(DialOptions::default().share(share))
+        .share(share)
         .site(&Site::new());
     // Shares what the backend can share, so each takes some of the other's responses.
     let other = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);

@@ -71,7 +71,7 @@ async fn timeouts_and_selects_drop_calls_without_harm() {
     })
     .await
     .expect("the tasks of dropped calls are gone");
-    let past = client.tally(1).deadline(Duration::ZERO).await;
+    let past = client.tally(1).timeout(Duration::ZERO).await;
     assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     drop(client);
     server.shutdown();

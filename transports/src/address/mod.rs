@@ -1,6 +1,7 @@
 //! Where a service is, and how to talk to it: `shm://NAME?backend=write_imm&window=64`, or
 //! `rdma://HOST:PORT?device=rxe0`.
 
+mod build;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -8,12 +9,12 @@ mod options;
 mod parse;
 mod place;
 
+pub use build::{AddressBuilder, parse_address};
 pub use error::AddressError;
 pub use options::{AddressOptions, OPTIONS, RDMA_OPTIONS};
 pub use place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place, is_name};
 
 use crate::contract::{Backend, Config};
-use crate::registry;
 
 /// The schemes an address may have.
 pub const SCHEMES: &[&str] = &["shm", "rdma"];
@@ -38,13 +39,6 @@ pub struct Address {
 }
 
 impl Address {
-    /// The address `shm://NAME` with every option at its default.
-    pub fn shm(name: &str) -> Result<Address, AddressError> {
-        let place = Place::shm(name)?;
-        let (backend, config) = (registry::default_backend(), Config::default());
-        Ok(Address { name: place.to_text(), place, backend, config })
-    }
-
     /// Where the server is.
     pub fn place(&self) -> &Place {
         &self.place

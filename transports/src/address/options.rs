@@ -81,22 +81,24 @@ impl AddressOptions {
         Ok((scheme, place, options))
     }
 
-    /// Reads the part after `?`. Options of the scheme's `own` go to `take_own`.
+    /// The options in the part after `?`, in pairs of key and value.
+    pub fn pairs(text: &str) -> Vec<(&str, &str)> {
+        let options = text.split('&').filter(|option| !option.is_empty());
+        options.map(|option| option.split_once('=').unwrap_or((option, ""))).collect()
+    }
+
+    /// Reads options. Those of the scheme's `own` go to `take_own`.
     ///
     /// # Errors
     /// [`AddressError`], which names the option and what would be right.
     pub fn read(
-        text: &str,
+        pairs: &[(&str, &str)],
         own: &[&'static str],
         mut take_own: impl FnMut(&str, &str) -> Result<(), AddressError>,
     ) -> Result<AddressOptions, AddressError> {
-        let mut pairs: Vec<(&str, &str)> = Vec::new();
-        for option in text.split('&').filter(|option| !option.is_empty()) {
-            let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            if pairs.iter().any(|(seen, _)| *seen == key) {
-                return Err(AddressError::Repeated { key: key.to_owned() });
-            }
-            pairs.push((key, value));
+        let is_repeated = |at: usize| pairs[..at].iter().any(|(seen, _)| *seen == pairs[at].0);
+        if let Some(at) = (0..pairs.len()).find(|&at| is_repeated(at)) {
+            return Err(AddressError::Repeated { key: pairs[at].0.to_owned() });
         }
         let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
         let backend = match given("backend") {
@@ -105,7 +107,7 @@ impl AddressOptions {
                 .ok_or_else(|| AddressError::UnknownBackend { backend: name.to_owned() })?,
         };
         let mut config = Config::default();
-        for &(key, value) in &pairs {
+        for &(key, value) in pairs {
             match key {
                 // Read above, and below.
                 "backend" | "memory" => {}

@@ -31,6 +31,17 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, AddressError> {
         let like = "shm://NAME or rdma://HOST:PORT";
         let (scheme, place, options) = AddressOptions::split(text, SCHEMES, like)?;
+        Address::read(scheme, place, &AddressOptions::pairs(options))
+    }
+}
+
+impl Address {
+    /// Reads the parts of an address, of which the scheme is known.
+    pub(super) fn read(
+        scheme: &str,
+        place: &str,
+        options: &[(&str, &str)],
+    ) -> Result<Address, AddressError> {
         let mut device = DeviceChoice::default();
         let in_network = scheme == "rdma";
         let own: &[_] = if in_network { RDMA_OPTIONS } else { &[] };

@@ -21,10 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result};
 use clap::Parser;
-use farcall::{
-    ChannelOptions, Connect, ConnectError, ConnectPoll, ConnectionOptions, DialOptions,
-    ReconnectPolicy,
-};
+use farcall::{ConnectError, ReconnectPolicy};
 use farcall_kv::link::PollLink;
 use farcall_kv::service::{KvClient, KvPollClient};
 
@@ -59,21 +56,18 @@ fn is_broken_pipe(why: &Error) -> bool {
 
 /// A client whose calls block, for at most `timeout` each.
 fn connect(address: &str, timeout: Duration) -> Result<KvClient> {
-    let options = ChannelOptions::default()
-        .deadline(timeout)
-        .dial(DialOptions::default().timeout(timeout))
-        .reconnect(ReconnectPolicy::NEVER);
-    KvClient::connect_with(address, options).map_err(|why| no_connection(address, why))
+    KvClient::connect(address)
+        .timeout(timeout)
+        .dial_timeout(timeout)
+        .reconnect(ReconnectPolicy::NEVER)
+        .wait()
+        .map_err(|why| no_connection(address, why))
 }
 
 /// A connection that this thread polls. Each call takes at most `timeout`.
 fn connect_poll(address: &str, timeout: Duration) -> Result<PollLink> {
-    let options = ConnectionOptions::default()
-        .deadline(timeout)
-        .dial(DialOptions::default().timeout(timeout));
-    let client =
-        KvPollClient::connect_with(address, &options).map_err(|why| no_connection(address, why))?;
-    Ok(PollLink::new(client))
+    let client = KvPollClient::connect(address).timeout(timeout).dial_timeout(timeout).wait();
+    Ok(PollLink::new(client.map_err(|why| no_connection(address, why))?))
 }
 
 fn no_connection(address: &str, why: ConnectError) -> Error {

@@ -170,13 +170,13 @@ pub fn a_forgotten_future_affects_no_other_call(world: &World) {
 /// Deadlines of single calls, one of them in the past, do not affect the others.
 pub fn deadlines_end_single_calls(world: &World) {
     let server = world.serve(Setup::default().window(8));
-    let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
+    let client = world.channel(&server, ChannelOptions::default());
     let mut lasting = client.hold(1, 7);
     assert!(poll_once(&mut lasting).is_pending());
-    let past = client.tally(1).deadline(Duration::ZERO).wait();
+    let past = client.tally(1).timeout(Duration::ZERO).wait();
     assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     for _ in 0..20 {
-        let late = client.hold(1, 0).deadline(patient(Duration::from_millis(3))).wait();
+        let late = client.hold(1, 0).timeout(patient(Duration::from_millis(3))).wait();
         assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
     }
     assert_eq!(client.tallied(1).wait().map(|held| held >= 1), Ok(true));
@@ -187,14 +187,14 @@ pub fn deadlines_end_single_calls(world: &World) {
 /// A call that waits for room in the window ends by its deadline too, and has not run.
 pub fn a_deadline_passes_while_waiting_for_the_window(world: &World) {
     let server = world.serve(Setup::default().window(1));
-    let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
+    let client = world.channel(&server, ChannelOptions::default());
     let mut first = client.hold(1, 1);
     assert!(poll_once(&mut first).is_pending());
     world.until("the call is held", || {
         let mut helper = world.client(&server);
         (world.call(&mut helper, |c| c.start_held(1)) == Ok(1)).then_some(())
     });
-    let late = client.tally(2).deadline(patient(Duration::from_millis(5))).wait();
+    let late = client.tally(2).timeout(patient(Duration::from_millis(5))).wait();
     assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: false }));
     server.open(1);
     assert_eq!(block_on(first), Ok(1));
@@ -231,7 +231,7 @@ pub fn errors_arrive_with_their_types(world: &World) {
 pub fn responses_may_be_kept(world: &World) {
     const LEN: u64 = 3 << 20;
     let server = world.serve(Setup::default().tight_memory(LEN + 4096));
-    let client = world.channel(&server, ChannelOptions::default().deadline(BOUND));
+    let client = world.channel(&server, ChannelOptions::default());
     let started = world.now();
     for round in 0..2u64 {
         // More than the memory has room for, one after the other and then together.
@@ -249,8 +249,7 @@ pub fn responses_may_be_kept(world: &World) {
 pub fn a_client_dials_again(world: &World) {
     let mut server = world.serve(Setup::default());
     let waiting = ReconnectPolicy::default().give_up_after(patient(BOUND));
-    let client =
-        world.channel(&server, ChannelOptions::default().deadline(BOUND).reconnect(waiting));
+    let client = world.channel(&server, ChannelOptions::default().reconnect(waiting));
     for _ in 0..3 {
         assert_eq!(client.tally(1).wait(), Ok(1), "each server counts from zero");
         let mut held = client.hold(5, 0);
@@ -281,7 +280,7 @@ pub fn a_call_without_a_server_ends_in_time(world: &World) {
     world.until("the client has noticed", || client.tally(1).wait().err());
     let before = world.now();
     assert_eq!(client.tally(1).wait(), Err(RpcError::PeerGone { may_have_run: false }));
-    let deadline = client.tally(1).deadline(Duration::from_millis(20)).wait();
+    let deadline = client.tally(1).timeout(Duration::from_millis(20)).wait();
     assert_eq!(deadline, Err(RpcError::PeerGone { may_have_run: false }));
     assert!(world.now() - before < patient(Duration::from_secs(3)));
 }

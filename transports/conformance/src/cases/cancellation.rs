@@ -1,7 +1,5 @@
 //! Calls dropped by their callers: both ends release them, and other calls are not affected.
 
-use farcall_core::PollClient;
-
 use crate::{
     pattern,
     setup::Setup,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_core::{PollClient, RpcError};
+use farcall_core::RpcError;
 
 use crate::{pattern, setup::Setup, world::World};
 
@@ -129,9 +129,9 @@ pub fn a_blocking_call_waits_for_the_window_only_until_its_deadline(world: &Worl
     let held: Vec<_> =
         (0..2).map(|value| world.start(&mut client, |c| c.start_hold(1, value))).collect();
     world.wait_held(&mut client, &mut helper, 1, 2);
-    client.connection().set_deadline(SHORT);
+    client.connection().set_timeout(SHORT);
     assert_eq!(client.tally(7), Err(RpcError::DeadlineExceeded { may_have_run: false }));
-    client.connection().set_deadline(crate::patient(crate::world::BOUND));
+    client.connection().set_timeout(crate::patient(crate::world::BOUND));
     server.open(1);
     assert_eq!(client.tally(7), Ok(1), "the first one has not run");
     for (value, pending) in (0..2).zip(held) {

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use farcall_core::{PollClient, RpcError};
+use farcall_core::RpcError;
 
 use crate::{inspect::thread_cpu_time, patient, pattern, setup::Setup, world::World};
 
@@ -84,7 +84,7 @@ pub fn a_sleeping_client_wakes(world: &World) {
         let echoed = client.echo_later(message).expect("echo");
         pattern::assert_is(seed, len, &echoed);
     }
-    client.connection().set_deadline(Duration::from_millis(5));
+    client.connection().set_timeout(Duration::from_millis(5));
     for _ in 0..10 {
         let ended = client.hold(1, 0);
         assert!(matches!(ended, Err(RpcError::DeadlineExceeded { .. })), "{ended:?}");

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use farcall_core::PollClient;
-
 use crate::{patient, pattern, setup::Setup, world::World};
 
 const KIB: usize = 1 << 10;

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, env, time::Duration};
 
-use farcall_core::{PendingCall, PollClient, RpcError};
+use farcall_core::{PendingCall, RpcError};
 
 use crate::{dice::Dice, patient, pattern, service::SuitePollClient, setup::Setup, world::World};
 
@@ -72,7 +72,7 @@ impl Swarm<'_> {
         let late = self.dice.below(5) == 0;
         if late {
             let micros = self.dice.below(400);
-            actor.client.connection().set_deadline(Duration::from_micros(micros));
+            actor.client.connection().set_timeout(Duration::from_micros(micros));
         }
         let client = &mut actor.client;
         let started = match self.dice.below(6) {
@@ -106,7 +106,7 @@ impl Swarm<'_> {
             Err(other) => panic!("{other:?}"),
         }
         if late {
-            client.connection().set_deadline(patient(crate::world::BOUND));
+            client.connection().set_timeout(patient(crate::world::BOUND));
         }
     }
 

@@ -219,9 +219,8 @@ impl Driven<'_> {
     /// Opens `count` connections of one client thread.
     fn open_sessions(&mut self, address: &str, count: u64) -> String {
         let endpoint = self.fixture.parse(address).expect("an address");
-        let options = ConnectionOptions::default();
-        let dial = options.dial.clone().share(true);
-        let options = options.deadline(patient(BOUND)).dial(dial).site(&Site::new());
+        let options = ConnectionOptions::default().timeout(patient(BOUND)).share(true);
+        let options = options.site(&Site::new());
         for _ in 0..count {
             let connection =
                 Connection::connect(&*endpoint, SuitePollClient::DESCRIPTION, &options);

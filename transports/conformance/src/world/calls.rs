@@ -115,9 +115,9 @@ impl World<'_> {
         deadline: Duration,
         start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
     ) -> Result<PendingCall<R>, RpcError> {
-        client.connection().set_deadline(deadline);
+        client.connection().set_timeout(deadline);
         let started = self.try_start(client, start);
-        client.connection().set_deadline(self.bound);
+        client.connection().set_timeout(self.bound);
         started
     }
 

@@ -200,11 +200,11 @@ impl World<'_> {
         }
     }
 
-    /// A client of the suite's service for any thread and executor.
+    /// A client of the suite's service for any thread and executor, whose calls may take as long as the case's bound.
     #[track_caller]
-    pub fn channel(&self, server: &Server, mut options: ChannelOptions) -> SuiteClient {
-        options.dial.timeout = patient(options.dial.timeout);
-        options.deadline = patient(options.deadline);
+    pub fn channel(&self, server: &Server, options: ChannelOptions) -> SuiteClient {
+        let options =
+            options.dial_timeout(patient(DialOptions::default().timeout)).timeout(self.bound);
         let address = match self.parse(&server.address) {
             Ok(address) => address,
             Err(error) => panic!("{}: {error}", server.address),
@@ -225,10 +225,9 @@ impl World<'_> {
     }
 
     fn options(&self) -> ConnectionOptions {
-        let usual = ConnectionOptions::default();
-        let dial = usual.dial.clone();
-        let timeout = patient(dial.timeout);
-        usual.deadline(self.bound).dial(dial.timeout(timeout)).site(&self.fixture.site())
+        let dial_timeout = patient(DialOptions::default().timeout);
+        let usual = ConnectionOptions::default().timeout(self.bound).dial_timeout(dial_timeout);
+        usual.site(&self.fixture.site())
     }
 
     /// A client of any service, or the error.
@@ -244,8 +243,7 @@ impl World<'_> {
         address: &str,
         bound: Duration,
     ) -> Result<P, ConnectError> {
-        let dial = DialOptions::default().timeout(bound);
-        self.dial(address, &self.options().dial(dial))
+        self.dial(address, &self.options().dial_timeout(bound))
     }
 
     #[track_caller]

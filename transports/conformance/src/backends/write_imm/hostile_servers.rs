@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use farcall::{PollClient, RpcError};
+use farcall::RpcError;
 
 use super::forge::{End, accept, kind, message, op, wire_region};
 use crate::{
