@@ -31,6 +31,8 @@ mod end;
 mod faults;
 mod fixture;
 mod harness;
+#[cfg(feature = "faults")]
+mod layers;
 mod link;
 mod list;
 mod need;
@@ -45,6 +47,8 @@ pub use faults::{faults, open_as_child};
 pub use fixture::Simulated;
 pub use fixture::{Except, Fixture, Machines, OneThread, Processes, Threads, play_as_child, serve};
 pub use harness::Harness;
+#[cfg(feature = "faults")]
+pub use layers::in_layers;
 pub use link::{ChannelLink, Link, LinkClosed, StreamLink, WRITE_TIMEOUT};
 pub use list::cases;
 pub use need::{Need, Offer};

@@ -37,5 +37,8 @@ check "the backend suite by datagrams, servers in processes" 400 "
         a_window_of_64 a_client_dials_again a_sleeping_client 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
+# What a layer of faults must pass on unchanged.
+check "the device suite inside layers of faults" 200 "device-conformance run rxe0 layers"
+
 # The whole suite.
 check "the device suite, each end a process" 400 "device-conformance run rxe0 processes"

@@ -84,6 +84,10 @@ fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>
     for package in packages {
         build.args(["--package", package, "--features", &format!("{package}/ibverbs")]);
     }
+    if profile == Profile::Vm {
+        // Not in what benchmarks run.
+        build.args(["--features", "farcall-verbs-conformance/faults"]);
+    }
     for source in &sources {
         build.args([if source.kind == Kind::Example { "--example" } else { "--bin" }, source.name]);
     }

@@ -8,13 +8,14 @@ use farcall_verbs_conformance::{cases, faults, open_as_child, play_as_child, run
 
 const USAGE: &str = "\
 usage: device-conformance list
-       device-conformance run DEVICE [processes|threads|one-thread|ADDRESS:PORT] [FILTER]
+       device-conformance run DEVICE [processes|threads|one-thread|layers|ADDRESS:PORT] [FILTER]
        device-conformance serve DEVICE ADDRESS:PORT
        device-conformance faults DEVICE NETDEV [FILTER]
 
 `run` runs every case whose name contains FILTER, each with its two ends in two processes
 (or in two threads, or in one thread, or with the target on the machine where `serve` runs),
-and exits with 0 only if none failed. Cases that do not apply are ignored, with the reason. `faults`, for a machine of its own, takes permissions, addresses and
+and exits with 0 only if none failed. `layers` is one thread, with the device inside layers of
+faults that change nothing (feature `faults`). Cases that do not apply are ignored, with the reason. `faults`, for a machine of its own, takes permissions, addresses and
 the link from an RDMA device and shows what it makes of that; NETDEV is its network interface.";
 
 fn main() -> ExitCode {
@@ -50,6 +51,10 @@ fn run(device: &str, ends: &str, filter: &str) -> ExitCode {
     let fixture: Box<dyn Fixture> = match ends {
         "threads" => Box::new(Threads::on(device)),
         "one-thread" => Box::new(OneThread::on(device)),
+        #[cfg(feature = "faults")]
+        "layers" => Box::new(OneThread::in_layers(device)),
+        #[cfg(not(feature = "faults"))]
+        "layers" => return failed("this program was built without the feature `faults`"),
         "processes" => match std::env::current_exe() {
             Ok(program) => Box::new(Processes::new(program, device)),
             Err(error) => return failed(&format!("cannot find this program: {error}")),
