@@ -31,17 +31,26 @@ pub struct MethodDescription {
     pub shape: u64,
     /// One call of it may run more than once: see [`Method::IDEMPOTENT`].
     pub idempotent: bool,
+    /// Its calls may run on any thread of the server, and in any order: see
+    /// [`ServerBuilder::work_stealing`](crate::ServerBuilder::work_stealing).
+    pub any_thread: bool,
 }
 
 impl MethodDescription {
     /// A method whose handler runs at most once per call.
     pub const fn new(name: &'static str, id: u32, shape: u64) -> Self {
-        MethodDescription { name, id, shape, idempotent: false }
+        MethodDescription { name, id, shape, idempotent: false, any_thread: false }
     }
 
     /// The same method, declared idempotent.
     pub const fn idempotent(mut self) -> Self {
         self.idempotent = true;
+        self
+    }
+
+    /// The same method, whose calls may run on any thread.
+    pub const fn any_thread(mut self) -> Self {
+        self.any_thread = true;
         self
     }
 }

@@ -117,8 +117,22 @@ impl Status {
     /// Writes the response header into the first bytes of a reply that was reserved with room for it.
     #[inline]
     pub(crate) fn write(self, reply: &mut [u8]) {
-        reply[..HEADER_BYTES].copy_from_slice(&(self as u64).to_le_bytes());
+        reply[..HEADER_BYTES].copy_from_slice(&self.alone());
     }
+
+    /// A whole response without a body.
+    #[inline]
+    pub(crate) fn alone(self) -> [u8; HEADER_BYTES] {
+        (self as u64).to_le_bytes()
+    }
+}
+
+/// The body of [`Status::TooLarge`].
+pub(crate) fn too_large_body(len: u64, max: u64) -> [u8; 16] {
+    let mut body = [0; 16];
+    body[..8].copy_from_slice(&len.to_le_bytes());
+    body[8..].copy_from_slice(&max.to_le_bytes());
+    body
 }
 
 /// Reads a response's header and removes it.

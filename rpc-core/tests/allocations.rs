@@ -9,6 +9,9 @@ use farcall_core::{
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::bounds::until;
 use support::loopback::{Clock, Loopback};
 use support::service::{Echo32, Later32, TEST, Test, bytes};
 
@@ -100,4 +103,33 @@ fn the_steady_state_allocates_nothing() {
         }
     });
     assert_eq!(counted, 0, "several channels on one endpoint");
+
+    stealing_allocates_nothing();
+}
+
+/// Each call runs long enough to be given to the other thread.
+fn stealing_allocates_nothing() {
+    let net = Loopback::new(Clock::real(), WINDOW as u32);
+    let test = Test::default();
+    *test.slow.lock().expect("no panic") = Some(Arc::new(|| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(100) {}
+    }));
+    let builder = Server::builder().service(test).threads(2).work_stealing(true);
+    let server = builder.serve(&net).expect("the place is free");
+    let options = ConnectionOptions::default();
+    let mut connection = Connection::connect(&net, &TEST, &options).expect("a server listens");
+    let stolen = || server.metrics().snapshot().method("Test", "echo32").expect("known").stolen();
+    let mut call = || {
+        let data = [3; 32];
+        assert_eq!(connection.call::<Echo32, _>(&bytes(&data)), Ok(data));
+    };
+    until("calls are stolen", || {
+        call();
+        stolen() > 10
+    });
+    let before = stolen();
+    let counted = allocations(|| (0..ROUNDS).for_each(|_| call()));
+    assert_eq!(counted, 0, "calls that other threads ran");
+    assert!(stolen() > before + 10, "{} calls were stolen", stolen() - before);
 }

@@ -8,6 +8,7 @@ use farcall_core::{
     BindError, Call, Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy,
     ReconnectPolicy, RpcError, RunningServer, Server, Site,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use support::bounds::{BOUND, until};
@@ -294,4 +295,38 @@ fn a_large_result_passes_a_channel() {
     let len: u32 = 900_000;
     let result = channel(&net).call::<Grow, _>(&bytes(&len.to_le_bytes())).wait();
     assert_eq!(result.map(|bytes| bytes.len()), Ok(len as usize));
+}
+
+#[test]
+fn threads_that_steal_answer_each_call_once() {
+    const THREADS: u8 = 4;
+    const CALLS: u32 = 2_000;
+    let (net, test) = (net(), Test::default());
+    let begun = Instant::now();
+    // Some run long, and none longer than the threads need to notice.
+    *test.slow.lock().expect("no panic") = Some(Arc::new(move || {
+        let long = Duration::from_micros(u64::from(begun.elapsed().subsec_nanos() % 64));
+        let begun = Instant::now();
+        while begun.elapsed() < long {}
+    }));
+    let builder = Server::builder().service(test.clone()).threads(THREADS.into());
+    let server = builder.work_stealing(true).serve(&net).expect("the place is free");
+    std::thread::scope(|scope| {
+        for client in 0..THREADS {
+            let net = &net;
+            scope.spawn(move || {
+                let channel = channel(net);
+                let calls = (0..CALLS).map(|n| (n, echo(&channel, &[client, n as u8])));
+                for (n, call) in calls.collect::<Vec<_>>() {
+                    assert_eq!(call.wait(), Ok(vec![client, n as u8]));
+                }
+            });
+        }
+    });
+    let echo = server.metrics().snapshot().method("Test", "echo").expect("known").clone();
+    let calls = u64::from(CALLS) * u64::from(THREADS);
+    assert_eq!((echo.calls(), echo.ok()), (calls, calls));
+    assert_eq!(test.ran.load(SeqCst), calls);
+    assert!(echo.stolen() > 0);
+    assert_eq!(server.shutdown().aborted_calls, 0);
 }

@@ -58,7 +58,8 @@ use syn::ItemTrait;
 /// # Options
 ///
 /// On the trait: `#[farcall::service(name = "kv")]` sets the service's name for the handshake and the ids (default: the trait's
-/// name); `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed.
+/// name); `#[farcall::service(any_thread)]` allows the calls to run on any thread of a server, in any order, see
+/// `ServerBuilder::work_stealing`; `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed.
 /// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once

@@ -22,6 +22,8 @@ pub(crate) struct Service {
     pub(crate) ident: Ident,
     pub(crate) fingerprint: u64,
     pub(crate) methods: Vec<Method>,
+    /// Any thread of a server may run its calls, in any order.
+    pub(crate) any_thread: bool,
 }
 
 /// A method.
@@ -92,6 +94,7 @@ impl Service {
             private: quote!(#krate::__private),
             fingerprint: fingerprint(&options.name, &methods),
             name: options.name,
+            any_thread: options.any_thread,
             visibility: item.vis.clone(),
             ident: item.ident.clone(),
             methods,

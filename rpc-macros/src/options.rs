@@ -14,6 +14,8 @@ pub(crate) struct ServiceOptions {
     pub(crate) krate: Path,
     /// The name in the handshake and in the ids.
     pub(crate) name: String,
+    /// Any thread of a server may run its calls, in any order.
+    pub(crate) any_thread: bool,
 }
 
 /// The options of a method.
@@ -28,6 +30,7 @@ pub(crate) struct MethodOptions {
 pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<ServiceOptions> {
     let mut krate: Option<Path> = None;
     let mut name: Option<LitStr> = None;
+    let mut any_thread = false;
     syn::meta::parser(|meta| {
         if meta.path.is_ident("crate") {
             once(&krate, &meta.path)?;
@@ -35,9 +38,12 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         } else if meta.path.is_ident("name") {
             once(&name, &meta.path)?;
             name = Some(meta.value()?.parse()?);
+        } else if meta.path.is_ident("any_thread") {
+            once(&any_thread.then_some(()), &meta.path)?;
+            any_thread = true;
         } else {
             return Err(meta.error(
-                "unknown option of a service: there are `name = \"...\"` and `crate = path`",
+                "unknown option of a service: there are `name = \"...\"`, `any_thread` and `crate = path`",
             ));
         }
         Ok(())
@@ -50,7 +56,7 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         }
         Some(name) => name.value(),
     };
-    Ok(ServiceOptions { krate: krate.unwrap_or_else(|| parse_quote!(::farcall)), name })
+    Ok(ServiceOptions { krate: krate.unwrap_or_else(|| parse_quote!(::farcall)), name, any_thread })
 }
 
 pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {

@@ -26,6 +26,11 @@ impl MethodTable {
         self.ids.len() as u32
     }
 
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.names.len()
+    }
+
     /// The row of a method, found by a scan: services have few methods. Servers have a table for this.
     pub(crate) fn row(&self, id: u32) -> u32 {
         self.ids.iter().position(|i| *i == id).unwrap_or(self.ids.len()) as u32
@@ -39,6 +44,7 @@ pub(crate) struct ThreadCounters {
 
 pub(super) struct Row {
     pub(super) started: AtomicU64,
+    pub(super) stolen: AtomicU64,
     pub(super) ended: [AtomicU64; Status::COUNT],
     pub(super) latency: Histogram,
 }
@@ -48,6 +54,7 @@ impl ThreadCounters {
         let row = |_| {
             CachePadded::new(Row {
                 started: AtomicU64::new(0),
+                stolen: AtomicU64::new(0),
                 ended: Default::default(),
                 latency: Histogram::new(),
             })
@@ -58,6 +65,12 @@ impl ThreadCounters {
     #[inline]
     pub(crate) fn started(&self, row: u32) {
         add(&self.rows[row as usize].started, 1);
+    }
+
+    /// A call was given to another thread.
+    #[inline]
+    pub(crate) fn stolen(&self, row: u32) {
+        add(&self.rows[row as usize].stolen, 1);
     }
 
     #[inline]

@@ -72,6 +72,21 @@ impl Collector for Metrics {
             metric.encode_family(&labels)?.encode_gauge(&in_flight)?;
         }
 
+        if side == "server" {
+            let help = "Calls that an idle thread ran for one that was behind";
+            let mut metric = encoder.encode_descriptor(
+                "farcall_server_calls_stolen",
+                help,
+                None,
+                MetricType::Counter,
+            )?;
+            for method in &snapshot.methods {
+                let labels = labels(method);
+                let mut family = metric.encode_family(&labels)?;
+                family.encode_counter::<NoLabelSet, _, u64>(&method.stolen(), None)?;
+            }
+        }
+
         let name = format!("farcall_{side}_latency");
         let help = match side {
             "server" => "From when a request is noticed until its answer leaves",

@@ -51,6 +51,7 @@ impl Metrics {
             service,
             method,
             started: 0,
+            stolen: 0,
             ended: [0; Status::COUNT],
             latency: Merged::new(),
         };
@@ -62,6 +63,7 @@ impl Metrics {
             }
             snapshot.latency.add(&counters.latency);
         }
+        snapshot.stolen = rows().map(|counters| counters.stolen.load(Relaxed)).sum();
         snapshot.started = rows().map(|counters| counters.started.load(Relaxed)).sum();
         snapshot
     }
@@ -100,6 +102,7 @@ pub struct MethodSnapshot {
     /// The method's name.
     pub method: &'static str,
     started: u64,
+    stolen: u64,
     ended: [u64; Status::COUNT],
     latency: Merged,
 }
@@ -113,6 +116,12 @@ impl MethodSnapshot {
     /// Calls that have started and not ended.
     pub fn in_flight(&self) -> u64 {
         self.started.saturating_sub(self.ended.iter().sum())
+    }
+
+    /// Calls that an idle thread ran for one that was behind. Always 0 at a client, and without
+    /// [work stealing](crate::ServerBuilder::work_stealing).
+    pub fn stolen(&self) -> u64 {
+        self.stolen
     }
 
     /// Calls that returned a value.

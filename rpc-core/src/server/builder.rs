@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::driven::{DrivenServer, Listeners};
 use super::running::RunningServer;
+use super::stealing;
 use super::table::Table;
 use super::thread::{ServerThread, ThreadParts};
 use crate::error::{BindError, Source};
@@ -35,6 +36,7 @@ impl Server {
             idle: IdlePolicy::default(),
             cancel: CancelPolicy::default(),
             async_calls: 16 << 10,
+            work_stealing: false,
             bind: BindOptions::default(),
             addresses: no_addresses,
         }
@@ -84,6 +86,7 @@ pub struct ServerBuilder {
     idle: IdlePolicy,
     cancel: CancelPolicy,
     async_calls: usize,
+    work_stealing: bool,
     bind: BindOptions,
     addresses: ParseAddress,
 }
@@ -136,6 +139,20 @@ impl ServerBuilder {
     /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 16384.
     pub fn async_calls(mut self, calls: usize) -> Self {
         self.async_calls = calls;
+        self
+    }
+
+    /// Whether idle threads run calls of a thread that is behind. Default: no. It has no effect with one thread.
+    ///
+    /// A thread that has a call of a method that ran long lately (some 20 us), or whose turn has lasted as long already, gives
+    /// the call to an idle thread, and answers it when the other has run it. So a slow handler does not hold up the calls of
+    /// other clients, as long as a thread is idle. Only methods of services that are declared `any_thread` are given away:
+    /// `#[farcall::service(any_thread)]`. Their calls may run in any order.
+    ///
+    /// A call that is given away is copied twice more, and costs some microseconds; every other one costs a reading of the
+    /// clock. [`MethodSnapshot::stolen`](crate::metrics::MethodSnapshot::stolen) counts how many were.
+    pub fn work_stealing(mut self, steals: bool) -> Self {
+        self.work_stealing = steals;
         self
     }
 
@@ -263,6 +280,8 @@ impl ServerBuilder {
     ) -> Result<(DrivenServer, Vec<ThreadParts>), BindError> {
         let methods = Arc::new(MethodTable::new(descriptions));
         let control = Arc::new(Control::new(sites.len()));
+        let steals = self.work_stealing && sites.len() > 1;
+        let stealing = steals.then(|| Arc::new(stealing::Shared::new(&sites, methods.rows())));
         let mut listeners = Listeners { acceptors: Vec::new(), addresses: Vec::new() };
         let mut threads = Vec::with_capacity(sites.len());
         for (index, site) in sites.iter().enumerate() {
@@ -277,6 +296,7 @@ impl ServerBuilder {
                 counters: Arc::new(ThreadCounters::new(&methods)),
                 async_calls: self.async_calls,
                 cancel: self.cancel,
+                stealing: stealing.clone(),
             });
         }
         for one in bound {

@@ -4,6 +4,7 @@ use super::context::CallContext;
 use super::executor::{Executor, Task};
 use super::paths::ReplyPaths;
 use super::reply::{Reply, UnansweredCall};
+use super::stealing::Giver;
 use super::table::{Table, Target};
 use super::turn::{Cancel, Turn};
 use crate::service::Service;
@@ -20,6 +21,8 @@ pub(super) struct Dispatcher {
     services: Services,
     turn: Turn,
     executor: Executor,
+    /// Gives requests to idle threads, if the server's threads steal.
+    giver: Option<Giver>,
 }
 
 /// The services of a thread, and which methods they have.
@@ -39,13 +42,21 @@ impl Dispatcher {
         unknown_row: u32,
         turn: Turn,
         executor: Executor,
+        giver: Option<Giver>,
     ) -> Self {
         let services = Services { instances, methods, unknown_row, is_refusing: false };
-        Dispatcher { services, turn, executor }
+        Dispatcher { services, turn, executor, giver }
     }
 
-    pub(super) fn executor(&self) -> &Executor {
-        &self.executor
+    /// There is work for a turn that no transport announces.
+    pub(super) fn has_ready(&self) -> bool {
+        self.executor.has_ready() || self.has_answers()
+    }
+
+    /// Other threads have answered requests of this one.
+    #[inline]
+    fn has_answers(&self) -> bool {
+        self.giver.as_ref().is_some_and(Giver::has_answers)
     }
 
     /// One turn at `now`: handles the requests that arrived, runs the handlers that were woken, sends all replies.
@@ -70,6 +81,9 @@ impl Dispatcher {
         }
         if progress.is_idle() {
             self.turn.end_empty();
+            if let Some(giver) = &mut self.giver {
+                giver.set_idle(true);
+            }
             progress.next = progress.next.earlier(self.poll_at());
         } else {
             transports.iter_mut().for_each(|transport| transport.flush());
@@ -79,10 +93,10 @@ impl Dispatcher {
 
     #[inline]
     fn poll(&mut self, number: u32, transport: &mut dyn ServerTransport) -> Progress {
-        let Dispatcher { services, turn, executor } = self;
+        let Dispatcher { services, turn, executor, giver } = self;
         turn.transport = number;
         let now = turn.now;
-        transport.poll(now, &mut Sink { services, turn, executor })
+        transport.poll(now, &mut Sink { services, turn, executor, giver: giver.as_mut() })
     }
 
     /// Ends a turn that worked, after its replies have left.
@@ -97,12 +111,18 @@ impl Dispatcher {
             || !self.turn.cancels.is_empty()
             || self.turn.now >= self.executor.earliest()
             || self.turn.has_deferred()
+            || self.has_answers()
     }
 
     /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
     fn do_chores(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let Dispatcher { turn, executor, .. } = self;
+        let Dispatcher { turn, executor, giver, .. } = self;
         let mut worked = 0;
+        if let Some(giver) = giver {
+            giver.set_idle(false);
+            worked += giver.send_answers(turn, paths);
+            turn.cancels.iter().for_each(|cancel| giver.cancel(cancel));
+        }
         if !turn.cancels.is_empty() {
             let mut cancels = core::mem::take(&mut turn.cancels);
             for cancel in cancels.drain(..) {
@@ -123,7 +143,7 @@ impl Dispatcher {
 
     /// When the next turn has work that no event announces.
     fn poll_at(&self) -> PollAt {
-        if self.executor.has_ready() {
+        if self.has_ready() {
             return PollAt::Now;
         }
         let deadlines = match self.executor.earliest() {
@@ -141,6 +161,7 @@ impl Dispatcher {
     /// Refuses requests from now on with [`Status::ShuttingDown`].
     pub(super) fn refuse_requests(&mut self) {
         self.services.is_refusing = true;
+        self.giver.iter_mut().for_each(Giver::leave);
     }
 
     pub(super) fn is_refusing(&self) -> bool {
@@ -149,12 +170,16 @@ impl Dispatcher {
 
     /// Every accepted request is answered.
     pub(super) fn is_done(&self) -> bool {
-        self.executor.len() == 0 && !self.turn.has_deferred()
+        let given = self.giver.as_ref().map_or(0, Giver::outstanding);
+        self.executor.len() == 0 && !self.turn.has_deferred() && given == 0
     }
 
     /// Drops the handlers that are left. Returns how many.
     pub(super) fn abort_all(&mut self, transports: &mut [Box<dyn ServerTransport>]) -> u32 {
-        self.executor.abort_all(&mut self.turn, &mut ReplyPaths::new(transports))
+        let Dispatcher { turn, executor, giver, .. } = self;
+        let paths = &mut ReplyPaths::new(transports);
+        let given = giver.as_mut().map_or(0, |giver| giver.abort_all(turn, paths));
+        given + executor.abort_all(turn, paths)
     }
 }
 
@@ -163,6 +188,30 @@ struct Sink<'a> {
     services: &'a Services,
     turn: &'a mut Turn,
     executor: &'a mut Executor,
+    giver: Option<&'a mut Giver>,
+}
+
+impl Sink<'_> {
+    /// Gives a call to an idle thread, if this one is behind; otherwise returns it.
+    #[inline]
+    fn give(
+        &mut self,
+        call: CallToken,
+        message: &Message<'_>,
+        target: Option<Target>,
+    ) -> Option<CallToken> {
+        let (Some(giver), Some(target)) = (&mut self.giver, target) else { return Some(call) };
+        giver.set_idle(false);
+        let may_give = target.any_thread && !self.services.is_refusing;
+        if !may_give || !giver.wants_rid_of(target.row, self.turn) {
+            return Some(call);
+        }
+        let kept = giver.give(call, message, self.turn.transport);
+        if kept.is_none() {
+            self.turn.counters.stolen(target.row);
+        }
+        kept
+    }
 }
 
 impl RequestSink for Sink<'_> {
@@ -172,6 +221,7 @@ impl RequestSink for Sink<'_> {
         let header = RequestHeader::read(&message);
         let method = header.map_or(0, RequestHeader::method);
         let target = header.and_then(|_| self.services.methods.find(method));
+        let Some(call) = self.give(call, &message, target) else { return };
         let row = target.map_or(self.services.unknown_row, |target| target.row);
         self.turn.counters.started(row);
         let arrived = self.turn.arrival();
@@ -195,6 +245,9 @@ impl RequestSink for Sink<'_> {
         CallContext::enter(deadline, now, false);
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();
+        if let Some(giver) = &self.giver {
+            giver.ran(row, self.turn.read_clock());
+        }
     }
 
     #[cold]

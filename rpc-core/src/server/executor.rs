@@ -256,13 +256,7 @@ impl Executor {
     /// A client gave up calls: drops their handlers, or marks them as cancelled.
     #[cold]
     pub(super) fn cancel(&mut self, cancel: &Cancel, turn: &mut Turn, paths: &mut ReplyPaths<'_>) {
-        let is_meant = |task: &Task| {
-            let call = &task.call;
-            task.transport == cancel.transport
-                && (call.client(), call.client_generation())
-                    == (cancel.client, cancel.client_generation)
-                && cancel.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
-        };
+        let is_meant = |task: &Task| cancel.is_meant(task.transport, &task.call);
         match self.policy {
             CancelPolicy::Abort => {
                 self.end_where(is_meant, Status::Cancelled, turn, paths);

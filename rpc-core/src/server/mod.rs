@@ -2,7 +2,8 @@
 //!
 //! One turn of a thread: poll its transports, which hand each request to the dispatcher of its service; run the `async`
 //! handlers that were woken; flush, so that all replies of the turn leave with one doorbell. Threads share nothing but
-//! counters, and each counter is written by one thread only.
+//! counters, and each counter is written by one thread only; except in a server whose threads
+//! [steal](ServerBuilder::work_stealing).
 
 mod builder;
 mod context;
@@ -14,6 +15,7 @@ mod paths;
 mod pool;
 mod reply;
 mod running;
+mod stealing;
 mod table;
 mod thread;
 mod turn;

@@ -6,7 +6,7 @@ use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
 use crate::transport::{CallToken, MIN_REPLY_BYTES, Replies};
-use crate::wire::{HEADER_BYTES, Status};
+use crate::wire::{HEADER_BYTES, Status, too_large_body};
 use core::fmt::{self, Display};
 
 /// Longest explanation that goes with an error, in bytes.
@@ -151,10 +151,7 @@ impl Reply<'_> {
     ) {
         match error {
             ReserveError::TooLarge { len, max } => {
-                let mut body = [0; 16];
-                body[..8].copy_from_slice(&len.to_le_bytes());
-                body[8..].copy_from_slice(&max.to_le_bytes());
-                self.fail(Status::TooLarge, &body);
+                self.fail(Status::TooLarge, &too_large_body(len, max));
             }
             ReserveError::Closed => {
                 self.state.call = None;
@@ -175,8 +172,8 @@ impl Reply<'_> {
     #[cold]
     fn defer(&mut self, bytes: Vec<u8>, status: Status) {
         if let Some(call) = self.state.call.take() {
-            let (transport, row) = (self.state.turn.transport, self.state.row);
-            self.state.turn.defer(DeferredReply { transport, call, bytes, row, status });
+            let (transport, counted) = (self.state.turn.transport, Some((self.state.row, status)));
+            self.state.turn.defer(DeferredReply { transport, call, bytes, counted });
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) struct Target {
     pub(super) method: u32,
     /// The method's row in the counters.
     pub(super) row: u32,
+    /// Any thread may run it.
+    pub(super) any_thread: bool,
 }
 
 /// A hash table without collisions: one multiplication and one comparison find a method.
@@ -38,7 +40,9 @@ impl Table {
         for (service, description) in services.iter().enumerate() {
             for (index, method) in description.methods.iter().enumerate() {
                 let row = targets.len() as u32;
-                let target = Target { service: service as u32, method: index as u32, row };
+                let any_thread = method.any_thread;
+                let (service, index) = (service as u32, index as u32);
+                let target = Target { service, method: index, row, any_thread };
                 targets.push((method.id, target));
             }
         }
@@ -127,7 +131,7 @@ mod tests {
             let table = Table::new(&[service("A", &ids)]).expect("distinct ids");
             for (row, id) in ids.iter().enumerate() {
                 let row = row as u32;
-                prop_assert_eq!(table.find(*id), Some(Target { service: 0, method: row, row }));
+                prop_assert_eq!(table.find(*id), Some(Target { service: 0, method: row, row, any_thread: false }));
             }
             prop_assert_eq!(table.find(stranger).is_some(), ids.contains(&stranger));
         }
@@ -137,8 +141,14 @@ mod tests {
     fn a_method_is_known_by_its_index_within_its_own_service() {
         let table = Table::new(&[service("A", &[7, 3]), service("B", &[5, 9])]);
         let table = table.expect("distinct ids");
-        assert_eq!(table.find(9), Some(Target { service: 1, method: 1, row: 3 }));
-        assert_eq!(table.find(5), Some(Target { service: 1, method: 0, row: 2 }));
+        assert_eq!(
+            table.find(9),
+            Some(Target { service: 1, method: 1, row: 3, any_thread: false })
+        );
+        assert_eq!(
+            table.find(5),
+            Some(Target { service: 1, method: 0, row: 2, any_thread: false })
+        );
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
         methods.unknown(),
         Turn::new(site.clone(), counters.clone()),
         Executor::new(ASYNC_CALLS, policy, site),
+        None,
     );
     let metrics = Metrics::new("server", methods, vec![counters]);
     Bench {
@@ -328,7 +329,7 @@ fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
     let mut bench = bench();
     let clock = bench.net.clock.clone();
     // A first slow turn warns the dispatcher; in the second, the first handler takes longer than the others may wait.
-    *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
+    *bench.test.slow.lock().expect("no panic") = Some(Arc::new(move || {
         clock.advance(Duration::from_millis(20));
     }));
     bench.client.set_timeout(Duration::from_millis(15));
@@ -349,7 +350,7 @@ fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
 fn latency_counts_from_the_arrival_to_the_departure() {
     let mut bench = bench();
     let clock = bench.net.clock.clone();
-    *bench.test.slow.lock().expect("no panic") = Some(Box::new(move || {
+    *bench.test.slow.lock().expect("no panic") = Some(Arc::new(move || {
         clock.advance(Duration::from_micros(100));
     }));
     (0..50).for_each(|_| drop(bench.call::<Echo, _>(b"x")));

@@ -4,6 +4,7 @@ use super::CancelPolicy;
 use super::control::Control;
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
+use super::stealing::{self, Giver, Taker};
 use super::table::Table;
 use super::turn::Turn;
 use crate::idle::{IdlePolicy, Idler, Rest};
@@ -44,15 +45,22 @@ pub(super) struct ThreadParts {
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) async_calls: usize,
     pub(super) cancel: CancelPolicy,
+    /// What the threads share, if they steal.
+    pub(super) stealing: Option<Arc<stealing::Shared>>,
 }
 
 impl ThreadParts {
     /// Makes the server thread, on the thread that will run it.
-    pub(super) fn into_thread(self) -> ServerThread {
+    pub(super) fn into_thread(mut self) -> ServerThread {
+        let giver = self.stealing.map(|shared| {
+            let (thread, taker) = (self.index as u32, self.transports.len() as u32);
+            self.transports.push(Box::new(Taker::new(Arc::clone(&shared), thread)));
+            Giver::new(shared, thread, taker)
+        });
         let executor = Executor::new(self.async_calls, self.cancel, self.site.clone());
         let turn = Turn::new(self.site.clone(), self.counters);
         let dispatcher =
-            Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor);
+            Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor, giver);
         ServerThread {
             index: self.index,
             site: self.site,
@@ -212,7 +220,7 @@ impl ServerThread {
     /// Nothing came since the last turn, and what comes from now on wakes the thread. After [`Site::fall_asleep`].
     fn may_sleep(&mut self) -> bool {
         let is_told_to_end = self.stage == Stage::Serving && self.control.draining().is_some();
-        !self.dispatcher.executor().has_ready()
+        !self.dispatcher.has_ready()
             && !is_told_to_end
             && self.transports.iter_mut().all(|transport| transport.arm())
     }

@@ -30,13 +30,30 @@ pub(super) struct Cancel {
     pub(super) slot: Option<(u32, u32)>,
 }
 
+impl Cancel {
+    /// It concerns this call, which that transport brought.
+    pub(super) fn is_meant(&self, transport: u32, call: &CallToken) -> bool {
+        transport == self.transport
+            && (call.client(), call.client_generation()) == (self.client, self.client_generation)
+            && self.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
+    }
+}
+
 /// A complete answer that found no memory and leaves in a later turn.
 pub(super) struct DeferredReply {
     pub(super) transport: u32,
     pub(super) call: CallToken,
     pub(super) bytes: Vec<u8>,
-    pub(super) row: u32,
-    pub(super) status: Status,
+    /// The call's row, and how it ended; `None` if the thread that ran it has counted it.
+    pub(super) counted: Option<(u32, Status)>,
+}
+
+impl DeferredReply {
+    fn count(&self, counters: &ThreadCounters, status: Option<Status>) {
+        if let Some((row, usual)) = self.counted {
+            counters.ended(row, status.unwrap_or(usual));
+        }
+    }
 }
 
 /// The state of a thread's turn.
@@ -109,6 +126,19 @@ impl Turn {
         self.noticed = self.now;
     }
 
+    /// How long ago the turn's first request was noticed, as of the last reading of the clock.
+    #[inline]
+    pub(super) fn nanos_so_far(&self) -> u64 {
+        self.now.as_nanos().saturating_sub(self.noticed.as_nanos())
+    }
+
+    /// Reads the clock. Returns the nanoseconds since it was read last.
+    #[inline]
+    pub(super) fn read_clock(&mut self) -> u64 {
+        let before = core::mem::replace(&mut self.now, self.site.now());
+        self.now.as_nanos().saturating_sub(before.as_nanos())
+    }
+
     /// When the requests of this turn arrived, as far as the thread knows.
     #[inline]
     pub(super) fn arrival(&self) -> Instant {
@@ -175,12 +205,12 @@ impl Turn {
                     continue;
                 }
                 Err(ReserveError::TooLarge { .. } | ReserveError::Closed) => {
-                    self.counters.ended(answer.row, Status::Cancelled);
+                    answer.count(&self.counters, Some(Status::Cancelled));
                     continue;
                 }
             }
+            answer.count(&self.counters, None);
             replies.post(answer.call, answer.bytes.len());
-            self.counters.ended(answer.row, answer.status);
             sent += 1;
         }
         self.deferred = waiting;

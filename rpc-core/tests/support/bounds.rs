@@ -7,7 +7,7 @@ pub const BOUND: Duration = Duration::from_secs(30);
 
 /// Waits for the condition.
 #[track_caller]
-pub fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < BOUND, "never: {what}");

@@ -10,14 +10,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 pub static METHODS: [MethodDescription; 8] = [
-    MethodDescription::new("echo", 1, 0),
+    MethodDescription::new("echo", 1, 0).any_thread(),
     MethodDescription::new("refuse", 2, 0),
-    MethodDescription::new("panics", 3, 0),
-    MethodDescription::new("later", 4, 0),
-    MethodDescription::new("grow", 5, 0),
+    MethodDescription::new("panics", 3, 0).any_thread(),
+    MethodDescription::new("later", 4, 0).any_thread(),
+    MethodDescription::new("grow", 5, 0).any_thread(),
     MethodDescription::new("remaining", 6, 0),
-    MethodDescription::new("echo32", 7, 0),
-    MethodDescription::new("later32", 8, 0),
+    MethodDescription::new("echo32", 7, 0).any_thread(),
+    MethodDescription::new("later32", 8, 0).any_thread(),
 ];
 
 pub static TEST: ServiceDescription =
@@ -115,10 +115,13 @@ impl Gate {
             }
         }
         let mut inside = Inside(self, false);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut waited = false;
         std::future::poll_fn(|cx| {
             let mut opened = self.opened.lock().unwrap();
+            if !waited {
+                // Under the lock: who sees the count may open the gate, which must then find the waker.
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+            }
             if opened.0 || (waited && !opened.1.iter().any(|w| w.will_wake(cx.waker()))) {
                 return Poll::Ready(());
             }
@@ -148,13 +151,23 @@ pub async fn yield_once() {
 }
 
 /// What a handler does before it answers.
-pub type Slow = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
+pub type Slow = Arc<Mutex<Option<Arc<dyn Fn() + Send + Sync>>>>;
 
 #[derive(Clone, Default)]
 pub struct Test {
     pub gate: Arc<Gate>,
     pub ran: Arc<AtomicU64>,
     pub slow: Slow,
+}
+
+impl Test {
+    fn be_slow(&self) {
+        // Several threads may be slow at once.
+        let slow = self.slow.lock().unwrap().clone();
+        if let Some(slow) = slow {
+            slow();
+        }
+    }
 }
 
 impl Service for Test {
@@ -166,9 +179,7 @@ impl Service for Test {
         self.ran.fetch_add(1, Ordering::SeqCst);
         match method {
             0 => {
-                if let Some(slow) = &*self.slow.lock().unwrap() {
-                    slow();
-                }
+                self.be_slow();
                 reply.value(&bytes(&arguments));
             }
             1 => reply.service_error(&bytes(&arguments)),
@@ -196,7 +207,10 @@ impl Service for Test {
                 reply.value(&bytes(&micros.to_le_bytes()));
             }
             6 => match <[u8; 32]>::try_from(&*arguments) {
-                Ok(data) => reply.value(&As::<Fixed, _>::new(&data)),
+                Ok(data) => {
+                    self.be_slow();
+                    reply.value(&As::<Fixed, _>::new(&data));
+                }
                 Err(_) => reply.malformed("Test.echo32", "data", DecodeError::Trailing { left: 1 }),
             },
             7 => {

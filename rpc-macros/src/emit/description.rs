@@ -74,7 +74,8 @@ pub(super) fn constant(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let (name, id, shape) = (&method.name, method.id, method.shape);
         let idempotent = method.idempotent.then(|| quote!(.idempotent()));
-        quote!(#private::MethodDescription::new(#name, #id, #shape)#idempotent)
+        let any_thread = service.any_thread.then(|| quote!(.any_thread()));
+        quote!(#private::MethodDescription::new(#name, #id, #shape)#idempotent #any_thread)
     });
     quote! {
         const DESCRIPTION: &'static #private::ServiceDescription = &#private::ServiceDescription {

@@ -1,0 +1,209 @@
+//! The requests that a thread gives away, until their answers are back.
+
+use super::LONG_NS;
+use super::buffers::Buffers;
+use super::shared::{Given, GivenCall, Shared};
+use crate::error::ReserveError;
+use crate::server::paths::ReplyPaths;
+use crate::server::turn::{Cancel, DeferredReply, Turn};
+use crate::transport::{CallToken, Message};
+use crate::wire::{HEADER_BYTES, Status, too_large_body};
+use std::sync::Arc;
+
+/// Most requests that one thread has given away at a time. Further ones it runs itself.
+pub(super) const MAX_GIVEN: usize = 256;
+
+/// What one thread gives away.
+pub(in crate::server) struct Giver {
+    shared: Arc<Shared>,
+    thread: u32,
+    /// The number of the transport with the requests that this thread takes. Those are not given on.
+    taker: u32,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    buffers: Buffers,
+    /// The thread that was given the last request.
+    last: u32,
+    /// What the others were told last: whether this thread is idle.
+    is_idle: bool,
+    /// The thread ends, and is never idle again.
+    has_left: bool,
+}
+
+/// A place for one request.
+#[derive(Default)]
+struct Place {
+    generation: u32,
+    given: Option<Request>,
+}
+
+struct Request {
+    /// The right to answer it.
+    call: CallToken,
+    /// The number of the transport that brought it.
+    transport: u32,
+    /// The thread that has it.
+    taker: u32,
+    is_cancelled: bool,
+}
+
+impl Giver {
+    /// `taker` is the number of the [`Taker`](super::Taker) among the thread's transports.
+    pub(in crate::server) fn new(shared: Arc<Shared>, thread: u32, taker: u32) -> Giver {
+        Giver {
+            shared,
+            thread,
+            taker,
+            places: (0..MAX_GIVEN).map(|_| Place::default()).collect(),
+            free: (0..MAX_GIVEN as u32).rev().collect(),
+            buffers: Buffers::default(),
+            last: thread,
+            is_idle: false,
+            has_left: false,
+        }
+    }
+
+    /// Whether to give away a request of this row's method: it would hold up the thread's other clients, or has been held up
+    /// itself.
+    #[inline]
+    pub(in crate::server) fn wants_rid_of(&self, row: u32, turn: &Turn) -> bool {
+        let is_behind = || turn.nanos_so_far() >= LONG_NS;
+        turn.transport != self.taker && (self.shared.runs_long(row) || is_behind())
+    }
+
+    /// Gives a request to an idle thread. Without one, it returns the call.
+    #[cold]
+    pub(in crate::server) fn give(
+        &mut self,
+        call: CallToken,
+        message: &Message<'_>,
+        transport: u32,
+    ) -> Option<CallToken> {
+        let Some(&index) = self.free.last() else { return Some(call) };
+        let Some(taker) = self.shared.claim(self.last) else { return Some(call) };
+        self.free.pop();
+        self.last = taker;
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.given = Some(Request { call, transport, taker, is_cancelled: false });
+        let given = self.given_call(index);
+        let content = self.buffers.content(message.clone());
+        self.shared.give(taker, Given::Request(given, content));
+        None
+    }
+
+    fn given_call(&self, index: u32) -> GivenCall {
+        let generation = self.places[index as usize].generation;
+        GivenCall { giver: self.thread, place: index, generation }
+    }
+
+    /// A handler of this row's method ran that long.
+    #[inline]
+    pub(in crate::server) fn ran(&self, row: u32, nanos: u64) {
+        self.shared.ran(row, nanos);
+    }
+
+    /// Tells the others whether this thread has something to do.
+    #[inline]
+    pub(in crate::server) fn set_idle(&mut self, is_idle: bool) {
+        if self.is_idle != is_idle && !self.has_left {
+            self.is_idle = is_idle;
+            self.shared.set_idle(self.thread, is_idle);
+        }
+    }
+
+    /// The thread ends: it is given nothing any more, except what is on its way.
+    pub(in crate::server) fn leave(&mut self) {
+        self.set_idle(false);
+        self.has_left = true;
+    }
+
+    /// Requests whose answers are not back.
+    pub(in crate::server) fn outstanding(&self) -> usize {
+        MAX_GIVEN - self.free.len()
+    }
+
+    #[inline]
+    pub(in crate::server) fn has_answers(&self) -> bool {
+        self.shared.has_answers(self.thread)
+    }
+
+    /// Sends the answers that are back. Returns how many.
+    #[cold]
+    pub(in crate::server) fn send_answers(
+        &mut self,
+        turn: &mut Turn,
+        paths: &mut ReplyPaths<'_>,
+    ) -> u32 {
+        let mut sent = 0;
+        while let Some(answered) = self.shared.take_answer(self.thread) {
+            sent += 1;
+            if self.given_call(answered.call.place) == answered.call {
+                self.end(answered.call.place, &answered.bytes, turn, paths);
+            }
+            self.buffers.keep(answered.bytes);
+        }
+        sent
+    }
+
+    /// Ends a request with this answer.
+    fn end(&mut self, index: u32, answer: &[u8], turn: &mut Turn, paths: &mut ReplyPaths<'_>) {
+        let Some(request) = self.places[index as usize].given.take() else { return };
+        self.free.push(index);
+        let Request { call, transport, .. } = request;
+        let replies = paths.enter(transport, turn);
+        let mut too_large = [0; HEADER_BYTES + 16];
+        let answer = match replies.reserve(&call, answer.len()) {
+            Err(ReserveError::TooLarge { len, max }) => {
+                Status::TooLarge.write(&mut too_large);
+                too_large[HEADER_BYTES..].copy_from_slice(&too_large_body(len, max));
+                &too_large
+            }
+            _ => answer,
+        };
+        match replies.reserve(&call, answer.len()) {
+            Ok(room) => {
+                room.copy_from_slice(answer);
+                replies.post(call, answer.len());
+            }
+            Err(ReserveError::Backpressure(_)) => {
+                turn.defer(DeferredReply {
+                    transport,
+                    call,
+                    bytes: answer.to_vec(),
+                    counted: None,
+                });
+            }
+            // The client is gone.
+            Err(ReserveError::Closed | ReserveError::TooLarge { .. }) => {}
+        }
+    }
+
+    /// A client gave up calls: tells the threads that have them.
+    #[cold]
+    pub(in crate::server) fn cancel(&mut self, cancel: &Cancel) {
+        for (index, place) in (0..).zip(&mut self.places) {
+            let generation = place.generation;
+            let Some(request) = &mut place.given else { continue };
+            if !request.is_cancelled && cancel.is_meant(request.transport, &request.call) {
+                request.is_cancelled = true;
+                let call = GivenCall { giver: self.thread, place: index, generation };
+                self.shared.give(request.taker, Given::Cancelled(call));
+            }
+        }
+    }
+
+    /// Ends all requests that are not back. Returns how many.
+    pub(in crate::server) fn abort_all(
+        &mut self,
+        turn: &mut Turn,
+        paths: &mut ReplyPaths<'_>,
+    ) -> u32 {
+        let mut aborted = 0;
+        for index in 0..self.places.len() as u32 {
+            aborted += u32::from(self.places[index as usize].given.is_some());
+            self.end(index, &Status::Cancelled.alone(), turn, paths);
+        }
+        aborted
+    }
+}
