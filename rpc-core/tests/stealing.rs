@@ -145,7 +145,7 @@ fn only_by_choice_and_only_methods_that_any_thread_may_run() {
     let mut bench = bench(true);
     bench.settle();
     bench.runs_ns.store(LONG.as_nanos() as u64, SeqCst);
-    bench.start::<Echo, _>(b"holds up");
+    let _long = bench.start::<Echo, _>(b"holds up");
     let mut bound = bench.start::<Refuse, _>(b"bound to its thread");
     bench.turn(0);
     assert!(bench.take(&mut bound).is_some());
@@ -178,7 +178,7 @@ fn behind(bench: &mut Bench) {
         assert!(bench.take(&mut call).is_some());
     }
     bench.runs_ns.store(LONG.as_nanos() as u64, SeqCst);
-    bench.start::<Echo, _>(b"long");
+    let _long = bench.start::<Echo, _>(b"long");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn clients_that_leave_take_their_stolen_calls_with_them() {
     // More than one thread can have given away at a time.
     for _ in 0..300 {
         behind(&mut bench);
-        bench.start::<Later, _>(b"never");
+        let _never = bench.start::<Later, _>(b"never");
         bench.settle();
         bench.clients = (0..2).map(|_| client(&bench.net)).collect();
         bench.settle();

@@ -249,7 +249,7 @@ pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder 
     if setup.sleepy {
         builder = builder.idle(IdlePolicy::PARK);
     }
-    builder
+    builder.work_stealing(setup.steals)
 }
 
 /// The address with those of the case's options that the backend has.

@@ -51,6 +51,7 @@ pub const COMMON: &[Case] = cases! {
     slow {
         Nothing: a_waiting_handler_stalls_no_other_call,
         Threads: a_blocking_handler_stalls_only_its_thread,
+        Threads: a_blocking_handler_moves_to_an_idle_thread,
         Nothing: a_client_that_never_polls_stalls_no_other,
         Nothing: unread_responses_keep_no_memory_from_others,
     }

@@ -80,7 +80,7 @@ pub fn method_id(name: &str) -> u32 {
 }
 
 /// What the cases call.
-#[farcall::service]
+#[farcall::service(any_thread)]
 pub trait Suite {
     /// Gives back the bytes, from a handler that runs in place.
     #[rpc(id = 0x0e)]

@@ -21,6 +21,8 @@ pub struct Setup {
     pub other: bool,
     /// Sleep as soon as there is nothing to do.
     pub sleepy: bool,
+    /// Idle threads run calls of threads that are behind.
+    pub steals: bool,
 }
 
 impl Setup {
@@ -80,6 +82,12 @@ impl Setup {
         self
     }
 
+    /// Lets idle threads run calls of threads that are behind.
+    pub fn steals(mut self) -> Setup {
+        self.steals = true;
+        self
+    }
+
     /// The server's part, as words that [`from_words`](Setup::from_words) reads.
     pub(crate) fn to_words(&self) -> String {
         let threads = self.threads.unwrap_or(1);
@@ -87,7 +95,9 @@ impl Setup {
         if let Some(clients) = self.max_clients {
             words.push_str(&format!(" max_clients={clients}"));
         }
-        for (word, said) in [(" other", self.other), (" sleepy", self.sleepy)] {
+        for (word, said) in
+            [(" other", self.other), (" sleepy", self.sleepy), (" steals", self.steals)]
+        {
             if said {
                 words.push_str(word);
             }
@@ -100,6 +110,7 @@ impl Setup {
         words.fold(Setup::default(), |setup, word| match word {
             "other" => setup.with_other(),
             "sleepy" => setup.sleepy(),
+            "steals" => setup.steals(),
             _ => {
                 let (key, value) = word.split_once('=').unwrap_or((word, ""));
                 match (key, value.parse::<usize>()) {

@@ -55,6 +55,37 @@ pub fn a_blocking_handler_stalls_only_its_thread(world: &World) {
     world.finish(&mut first, blocked).expect("block");
 }
 
+/// With threads that steal, a call that is known to block runs on an idle thread, and its client's other calls go on.
+pub fn a_blocking_handler_moves_to_an_idle_thread(world: &World) {
+    let server = world.serve(Setup::default().threads(2).steals());
+    let mut client = world.client(&server);
+    let home = world.call(&mut client, |c| c.start_whereabouts()).expect("whereabouts");
+    let counter = |name: &str| {
+        let metrics = server.metrics();
+        let line =
+            metrics.lines().find(|line| line.starts_with(name) && line.contains("\"block\""));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a counter")
+    };
+    // The first one runs at home: nobody knows how long it takes. Later ones do too if the other thread is not idle.
+    for gate in 0..100 {
+        let blocked = world.start(&mut client, |c| c.start_block(gate));
+        world.until("the handler blocks a thread", || {
+            world.turn(&mut client);
+            (counter("farcall_server_calls_in_flight") == 1).then_some(())
+        });
+        let is_stolen = counter("farcall_server_calls_stolen") == 1;
+        if is_stolen {
+            assert_eq!(world.call(&mut client, |c| c.start_whereabouts()), Ok(home));
+        }
+        server.open(gate);
+        world.finish(&mut client, blocked).expect("block");
+        if is_stolen {
+            return;
+        }
+    }
+    panic!("no thread has stolen a call");
+}
+
 /// A client that reads no responses does not stall the other clients of its thread.
 pub fn a_client_that_never_polls_stalls_no_other(world: &World) {
     let server = world.serve(Setup::default().threads(1).window(8));
