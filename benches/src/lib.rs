@@ -22,6 +22,7 @@ pub mod rack_peers;
 pub mod report;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod stealing;
 
 /// The length of a slice, after which calls and limit alternate.
 pub const SLICE: Duration = Duration::from_millis(20);

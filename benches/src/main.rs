@@ -13,7 +13,7 @@ use farcall_bench::ablate;
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case};
-use farcall_bench::{compare, limit};
+use farcall_bench::{compare, limit, stealing};
 
 #[derive(Parser)]
 #[command(version, about = "Compares farcall's calls with the limit of the machine")]
@@ -33,6 +33,8 @@ enum Bench {
     /// The value of each optimization of `backend=datagram`: each one disabled, and all added one after the other
     #[cfg(feature = "ablation")]
     Ablate(AblateOptions),
+    /// Short calls beside long ones on one server thread, with work stealing and without, alternating
+    Stealing(StealingOptions),
     /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(SimOptions),
@@ -95,6 +97,28 @@ struct CompareOptions {
     window: u16,
     #[command(flatten)]
     side: SideOptions,
+}
+
+#[derive(Args)]
+struct StealingOptions {
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Server threads
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    threads: u16,
+    /// Microseconds that a long call blocks its thread
+    #[arg(long, default_value_t = 1000)]
+    long_us: u32,
+    /// Long calls outstanding
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    long_calls: u16,
+    /// Seconds of both servers together
+    #[arg(long, default_value = "4", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Prints one line of JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[cfg(feature = "ablation")]
@@ -209,6 +233,7 @@ fn main() -> ExitCode {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
+        Bench::Stealing(options) => run_stealing(options),
         #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
@@ -257,6 +282,17 @@ fn run_compare(options: CompareOptions) -> Result<()> {
     })?;
     side.write(&report, &report.table(), || compare::svg(&report))?;
     ends_well(report.failures())
+}
+
+fn run_stealing(options: StealingOptions) -> Result<()> {
+    let report = stealing::run(&stealing::Options {
+        backend: options.backend,
+        threads: options.threads.into(),
+        long: Duration::from_micros(options.long_us.into()),
+        long_calls: options.long_calls.into(),
+        time: options.seconds,
+    })?;
+    print(&report, &report.table(), options.json)
 }
 
 #[cfg(feature = "ablation")]

@@ -46,7 +46,7 @@ fn bench(steals: bool) -> Bench {
 fn client(net: &Loopback) -> Connection {
     let site = net.site();
     let transport = Box::new(net.dial_end(&site).expect("a server listens"));
-    Connection::new(transport, &site, &ConnectionOptions::default().deadline(10 * SECOND))
+    Connection::new(transport, &site, &ConnectionOptions::default().timeout(10 * SECOND))
 }
 
 impl Bench {
