@@ -50,10 +50,10 @@ pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{DialOptions, ToAddress};
 pub use farcall_core::{
     Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    ConnectError, Connecting, Connection, ConnectionOptions, DrivenServer, Endpoint, IdlePolicy,
-    MethodDescription, Metrics, MetricsSnapshot, PendingCall, PollClient, PollConnecting,
-    ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service, ServiceClient,
-    ServiceDescription,
+    Compatibility, ConnectError, Connecting, Connection, ConnectionOptions, DrivenServer, Endpoint,
+    IdlePolicy, MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod,
+    PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
+    ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
 pub use farcall_macros::service;
 pub use farcall_transports::{Address, AddressBuilder, AddressError};

@@ -126,7 +126,7 @@ fn a_client_of_another_service_is_refused() {
         .listen(&address)
         .unwrap();
     let reshaped = ReshapedClient::connect(&address).wait();
-    assert!(matches!(reshaped, Err(ConnectError::FingerprintMismatch { .. })), "{reshaped:?}");
+    assert!(matches!(reshaped, Err(ConnectError::IncompatibleService { .. })), "{reshaped:?}");
     let unserved = UnservedPollClient::connect(&address).wait();
     assert!(matches!(unserved, Err(ConnectError::NoSuchService { .. })), "{unserved:?}");
     server.shutdown();

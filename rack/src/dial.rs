@@ -7,10 +7,10 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientTransport, DialOptions};
+use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{Answer, Fabric, PendingClient, Placement};
-use farcall_transports::handshake::{ClientHandshake, Welcome};
+use farcall_transports::handshake::{Agreement, ClientHandshake, Welcome};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
@@ -41,7 +41,7 @@ pub enum Dialled {
     /// Look again at this moment.
     NotYet(Instant),
     /// It has ended.
-    Done(Result<Box<dyn ClientTransport>, ConnectError>),
+    Done(Result<NewConnection, ConnectError>),
 }
 
 enum Step {
@@ -183,7 +183,7 @@ impl Dialling {
             .dial(&Placement { site: &self.site, fabric, share }, config)
             .map_err(|error| self.attempt().setup(error))?;
         let hello = bootstrap::hello(backend, config, self.service, &*pending);
-        Ok(Client { pending, handshake: ClientHandshake::new(hello) })
+        Ok(Client { pending, handshake: ClientHandshake::new(hello, self.service) })
     }
 
     fn reaches_server(&self) -> bool {
@@ -207,21 +207,20 @@ impl Dialling {
         answer: &[u8],
         admitted: Option<Admitted>,
         now: Instant,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         let attempt = self.attempt();
         let received = handshake.receive(answer);
         let refused = |refusal| attempt.refused(refusal, handshake.hello());
-        let (Some(Welcome { terms, setup }), Some(admitted)) =
-            (received.map_err(refused)?, admitted)
-        else {
+        let (Some(agreement), Some(admitted)) = (received.map_err(refused)?, admitted) else {
             return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
         };
+        let Agreement { welcome: Welcome { terms, setup }, compatibility } = agreement;
         let timeout = self.deadline - now;
         let client = pending
             .finish(Answer { terms: &terms, setup: &setup, timeout })
             .map_err(|error| attempt.setup(error))?;
         let client = cpu_costs::client(client, &self.from.node, self.network.costs());
-        bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
+        let transport = bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
             let end = (self.from.clone(), self.address.config().silence);
             let ready = ClientHandshake::ready_bytes();
             let liveness = &self.network.liveness;
@@ -229,7 +228,8 @@ impl Dialling {
                 Some(end) => Ok(Box::new(end) as Box<dyn Send>),
                 None => Err(attempt.misbehaved("it does not take a client that is ready")),
             }
-        })
+        })?;
+        Ok(NewConnection { transport, compatibility })
     }
 }
 
@@ -241,7 +241,7 @@ fn after(now: Instant, ns: u64) -> Instant {
     now.saturating_add_nanos(ns)
 }
 
-struct Ended(Result<Box<dyn ClientTransport>, ConnectError>);
+struct Ended(Result<NewConnection, ConnectError>);
 
 impl From<ConnectError> for Ended {
     fn from(error: ConnectError) -> Ended {

@@ -33,7 +33,7 @@ use farcall_core::server::{DrivenServer, ServerBuilder};
 use farcall_core::service::{PollClient, ServiceDescription};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientTransport, DialOptions};
+use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_core::{Connection, ConnectionOptions};
 use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 
@@ -132,10 +132,7 @@ impl Rack {
     ///
     /// # Errors
     /// [`ConnectError`]: why there is no connection.
-    pub fn finish(
-        &mut self,
-        mut dialling: Dialling,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    pub fn finish(&mut self, mut dialling: Dialling) -> Result<NewConnection, ConnectError> {
         loop {
             match dialling.turn(Instant::from_nanos(self.sim.now_ns())) {
                 Dialled::Done(transport) => return transport,
@@ -156,8 +153,8 @@ impl Rack {
     ) -> Result<C, ConnectError> {
         let site = options.given_site().cloned().unwrap_or_else(|| site_of(&self.sim.node(from)));
         let dialling = self.dial(from, address, C::DESCRIPTION, &site, options.dial_options())?;
-        let transport = self.finish(dialling)?;
-        Ok(C::from_connection(Connection::new(transport, &site, options)))
+        let dialled = self.finish(dialling)?;
+        Ok(C::from_connection(Connection::new(dialled, &site, options)))
     }
 
     /// Puts a program onto a core of that node.

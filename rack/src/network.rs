@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_verbs::sim::Node;
 
 use farcall_transports::bootstrap::Admission;
-use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep, Welcome};
+use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep};
 
 use super::address::RackAddress;
 use super::admitted::Admitted;
@@ -110,8 +110,8 @@ impl Listening {
             }
         };
         match self.admission.admit(&hello, || Ok(time_left)) {
-            Ok((terms, accepted)) => {
-                let answer = handshake.welcome(Welcome { terms, setup: accepted.setup.clone() });
+            Ok((greeting, accepted)) => {
+                let answer = handshake.welcome(greeting);
                 let silence = self.admission.silence();
                 (answer, Some(Admitted::new(handshake, accepted, self.life.clone(), silence)))
             }

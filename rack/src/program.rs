@@ -15,7 +15,7 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, DialOptions};
+use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_core::{Channel, ChannelDriver, ChannelOptions, ServiceClient};
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
@@ -81,8 +81,8 @@ impl Host {
         address: &str,
         options: &ChannelOptions,
     ) -> Result<C, ConnectError> {
-        let transport = self.dial(address, C::DESCRIPTION, options.dial_options()).await?;
-        let (channel, driver) = Channel::driven(transport, &self.site, C::DESCRIPTION, options);
+        let dialled = self.dial(address, C::DESCRIPTION, options.dial_options()).await?;
+        let (channel, driver) = Channel::driven(dialled, &self.site, C::DESCRIPTION, options);
         self.reactor.channels.borrow_mut().push(driver);
         Ok(C::from_channel(channel))
     }
@@ -93,7 +93,7 @@ impl Host {
         address: &str,
         service: &'static ServiceDescription,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         let from = self.life.clone();
         let mut dialling =
             Dialling::new(&self.network, from, address, service, &self.site, options)?;

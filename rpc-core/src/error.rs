@@ -1,6 +1,8 @@
 //! What can go wrong: with a call, with a connection, with making one, with serving.
 
+use crate::compatibility::{MethodMismatch, MissingMethod};
 use core::error::Error;
+use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -64,13 +66,13 @@ pub enum RpcError {
         /// The connection's limit in bytes.
         max: u64,
     },
-    /// The server has no method with this id, although the fingerprints agree.
-    #[error(
-        "the server has no method with id {method:#010x}; client and server were built from different services"
-    )]
+    /// The server of this connection lacks the method, or declares it with other types. The call was not sent.
+    #[error("{method} {why}")]
     NoSuchMethod {
-        /// The method id that was asked for.
-        method: u32,
+        /// `Service.method`.
+        method: Arc<str>,
+        /// What is wrong with it there.
+        why: MethodMismatch,
     },
     /// The arguments or the result could not be encoded or decoded.
     #[error("malformed message: {what}")]
@@ -309,19 +311,15 @@ pub enum ConnectError {
         /// What the server serves.
         served: Vec<String>,
     },
-    /// The server's service has the same name, but other signatures.
-    #[error(
-        "{service} at {address} has other signatures (fingerprint {theirs:#018x}, here {ours:#018x}); build client and server from the same trait"
-    )]
-    FingerprintMismatch {
+    /// The server has a service of that name, but none of its methods can be called.
+    #[error("{service} at {address} does not fit: {}", first_of(methods))]
+    IncompatibleService {
         /// The address dialled.
         address: String,
         /// The service asked for.
         service: String,
-        /// This end's fingerprint.
-        ours: u64,
-        /// The server's fingerprint.
-        theirs: u64,
+        /// The methods that cannot be called.
+        methods: Vec<MissingMethod>,
     },
     /// One end does not accept the credentials of the other.
     #[error("not permitted at {address}: {reason}")]
@@ -373,6 +371,21 @@ pub enum ConnectError {
         /// The system's error. Not a source: the message above says it already.
         cause: std::io::Error,
     },
+}
+
+/// Methods that an error names; it counts the others.
+const NAMED_METHODS: usize = 8;
+
+fn first_of(methods: &[MissingMethod]) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        for (index, method) in methods.iter().take(NAMED_METHODS).enumerate() {
+            write!(f, "{}{method}", if index == 0 { "" } else { "; " })?;
+        }
+        match methods.len().saturating_sub(NAMED_METHODS) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    })
 }
 
 impl From<&ConnectError> for RpcError {

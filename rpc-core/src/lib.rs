@@ -4,6 +4,7 @@
 pub mod channel;
 pub mod client;
 pub mod codec;
+mod compatibility;
 pub mod error;
 mod idle;
 pub mod metrics;
@@ -18,6 +19,7 @@ pub use channel::{
     Call, Channel, ChannelDriver, ChannelOptions, Connecting, Endpoint, ReconnectPolicy,
 };
 pub use client::{Connection, ConnectionOptions, PendingCall, PollConnecting};
+pub use compatibility::{Compatibility, DeclaredMethod, MethodMismatch, MissingMethod};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
     TransportFailure,

@@ -12,7 +12,7 @@ use crate::transport::Message;
 pub struct ServiceDescription {
     /// The trait's name.
     pub name: &'static str,
-    /// A hash of all signatures: client and server must have the same.
+    /// A hash of all methods: their ids, shapes and flags. Two ends with the same one need not compare the methods.
     pub fingerprint: u64,
     /// The methods, in the trait's order. A method's index here is its index in [`Service::dispatch`].
     pub methods: &'static [MethodDescription],

@@ -1,5 +1,6 @@
 //! Core's header in front of each message: 8 bytes, so that a 32-byte call with a transport's header stays small.
 
+use crate::compatibility::MethodMismatch;
 use crate::error::{Backpressure, RpcError};
 use crate::service::Answer;
 use crate::transport::Message;
@@ -156,7 +157,11 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
             .map_or(0, |bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
     };
     match Status::ALL.get(usize::from(status)) {
-        Some(Status::NoSuchMethod) => RpcError::NoSuchMethod { method: word(0) as u32 },
+        // The client has checked what the server declares: a server that answers this has declared what it does not have.
+        Some(Status::NoSuchMethod) => RpcError::NoSuchMethod {
+            method: format!("the method {:#010x}", word(0) as u32).into(),
+            why: MethodMismatch::Absent,
+        },
         Some(Status::Malformed) => RpcError::Malformed {
             what: format!("arguments: {}", String::from_utf8_lossy(body)).into(),
         },

@@ -4,7 +4,7 @@ mod support;
 
 use farcall_core::error::Source;
 use farcall_core::transport::{
-    BindOptions, Binding, Bound, ClientTransport, Dial, DialOptions, ParseAddress, ServerAddress,
+    BindOptions, Binding, Bound, Dial, DialOptions, NewConnection, ParseAddress, ServerAddress,
     ToAddress,
 };
 use farcall_core::{
@@ -58,7 +58,7 @@ impl Dial for Gated {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         let _open = self.gate.lock();
         assert!(!self.panics, "the test asked for it");
         let dialled = self.net.dial(service, site, options);

@@ -52,8 +52,9 @@ use syn::ItemTrait;
 ///
 /// A method has an id: a hash of the names of the service and the method, so the order of methods does not matter.
 /// `#[rpc(id = 7)]` on a method sets the id, which keeps an old one when the method is renamed. When a client connects, it
-/// compares a fingerprint of all signatures with the server's. Doc comments, parameter names and the order of methods are not
-/// part of it.
+/// compares its methods with the server's, by their ids. A call of a method that the server lacks, or declares with other types,
+/// ends in `RpcError::NoSuchMethod` without being sent; the others work. Doc comments, parameter names and the order of methods
+/// do not count.
 ///
 /// # Options
 ///

@@ -251,6 +251,8 @@ fn fingerprint(service: &str, methods: &[Method]) -> u64 {
     for method in sorted {
         hasher.add(&method.id.to_string());
         hasher.add(&method.shape.to_string());
+        // Not a part of the shape: the methods fit, but a client must know how often a call may run.
+        hasher.add(if method.idempotent { "idempotent" } else { "once" });
     }
     hasher.finish()
 }
@@ -339,9 +341,17 @@ mod tests {
     #[test]
     fn a_fixed_id_survives_a_rename() {
         let old = service("trait Kv { #[rpc(id = 7)] fn get(&self); }");
-        let new = service("trait Kv { #[rpc(id = 7, idempotent)] fn fetch(&self); }");
+        let new = service("trait Kv { #[rpc(id = 7)] fn fetch(&self); }");
         assert_eq!((old.methods[0].id, new.methods[0].id), (7, 7));
         assert_eq!(old.fingerprint, new.fingerprint);
-        assert!(new.methods[0].idempotent);
+    }
+
+    #[test]
+    fn whether_a_method_is_idempotent_counts_in_the_fingerprint_and_not_in_the_shape() {
+        let once = service("trait Kv { fn get(&self); }");
+        let often = service("trait Kv { #[rpc(idempotent)] fn get(&self); }");
+        assert!(often.methods[0].idempotent);
+        assert_ne!(once.fingerprint, often.fingerprint);
+        assert_eq!(once.methods[0].shape, often.methods[0].shape);
     }
 }

@@ -184,7 +184,7 @@ impl Client {
         let service = KvPollClient::DESCRIPTION;
         let dialled = self.host.dial(&self.setup.address, service, &dial).await;
         let Ok(bare) = dialled else { return false };
-        let bare = transport::mutated(bare, self.setup.mutation);
+        let bare = bare.with_layer(|bare| transport::mutated(bare, self.setup.mutation));
         let connection = Connection::new(bare, self.host.site(), &ConnectionOptions::default());
         let client = Box::new(KvPollClient::from_connection(connection));
         self.kv = Some(Caller::Polled(client));

@@ -9,8 +9,8 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
-    WindDown,
+    DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport,
+    SlotId, WindDown,
 };
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
@@ -124,8 +124,8 @@ impl Dial for Memory {
         _: &'static ServiceDescription,
         site: &Site,
         _: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
-        Ok(Box::new(Client::new(self.link.clone(), site)))
+    ) -> Result<NewConnection, ConnectError> {
+        Ok(Box::new(Client::new(self.link.clone(), site)).into())
     }
 }
 

@@ -137,8 +137,8 @@ struct Client {
 impl Client {
     fn dial(address: &Address) -> Client {
         let site = Site::new();
-        let transport = address.dial(&ECHO, &site, &DialOptions::default()).unwrap();
-        Client { transport, site }
+        let dialled = address.dial(&ECHO, &site, &DialOptions::default()).unwrap();
+        Client { transport: dialled.transport, site }
     }
 
     fn sleep_until(&mut self, until: Instant) {

@@ -2,6 +2,7 @@
 
 use super::job::{Job, Outcome};
 use super::shared::Shared;
+use crate::compatibility::Compatibility;
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
@@ -15,6 +16,8 @@ pub(super) struct Driver {
     shared: Arc<Shared>,
     methods: Arc<MethodTable>,
     counters: Arc<ThreadCounters>,
+    /// What the server of this connection does not fit; `None` without a connection. Calls that wait have been checked.
+    compatibility: Option<Box<Compatibility>>,
     /// Not sent yet: the window is full, or there is no connection.
     waiting: VecDeque<Box<Job>>,
     /// By slot.
@@ -33,11 +36,13 @@ impl Driver {
         methods: Arc<MethodTable>,
         counters: Arc<ThreadCounters>,
         window: u32,
+        compatibility: Option<Box<Compatibility>>,
     ) -> Self {
         let mut driver = Driver {
             shared,
             methods,
             counters,
+            compatibility,
             waiting: VecDeque::with_capacity(64),
             in_flight: Vec::new(),
             in_flight_count: 0,
@@ -106,9 +111,26 @@ impl Driver {
     }
 
     /// There is a new connection.
-    pub(super) fn connected(&mut self, window: u32) {
+    pub(super) fn connected(&mut self, window: u32, compatibility: Option<Box<Compatibility>>) {
         self.lost = None;
         self.in_flight.resize_with(window as usize, || None);
+        self.compatibility = compatibility;
+        // The server may be another than the one that the calls were made for.
+        for _ in 0..self.waiting.len() {
+            let Some(job) = self.waiting.pop_front() else { break };
+            self.wait(job);
+        }
+    }
+
+    /// Keeps a call until there is room for it, unless this connection's server cannot run it.
+    fn wait(&mut self, mut job: Box<Job>) {
+        if let Some(compatibility) = &self.compatibility {
+            match compatibility.check(job.method, job.delivery) {
+                Ok(delivery) => job.delivery = delivery,
+                Err(error) => return self.end(job, Outcome::Failed(error)),
+            }
+        }
+        self.waiting.push_back(job);
     }
 
     /// Ends all calls that were not sent.
@@ -127,7 +149,7 @@ impl Driver {
             self.counters.started(self.methods.row(job.method));
             job.deadline = self.now.saturating_add_nanos(job.timeout_ns);
             self.earliest = self.earliest.min(job.deadline);
-            self.waiting.push_back(job);
+            self.wait(job);
         }
         submitted
     }
@@ -272,6 +294,7 @@ impl ReplySink for Driver {
     #[cold]
     fn closed(&mut self, why: TransportFailure) {
         self.lost.get_or_insert(why);
+        self.compatibility = None;
         self.fail_in_flight(why);
     }
 }

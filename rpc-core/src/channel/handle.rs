@@ -15,7 +15,7 @@ use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::saturating_nanos;
-use crate::transport::{ClientTransport, Delivery, Dial};
+use crate::transport::{ClientTransport, Delivery, Dial, NewConnection};
 use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
@@ -46,17 +46,18 @@ struct Inner {
 
 /// The parts of a channel, whether a thread or the caller drives it.
 fn parts(
-    transport: &dyn ClientTransport,
+    NewConnection { transport, compatibility }: NewConnection,
     site: &Site,
     service: &'static ServiceDescription,
     options: &ChannelOptions,
-) -> (Driver, Arc<Shared>, Metrics) {
+) -> (Box<dyn ClientTransport>, Driver, Arc<Shared>, Metrics) {
     let shared = Arc::new(Shared::new(options.max_calls, site.clone()));
     let methods = Arc::new(MethodTable::new(&[service]));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
-    let driver = Driver::new(shared.clone(), methods, counters, transport.limits().window);
-    (driver, shared, metrics)
+    let window = transport.limits().window;
+    let driver = Driver::new(shared.clone(), methods, counters, window, compatibility);
+    (transport, driver, shared, metrics)
 }
 
 impl Channel {
@@ -74,8 +75,8 @@ impl Channel {
         let endpoint = options.endpoint.take();
         let endpoint = endpoint.unwrap_or_else(|| Endpoint::with_idle(options.idle));
         let site = endpoint.site().clone();
-        let transport = address.dial(service, &site, &options.dial)?;
-        let (driver, shared, metrics) = parts(&*transport, &site, service, &options);
+        let dialled = address.dial(service, &site, &options.dial)?;
+        let (transport, driver, shared, metrics) = parts(dialled, &site, service, &options);
         let timeout_ns = saturating_nanos(options.timeout);
         let (end, ended) = bounded(0);
         let io = ChannelIo {
@@ -92,15 +93,15 @@ impl Channel {
         Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
     }
 
-    /// A channel over this connection, which was dialled for `site`, whose I/O the caller drives: for a simulator. It does
+    /// A channel over a connection that was dialled for `site`, whose I/O the caller drives: for a simulator. It does
     /// not reconnect.
     pub fn driven(
-        transport: Box<dyn ClientTransport>,
+        dialled: impl Into<NewConnection>,
         site: &Site,
         service: &'static ServiceDescription,
         options: &ChannelOptions,
     ) -> (Channel, ChannelDriver) {
-        let (driver, shared, metrics) = parts(&*transport, site, service, options);
+        let (transport, driver, shared, metrics) = parts(dialled.into(), site, service, options);
         // Its other end is dropped: closing the channel does not wait for the driver.
         let (_, ended) = bounded(0);
         let inner = Arc::new(Inner { shared: shared.clone(), metrics, ended });

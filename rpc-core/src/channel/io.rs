@@ -8,7 +8,7 @@ use crate::error::{ConnectError, RpcError, TransportFailure};
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{ClientTransport, Closing, Dial, DialOptions};
+use crate::transport::{ClientTransport, Closing, Dial, DialOptions, NewConnection};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
 use std::thread;
@@ -29,7 +29,7 @@ pub(super) enum Link {
     Down { redial: Redial, dialling: Option<Receiver<Dialled>> },
 }
 
-type Dialled = Result<Box<dyn ClientTransport>, ConnectError>;
+type Dialled = Result<NewConnection, ConnectError>;
 
 /// How the channel made its connection, to make it again.
 pub(super) struct Dialler {
@@ -84,8 +84,8 @@ impl ChannelIo {
         let Link::Down { redial, dialling } = &mut self.link else { return progress };
         match dialling.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => {}
-            Some(Ok(Ok(transport))) => {
-                self.driver.connected(transport.limits().window);
+            Some(Ok(Ok(NewConnection { transport, compatibility }))) => {
+                self.driver.connected(transport.limits().window, compatibility);
                 self.link = Link::Up(transport);
                 tracing::info!(service = self.dialler.service.name, "connected again");
                 progress.worked += 1;

@@ -90,6 +90,7 @@ impl Job {
             }
             Outcome::Failed(RpcError::DeadlineExceeded { .. }) => return Status::Expired,
             Outcome::Failed(RpcError::TooLarge { .. }) => return Status::TooLarge,
+            Outcome::Failed(RpcError::NoSuchMethod { .. }) => return Status::NoSuchMethod,
             Outcome::Failed(_) => return Status::Gone,
             Outcome::Pending => return Status::Cancelled,
         };

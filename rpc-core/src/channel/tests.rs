@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::driver::Driver;
 use super::shared::Shared;
+use crate::compatibility::{Compatibility, MethodMismatch};
 use crate::error::{FailureKind, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::Method;
@@ -48,7 +49,7 @@ fn bench() -> Bench {
     let methods = Arc::new(MethodTable::new(&[&TEST]));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
-    let driver = Driver::new(shared.clone(), methods, counters, WINDOW);
+    let driver = Driver::new(shared.clone(), methods, counters, WINDOW, None);
     Bench { net, server, inbox: Inbox::default(), transport, driver, shared, metrics }
 }
 
@@ -181,7 +182,7 @@ fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
     bench.server = bench.net.listen_again(&site);
     bench.transport = bench.net.dial_end(&site).expect("a server listens");
     bench.inbox.0.clear();
-    bench.driver.connected(WINDOW);
+    bench.driver.connected(WINDOW, None);
     bench.turn();
     assert_eq!(bench.receive(), 1);
     let header = RequestHeader::read(&bench.inbox.0[0].1).expect("a header");
@@ -189,6 +190,54 @@ fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
     bench.answer();
     bench.turn();
     assert_eq!(poll(&mut calls[2]), Poll::Ready(Ok(b"x".to_vec())));
+}
+
+/// What a server without methods lacks.
+fn nothing_fits() -> Option<Box<Compatibility>> {
+    Compatibility::of(&TEST, &[]).map(Box::new)
+}
+
+fn absent() -> Poll<Bytes> {
+    let (method, why) = (Echo::NAME.into(), MethodMismatch::Absent);
+    Poll::Ready(Err(RpcError::NoSuchMethod { method, why }))
+}
+
+#[test]
+fn a_call_that_the_server_lacks_fails_at_once_even_behind_a_full_window() {
+    let mut bench = bench();
+    let mut calls: Vec<_> = (0..3).map(|_| bench.call(b"x", LONG)).collect();
+    bench.turn();
+    bench.driver.connected(WINDOW, nothing_fits());
+    assert_eq!(poll(&mut calls[2]), absent(), "it waited for room");
+    let mut late = bench.call(b"x", LONG);
+    bench.turn();
+    assert_eq!(poll(&mut late), absent());
+    assert_eq!(bench.receive(), WINDOW as usize, "the others were sent before");
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method(TEST.name, "echo").expect("known");
+    assert_eq!(echo.errors().collect::<Vec<_>>(), [("no_such_method", 2)]);
+}
+
+#[test]
+fn calls_that_wait_for_a_server_are_judged_by_the_one_that_comes() {
+    let mut bench = bench();
+    bench.receive();
+    bench.driver.connected(WINDOW, nothing_fits());
+    bench.server.die(FailureKind::PeerGone);
+    let mut calls = [bench.call(b"x", LONG), bench.call(b"x", LONG)];
+    bench.turn();
+    assert!(bench.driver.lost().is_some());
+    assert!(
+        calls.iter_mut().all(|call| poll(call).is_pending()),
+        "the server that lacks it is gone"
+    );
+
+    let site = bench.net.site();
+    bench.server = bench.net.listen_again(&site);
+    bench.transport = bench.net.dial_end(&site).expect("a server listens");
+    bench.driver.connected(WINDOW, None);
+    bench.turn();
+    assert_eq!(bench.receive(), 2);
 }
 
 #[test]

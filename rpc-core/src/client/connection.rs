@@ -3,12 +3,15 @@
 use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
 use crate::codec::{self, Payload};
+use crate::compatibility::Compatibility;
 use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress, saturating_nanos};
-use crate::transport::{ClientTransport, Closing, Delivery, Dial, Message, ReplySink, SlotId};
+use crate::transport::{
+    ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
+};
 use crate::wire::{self, HEADER_BYTES, RequestHeader};
 use core::time::Duration;
 
@@ -22,6 +25,8 @@ use core::time::Duration;
 /// [`RpcError::PeerGone`]; make a new connection then.
 pub struct Connection {
     transport: Box<dyn ClientTransport>,
+    /// `None`: the server's declaration fits, which costs a call one comparison.
+    compatibility: Option<Box<Compatibility>>,
     site: Site,
     calls: Calls,
     now: Instant,
@@ -46,19 +51,21 @@ impl Connection {
         options: &ConnectionOptions,
     ) -> Result<Connection, ConnectError> {
         let site = options.site.clone().unwrap_or_default();
-        let transport = address.dial(service, &site, &options.dial)?;
-        Ok(Connection::new(transport, &site, options))
+        let dialled = address.dial(service, &site, &options.dial)?;
+        Ok(Connection::new(dialled, &site, options))
     }
 
-    /// A connection over a transport that was dialled for `site`.
+    /// A connection that was dialled for `site`.
     pub fn new(
-        transport: Box<dyn ClientTransport>,
+        dialled: impl Into<NewConnection>,
         site: &Site,
         options: &ConnectionOptions,
     ) -> Connection {
+        let NewConnection { transport, compatibility } = dialled.into();
         let window = transport.limits().window;
         let mut connection = Connection {
             transport,
+            compatibility,
             site: site.clone(),
             calls: Calls::new(window),
             now: site.now(),
@@ -272,6 +279,10 @@ impl Connection {
         if self.timeout_ns == 0 {
             return Err(RpcError::DeadlineExceeded { may_have_run: false });
         }
+        let delivery = match &self.compatibility {
+            None => const { Delivery::of(M::IDEMPOTENT) },
+            Some(compatibility) => compatibility.check(M::ID, Delivery::of(M::IDEMPOTENT))?,
+        };
         let (slot, bytes) = match self.transport.reserve(len) {
             Ok(reserved) => reserved,
             Err(error) => return Err(self.no_slot(error.into())),
@@ -281,7 +292,7 @@ impl Connection {
             self.transport.release(slot);
             return Err(unencodable(M::NAME, error));
         }
-        self.transport.post(slot, const { Delivery::of(M::IDEMPOTENT) });
+        self.transport.post(slot, delivery);
         Ok(slot)
     }
 

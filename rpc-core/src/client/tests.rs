@@ -1,11 +1,12 @@
 //! The poll-mode client against a server driven by hand, in virtual time.
 
 use super::{Connection, ConnectionOptions};
+use crate::compatibility::Compatibility;
 use crate::error::{Backpressure, FailureKind, RpcError};
 use crate::idle::IdlePolicy;
 use crate::support::loopback::{Clock, Loopback, ServerEnd};
-use crate::support::service::{Echo, bytes};
-use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use crate::support::service::{Echo, TEST, bytes};
+use crate::transport::{CallToken, Message, NewConnection, Replies, RequestSink, ServerTransport};
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::time::Duration;
 
@@ -64,6 +65,25 @@ impl Bench {
         reply[HEADER_BYTES..].copy_from_slice(&request[HEADER_BYTES..]);
         replies.post(call, request.len());
     }
+}
+
+#[test]
+fn a_call_that_the_server_lacks_is_not_sent() {
+    let net = Loopback::new(Clock::virtual_time(), WINDOW);
+    let site = net.site();
+    let _server = net.listen(&site);
+    let transport = Box::new(net.dial_end(&site).expect("a server listens"));
+    let compatibility = Compatibility::of(&TEST, &[]).map(Box::new);
+    let dialled = NewConnection { transport, compatibility };
+    let mut client = Connection::new(dialled, &site, &ConnectionOptions::default());
+    let started = client.start::<Echo, _>(&bytes(b"x")).err();
+    let called = client.call::<Echo, _>(&bytes(b"x")).err();
+    for error in [started, called] {
+        let error = error.expect("the server has no method");
+        assert!(error.to_string().starts_with("Test.echo is not there"), "{error}");
+        assert!(!error.may_have_run());
+    }
+    assert_eq!(client.in_flight(), 0);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Dialling and listening.
 
 use super::{ClientTransport, ServerTransport};
+use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::service::ServiceDescription;
 use crate::site::Site;
+use core::fmt;
 use core::time::Duration;
 
 /// An address that can be dialled.
@@ -18,7 +20,7 @@ pub trait Dial: Send + Sync {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError>;
+    ) -> Result<NewConnection, ConnectError>;
 }
 
 impl<D: Dial + ?Sized> Dial for Box<D> {
@@ -27,8 +29,48 @@ impl<D: Dial + ?Sized> Dial for Box<D> {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         (**self).dial(service, site, options)
+    }
+}
+
+/// A connection that was dialled, and what can be called over it.
+pub struct NewConnection {
+    /// Carries the calls.
+    pub transport: Box<dyn ClientTransport>,
+    /// What cannot be called as the client declares it; `None`: the server's declaration fits.
+    pub compatibility: Option<Box<Compatibility>>,
+}
+
+impl NewConnection {
+    /// The same connection, with this layer around its transport.
+    pub fn with_layer(
+        self,
+        layer: impl FnOnce(Box<dyn ClientTransport>) -> Box<dyn ClientTransport>,
+    ) -> NewConnection {
+        NewConnection { transport: layer(self.transport), ..self }
+    }
+}
+
+impl From<Box<dyn ClientTransport>> for NewConnection {
+    /// A connection to a server whose declaration fits.
+    fn from(transport: Box<dyn ClientTransport>) -> NewConnection {
+        NewConnection { transport, compatibility: None }
+    }
+}
+
+impl<T: ClientTransport + 'static> From<Box<T>> for NewConnection {
+    fn from(transport: Box<T>) -> NewConnection {
+        NewConnection::from(transport as Box<dyn ClientTransport>)
+    }
+}
+
+impl fmt::Debug for NewConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let compatibility = &self.compatibility;
+        f.debug_struct("NewConnection")
+            .field("compatibility", compatibility)
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,8 +12,8 @@ use farcall_core::site::{self, EventChannel, SiteResource};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
-    WindDown,
+    DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport,
+    SlotId, WindDown,
 };
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -275,9 +275,9 @@ impl Dial for Loopback {
         _service: &'static ServiceDescription,
         site: &Site,
         _options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         match self.dial_end(site) {
-            Some(end) => Ok(Box::new(end)),
+            Some(end) => Ok(Box::new(end).into()),
             None => {
                 let hint = "start one".into();
                 Err(ConnectError::NoServer { address: self.name.into(), hint })

@@ -26,6 +26,7 @@ use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 
 use crate::{
     backends,
+    evolving::{v1, v2},
     fixture::{Capabilities, Fixture, Served},
     hostile::{RawConnection, RawListener, RealClock, Stream},
     inspect::Holdings,
@@ -242,6 +243,11 @@ pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder 
     if setup.other {
         builder = builder.service(OtherServer::from(handlers.clone()));
     }
+    builder = match setup.evolving {
+        None => builder,
+        Some(1) => builder.service(v1::EvolvingServer::from(handlers.clone())),
+        Some(_) => builder.service(v2::EvolvingServer::from(handlers.clone())),
+    };
     builder = builder.handshake_timeout(patient(BindOptions::default().handshake_timeout));
     if let Some(clients) = setup.max_clients {
         builder = builder.max_clients(clients);

@@ -25,6 +25,7 @@ pub mod backends;
 mod case;
 pub mod cases;
 pub mod dice;
+pub mod evolving;
 pub mod fixture;
 mod gates;
 mod harness;

@@ -69,9 +69,18 @@ pub const COMMON: &[Case] = cases! {
         Nothing: an_address_in_use,
         Nothing: wrong_addresses_name_what_is_wrong,
         Nothing: a_service_that_is_not_served,
-        Nothing: a_service_with_other_signatures,
+        Nothing: a_service_with_no_method_in_common,
         Nothing: two_services_of_one_server,
         Nothing: two_servers_side_by_side,
+    }
+    versions {
+        Nothing: equal_versions_have_everything,
+        Nothing: an_old_client_of_a_new_server,
+        Nothing: a_new_client_of_an_old_server,
+        Nothing: both_versions_of_clients_at_one_server,
+        Nothing: a_method_idempotent_at_one_end_runs_at_most_once,
+        Nothing: the_next_connection_finds_what_the_next_server_has,
+        Threads: a_channel_follows_its_server,
     }
     endings {
         Nothing: a_shutdown_drains_the_calls_in_flight,

@@ -157,7 +157,8 @@ impl Handlers {
         self.gates.open(gate);
     }
 
-    fn count(&self, id: u64) -> u64 {
+    /// Counts one run under this number; how many there have been.
+    pub(crate) fn count(&self, id: u64) -> u64 {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = tallies.entry(id).or_default();
         *tally += 1;

@@ -19,6 +19,8 @@ pub struct Setup {
     pub max_clients: Option<usize>,
     /// Offer the second service too.
     pub other: bool,
+    /// The version of the service that changes to offer too: 1 or 2.
+    pub evolving: Option<usize>,
     /// Sleep as soon as there is nothing to do.
     pub sleepy: bool,
     /// Idle threads run calls of threads that are behind.
@@ -76,6 +78,12 @@ impl Setup {
         self
     }
 
+    /// Offers that version of [`Evolving`](crate::evolving) too.
+    pub fn evolving(mut self, version: usize) -> Setup {
+        self.evolving = Some(version);
+        self
+    }
+
     /// Makes the server sleep as soon as there is nothing to do.
     pub fn sleepy(mut self) -> Setup {
         self.sleepy = true;
@@ -94,6 +102,9 @@ impl Setup {
         let mut words = format!("threads={threads}");
         if let Some(clients) = self.max_clients {
             words.push_str(&format!(" max_clients={clients}"));
+        }
+        if let Some(version) = self.evolving {
+            words.push_str(&format!(" evolving={version}"));
         }
         for (word, said) in
             [(" other", self.other), (" sleepy", self.sleepy), (" steals", self.steals)]
@@ -115,6 +126,7 @@ impl Setup {
                 let (key, value) = word.split_once('=').unwrap_or((word, ""));
                 match (key, value.parse::<usize>()) {
                     ("threads", Ok(threads)) => setup.threads(threads),
+                    ("evolving", Ok(version)) => setup.evolving(version),
                     ("max_clients", Ok(clients)) => setup.max_clients(clients),
                     _ => panic!("{word:?} is no part of a setup"),
                 }

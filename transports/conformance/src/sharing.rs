@@ -12,7 +12,7 @@ use std::{
 
 use farcall_core::{
     BindError, ConnectError, ServiceDescription, Site,
-    transport::{ClientTransport, Dial, DialOptions},
+    transport::{Dial, DialOptions, NewConnection},
 };
 
 use crate::{
@@ -47,7 +47,7 @@ impl Dial for SharingDial {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         self.inner.dial(service, site, &DialOptions { share: true, ..options.clone() })
     }
 }

@@ -10,15 +10,20 @@ use std::time::{Duration, Instant};
 use farcall_core::Site;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
-use farcall_core::transport::{BindOptions, Binding, Bound, ClientTransport, Dial, DialOptions};
+use farcall_core::transport::{BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
+use farcall_core::{MethodDescription, MethodMismatch, MissingMethod};
 use farcall_transports::handshake::{Frame, Hello, PROTOCOL_VERSION, Reject};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::hostile::Stream;
 use farcall_transports_conformance::ports;
 
-static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
+static GET_AND_PUT: [MethodDescription; 2] =
+    [MethodDescription::new("get", 1, 10), MethodDescription::new("put", 2, 20)];
+static OTHER_GET: [MethodDescription; 1] = [MethodDescription::new("get", 1, 11)];
+static KV: ServiceDescription =
+    ServiceDescription { name: "Kv", fingerprint: 7, methods: &GET_AND_PUT };
 static OTHER_KV: ServiceDescription =
-    ServiceDescription { name: "Kv", fingerprint: 8, methods: &[] };
+    ServiceDescription { name: "Kv", fingerprint: 8, methods: &OTHER_GET };
 static QUEUE: ServiceDescription =
     ServiceDescription { name: "Queue", fingerprint: 7, methods: &[] };
 
@@ -49,11 +54,11 @@ fn bind(address: &Address) -> Bound {
 fn dial(
     address: &Address,
     service: &'static ServiceDescription,
-) -> Result<Box<dyn ClientTransport>, ConnectError> {
+) -> Result<NewConnection, ConnectError> {
     address.dial(service, &Site::new(), &DialOptions::default())
 }
 
-fn error(outcome: Result<Box<dyn ClientTransport>, ConnectError>) -> ConnectError {
+fn error(outcome: Result<NewConnection, ConnectError>) -> ConnectError {
     match outcome {
         Ok(_) => panic!("it connected"),
         Err(error) => error,
@@ -128,7 +133,7 @@ over_each_kind_of_socket! {
     no_server_at_the_address
     a_name_in_use_is_refused_and_free_as_soon_as_its_server_stops
     what_cannot_be_served_is_said
-    another_service_and_another_fingerprint
+    another_service_and_one_with_nothing_in_common
     another_backend
     another_version_at_the_client
     another_version_at_the_server
@@ -173,7 +178,7 @@ fn what_cannot_be_served_is_said(kind: Kind) {
     drop(bind(&address));
 }
 
-fn another_service_and_another_fingerprint(kind: Kind) {
+fn another_service_and_one_with_nothing_in_common(kind: Kind) {
     let address = kind.fresh();
     let _bound = bind(&address);
     match error(dial(&address, &QUEUE)) {
@@ -183,8 +188,10 @@ fn another_service_and_another_fingerprint(kind: Kind) {
         other => panic!("{other}"),
     }
     match error(dial(&address, &OTHER_KV)) {
-        ConnectError::FingerprintMismatch { ours: 8, theirs: 7, service, .. } => {
+        ConnectError::IncompatibleService { service, methods, .. } => {
             assert_eq!(service, "Kv");
+            let get = MissingMethod { method: "Kv.get".into(), why: MethodMismatch::OtherShape };
+            assert_eq!(methods, [get]);
         }
         other => panic!("{other}"),
     }

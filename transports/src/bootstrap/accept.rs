@@ -20,8 +20,8 @@ use super::deadline_stream::{DeadlineStream, StreamError};
 use super::handshakes::{Handshakes, MAX_HANDSHAKES, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
 use super::socket::{Listener, Liveness, Socket, hand_over};
-use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream, Terms};
-use crate::handshake::{FrameError, Hello, Reject, ServerHandshake, ServerStep, Welcome};
+use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream};
+use crate::handshake::{FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep};
 
 /// How long to wait for a file descriptor to come back.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
@@ -63,13 +63,12 @@ impl Acceptance {
             }
         };
         running.set_heard();
-        let (terms, accepted) = match self.admit(&stream, &hello) {
+        let (greeting, accepted) = match self.admit(&stream, &hello) {
             Ok(admitted) => admitted,
             Err(reject) => return self.refuse(&mut stream, reject),
         };
-        let Accepted { setup, withdraw, on_disconnect, take_stream } = accepted;
-        let welcome = handshake.welcome(Welcome { terms, setup });
-        let sent = stream.send(&welcome).map_err(Left::from);
+        let Accepted { withdraw, on_disconnect, take_stream, .. } = accepted;
+        let sent = stream.send(&handshake.welcome(greeting)).map_err(Left::from);
         match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
             Ok(ServerStep::Ready) if self.is_open() => {
                 let socket = stream.into_socket();
@@ -121,7 +120,11 @@ impl Acceptance {
         }
     }
 
-    fn admit(&self, stream: &DeadlineStream, hello: &Hello) -> Result<(Terms, Accepted), Reject> {
+    fn admit(
+        &self,
+        stream: &DeadlineStream,
+        hello: &Hello,
+    ) -> Result<(Greeting, Accepted), Reject> {
         self.admission.admit(hello, || {
             if !self.is_open() {
                 return Err("the server is shutting down");

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError, Terms};
-use crate::handshake::{Hello, Offer, Reject};
+use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError};
+use crate::handshake::{Greeting, Hello, Offer, Reject, Welcome};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ impl Admission {
         &self,
         hello: &Hello,
         time_left: impl FnOnce() -> Result<Duration, &'static str>,
-    ) -> Result<(Terms, Accepted), Reject> {
-        let terms = self.offer.check(hello)?;
+    ) -> Result<(Greeting, Accepted), Reject> {
+        let (terms, differing) = self.offer.check(hello)?;
         let refuse = |reason: String| Err(Reject::Refused { reason });
         let timeout = match time_left() {
             Ok(timeout) => timeout,
@@ -53,7 +53,10 @@ impl Admission {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.intakes.len();
             let client = NewClient { terms: &terms, setup: &hello.setup, timeout };
             match self.intakes[turn].accept(client) {
-                Ok(accepted) => return Ok((terms, accepted)),
+                Ok(accepted) => {
+                    let welcome = Welcome { terms, setup: accepted.setup.clone() };
+                    return Ok((Greeting { differing, welcome }, accepted));
+                }
                 Err(SetupError::Full(reason)) => full = reason,
                 Err(SetupError::Misbehaved(what)) => {
                     return Err(Reject::Malformed { what: what.into() });

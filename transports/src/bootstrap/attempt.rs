@@ -98,6 +98,12 @@ impl Attempt<'_> {
             Refusal::ImpossibleTerms(terms) => {
                 self.misbehaved(format!("impossible terms {terms:?}"))
             }
+            Refusal::Methods(error) => self.misbehaved(error),
+            Refusal::Incompatible(methods) => ConnectError::IncompatibleService {
+                address: self.address(),
+                service: hello.service.clone(),
+                methods,
+            },
             Refusal::UnexpectedFrame => self.misbehaved("it answered with a client's frame"),
         }
     }
@@ -111,12 +117,6 @@ impl Attempt<'_> {
             Reject::Service { served } => {
                 ConnectError::NoSuchService { address, asked: hello.service.clone(), served }
             }
-            Reject::Fingerprint { theirs } => ConnectError::FingerprintMismatch {
-                address,
-                service: hello.service.clone(),
-                ours: hello.fingerprint,
-                theirs,
-            },
             Reject::Refused { reason } => ConnectError::Refused { address, reason },
             Reject::NotPermitted { reason } => ConnectError::NotPermitted { address, reason },
             Reject::Malformed { what } => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{ClientTransport, Dial, DialOptions};
+use farcall_core::transport::{ClientTransport, Dial, DialOptions, NewConnection};
 use rustix::io::Errno;
 
 use super::attempt::{self, Attempt};
@@ -16,7 +16,7 @@ use super::socket::{Liveness, Socket, hand_over, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::contract::{Answer, Fabric, NoticedBy, PendingClient, Placement, SetupError};
-use crate::handshake::{ClientHandshake, Welcome};
+use crate::handshake::{Agreement, ClientHandshake, Welcome};
 
 /// An attempt to dial an address in text.
 struct Dialler<'a> {
@@ -101,20 +101,20 @@ impl Dialler<'_> {
             .map_err(|error| self.attempt.setup(error))
     }
 
-    /// Says hello, and waits for the welcome.
+    /// Says hello, and waits until the server has answered.
     fn shake_hands(
         &self,
         stream: &mut DeadlineStream,
         handshake: &mut ClientHandshake,
-    ) -> Result<Welcome, ConnectError> {
+    ) -> Result<Agreement, ConnectError> {
         stream.send(&handshake.hello_bytes()).map_err(|error| self.stream(error))?;
         loop {
             let mut buffer = vec![0; handshake.missing()];
             let bytes = stream.receive(&mut buffer).map_err(|error| self.stream(error))?;
             let received = handshake.receive(bytes);
             let refused = |refusal| self.attempt.refused(refusal, handshake.hello());
-            if let Some(welcome) = received.map_err(refused)? {
-                return Ok(welcome);
+            if let Some(agreement) = received.map_err(refused)? {
+                return Ok(agreement);
             }
         }
     }
@@ -144,7 +144,7 @@ impl Dial for Address {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         let attempt = Attempt { address: self, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
         let deadline = Instant::now() + options.timeout;
@@ -154,8 +154,9 @@ impl Dial for Address {
             .check_peer()
             .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
-        let mut handshake = ClientHandshake::new(hello);
-        let Welcome { terms, setup } = dialler.shake_hands(&mut stream, &mut handshake)?;
+        let mut handshake = ClientHandshake::new(hello, service);
+        let Agreement { welcome: Welcome { terms, setup }, compatibility } =
+            dialler.shake_hands(&mut stream, &mut handshake)?;
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
         let answer = Answer { terms: &terms, setup: &setup, timeout };
         let take_stream = pending.take_stream();
@@ -166,6 +167,7 @@ impl Dial for Address {
             Some(take) => hand_over(socket, self.config().silence, take).map(|()| client),
             None => dialler.watch(client, site, socket),
         };
-        connected.map_err(|error| attempt.io("watching the connection", error))
+        let transport = connected.map_err(|error| attempt.io("watching the connection", error))?;
+        Ok(NewConnection { transport, compatibility })
     }
 }

@@ -1,13 +1,29 @@
 //! The client's half of the handshake.
 
+use farcall_core::service::ServiceDescription;
+use farcall_core::{Compatibility, MissingMethod};
+
 use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
+use super::methods::{MethodList, MethodsError};
 use crate::contract::Terms;
 
 /// A client that has a hello to say.
 #[derive(Debug)]
 pub struct ClientHandshake {
     hello: Hello,
+    service: &'static ServiceDescription,
     reader: FrameReader,
+    /// The server's methods so far, if it has sent any.
+    methods: Option<MethodList>,
+}
+
+/// What the ends have agreed on.
+#[derive(Debug)]
+pub struct Agreement {
+    /// The server's last frame.
+    pub welcome: Welcome,
+    /// What the client cannot call; `None`: it can call everything.
+    pub compatibility: Option<Box<Compatibility>>,
 }
 
 /// Why a client is not connected.
@@ -19,14 +35,18 @@ pub enum Refusal {
     Rejected(Reject),
     /// The server agreed to terms that the client did not offer.
     ImpossibleTerms(Terms),
+    /// The server's list of methods breaks its rules.
+    Methods(MethodsError),
+    /// The client can call nothing at this server, for these reasons.
+    Incompatible(Vec<MissingMethod>),
     /// The server answered with a frame that only clients send.
     UnexpectedFrame,
 }
 
 impl ClientHandshake {
-    /// Begins with this hello.
-    pub fn new(hello: Hello) -> ClientHandshake {
-        ClientHandshake { hello, reader: FrameReader::default() }
+    /// Begins with this hello, as a client of this service.
+    pub fn new(hello: Hello, service: &'static ServiceDescription) -> ClientHandshake {
+        ClientHandshake { hello, service, reader: FrameReader::default(), methods: None }
     }
 
     /// The hello.
@@ -44,20 +64,37 @@ impl ClientHandshake {
         self.reader.missing()
     }
 
-    /// Takes bytes of the server's answer. Gives the welcome once it is whole.
+    /// Takes bytes of the server's answer. Gives the agreement once the answer is whole.
     ///
     /// # Errors
     /// Why there is no connection; the handshake is over then.
-    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<Option<Welcome>, Refusal> {
-        match self.reader.push(&mut bytes).map_err(Refusal::Frame)? {
-            None => Ok(None),
-            Some(Frame::Welcome(welcome)) if welcome.terms.is_within(&self.hello.terms) => {
-                Ok(Some(welcome))
+    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<Option<Agreement>, Refusal> {
+        while let Some(frame) = self.reader.push(&mut bytes).map_err(Refusal::Frame)? {
+            match frame {
+                Frame::Methods(page) => {
+                    let list = self.methods.get_or_insert_with(|| MethodList::new(self.service));
+                    list.take(page).map_err(Refusal::Methods)?;
+                }
+                Frame::Welcome(welcome) => return self.agree(welcome).map(Some),
+                Frame::Reject(reject) => return Err(Refusal::Rejected(reject)),
+                Frame::Hello(_) | Frame::Ready => return Err(Refusal::UnexpectedFrame),
             }
-            Some(Frame::Welcome(Welcome { terms, .. })) => Err(Refusal::ImpossibleTerms(terms)),
-            Some(Frame::Reject(reject)) => Err(Refusal::Rejected(reject)),
-            Some(Frame::Hello(_) | Frame::Ready) => Err(Refusal::UnexpectedFrame),
         }
+        Ok(None)
+    }
+
+    fn agree(&self, welcome: Welcome) -> Result<Agreement, Refusal> {
+        if !welcome.terms.is_within(&self.hello.terms) {
+            return Err(Refusal::ImpossibleTerms(welcome.terms));
+        }
+        let compatibility = self.methods.as_ref().and_then(MethodList::compare).map(Box::new);
+        if let Some(compatibility) = &compatibility {
+            let missing: Vec<_> = compatibility.missing().cloned().collect();
+            if missing.len() == self.service.methods.len() {
+                return Err(Refusal::Incompatible(missing));
+            }
+        }
+        Ok(Agreement { welcome, compatibility })
     }
 
     /// The bytes to send last: the client is connected.
@@ -68,11 +105,19 @@ impl ClientHandshake {
 
 #[cfg(test)]
 mod tests {
+    use farcall_core::MethodDescription;
+
     use super::*;
+    use crate::handshake::MethodEntry;
+
+    static METHODS: [MethodDescription; 2] =
+        [MethodDescription::new("get", 1, 10), MethodDescription::new("put", 2, 20)];
+    static KV: ServiceDescription =
+        ServiceDescription { name: "Kv", fingerprint: 7, methods: &METHODS };
 
     const OFFERED: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
 
-    fn answer(frame: Frame) -> Result<Option<Welcome>, Refusal> {
+    fn answer(frames: &[Frame]) -> Result<Agreement, Refusal> {
         let hello = Hello {
             backend: "write_imm".into(),
             service: "Kv".into(),
@@ -80,12 +125,12 @@ mod tests {
             terms: OFFERED,
             setup: Vec::new(),
         };
-        let mut handshake = ClientHandshake::new(hello);
-        let bytes = frame.to_bytes();
+        let mut handshake = ClientHandshake::new(hello, &KV);
+        let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
         let (last, front) = bytes.split_last().unwrap();
-        assert_eq!(handshake.receive(front), Ok(None));
+        assert!(matches!(handshake.receive(front), Ok(None)));
         assert_eq!(handshake.missing(), 1);
-        handshake.receive(&[*last])
+        handshake.receive(&[*last]).map(|agreement| agreement.expect("the answer is whole"))
     }
 
     fn welcome(window: u32) -> Frame {
@@ -94,10 +139,45 @@ mod tests {
 
     #[test]
     fn a_welcome_ends_it_and_anything_else_refuses() {
-        assert_eq!(answer(welcome(4)).unwrap().unwrap().setup, [1]);
-        assert!(matches!(answer(welcome(9)), Err(Refusal::ImpossibleTerms(_))));
+        let agreement = answer(&[welcome(4)]).unwrap();
+        assert_eq!(agreement.welcome.setup, [1]);
+        assert!(agreement.compatibility.is_none());
+        assert!(matches!(answer(&[welcome(9)]), Err(Refusal::ImpossibleTerms(_))));
         let reject = Reject::Refused { reason: "full".into() };
-        assert_eq!(answer(Frame::Reject(reject.clone())), Err(Refusal::Rejected(reject)));
-        assert_eq!(answer(Frame::Ready), Err(Refusal::UnexpectedFrame));
+        let rejected = answer(&[Frame::Reject(reject.clone())]).unwrap_err();
+        assert_eq!(rejected, Refusal::Rejected(reject));
+        assert_eq!(answer(&[Frame::Ready]).unwrap_err(), Refusal::UnexpectedFrame);
+    }
+
+    fn methods(entries: &[(u32, u64)]) -> Frame {
+        let entry =
+            |(id, shape): &(u32, u64)| MethodEntry { id: *id, flags: 0, shapes: vec![*shape] };
+        Frame::Methods(entries.iter().map(entry).collect())
+    }
+
+    #[test]
+    fn pages_before_the_welcome_say_what_can_be_called() {
+        let all = answer(&[methods(&[(1, 10)]), methods(&[(2, 20), (3, 0)]), welcome(4)]).unwrap();
+        assert!(all.compatibility.is_none());
+        let some = answer(&[methods(&[(1, 10)]), methods(&[(2, 99)]), welcome(4)]).unwrap();
+        let compatibility = some.compatibility.expect("put differs");
+        assert_eq!(compatibility.missing().map(|it| &*it.method).collect::<Vec<_>>(), ["Kv.put"]);
+    }
+
+    #[test]
+    fn a_server_at_which_nothing_can_be_called_is_refused() {
+        for page in [methods(&[]), methods(&[(1, 99), (3, 0)])] {
+            let refusal = answer(&[page, welcome(4)]).unwrap_err();
+            assert!(
+                matches!(&refusal, Refusal::Incompatible(all) if all.len() == 2),
+                "{refusal:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_that_breaks_its_rules_is_refused_before_the_welcome() {
+        let refusal = answer(&[methods(&[(2, 0)]), methods(&[(1, 0)])]).unwrap_err();
+        assert_eq!(refusal, Refusal::Methods(MethodsError::Order));
     }
 }

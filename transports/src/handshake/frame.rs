@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::methods::MethodEntry;
 use crate::contract::Terms;
 
 /// The version of everything that two ends must agree on: these frames, and each backend's layout.
@@ -33,7 +34,7 @@ pub struct Hello {
     pub backend: String,
     /// The service's name.
     pub service: String,
-    /// The fingerprint of the service's signatures.
+    /// The fingerprint of the service's methods.
     pub fingerprint: u64,
     /// What the client is ready to give.
     pub terms: Terms,
@@ -63,11 +64,6 @@ pub enum Reject {
         /// What it serves.
         served: Vec<String>,
     },
-    /// The service's signatures differ.
-    Fingerprint {
-        /// The server's fingerprint.
-        theirs: u64,
-    },
     /// A reason of the server's own: full, shutting down, out of memory.
     Refused {
         /// The reason.
@@ -96,6 +92,8 @@ pub enum Frame {
     Reject(Reject),
     /// Client: my queue pair is connected; requests follow.
     Ready,
+    /// Server, before its welcome: your fingerprint differs; these are my methods, or some of them, by ascending id.
+    Methods(Vec<MethodEntry>),
 }
 
 /// Why bytes are not a frame.
@@ -224,7 +222,7 @@ mod tests {
 
     #[test]
     fn frames_are_read_back() {
-        for frame in [hello(), Frame::Ready, Frame::Reject(Reject::Fingerprint { theirs: 7 })] {
+        for frame in [hello(), Frame::Ready, Frame::Methods(Vec::new())] {
             assert_eq!(read(&frame.to_bytes()), Ok(frame));
         }
     }

@@ -1,9 +1,12 @@
 //! Fuzz targets of the handshake's frames, which come from peers that nobody has checked yet.
 
 use bolero::{TypeGenerator, check};
+use farcall_core::MethodDescription;
+use farcall_core::service::ServiceDescription;
 
 use super::frame::PREFIX_BYTES;
-use super::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, Reject, Welcome};
+use super::methods::MethodList;
+use super::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, MethodEntry, Reject, Welcome};
 use crate::contract::Terms;
 
 /// What a frame is made of.
@@ -15,11 +18,13 @@ struct Parts {
     number: u64,
     terms: (u32, u32, u64),
     setup: Vec<u8>,
+    methods: Vec<(u32, u8, Vec<u64>)>,
 }
 
 impl Parts {
     fn frame(self) -> Frame {
-        let Parts { kind, text, texts, number, terms: (window, slot, max_message), setup } = self;
+        let Parts { kind, text, texts, number, terms, setup, methods } = self;
+        let (window, slot, max_message) = terms;
         let terms = Terms { window, slot, max_message };
         let reject = match kind % 9 {
             0 => return Frame::Ready,
@@ -30,7 +35,10 @@ impl Parts {
             }
             3 => Reject::Backend { theirs: text },
             4 => Reject::Service { served: texts.into() },
-            5 => Reject::Fingerprint { theirs: number },
+            5 => {
+                let entry = |(id, flags, shapes)| MethodEntry { id, flags, shapes };
+                return Frame::Methods(methods.into_iter().map(entry).collect());
+            }
             6 => Reject::Refused { reason: text },
             7 => Reject::Malformed { what: text },
             _ => Reject::NotPermitted { reason: text },
@@ -53,7 +61,7 @@ fn read(mut bytes: &[u8]) -> Result<Frame, FrameError> {
     }
 }
 
-/// Bytes of text and of lists in a frame.
+/// Bytes of text and of lists in a frame at least.
 fn size(frame: &Frame) -> usize {
     match frame {
         Frame::Ready => 0,
@@ -64,7 +72,7 @@ fn size(frame: &Frame) -> usize {
         | Frame::Reject(Reject::Refused { reason: text })
         | Frame::Reject(Reject::Malformed { what: text })
         | Frame::Reject(Reject::NotPermitted { reason: text }) => text.len(),
-        Frame::Reject(Reject::Fingerprint { .. }) => 0,
+        Frame::Methods(page) => page.iter().map(|entry| 3 + entry.shapes.len()).sum(),
     }
 }
 
@@ -114,4 +122,24 @@ fn a_frame_with_a_changed_byte_is_a_frame_or_an_error() {
             drop(read(&bytes));
         },
     );
+}
+
+/// What a client holds after any pages is bounded by its own service, and the pages end.
+#[test]
+fn any_pages_are_a_bounded_list_or_an_error() {
+    static METHODS: [MethodDescription; 2] =
+        [MethodDescription::new("get", 1, 1), MethodDescription::new("put", 2, 2)];
+    static KV: ServiceDescription =
+        ServiceDescription { name: "Kv", fingerprint: 7, methods: &METHODS };
+    check!().with_type::<Vec<Vec<(u8, u8, Vec<u64>)>>>().cloned().for_each(|pages| {
+        let mut list = MethodList::new(&KV);
+        for page in pages {
+            let entry = |(id, flags, shapes)| MethodEntry { id: u32::from(id), flags, shapes };
+            if list.take(page.into_iter().map(entry).collect()).is_err() {
+                return;
+            }
+        }
+        let missing = list.compare().map_or(0, |it| it.missing().count());
+        assert!(missing <= METHODS.len());
+    });
 }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! client                               server
-//!   Hello (backend, service, terms) ->   check credentials, version, backend, service, fingerprint
+//!   Hello (backend, service, terms) ->   check credentials, version, backend, service
 //!                                        make a queue pair and regions, connect it
+//!   compare the methods             <-   Methods, in pages, if the fingerprints differ
 //!   connect the queue pair          <-   Welcome (terms), or Reject
 //!   Ready                           ->   a server thread takes the client over
 //! ```
@@ -16,12 +17,14 @@ mod client;
 mod frame;
 #[cfg(test)]
 mod fuzz;
+mod methods;
 mod offer;
 mod server;
 
-pub use client::{ClientHandshake, Refusal};
+pub use client::{Agreement, ClientHandshake, Refusal};
 pub use frame::{
     Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, PROTOCOL_VERSION, Reject, Welcome,
 };
+pub use methods::{MAX_METHODS, MethodEntry, MethodsError};
 pub use offer::Offer;
-pub use server::{ServerHandshake, ServerStep};
+pub use server::{Greeting, ServerHandshake, ServerStep};

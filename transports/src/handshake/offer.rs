@@ -28,25 +28,26 @@ impl Offer {
         &self.config
     }
 
-    /// The terms of the connection.
+    /// The terms of the connection; and the service, if the client's declaration of it differs.
     ///
     /// # Errors
     /// Why there can be none, for the client.
-    pub fn check(&self, hello: &Hello) -> Result<Terms, Reject> {
+    pub fn check(
+        &self,
+        hello: &Hello,
+    ) -> Result<(Terms, Option<&'static ServiceDescription>), Reject> {
         if hello.backend != self.backend {
             return Err(Reject::Backend { theirs: self.backend.to_owned() });
         }
-        let Some(service) = self.services.iter().find(|service| service.name == hello.service)
-        else {
+        let named = |service: &&&ServiceDescription| service.name == hello.service;
+        let Some(service) = self.services.iter().find(named) else {
             let served = self.services.iter().map(|service| service.name.to_owned()).collect();
             return Err(Reject::Service { served });
         };
-        if service.fingerprint != hello.fingerprint {
-            return Err(Reject::Fingerprint { theirs: service.fingerprint });
-        }
-        Terms::agree(&self.config, &hello.terms).ok_or_else(|| Reject::Malformed {
+        let terms = Terms::agree(&self.config, &hello.terms).ok_or_else(|| Reject::Malformed {
             what: format!("impossible terms {:?}", hello.terms),
-        })
+        })?;
+        Ok((terms, (service.fingerprint != hello.fingerprint).then_some(*service)))
     }
 }
 
@@ -67,14 +68,15 @@ mod tests {
     }
 
     #[test]
-    fn each_mismatch_is_its_own_rejection() {
+    fn each_mismatch_is_its_own_rejection_but_other_methods_are_none() {
         let offer = Offer::new("write_imm", &[&KV], Config::default());
         let check = |change: fn(&mut Hello)| {
             let mut hello = hello();
             change(&mut hello);
-            offer.check(&hello)
+            offer.check(&hello).map(|(terms, differing)| (terms.window, differing.is_some()))
         };
-        assert_eq!(check(|_| ()).map(|terms| terms.window), Ok(8));
+        assert_eq!(check(|_| ()), Ok((8, false)));
+        assert_eq!(check(|hello| hello.fingerprint = 8), Ok((8, true)));
         assert_eq!(
             check(|hello| hello.backend = "herd".into()),
             Err(Reject::Backend { theirs: "write_imm".into() })
@@ -83,7 +85,6 @@ mod tests {
             check(|hello| hello.service = "Kw".into()),
             Err(Reject::Service { served: vec!["Kv".into()] })
         );
-        assert_eq!(check(|hello| hello.fingerprint = 8), Err(Reject::Fingerprint { theirs: 7 }));
         let impossible = check(|hello| hello.terms.window = 0);
         assert!(matches!(impossible, Err(Reject::Malformed { .. })));
     }

@@ -1,12 +1,24 @@
 //! The server's half of the handshake.
 
+use farcall_core::service::ServiceDescription;
+
 use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
+use super::methods;
 
 /// A handshake with one client, at the server.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     reader: FrameReader,
     is_welcomed: bool,
+}
+
+/// The answer to a client that is let in.
+#[derive(Debug)]
+pub struct Greeting {
+    /// The service, if the client's declaration of it differs: the client must know its methods.
+    pub differing: Option<&'static ServiceDescription>,
+    /// The welcome.
+    pub welcome: Welcome,
 }
 
 /// What the client's bytes come to.
@@ -48,9 +60,10 @@ impl ServerHandshake {
     }
 
     /// The bytes for a client that is let in. Its next frame says that it is ready.
-    pub fn welcome(&mut self, welcome: Welcome) -> Vec<u8> {
+    pub fn welcome(&mut self, Greeting { differing, welcome }: Greeting) -> Vec<u8> {
         self.is_welcomed = true;
-        Frame::Welcome(welcome).to_bytes()
+        let methods = differing.map(methods::pages).into_iter().flatten();
+        methods.chain([Frame::Welcome(welcome)]).flat_map(|frame| frame.to_bytes()).collect()
     }
 
     /// The bytes for a client that is not let in.
@@ -63,6 +76,10 @@ impl ServerHandshake {
 mod tests {
     use super::*;
     use crate::contract::Terms;
+
+    fn greeting() -> Greeting {
+        Greeting { differing: None, welcome: Welcome { terms: TERMS, setup: Vec::new() } }
+    }
 
     const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
 
@@ -86,7 +103,7 @@ mod tests {
             step = handshake.receive(&[byte]).unwrap();
         }
         assert_eq!(step, ServerStep::Decide(hello()));
-        handshake.welcome(Welcome { terms: TERMS, setup: Vec::new() });
+        handshake.welcome(greeting());
         assert_eq!(handshake.receive(&Frame::Ready.to_bytes()), Ok(ServerStep::Ready));
     }
 
@@ -96,7 +113,7 @@ mod tests {
         let mut handshake = ServerHandshake::default();
         let refused = handshake.receive(&Frame::Ready.to_bytes());
         assert!(matches!(refused, Ok(ServerStep::Refuse(_))));
-        handshake.welcome(Welcome { terms: TERMS, setup: Vec::new() });
+        handshake.welcome(greeting());
         assert!(matches!(handshake.receive(&hello), Ok(ServerStep::Refuse(_))));
     }
 

@@ -27,7 +27,7 @@ impl Wake for Unparker {
 }
 
 /// The smallest executor.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unparker(thread::current())));
     loop {
@@ -57,7 +57,7 @@ async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 /// Polls a future once, without a waker.
-fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+pub(super) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 

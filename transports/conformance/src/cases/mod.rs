@@ -14,4 +14,5 @@ pub mod refusals;
 pub mod sizes;
 pub mod slow;
 pub mod swarm;
+pub mod versions;
 pub mod windows;

@@ -1,6 +1,6 @@
 //! Connections and servers that cannot be made: each has its own error, which names the cause.
 
-use farcall_core::{BindError, ConnectError};
+use farcall_core::{BindError, ConnectError, MethodMismatch, MissingMethod};
 
 use crate::{
     pattern,
@@ -73,13 +73,14 @@ pub fn a_service_that_is_not_served(world: &World) {
     }
 }
 
-/// A service of the same name with other signatures: both fingerprints are named.
-pub fn a_service_with_other_signatures(world: &World) {
+/// A service of the same name that has no method in common with the server's: the error names the methods.
+pub fn a_service_with_no_method_in_common(world: &World) {
     let server = world.serve(Setup::default());
     match world.try_connect::<changed::SuitePollClient>(&server.address).err() {
-        Some(ConnectError::FingerprintMismatch { service, ours, theirs, .. }) => {
+        Some(ConnectError::IncompatibleService { service, methods, .. }) => {
             assert_eq!(service, "Suite");
-            assert_ne!(ours, theirs);
+            let echo = MissingMethod { method: "Suite.echo".into(), why: MethodMismatch::Absent };
+            assert_eq!(methods, [echo]);
         }
         other => panic!("{other:?}"),
     }

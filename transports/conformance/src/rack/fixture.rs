@@ -5,7 +5,7 @@ use std::{cell::RefCell, process::Command, sync::Arc, time::Duration};
 
 use farcall_core::{
     BindError, ConnectError, DrivenServer, ServiceDescription, Site,
-    transport::{ClientTransport, Dial, DialOptions},
+    transport::{Dial, DialOptions, NewConnection},
 };
 use farcall_rack::{Rack, RackAddress, site_of};
 use farcall_transports::AddressError;
@@ -243,7 +243,7 @@ impl Dial for CurrentAddress {
         service: &'static ServiceDescription,
         site: &Site,
         options: &DialOptions,
-    ) -> Result<Box<dyn ClientTransport>, ConnectError> {
+    ) -> Result<NewConnection, ConnectError> {
         with(|current| {
             let from = current.next_client();
             let rack = &mut current.rack;

@@ -203,14 +203,20 @@ impl World<'_> {
     /// A client of the suite's service for any thread and executor, whose calls may take as long as the case's bound.
     #[track_caller]
     pub fn channel(&self, server: &Server, options: ChannelOptions) -> SuiteClient {
+        self.channel_of(server, options)
+    }
+
+    /// A client of any service for any thread and executor.
+    #[track_caller]
+    pub fn channel_of<C: ServiceClient>(&self, server: &Server, options: ChannelOptions) -> C {
         let options =
             options.dial_timeout(patient(DialOptions::default().timeout)).timeout(self.bound);
         let address = match self.parse(&server.address) {
             Ok(address) => address,
             Err(error) => panic!("{}: {error}", server.address),
         };
-        match Channel::connect(address, SuiteClient::DESCRIPTION, options) {
-            Ok(channel) => SuiteClient::from_channel(channel),
+        match Channel::connect(address, C::DESCRIPTION, options) {
+            Ok(channel) => C::from_channel(channel),
             Err(error) => panic!("connect to {}: {error}", server.address),
         }
     }

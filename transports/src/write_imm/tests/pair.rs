@@ -213,7 +213,7 @@ impl Host {
             setup: pending.setup(),
         };
         let offer = Offer::new(WriteImm.name(), &[&SERVICE], self.config.clone());
-        (pending, offer.check(&hello).unwrap())
+        (pending, offer.check(&hello).unwrap().0)
     }
 
     pub(super) fn try_admit(&self) -> Result<Caller, SetupError> {

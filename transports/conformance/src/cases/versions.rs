@@ -1,0 +1,135 @@
+//! Ends that were built from different versions of one service: what they have in common works, the rest fails at the
+//! caller, and a newer server at the same address brings what was missing.
+
+use std::time::Duration;
+
+use farcall_core::{ChannelOptions, MethodMismatch, PendingCall, ReconnectPolicy, RpcError};
+
+use super::any_executor::{block_on, poll_once};
+use crate::{
+    evolving::{v1, v2},
+    setup::Setup,
+    world::{BOUND, World},
+};
+
+#[track_caller]
+fn assert_missing(error: Option<RpcError>, method: &str, why: MethodMismatch) {
+    let expected = RpcError::NoSuchMethod { method: format!("Evolving.{method}").into(), why };
+    assert_eq!(error.as_ref(), Some(&expected));
+    assert!(!expected.may_have_run());
+}
+
+fn start_error<R>(started: Result<PendingCall<R>, RpcError>) -> Option<RpcError> {
+    started.err()
+}
+
+/// An older client at a newer server.
+pub fn an_old_client_of_a_new_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(2));
+    let mut client = world.connect::<v1::EvolvingPollClient>(&server);
+    for number in 0..50 {
+        assert_eq!(world.call(&mut client, |c| c.start_kept(number)), Ok(number + 1));
+        // Neither leaves this end.
+        assert_missing(start_error(client.start_removed(7)), "removed", MethodMismatch::Absent);
+        assert_missing(client.reshaped(7).err(), "reshaped", MethodMismatch::OtherShape);
+    }
+    assert_eq!(client.connection().in_flight(), 0);
+}
+
+/// A newer client at an older server.
+pub fn a_new_client_of_an_old_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(1));
+    let mut client = world.connect::<v2::EvolvingPollClient>(&server);
+    for number in 0..50 {
+        assert_eq!(world.call(&mut client, |c| c.start_kept(number)), Ok(number + 1));
+        assert_missing(start_error(client.start_added(7)), "added", MethodMismatch::Absent);
+        assert_missing(client.reshaped(7).err(), "reshaped", MethodMismatch::OtherShape);
+    }
+    assert_eq!(client.connection().in_flight(), 0);
+}
+
+/// Clients of either version at servers of their own: all methods work.
+pub fn equal_versions_have_everything(world: &World) {
+    let server = world.serve(Setup::default().evolving(1));
+    let mut client = world.connect::<v1::EvolvingPollClient>(&server);
+    assert_eq!(world.call(&mut client, |c| c.start_removed(7)), Ok(9));
+    assert_eq!(world.call(&mut client, |c| c.start_reshaped(7)), Ok(10));
+    let server = world.serve(Setup::default().evolving(2));
+    let mut client = world.connect::<v2::EvolvingPollClient>(&server);
+    assert_eq!(world.call(&mut client, |c| c.start_added(7)), Ok(11));
+    assert_eq!(world.call(&mut client, |c| c.start_reshaped(7)), Ok(12));
+}
+
+/// A method that only one end calls idempotent runs at most once per call, whichever end it is.
+pub fn a_method_idempotent_at_one_end_runs_at_most_once(world: &World) {
+    const CALLS: u64 = 300;
+    let old = world.serve(Setup::default().evolving(1).window(8));
+    let mut new_client = world.connect::<v2::EvolvingPollClient>(&old);
+    let new = world.serve(Setup::default().evolving(2).window(8));
+    let mut old_client = world.connect::<v1::EvolvingPollClient>(&new);
+    for call in 1..=CALLS {
+        assert_eq!(world.call(&mut new_client, |c| c.start_counted_once()), Ok(2 * call - 1));
+        assert_eq!(world.call(&mut new_client, |c| c.start_counted_often()), Ok(2 * call));
+        assert_eq!(world.call(&mut old_client, |c| c.start_counted_often()), Ok(2 * call - 1));
+        assert_eq!(world.call(&mut old_client, |c| c.start_counted_once()), Ok(2 * call));
+    }
+}
+
+/// Clients of both versions at one server, at once.
+pub fn both_versions_of_clients_at_one_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(2));
+    let mut old = world.connect::<v1::EvolvingPollClient>(&server);
+    let mut new = world.connect::<v2::EvolvingPollClient>(&server);
+    for number in 0..50 {
+        let kept = world.start(&mut old, |c| c.start_kept(number));
+        assert_eq!(world.call(&mut new, |c| c.start_added(number)), Ok(number + 4));
+        assert_eq!(world.finish(&mut old, kept), Ok(number + 1));
+    }
+}
+
+/// A server that is replaced by another version at its address: the next connection finds what that one has.
+pub fn the_next_connection_finds_what_the_next_server_has(world: &World) {
+    let mut server = world.serve(Setup::default().evolving(1));
+    let address = server.address.clone();
+    for version in [2, 1, 2] {
+        server.shutdown(world);
+        server = world
+            .try_serve_at(&address, Setup::default().evolving(version))
+            .expect("the address is free");
+        let mut client = world.connect::<v2::EvolvingPollClient>(&server);
+        match version {
+            1 => assert_missing(client.added(0).err(), "added", MethodMismatch::Absent),
+            _ => assert_eq!(world.call(&mut client, |c| c.start_added(0)), Ok(4)),
+        }
+    }
+}
+
+/// A client for any executor: what is missing fails at once, in a call that waits too, and works after a reconnection to a
+/// newer server. Calls that waited for the server are judged by the one that comes.
+pub fn a_channel_follows_its_server(world: &World) {
+    let waiting = ReconnectPolicy::default().give_up_after(BOUND);
+    let options = ChannelOptions::default().reconnect(waiting);
+    let mut server = world.serve(Setup::default().evolving(1));
+    let address = server.address.clone();
+    let client = world.channel_of::<v2::EvolvingClient>(&server, options);
+    for version in [1, 2, 1, 2] {
+        // Submitted before the server is there.
+        server.kill();
+        world.until("the client has noticed", || {
+            let kept = client.kept(0).timeout(Duration::from_millis(20)).wait();
+            (kept == Err(RpcError::PeerGone { may_have_run: false })).then_some(())
+        });
+        let mut early = client.added(1);
+        assert!(poll_once(&mut early).is_pending());
+        server = world
+            .try_serve_at(&address, Setup::default().evolving(version))
+            .expect("the address is free");
+        assert_eq!(client.kept(1).wait(), Ok(2));
+        for added in [block_on(early), client.added(1).wait()] {
+            match version {
+                1 => assert_missing(added.err(), "added", MethodMismatch::Absent),
+                _ => assert_eq!(added, Ok(5)),
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A service in two versions, for pairs of old and new ends.
+
+use crate::service::Handlers;
+
+/// Under this number [`Handlers`] count the runs of `counted_once` and `counted_often`.
+pub const RUNS: u64 = 1 << 59;
+
+/// The older version.
+pub mod v1 {
+    /// What both ends were built from at first.
+    #[farcall::service]
+    pub trait Evolving {
+        /// Is the same in both versions.
+        fn kept(&self, number: u64) -> u64;
+        /// Exists in this version only.
+        fn removed(&self, number: u64) -> u64;
+        /// Has another argument in the newer version, of the same name.
+        fn reshaped(&self, number: u32) -> u64;
+        /// Is idempotent in the newer version only.
+        fn counted_once(&self) -> u64;
+        /// Is idempotent in this version only.
+        #[rpc(idempotent)]
+        fn counted_often(&self) -> u64;
+    }
+}
+
+/// The newer version.
+pub mod v2 {
+    /// What newer ends are built from.
+    #[farcall::service]
+    pub trait Evolving {
+        /// Is the same in both versions.
+        fn kept(&self, number: u64) -> u64;
+        /// Exists in this version only.
+        fn added(&self, number: u64) -> u64;
+        /// Has another argument in the older version, of the same name.
+        fn reshaped(&self, number: u64) -> u64;
+        /// Is idempotent in this version only.
+        #[rpc(idempotent)]
+        fn counted_once(&self) -> u64;
+        /// Is idempotent in the older version only.
+        fn counted_often(&self) -> u64;
+    }
+}
+
+impl v1::Evolving for Handlers {
+    fn kept(&self, number: u64) -> u64 {
+        number + 1
+    }
+
+    fn removed(&self, number: u64) -> u64 {
+        number + 2
+    }
+
+    fn reshaped(&self, number: u32) -> u64 {
+        u64::from(number) + 3
+    }
+
+    fn counted_once(&self) -> u64 {
+        self.count(RUNS)
+    }
+
+    fn counted_often(&self) -> u64 {
+        self.count(RUNS)
+    }
+}
+
+impl v2::Evolving for Handlers {
+    fn kept(&self, number: u64) -> u64 {
+        number + 1
+    }
+
+    fn added(&self, number: u64) -> u64 {
+        number + 4
+    }
+
+    fn reshaped(&self, number: u64) -> u64 {
+        number + 5
+    }
+
+    fn counted_once(&self) -> u64 {
+        self.count(RUNS)
+    }
+
+    fn counted_often(&self) -> u64 {
+        self.count(RUNS)
+    }
+}
