@@ -114,6 +114,10 @@ mod documents {
     #[doc = include_str!("../book/src/devices.md")]
     struct Devices;
 
+    #[cfg(feature = "tokio")]
+    #[doc = include_str!("../book/src/tokio.md")]
+    struct Tokio;
+
     #[cfg(feature = "sim")]
     #[doc = include_str!("../book/src/simulated-rack.md")]
     struct SimulatedRack;

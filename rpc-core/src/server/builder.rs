@@ -39,6 +39,7 @@ impl Server {
             work_stealing: false,
             bind: BindOptions::default(),
             addresses: no_addresses,
+            context: None,
         }
     }
 }
@@ -59,6 +60,9 @@ pub enum CancelPolicy {
     /// It runs to its end. [`CallContext::is_cancelled`](super::CallContext::is_cancelled) tells it.
     Finish,
 }
+
+/// Surrounds the work of a server thread: see [`ServerBuilder::thread_context`].
+pub(super) type ThreadContext = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
 /// Makes an instance of a service for each thread.
 trait ServiceFactory {
@@ -89,6 +93,7 @@ pub struct ServerBuilder {
     work_stealing: bool,
     bind: BindOptions,
     addresses: ParseAddress,
+    context: Option<ThreadContext>,
 }
 
 impl ServerBuilder {
@@ -154,6 +159,35 @@ impl ServerBuilder {
     pub fn work_stealing(mut self, steals: bool) -> Self {
         self.work_stealing = steals;
         self
+    }
+
+    /// What surrounds the work of each server thread: it is called once on each, and calls the function that it is given
+    /// once, which returns when the thread ends. Whatever handlers find in thread-local state it can thus provide, such as a
+    /// runtime, and it costs nothing per call. Default: nothing.
+    ///
+    /// It has no effect on a simulated rack, which has no server threads.
+    pub fn thread_context(
+        mut self,
+        context: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static,
+    ) -> Self {
+        self.context = Some(Arc::new(context));
+        self
+    }
+
+    /// Lets handlers use this tokio runtime: its timers, its sockets and files, and `tokio::spawn`.
+    ///
+    /// Handlers still run on the server's threads, which enter the runtime as [`Handle::enter`] does; the runtime's own
+    /// threads drive what the handlers wait for. A runtime of one thread must therefore be inside of `block_on` while calls
+    /// are handled. Keep the runtime until the server has shut down: a handler that uses it afterwards panics. This is a
+    /// [`thread_context`](Self::thread_context).
+    ///
+    /// [`Handle::enter`]: tokio::runtime::Handle::enter
+    #[cfg(feature = "tokio")]
+    pub fn tokio(self, runtime: tokio::runtime::Handle) -> Self {
+        self.thread_context(move |run| {
+            let _entered = runtime.enter();
+            run();
+        })
     }
 
     /// The limit for one client's handshake. Default 5 s.
@@ -224,7 +258,7 @@ impl ServerBuilder {
         let mut running = RunningServer::new(server);
         for (index, parts) in threads.into_iter().enumerate() {
             let core = (!self.pin.is_empty()).then(|| self.pin[index % self.pin.len()]);
-            running.spawn(core, self.idle, parts)?;
+            running.spawn(core, self.idle, self.context.clone(), parts)?;
         }
         Ok(running)
     }

@@ -2,6 +2,7 @@
 
 use super::context::CallContext;
 use super::executor::{Executor, Task};
+use super::panics;
 use super::paths::ReplyPaths;
 use super::reply::{Reply, UnansweredCall};
 use super::stealing::Giver;
@@ -270,19 +271,20 @@ impl Services {
         let method = target.method as usize;
         // Unwinding drops the reply, which then answers that the handler panicked.
         let handled = catch_unwind(AssertUnwindSafe(|| service.dispatch(method, arguments, reply)));
-        if handled.is_err() {
-            log_panic(service, method);
+        if let Err(panic) = handled {
+            log_panic(service, method, &panics::describe(&*panic));
         }
     }
 }
 
 #[cold]
-fn log_panic(service: &dyn Service, method: usize) {
+fn log_panic(service: &dyn Service, method: usize, panic: &str) {
     let description = service.description();
     let name = description.methods.get(method).map_or("?", |method| method.name);
     tracing::error!(
         service = description.name,
         method = name,
+        panic,
         "a handler panicked; its call failed, the server goes on"
     );
 }

@@ -6,6 +6,7 @@
 
 use super::CancelPolicy;
 use super::context::CallContext;
+use super::panics;
 use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
 use super::reply::{Reply, UnansweredCall};
@@ -210,8 +211,12 @@ impl Executor {
         match ended {
             Ok(false) => {}
             Ok(true) => self.end(id, Status::HandlerPanicked, turn, replies),
-            Err(_) => {
-                tracing::error!("an async handler panicked; its call failed, the server goes on");
+            Err(panic) => {
+                let panic = panics::describe(&*panic);
+                tracing::error!(
+                    panic,
+                    "an async handler panicked; its call failed, the server goes on"
+                );
                 self.end(id, Status::HandlerPanicked, turn, replies);
             }
         }

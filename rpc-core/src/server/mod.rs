@@ -11,6 +11,7 @@ mod control;
 mod dispatcher;
 mod driven;
 mod executor;
+mod panics;
 mod paths;
 mod pool;
 mod reply;

@@ -1,5 +1,6 @@
 //! A running server, and how it ends.
 
+use super::builder::ThreadContext;
 use super::driven::DrivenServer;
 use super::thread::ThreadParts;
 use crate::error::BindError;
@@ -46,6 +47,7 @@ impl RunningServer {
         &mut self,
         core: Option<usize>,
         idle: IdlePolicy,
+        context: Option<ThreadContext>,
         parts: ThreadParts,
     ) -> Result<(), BindError> {
         let ended = EndNotice(self.ended.0.clone());
@@ -56,7 +58,13 @@ impl RunningServer {
             {
                 tracing::warn!(core = id, "could not pin a server thread");
             }
-            parts.into_thread().run(idle);
+            let mut parts = Some(parts);
+            let mut run =
+                || parts.take().into_iter().for_each(|parts| parts.into_thread().run(idle));
+            match context {
+                Some(context) => context(&mut run),
+                None => run(),
+            }
         };
         let name = format!("farcall-server-{}", self.threads.len());
         let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
