@@ -10,12 +10,17 @@ use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 /// How long a shutdown waits for the calls in flight, unless told otherwise.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
 /// How long a thread may take to end after the bound of its drain, before the shutdown stops waiting for it.
 const THREAD_END_BOUND: Duration = Duration::from_secs(2);
+
+/// How long dropping a server waits for its threads. They drop their handlers and say goodbye at once; what takes up to 100 ms
+/// is that the last replies leave.
+const DROP_BOUND: Duration = Duration::from_millis(250);
 
 /// How a shutdown went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +33,13 @@ pub struct Drained {
     pub stuck_threads: usize,
 }
 
-/// A running server. Dropping it shuts it down as [`shutdown`](Self::shutdown) does, and may block as long (some 7 s).
-#[must_use = "dropping a running server shuts it down"]
+/// A running server.
+///
+/// Dropping it stops it at once: it accepts no more clients, drops the `async` handlers in flight (their callers get
+/// [`RpcError::Cancelled`](crate::RpcError::Cancelled)), says goodbye, and ends its threads. That blocks for 0.25 s at most. A thread
+/// whose handler does not return ends when it does; its clients learn of that then, or by the timeouts of their calls. To
+/// let the calls in flight end, use [`shutdown`](Self::shutdown).
+#[must_use = "dropping a running server stops it"]
 pub struct RunningServer {
     server: DrivenServer,
     threads: Vec<JoinHandle<()>>,
@@ -104,16 +114,19 @@ impl RunningServer {
 
     /// [`shutdown`](Self::shutdown) with another bound than 5 s. May block some 2 s longer than `bound`.
     pub fn shutdown_within(mut self, bound: Duration) -> Drained {
-        self.end(bound)
+        self.end(bound, bound.saturating_add(THREAD_END_BOUND))
     }
 
-    fn end(&mut self, bound: Duration) -> Drained {
+    /// Ends the threads: lets them drain within one bound, and waits for them within another.
+    fn end(&mut self, drain: Duration, wait: Duration) -> Drained {
         if core::mem::replace(&mut self.is_down, true) {
             return Drained::default();
         }
-        self.server.shut_down(bound);
+        let began = Instant::now();
+        self.server.shut_down(drain);
         let mut running = self.threads.len();
-        while running > 0 && self.ended.1.recv_timeout(bound + THREAD_END_BOUND).is_ok() {
+        while running > 0 && self.ended.1.recv_timeout(wait.saturating_sub(began.elapsed())).is_ok()
+        {
             running -= 1;
         }
         if running == 0 {
@@ -132,7 +145,7 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        self.end(DRAIN_BOUND);
+        self.end(Duration::ZERO, DROP_BOUND);
     }
 }
 
