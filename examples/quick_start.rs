@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use farcall::{Bytes, CallError, Server};
+use farcall::{Bytes, CallError, Server, Shape};
 use serde::{Deserialize, Serialize};
 
 /// A store of byte strings.
@@ -25,7 +25,7 @@ trait Store {
 }
 
 /// An error of the service's own travels like a value.
-#[derive(Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, thiserror::Error, Serialize, Deserialize, Shape)]
 enum StoreError {
     #[error("there is no such key")]
     NoSuchKey,

@@ -45,6 +45,7 @@ pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::server::Drained;
+pub use farcall_core::shape::{self, Shape};
 pub use farcall_core::site::{self, Site};
 pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{DialOptions, ToAddress};
@@ -55,7 +56,7 @@ pub use farcall_core::{
     PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
     ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
-pub use farcall_macros::service;
+pub use farcall_macros::{Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};
 
 pub use self::connect::Server;
@@ -79,6 +80,7 @@ pub mod __private {
 
     pub use farcall_core::codec::{Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, part};
     pub use farcall_core::service::{read_result, read_value, side};
+    pub use farcall_core::shape::{Field, Node, Shape, Signature, Variant};
     pub use farcall_core::time::Progress;
     pub use farcall_core::transport::{Message, ToAddress};
     pub use farcall_core::{
@@ -101,6 +103,9 @@ mod documents {
 
     #[doc = include_str!("../book/src/concurrency.md")]
     struct Concurrency;
+
+    #[doc = include_str!("../book/src/changing-services.md")]
+    struct ChangingServices;
 
     #[doc = include_str!("../book/src/operation.md")]
     struct Operation;

@@ -14,7 +14,7 @@ pub mod documented {
     use bytes::Bytes;
 
     /// What can be wrong.
-    #[derive(Debug, serde::Serialize, serde::Deserialize)]
+    #[derive(Debug, serde::Serialize, serde::Deserialize, farcall::Shape)]
     pub struct Wrong;
 
     /// A store.
@@ -82,12 +82,12 @@ mod shadowed {
     mod std {}
     mod farcall {}
 
-    #[derive(serde::Serialize, serde::Deserialize)]
+    #[derive(serde::Serialize, serde::Deserialize, ::farcall::Shape)]
     struct S {
         part: u8,
     }
 
-    #[derive(serde::Serialize, serde::Deserialize)]
+    #[derive(serde::Serialize, serde::Deserialize, ::farcall::Shape)]
     struct _S;
 
     #[::farcall::service]
@@ -115,7 +115,13 @@ mod renamed {
     #[deeper::rpc::service(crate = deeper::rpc, name = "another")]
     #[expect(dead_code)]
     trait Renamed {
-        fn get(&self) -> u8;
+        fn get(&self) -> Value;
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize, deeper::rpc::Shape)]
+    #[rpc(crate = deeper::rpc)]
+    struct Value {
+        value: u8,
     }
 }
 

@@ -10,6 +10,7 @@ mod idle;
 pub mod metrics;
 pub mod server;
 pub mod service;
+pub mod shape;
 pub mod site;
 pub mod time;
 pub mod transport;
@@ -33,6 +34,7 @@ pub use server::{
 pub use service::{
     Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
 };
+pub use shape::Shape;
 pub use site::Site;
 
 #[cfg(test)]

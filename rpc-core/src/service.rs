@@ -5,6 +5,7 @@ use crate::client::Connection;
 use crate::codec::{self, Decode, Malformed, Reader};
 use crate::error::{CallError, RpcError};
 use crate::server::Reply;
+use crate::shape::{self, Signature};
 use crate::transport::Message;
 
 /// A service: its name, its methods, and a fingerprint of its signatures.
@@ -18,6 +19,13 @@ pub struct ServiceDescription {
     pub methods: &'static [MethodDescription],
 }
 
+impl ServiceDescription {
+    /// A service with this name and these methods.
+    pub const fn new(name: &'static str, methods: &'static [MethodDescription]) -> Self {
+        ServiceDescription { name, fingerprint: shape::fingerprint(name, methods), methods }
+    }
+}
+
 /// One method of a service.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -29,6 +37,8 @@ pub struct MethodDescription {
     /// A hash of how its arguments and results are encoded, and of what their parts mean. Two ends can call each other's
     /// method if both its id and its shape are equal at both. [`idempotent`](Self::idempotent) is not part of it.
     pub shape: u64,
+    /// What [`shape`](Self::shape) is the hash of, if the description was generated.
+    pub signature: Option<&'static Signature>,
     /// One call of it may run more than once: see [`Method::IDEMPOTENT`].
     pub idempotent: bool,
     /// Its calls may run on any thread of the server, and in any order: see
@@ -39,7 +49,14 @@ pub struct MethodDescription {
 impl MethodDescription {
     /// A method whose handler runs at most once per call.
     pub const fn new(name: &'static str, id: u32, shape: u64) -> Self {
-        MethodDescription { name, id, shape, idempotent: false, any_thread: false }
+        let (idempotent, any_thread) = (false, false);
+        MethodDescription { name, id, shape, signature: None, idempotent, any_thread }
+    }
+
+    /// A method with this signature.
+    pub const fn of(name: &'static str, id: u32, signature: &'static Signature) -> Self {
+        let signed = Some(signature);
+        MethodDescription { signature: signed, ..Self::new(name, id, signature.hash()) }
     }
 
     /// The same method, declared idempotent.

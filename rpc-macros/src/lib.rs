@@ -1,14 +1,16 @@
-//! The service attribute of farcall: a trait in, a typed client and a dispatcher out.
+//! The service attribute of farcall (a trait in, a typed client and a dispatcher out) and the derive of shapes.
 //!
-//! Use it as `farcall::service`; what it makes names the crate `farcall` for everything it needs.
+//! Use them as `farcall::service` and `farcall::Shape`; what they make names the crate `farcall` for everything it needs.
 #![forbid(unsafe_code)]
 
+mod derive;
 mod emit;
 mod forms;
 mod hash;
 mod model;
 mod options;
 mod refuse;
+mod shapes;
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
@@ -44,7 +46,7 @@ use syn::ItemTrait;
 ///
 /// For a method that returns `Result<T, E>`, the caller gets `Result<T, CallError<E>>`; for any other, `Result<T, RpcError>`.
 ///
-/// All types need serde's `Serialize` and `Deserialize`. Byte strings (`&[u8]`, `Vec<u8>`, `Bytes`, `ByteBuf`, `[u8; N]`, also
+/// All types need serde's `Serialize` and `Deserialize`, and `farcall::Shape`. Byte strings (`&[u8]`, `Vec<u8>`, `Bytes`, `ByteBuf`, `[u8; N]`, also
 /// within `Option`, `Vec` and tuples) are recognized by these names and copied whole, without serde. Under an alias they work
 /// too, one byte at a time.
 ///
@@ -52,15 +54,17 @@ use syn::ItemTrait;
 ///
 /// A method has an id: a hash of the names of the service and the method, so the order of methods does not matter.
 /// `#[rpc(id = 7)]` on a method sets the id, which keeps an old one when the method is renamed. When a client connects, it
-/// compares its methods with the server's, by their ids. A call of a method that the server lacks, or declares with other types,
-/// ends in `RpcError::NoSuchMethod` without being sent; the others work. Doc comments, parameter names and the order of methods
-/// do not count.
+/// compares its methods with the server's, by their ids and shapes. A call of a method that the server lacks, or declares with
+/// another shape, ends in `RpcError::NoSuchMethod` without being sent; the others work. Doc comments, the order of methods and the
+/// name of a method's only argument do not count. `#[rpc(name = "key")]` on an argument keeps an old name in the shape.
 ///
 /// # Options
 ///
 /// On the trait: `#[farcall::service(name = "kv")]` sets the service's name for the handshake and the ids (default: the trait's
 /// name); `#[farcall::service(any_thread)]` allows the calls to run on any thread of a server, in any order, see
-/// `ServerBuilder::work_stealing`; `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed.
+/// `ServerBuilder::work_stealing`; `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed;
+/// `#[farcall::service(opaque(uuid::Uuid = "uuid::Uuid 1"))]` names the encoding of a type that has no `Shape`, where it is written
+/// so. `#[rpc(opaque = "...")]` does it for one argument.
 /// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once
@@ -82,6 +86,40 @@ pub fn service(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     expand(options.into(), item.into()).into()
+}
+
+/// Makes a type's shape of its fields or variants, by which client and server know that they encode it in the same way.
+///
+/// ```ignore
+/// #[derive(Serialize, Deserialize, farcall::Shape)]
+/// struct Payment {
+///     from: u64,
+///     to: u64,
+///     #[rpc(opaque = "uuid::Uuid 1")]
+///     id: Uuid,
+/// }
+/// ```
+///
+/// The shape has the names, the order and the shapes of the fields, or of the variants with their fields. It does not have
+/// the type's own name. A tuple struct of one field has the field's shape, as it has its encoding. Every type within must
+/// have a shape, except where `#[rpc(opaque = "...")]` on a field names its encoding: then the name is its shape.
+/// `#[rpc(opaque(uuid::Uuid = "uuid::Uuid 1"))]` on the type holds for all its fields, also within `Option<Uuid>` and
+/// others; the type must be written as it is there.
+///
+/// A type that contains itself, as in `Vec<Tree>`, is recognized by its name or `Self`. Of two types that contain each
+/// other, one field needs `#[rpc(opaque = "...")]`.
+///
+/// # serde's attributes
+///
+/// `rename` keeps the old name of a field or variant in the shape. `skip`, `transparent`, and `from` with `into` are taken
+/// into account. What farcall's codec cannot encode is refused: `flatten`, `tag`, `untagged`, `skip_serializing_if`. A
+/// field with `with = "..."` needs `#[rpc(opaque = "...")]`, and a type whose `Serialize` is written by hand needs
+/// it as a whole: `#[derive(farcall::Shape)] #[rpc(opaque = "my::Id 1")]`.
+///
+/// `#[rpc(crate = path)]` on the type is the path of the crate `farcall`, if it was renamed.
+#[proc_macro_derive(Shape, attributes(rpc, serde))]
+pub fn shape(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    derive::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 fn expand(options: TokenStream, item: TokenStream) -> TokenStream {

@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
-use syn::{Attribute, Error, Ident, ItemTrait, Result, ReturnType, TraitItem, Type, Visibility};
+use syn::{
+    Attribute, Error, Ident, ItemTrait, LitStr, Result, ReturnType, TraitItem, Type, Visibility,
+};
 
 use crate::forms::{self, Form};
-use crate::hash::{self, Hasher};
+use crate::hash;
 use crate::options::{self, ServiceOptions};
-use crate::refuse;
+use crate::refuse::{self, Parameter};
+use crate::shapes::Shapes;
 
 /// A service.
 pub(crate) struct Service {
@@ -20,7 +23,8 @@ pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) visibility: Visibility,
     pub(crate) ident: Ident,
-    pub(crate) fingerprint: u64,
+    /// The shapes of the types in signatures.
+    pub(crate) shapes: Shapes,
     pub(crate) methods: Vec<Method>,
     /// Any thread of a server may run its calls, in any order.
     pub(crate) any_thread: bool,
@@ -35,8 +39,6 @@ pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) id: u32,
     id_span: Span,
-    /// A hash of the types of the arguments and of the outcome.
-    pub(crate) shape: u64,
     pub(crate) idempotent: bool,
     pub(crate) is_async: bool,
     pub(crate) arguments: Vec<Argument>,
@@ -46,8 +48,23 @@ pub(crate) struct Method {
 /// An argument.
 pub(crate) struct Argument {
     pub(crate) ident: Ident,
+    /// The name in the shape.
+    pub(crate) name: String,
     pub(crate) ty: Type,
     pub(crate) form: Form,
+    /// The name that is its whole shape.
+    pub(crate) opaque: Option<LitStr>,
+}
+
+impl Argument {
+    fn new(Parameter { ident, ty, attributes }: Parameter<'_>) -> Result<Self> {
+        let options = options::of_argument(attributes)?;
+        let name = match options.name {
+            Some(name) => name.value(),
+            None => ident.unraw().to_string(),
+        };
+        Ok(Self { ident, name, form: Form::of(&ty), ty, opaque: options.opaque })
+    }
 }
 
 /// What a method returns.
@@ -90,9 +107,10 @@ impl Service {
         refuse_collisions(&methods, &mut errors);
         errors.into_result()?;
         let krate = &options.krate;
+        let private = quote!(#krate::__private);
         Ok(Self {
-            private: quote!(#krate::__private),
-            fingerprint: fingerprint(&options.name, &methods),
+            shapes: Shapes::new(&private, &options.opaque),
+            private,
             name: options.name,
             any_thread: options.any_thread,
             visibility: item.vis.clone(),
@@ -133,13 +151,11 @@ impl Method {
         let name = item.sig.ident.unraw().to_string();
         let (id, id_span) =
             options.id.unwrap_or_else(|| (hash::method_id(service, &name), item.sig.ident.span()));
-        let mut arguments: Vec<Argument> = refuse::arguments(item)
-            .map(|(ident, ty)| Argument { ident, form: Form::of(&ty), ty })
-            .collect();
+        let mut arguments =
+            refuse::arguments(item).map(Argument::new).collect::<Result<Vec<Argument>>>()?;
         if let [lone] = arguments.as_mut_slice() {
             lone.form = Form::of(&lone.ty).alone();
         }
-        let outcome = Outcome::new(&item.sig.output);
         let carried = ["doc", "deprecated"];
         Ok(Self {
             ident: item.sig.ident.clone(),
@@ -154,9 +170,8 @@ impl Method {
             id_span,
             idempotent: options.idempotent,
             is_async: item.sig.asyncness.is_some(),
-            shape: shape(&arguments, &outcome),
             arguments,
-            outcome,
+            outcome: Outcome::new(&item.sig.output),
         })
     }
 
@@ -239,42 +254,6 @@ fn refuse_collisions(methods: &[Method], errors: &mut Errors) {
     }
 }
 
-/// A hash of everything in which client and server must agree.
-fn fingerprint(service: &str, methods: &[Method]) -> u64 {
-    // Raised when the encoding of arguments or results changes.
-    const ENCODING: &str = "farcall encoding 1";
-    let mut sorted: Vec<&Method> = methods.iter().collect();
-    sorted.sort_by_key(|method| method.id);
-    let mut hasher = Hasher::new();
-    hasher.add(ENCODING);
-    hasher.add(service);
-    for method in sorted {
-        hasher.add(&method.id.to_string());
-        hasher.add(&method.shape.to_string());
-        // Not a part of the shape: the methods fit, but a client must know how often a call may run.
-        hasher.add(if method.idempotent { "idempotent" } else { "once" });
-    }
-    hasher.finish()
-}
-
-/// A hash of everything in which the two ends of one method must agree.
-fn shape(arguments: &[Argument], outcome: &Outcome) -> u64 {
-    let mut hasher = Hasher::new();
-    for argument in arguments {
-        hasher.add(&hash::normalised(argument.ty.to_token_stream()));
-    }
-    hasher.add("->");
-    match outcome {
-        Outcome::Value(value) => hasher.add(&hash::normalised(value.ty.to_token_stream())),
-        Outcome::Fallible(parts) => {
-            hasher.add(&hash::normalised(parts.0.ty.to_token_stream()));
-            hasher.add("or");
-            hasher.add(&hash::normalised(parts.1.ty.to_token_stream()));
-        }
-    }
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,73 +264,10 @@ mod tests {
         Service::new(options, &item).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn fingerprint(text: &str) -> u64 {
-        service(text).fingerprint
-    }
-
-    #[test]
-    fn the_fingerprint_is_of_what_travels() {
-        let original = fingerprint(
-            "trait Kv { fn get(&self, key: &[u8]) -> Option<Bytes>; fn len(&self) -> u64; }",
-        );
-        let same = "
-            /// A store.
-            pub trait Kv {
-                /// How many.
-                async fn len(&self) -> u64;
-                /// The value of a key.
-                fn get(&self, name: &'_ [u8],) -> Option< Bytes >;
-            }";
-        assert_eq!(original, fingerprint(same));
-        for other in [
-            "trait Kv { fn get(&self, key: &[u8]) -> Option<Bytes>; }",
-            "trait Kv { fn get(&self, key: &[u8]) -> Option<Bytes>; fn len(&self) -> u32; }",
-            "trait Kv { fn get(&self, key: &str) -> Option<Bytes>; fn len(&self) -> u64; }",
-            "trait Kv { fn get(&self, key: &[u8]) -> Option<Bytes>; fn size(&self) -> u64; }",
-            "trait Store { fn get(&self, key: &[u8]) -> Option<Bytes>; fn len(&self) -> u64; }",
-        ] {
-            assert_ne!(original, fingerprint(other), "{other}");
-        }
-    }
-
-    #[test]
-    fn both_sides_of_a_result_count_in_the_fingerprint() {
-        let original = fingerprint("trait Kv { fn get(&self) -> Result<u32, Missing>; }");
-        for other in [
-            "trait Kv { fn get(&self) -> Result<u32, Forbidden>; }",
-            "trait Kv { fn get(&self) -> Result<u64, Missing>; }",
-            "trait Kv { fn get(&self) -> Result<Missing, u32>; }",
-            "trait Kv { fn get(&self) -> u32; }",
-        ] {
-            assert_ne!(original, fingerprint(other), "{other}");
-        }
-    }
-
-    #[test]
-    fn a_change_of_one_method_leaves_the_shapes_of_the_others() {
-        let shapes = |text: &str| -> Vec<u64> {
-            service(text).methods.iter().map(|method| method.shape).collect()
-        };
-        let old = shapes("trait Kv { fn get(&self, key: u32) -> u32; fn len(&self) -> u64; }");
-        let new = shapes("trait Kv { fn get(&self, key: u64) -> u32; fn len(&self) -> u64; }");
-        assert_ne!(old[0], new[0]);
-        assert_eq!(old[1], new[1]);
-    }
-
     #[test]
     fn a_fixed_id_survives_a_rename() {
         let old = service("trait Kv { #[rpc(id = 7)] fn get(&self); }");
         let new = service("trait Kv { #[rpc(id = 7)] fn fetch(&self); }");
         assert_eq!((old.methods[0].id, new.methods[0].id), (7, 7));
-        assert_eq!(old.fingerprint, new.fingerprint);
-    }
-
-    #[test]
-    fn whether_a_method_is_idempotent_counts_in_the_fingerprint_and_not_in_the_shape() {
-        let once = service("trait Kv { fn get(&self); }");
-        let often = service("trait Kv { #[rpc(idempotent)] fn get(&self); }");
-        assert!(often.methods[0].idempotent);
-        assert_ne!(once.fingerprint, often.fingerprint);
-        assert_eq!(once.methods[0].shape, often.methods[0].shape);
     }
 }

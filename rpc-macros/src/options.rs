@@ -5,8 +5,10 @@ use syn::ext::IdentExt;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, Ident, ItemTrait, LitInt, LitStr, Path, Result, Token, TraitItem, parse_quote,
+    Attribute, Error, FnArg, Ident, ItemTrait, LitInt, LitStr, Path, Result, Token, TraitItem,
 };
+
+use crate::shapes::{Opaque, facade, named};
 
 /// The options of a service.
 pub(crate) struct ServiceOptions {
@@ -16,6 +18,8 @@ pub(crate) struct ServiceOptions {
     pub(crate) name: String,
     /// Any thread of a server may run its calls, in any order.
     pub(crate) any_thread: bool,
+    /// Types of other crates, and the names of their encodings.
+    pub(crate) opaque: Vec<Opaque>,
 }
 
 /// The options of a method.
@@ -27,10 +31,20 @@ pub(crate) struct MethodOptions {
     pub(crate) idempotent: bool,
 }
 
+/// The options of an argument.
+#[derive(Default)]
+pub(crate) struct ArgumentOptions {
+    /// Its name in the shape, instead of the parameter's.
+    pub(crate) name: Option<LitStr>,
+    /// The name that is its whole shape.
+    pub(crate) opaque: Option<LitStr>,
+}
+
 pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<ServiceOptions> {
     let mut krate: Option<Path> = None;
     let mut name: Option<LitStr> = None;
     let mut any_thread = false;
+    let mut opaque: Vec<Opaque> = Vec::new();
     syn::meta::parser(|meta| {
         if meta.path.is_ident("crate") {
             once(&krate, &meta.path)?;
@@ -41,9 +55,11 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         } else if meta.path.is_ident("any_thread") {
             once(&any_thread.then_some(()), &meta.path)?;
             any_thread = true;
+        } else if meta.path.is_ident("opaque") {
+            opaque.extend(Opaque::several(meta.input)?);
         } else {
             return Err(meta.error(
-                "unknown option of a service: there are `name = \"...\"`, `any_thread` and `crate = path`",
+                "unknown option of a service: there are `name = \"...\"`, `any_thread`, `opaque(Type = \"...\")` and `crate = path`",
             ));
         }
         Ok(())
@@ -56,7 +72,7 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         }
         Some(name) => name.value(),
     };
-    Ok(ServiceOptions { krate: krate.unwrap_or_else(|| parse_quote!(::farcall)), name, any_thread })
+    Ok(ServiceOptions { krate: krate.unwrap_or_else(facade), name, any_thread, opaque })
 }
 
 pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
@@ -90,16 +106,41 @@ pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
     Ok(options)
 }
 
+pub(crate) fn of_argument(attributes: &[Attribute]) -> Result<ArgumentOptions> {
+    let mut options = ArgumentOptions::default();
+    for attribute in attributes.iter().filter(|attribute| is_rpc(attribute)) {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("name") {
+                once(&options.name, &meta.path)?;
+                options.name = Some(named(meta.value()?)?);
+            } else if meta.path.is_ident("opaque") {
+                once(&options.opaque, &meta.path)?;
+                options.opaque = Some(named(meta.value()?)?);
+            } else {
+                return Err(meta.error(
+                    "unknown option of an argument: there are `name = \"...\"` and `opaque = \"...\"`",
+                ));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(options)
+}
+
 /// Removes our own attributes: the compiler does not know them.
 pub(crate) fn strip(item: &mut ItemTrait) {
     for item in &mut item.items {
-        if let TraitItem::Fn(method) = item {
-            method.attrs.retain(|attribute| !is_rpc(attribute));
+        let TraitItem::Fn(method) = item else { continue };
+        method.attrs.retain(|attribute| !is_rpc(attribute));
+        for input in &mut method.sig.inputs {
+            if let FnArg::Typed(typed) = input {
+                typed.attrs.retain(|attribute| !is_rpc(attribute));
+            }
         }
     }
 }
 
-fn is_rpc(attribute: &Attribute) -> bool {
+pub(crate) fn is_rpc(attribute: &Attribute) -> bool {
     attribute.path().get_ident().is_some_and(|ident: &Ident| ident == "rpc")
 }
 

@@ -13,7 +13,7 @@ use syn::{
 };
 
 use crate::model::Errors;
-use crate::{forms, hash};
+use crate::{forms, hash, options};
 
 /// The codec has tuples of up to eight parts; more arguments than that are a struct with a name for each.
 const MAX_ARGUMENTS: usize = 8;
@@ -157,10 +157,19 @@ fn receiver(method: &TraitItemFn, errors: &mut Errors) {
     }
 }
 
+/// A parameter that is a plain name.
+pub(crate) struct Parameter<'m> {
+    pub(crate) ident: Ident,
+    pub(crate) ty: Type,
+    pub(crate) attributes: &'m [Attribute],
+}
+
 /// The arguments whose parameter is a plain name.
-pub(crate) fn arguments(method: &TraitItemFn) -> impl Iterator<Item = (Ident, Type)> + '_ {
-    typed(method)
-        .filter_map(|parameter| Some((name(&parameter.pat)?.clone(), (*parameter.ty).clone())))
+pub(crate) fn arguments(method: &TraitItemFn) -> impl Iterator<Item = Parameter<'_>> + '_ {
+    typed(method).filter_map(|parameter| {
+        let ident = name(&parameter.pat)?.clone();
+        Some(Parameter { ident, ty: (*parameter.ty).clone(), attributes: &parameter.attrs })
+    })
 }
 
 fn typed(method: &TraitItemFn) -> impl Iterator<Item = &PatType> {
@@ -196,9 +205,12 @@ fn parameters(method: &TraitItemFn, errors: &mut Errors) {
     let is_async = method.sig.asyncness.is_some();
     let mut seen = HashSet::new();
     for parameter in typed(method) {
-        if let Some(attribute) = parameter.attrs.first() {
-            errors
-                .at(attribute, "a parameter of a service's method has no attributes; take it away");
+        let foreign = parameter.attrs.iter().find(|attribute| !options::is_rpc(attribute));
+        if let Some(attribute) = foreign {
+            errors.at(
+                attribute,
+                "a parameter of a service's method has no attributes except `#[rpc(...)]`; take it away",
+            );
         }
         match name(&parameter.pat) {
             Some(name) if !seen.insert(name.unraw().to_string()) => {

@@ -1,4 +1,4 @@
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(serde::Serialize, serde::Deserialize, farcall::Shape)]
 struct Bytes;
 
 #[farcall::service]

@@ -1,10 +1,11 @@
 use bytes::Bytes;
 
+#[derive(farcall::Shape)]
 struct Row {
     id: u64,
 }
 
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, farcall::Shape)]
 struct OneWay;
 
 #[farcall::service]

@@ -6,20 +6,20 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, farcall::Shape)]
 pub(crate) struct Point {
     pub(crate) x: i32,
     pub(crate) y: i32,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, farcall::Shape)]
 pub(crate) struct Key<'a> {
     pub(crate) name: &'a str,
     #[serde(with = "serde_bytes")]
     pub(crate) bytes: &'a [u8],
 }
 
-#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize, farcall::Shape)]
 pub(crate) enum Refusal {
     #[error("no such key")]
     NoSuchKey,

@@ -1,5 +1,6 @@
 //! Size limits of a key, a value and a page of a scan.
 
+use farcall::Shape;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -22,7 +23,7 @@ pub const PAGE_ENTRIES: u32 = 1024;
 pub const MAX_MESSAGE_BYTES: u64 = (MAX_KEY_BYTES + MAX_VALUE_BYTES + (64 << 10)) as u64;
 
 /// Why the store refused a request.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize, Shape)]
 #[non_exhaustive]
 pub enum KvError {
     /// The key is empty.

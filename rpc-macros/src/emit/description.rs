@@ -2,10 +2,11 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
+use syn::Type;
 
 use super::output;
-use crate::forms::placed;
-use crate::model::{Method, Outcome, Part, Service};
+use crate::forms::{Form, placed};
+use crate::model::{Argument, Method, Outcome, Part, Service};
 
 pub(super) fn emit(service: &Service) -> TokenStream {
     let ty = service.method_type();
@@ -69,19 +70,46 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
 
 /// The service's own description.
 pub(super) fn constant(service: &Service) -> TokenStream {
-    let private = &service.private;
-    let (name, fingerprint) = (&service.name, service.fingerprint);
+    let Service { private, name, shapes, .. } = service;
+    let markers = shapes.markers();
     let methods = service.methods.iter().map(|method| {
-        let (name, id, shape) = (&method.name, method.id, method.shape);
+        let (name, id) = (&method.name, method.id);
+        let signature = signature(service, method);
         let idempotent = method.idempotent.then(|| quote!(.idempotent()));
         let any_thread = service.any_thread.then(|| quote!(.any_thread()));
-        quote!(#private::MethodDescription::new(#name, #id, #shape)#idempotent #any_thread)
+        quote! {
+            #private::MethodDescription::of(#name, #id, const { &#signature })#idempotent #any_thread
+        }
     });
     quote! {
-        const DESCRIPTION: &'static #private::ServiceDescription = &#private::ServiceDescription {
-            name: #name,
-            fingerprint: #fingerprint,
-            methods: &[#(#methods),*],
+        const DESCRIPTION: &'static #private::ServiceDescription = {
+            #markers
+            &#private::ServiceDescription::new(#name, const { &[#(#methods),*] })
         };
     }
+}
+
+/// The shapes of the arguments and of the results.
+fn signature(service: &Service, method: &Method) -> TokenStream {
+    let Service { private, shapes, .. } = service;
+    let node = |ty: &Type, form: &Form| match form {
+        Form::Whole => quote!(const { &#private::Node::whole() }),
+        _ => shapes.of(ty),
+    };
+    let arguments = method.arguments.iter().map(|Argument { name, ty, form, opaque, .. }| {
+        let node = match opaque {
+            Some(opaque) => shapes.opaque(opaque),
+            None => node(ty, form),
+        };
+        quote!(#private::Field::new(#name, #node))
+    });
+    let part = |part: &Part| node(&part.ty, &part.form);
+    let (value, error) = match &method.outcome {
+        Outcome::Value(value) => (part(value), quote!(#private::Option::None)),
+        Outcome::Fallible(parts) => {
+            let error = part(&parts.1);
+            (part(&parts.0), quote!(#private::Option::Some(#error)))
+        }
+    };
+    quote!(#private::Signature::new(const { &[#(#arguments),*] }, #value, #error))
 }

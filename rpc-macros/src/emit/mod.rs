@@ -50,7 +50,7 @@ fn parameters(method: &Method) -> TokenStream {
 
 /// The arguments as one payload.
 fn payload(service: &Service, method: &Method) -> TokenStream {
-    let parts = method.arguments.iter().map(|Argument { ident, ty, form }| {
+    let parts = method.arguments.iter().map(|Argument { ident, ty, form, .. }| {
         let reference = match peeled(ty) {
             Type::Reference(_) => quote!(#ident),
             _ => quote!(&#ident),

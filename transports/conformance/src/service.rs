@@ -9,13 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use farcall::PollClient;
+use farcall::{PollClient, Shape};
 use serde::{Deserialize, Serialize};
 
 use crate::{gates::Gates, pattern};
 
 /// A structured value for [`Suite::describe`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Shape)]
 pub struct Record {
     /// A short text.
     pub name: String,
@@ -26,7 +26,7 @@ pub struct Record {
 }
 
 /// The suite's own error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Shape)]
 pub enum SuiteError {
     /// The caller asked for it.
     Refused {
