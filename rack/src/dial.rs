@@ -183,7 +183,8 @@ impl Dialling {
             .dial(&Placement { site: &self.site, fabric, share }, config)
             .map_err(|error| self.attempt().setup(error))?;
         let hello = bootstrap::hello(backend, config, self.service, &*pending);
-        Ok(Client { pending, handshake: ClientHandshake::new(hello, self.service) })
+        let handshake = ClientHandshake::new(hello, self.service).require(&self.options.require);
+        Ok(Client { pending, handshake })
     }
 
     fn reaches_server(&self) -> bool {
@@ -222,7 +223,7 @@ impl Dialling {
         let client = cpu_costs::client(client, &self.from.node, self.network.costs());
         let transport = bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
             let end = (self.from.clone(), self.address.config().silence);
-            let ready = ClientHandshake::ready_bytes();
+            let ready = handshake.ready_bytes();
             let liveness = &self.network.liveness;
             match admitted.finish(&ready, liveness, end, on_server_gone) {
                 Some(end) => Ok(Box::new(end) as Box<dyn Send>),

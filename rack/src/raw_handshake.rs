@@ -6,7 +6,7 @@ use farcall_core::error::ConnectError;
 use farcall_verbs::sim::NodeId;
 
 use farcall_transports::bootstrap::{Attempt, OnPeerGone};
-use farcall_transports::handshake::ClientHandshake;
+use farcall_transports::handshake::Frame;
 
 use super::Rack;
 use super::address::RackAddress;
@@ -52,7 +52,7 @@ impl Rack {
         on_server_gone: OnPeerGone,
     ) -> Option<Box<dyn Send>> {
         let RawAnswer { client, admitted, .. } = answer;
-        let ready = ClientHandshake::ready_bytes();
+        let ready = Frame::Ready.to_bytes();
         let end = admitted?.finish(&ready, &self.network.liveness, client, on_server_gone)?;
         Some(Box::new(end))
     }

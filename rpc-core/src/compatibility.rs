@@ -29,6 +29,9 @@ pub enum MethodMismatch {
         "has other types there; build both ends from one declaration, or give the changed method a new name"
     )]
     OtherShape,
+    /// The client's own declaration has no method of this name.
+    #[error("is required, but this program's trait does not declare it; check the name")]
+    Undeclared,
 }
 
 /// A method that cannot be called at a server.
@@ -61,6 +64,10 @@ enum Deviation {
     NotIdempotent,
 }
 
+fn missing(service: &ServiceDescription, method: &str, why: MethodMismatch) -> MissingMethod {
+    MissingMethod { method: format!("{}.{method}", service.name).into(), why }
+}
+
 impl Compatibility {
     /// Compares the client's declaration with the server's, whose ids ascend. `None`: all of the client's methods can be called as they are.
     ///
@@ -68,10 +75,7 @@ impl Compatibility {
     /// one way to run an idempotent method.
     pub fn of(client: &ServiceDescription, server: &[DeclaredMethod]) -> Option<Compatibility> {
         let deviation = |method: &MethodDescription| {
-            let missing = |why| {
-                let method = format!("{}.{}", client.name, method.name).into();
-                Some(Deviation::Missing(MissingMethod { method, why }))
-            };
+            let missing = |why| Some(Deviation::Missing(missing(client, method.name, why)));
             let declared = server.binary_search_by_key(&method.id, |declared| declared.id);
             match declared.ok().map(|at| &server[at]) {
                 None => missing(MethodMismatch::Absent),
@@ -99,20 +103,49 @@ impl Compatibility {
         })
     }
 
+    /// The methods that are required and cannot be called, or all if none can. Required are those that the service's own
+    /// declaration requires, and these by name. `None`: the server's declaration fits.
+    pub fn unmet(
+        compatibility: Option<&Compatibility>,
+        client: &ServiceDescription,
+        require: &[&str],
+    ) -> Vec<MissingMethod> {
+        let undeclared = require
+            .iter()
+            .filter(|name| client.methods.iter().all(|method| method.name != **name))
+            .map(|name| missing(client, name, MethodMismatch::Undeclared));
+        let mut unmet: Vec<_> = undeclared.collect();
+        let Some(compatibility) = compatibility else { return unmet };
+        if compatibility.missing().count() == client.methods.len() {
+            unmet.extend(compatibility.missing().cloned());
+            return unmet;
+        }
+        let required = client.methods.iter();
+        let required = required.filter(|method| method.required || require.contains(&method.name));
+        unmet.extend(required.filter_map(|method| match compatibility.find(method.id)? {
+            Deviation::Missing(missing) => Some(missing.clone()),
+            Deviation::NotIdempotent => None,
+        }));
+        unmet
+    }
+
+    fn find(&self, method: u32) -> Option<&Deviation> {
+        let at = self.deviations.binary_search_by_key(&method, |(id, _)| *id).ok()?;
+        Some(&self.deviations[at].1)
+    }
+
     /// How to deliver a call of the method with this id.
     ///
     /// # Errors
     /// [`RpcError::NoSuchMethod`]: it must not be sent.
     #[cold]
     pub(crate) fn check(&self, method: u32, delivery: Delivery) -> Result<Delivery, RpcError> {
-        let Ok(at) = self.deviations.binary_search_by_key(&method, |(id, _)| *id) else {
-            return Ok(delivery);
-        };
-        match &self.deviations[at].1 {
-            Deviation::Missing(MissingMethod { method, why }) => {
+        match self.find(method) {
+            None => Ok(delivery),
+            Some(Deviation::Missing(MissingMethod { method, why })) => {
                 Err(RpcError::NoSuchMethod { method: method.clone(), why: *why })
             }
-            Deviation::NotIdempotent => Ok(Delivery::AtMostOnce),
+            Some(Deviation::NotIdempotent) => Ok(Delivery::AtMostOnce),
         }
     }
 }
@@ -176,6 +209,27 @@ mod tests {
             .flat_map(|it| it.missing().map(ToString::to_string))
             .collect();
         assert_eq!(missing.len(), 1);
+    }
+
+    #[test]
+    fn a_required_method_is_unmet_by_name_or_by_declaration() {
+        static METHODS: [MethodDescription; 3] = [
+            MethodDescription::new("put", 30, 3),
+            MethodDescription::new("get", 10, 1).required(),
+            MethodDescription::new("scan", 20, 2),
+        ];
+        static KV: ServiceDescription =
+            ServiceDescription { name: "Kv", fingerprint: 1, methods: &METHODS };
+        let unmet = |gone: u32, require: &[&str]| -> Vec<String> {
+            let server: Vec<_> = declared().into_iter().filter(|it| it.id != gone).collect();
+            let compatibility = Compatibility::of(&KV, &server);
+            let unmet = Compatibility::unmet(compatibility.as_ref(), &KV, require);
+            unmet.iter().map(|it| it.method.to_string()).collect()
+        };
+        assert_eq!(unmet(10, &[]), ["Kv.get"]);
+        assert!(unmet(20, &["put"]).is_empty());
+        assert_eq!(unmet(20, &["put", "scan"]), ["Kv.scan"]);
+        assert_eq!(unmet(0, &["scna"]), ["Kv.scna"]);
     }
 
     #[test]

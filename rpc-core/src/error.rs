@@ -3,6 +3,7 @@
 use crate::compatibility::{MethodMismatch, MissingMethod};
 use core::error::Error;
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -277,17 +278,19 @@ pub enum ConnectError {
         /// The bound on the handshake.
         after: Duration,
     },
-    /// The two ends have different versions of the protocol.
+    /// The two ends have no version of the protocol in common.
     #[error(
-        "{address} speaks protocol version {theirs}, this program {ours}; build both from the same farcall release"
+        "{address} speaks {}, this program {}; upgrade the one that speaks the lower",
+        versions(theirs),
+        versions(ours)
     )]
     VersionMismatch {
         /// The address dialled.
         address: String,
-        /// This end's version.
-        ours: u32,
-        /// The server's version.
-        theirs: u32,
+        /// This end's versions.
+        ours: RangeInclusive<u16>,
+        /// The server's versions.
+        theirs: RangeInclusive<u16>,
     },
     /// The server listens with another backend.
     #[error(
@@ -311,14 +314,14 @@ pub enum ConnectError {
         /// What the server serves.
         served: Vec<String>,
     },
-    /// The server has a service of that name, but none of its methods can be called.
+    /// The server has a service of that name, but lacks methods that the client requires, or all of the client's methods.
     #[error("{service} at {address} does not fit: {}", first_of(methods))]
     IncompatibleService {
         /// The address dialled.
         address: String,
         /// The service asked for.
         service: String,
-        /// The methods that cannot be called.
+        /// The required methods that cannot be called, or all methods.
         methods: Vec<MissingMethod>,
     },
     /// One end does not accept the credentials of the other.
@@ -371,6 +374,13 @@ pub enum ConnectError {
         /// The system's error. Not a source: the message above says it already.
         cause: std::io::Error,
     },
+}
+
+fn versions(range: &RangeInclusive<u16>) -> impl fmt::Display {
+    fmt::from_fn(move |f| match range.start() == range.end() {
+        true => write!(f, "protocol version {}", range.start()),
+        false => write!(f, "protocol versions {} to {}", range.start(), range.end()),
+    })
 }
 
 /// Methods that an error names; it counts the others.

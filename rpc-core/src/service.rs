@@ -44,13 +44,15 @@ pub struct MethodDescription {
     /// Its calls may run on any thread of the server, and in any order: see
     /// [`ServerBuilder::work_stealing`](crate::ServerBuilder::work_stealing).
     pub any_thread: bool,
+    /// A client does not connect to a server that lacks the method or declares it with another shape.
+    pub required: bool,
 }
 
 impl MethodDescription {
     /// A method whose handler runs at most once per call.
     pub const fn new(name: &'static str, id: u32, shape: u64) -> Self {
-        let (idempotent, any_thread) = (false, false);
-        MethodDescription { name, id, shape, signature: None, idempotent, any_thread }
+        let (idempotent, any_thread, required) = (false, false, false);
+        MethodDescription { name, id, shape, signature: None, idempotent, any_thread, required }
     }
 
     /// A method with this signature.
@@ -62,6 +64,12 @@ impl MethodDescription {
     /// The same method, declared idempotent.
     pub const fn idempotent(mut self) -> Self {
         self.idempotent = true;
+        self
+    }
+
+    /// The same method, without which a client does not connect.
+    pub const fn required(mut self) -> Self {
+        self.required = true;
         self
     }
 

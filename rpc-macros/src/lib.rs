@@ -65,6 +65,8 @@ use syn::ItemTrait;
 /// `ServerBuilder::work_stealing`; `#[farcall::service(crate = path)]` sets the path of the crate `farcall`, if it was renamed;
 /// `#[farcall::service(opaque(uuid::Uuid = "uuid::Uuid 1"))]` names the encoding of a type that has no `Shape`, where it is written
 /// so. `#[rpc(opaque = "...")]` does it for one argument.
+/// `#[farcall::service(require = ["get", "put"])]`: a client does not connect to a server that lacks one of these methods or
+/// declares it with other types.
 /// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once

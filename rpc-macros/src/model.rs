@@ -40,6 +40,8 @@ pub(crate) struct Method {
     pub(crate) id: u32,
     id_span: Span,
     pub(crate) idempotent: bool,
+    /// A client does not connect to a server without it.
+    pub(crate) required: bool,
     pub(crate) is_async: bool,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) outcome: Outcome,
@@ -104,6 +106,7 @@ impl Service {
                 other => refuse::other_item(other, &mut errors),
             }
         }
+        require_methods(&options.require, &mut methods, &mut errors);
         refuse_collisions(&methods, &mut errors);
         errors.into_result()?;
         let krate = &options.krate;
@@ -169,6 +172,7 @@ impl Method {
             id,
             id_span,
             idempotent: options.idempotent,
+            required: false,
             is_async: item.sig.asyncness.is_some(),
             arguments,
             outcome: Outcome::new(&item.sig.output),
@@ -215,6 +219,15 @@ impl Errors {
 
     fn into_result(self) -> Result<()> {
         self.0.map_or(Ok(()), Err)
+    }
+}
+
+fn require_methods(names: &[LitStr], methods: &mut [Method], errors: &mut Errors) {
+    for name in names {
+        match methods.iter_mut().find(|method| method.name == name.value()) {
+            Some(method) => method.required = true,
+            None => errors.at(name, format_args!("the service has no method `{}`", name.value())),
+        }
     }
 }
 
@@ -269,5 +282,14 @@ mod tests {
         let old = service("trait Kv { #[rpc(id = 7)] fn get(&self); }");
         let new = service("trait Kv { #[rpc(id = 7)] fn fetch(&self); }");
         assert_eq!((old.methods[0].id, new.methods[0].id), (7, 7));
+    }
+
+    #[test]
+    fn required_methods_are_marked() {
+        let item: ItemTrait = syn::parse_str("trait Kv { fn get(&self); fn put(&self); }").unwrap();
+        let options = options::of_service(quote!(require = ["put"]), &item).unwrap();
+        let service = Service::new(options, &item).unwrap_or_else(|error| panic!("{error}"));
+        let required: Vec<_> = service.methods.iter().map(|method| method.required).collect();
+        assert_eq!(required, [false, true]);
     }
 }

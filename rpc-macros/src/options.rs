@@ -2,10 +2,11 @@
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
-use syn::parse::Parser;
+use syn::parse::{Parse, Parser};
 use syn::spanned::Spanned;
 use syn::{
     Attribute, Error, FnArg, Ident, ItemTrait, LitInt, LitStr, Path, Result, Token, TraitItem,
+    bracketed,
 };
 
 use crate::shapes::{Opaque, facade, named};
@@ -20,6 +21,8 @@ pub(crate) struct ServiceOptions {
     pub(crate) any_thread: bool,
     /// Types of other crates, and the names of their encodings.
     pub(crate) opaque: Vec<Opaque>,
+    /// The methods without which a client does not connect.
+    pub(crate) require: Vec<LitStr>,
 }
 
 /// The options of a method.
@@ -45,6 +48,7 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
     let mut name: Option<LitStr> = None;
     let mut any_thread = false;
     let mut opaque: Vec<Opaque> = Vec::new();
+    let mut require: Option<Vec<LitStr>> = None;
     syn::meta::parser(|meta| {
         if meta.path.is_ident("crate") {
             once(&krate, &meta.path)?;
@@ -55,11 +59,18 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         } else if meta.path.is_ident("any_thread") {
             once(&any_thread.then_some(()), &meta.path)?;
             any_thread = true;
+        } else if meta.path.is_ident("require") {
+            once(&require, &meta.path)?;
+            let value = meta.value()?;
+            let names;
+            bracketed!(names in value);
+            let names = names.parse_terminated(<LitStr as Parse>::parse, Token![,])?;
+            require = Some(names.into_iter().collect());
         } else if meta.path.is_ident("opaque") {
             opaque.extend(Opaque::several(meta.input)?);
         } else {
             return Err(meta.error(
-                "unknown option of a service: there are `name = \"...\"`, `any_thread`, `opaque(Type = \"...\")` and `crate = path`",
+                "unknown option of a service: there are `name = \"...\"`, `any_thread`, `opaque(Type = \"...\")`, `require = [\"...\"]` and `crate = path`",
             ));
         }
         Ok(())
@@ -72,7 +83,8 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         }
         Some(name) => name.value(),
     };
-    Ok(ServiceOptions { krate: krate.unwrap_or_else(facade), name, any_thread, opaque })
+    let (krate, require) = (krate.unwrap_or_else(facade), require.unwrap_or_default());
+    Ok(ServiceOptions { krate, name, any_thread, opaque, require })
 }
 
 pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {

@@ -174,7 +174,7 @@ impl Client {
             return true;
         }
         let timeout = Duration::from_nanos(within_ns);
-        let dial = DialOptions { timeout, share: self.shares_queue_pair };
+        let dial = DialOptions { timeout, share: self.shares_queue_pair, ..DialOptions::default() };
         if self.shares {
             let options = ChannelOptions::default().dial_timeout(dial.timeout).share(dial.share);
             let connected = self.host.connect_with(&self.setup.address, &options).await;

@@ -13,4 +13,9 @@ trait Again {
     fn get(&self);
 }
 
+#[farcall::service(require = ["put"])]
+trait Required {
+    fn get(&self);
+}
+
 fn main() {}

@@ -61,6 +61,11 @@ impl<C: ServiceClient> Connecting<C> {
         self.with(|options| options.dial_timeout(timeout))
     }
 
+    /// Refuses servers that lack these methods: see [`ChannelOptions::require`].
+    pub fn require(self, methods: &[&'static str]) -> Self {
+        self.with(|options| options.require(methods))
+    }
+
     /// Whether to share with the other clients of the endpoint what the backend can share: see [`ChannelOptions::share`].
     /// Default: no.
     pub fn share(self, share: bool) -> Self {

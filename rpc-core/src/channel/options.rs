@@ -69,6 +69,14 @@ impl ChannelOptions {
         self
     }
 
+    /// Refuses servers that lack these methods of the client's trait, or declare them with other types:
+    /// [`ConnectError::IncompatibleService`](crate::ConnectError::IncompatibleService). Default: those of
+    /// `#[farcall::service(require = [..])]`; these are added. Otherwise one common method is enough.
+    pub fn require(mut self, methods: &[&'static str]) -> Self {
+        self.dial.require.extend(methods);
+        self
+    }
+
     /// Whether to reconnect when the server is gone. Default: yes, at the next call.
     pub fn reconnect(mut self, reconnect: ReconnectPolicy) -> Self {
         self.reconnect = reconnect;

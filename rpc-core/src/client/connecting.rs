@@ -41,6 +41,11 @@ impl<C: PollClient> PollConnecting<C> {
         self.with(|options| options.dial_timeout(timeout))
     }
 
+    /// Refuses servers that lack these methods: see [`ConnectionOptions::require`].
+    pub fn require(self, methods: &[&'static str]) -> Self {
+        self.with(|options| options.require(methods))
+    }
+
     /// Whether to share with the other connections of the site what the backend can share: see
     /// [`ConnectionOptions::share`]. Default: no.
     pub fn share(self, share: bool) -> Self {

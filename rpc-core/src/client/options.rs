@@ -44,6 +44,14 @@ impl ConnectionOptions {
         self
     }
 
+    /// Refuses servers that lack these methods of the client's trait, or declare them with other types:
+    /// [`ConnectError::IncompatibleService`](crate::ConnectError::IncompatibleService). Default: those of
+    /// `#[farcall::service(require = [..])]`; these are added. Otherwise one common method is enough.
+    pub fn require(mut self, methods: &[&'static str]) -> Self {
+        self.dial.require.extend(methods);
+        self
+    }
+
     /// Whether to share with the other connections of the site what the backend can share: see [`DialOptions::share`].
     /// Default: no.
     pub fn share(mut self, share: bool) -> Self {

@@ -85,11 +85,13 @@ pub struct DialOptions {
     /// connections of a site, whichever server they lead to. A NIC then keeps one context instead of one for each, and a
     /// connection costs memory for its calls only.
     pub share: bool,
+    /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
+    pub require: Vec<&'static str>,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
-        DialOptions { timeout: Duration::from_secs(5), share: false }
+        DialOptions { timeout: Duration::from_secs(5), share: false, require: Vec::new() }
     }
 }
 

@@ -77,8 +77,9 @@ pub(super) fn constant(service: &Service) -> TokenStream {
         let signature = signature(service, method);
         let idempotent = method.idempotent.then(|| quote!(.idempotent()));
         let any_thread = service.any_thread.then(|| quote!(.any_thread()));
+        let required = method.required.then(|| quote!(.required()));
         quote! {
-            #private::MethodDescription::of(#name, #id, const { &#signature })#idempotent #any_thread
+            #private::MethodDescription::of(#name, #id, const { &#signature })#idempotent #any_thread #required
         }
     });
     quote! {

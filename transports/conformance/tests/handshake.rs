@@ -12,7 +12,7 @@ use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
 use farcall_core::{MethodDescription, MethodMismatch, MissingMethod};
-use farcall_transports::handshake::{Frame, Hello, PROTOCOL_VERSION, Reject};
+use farcall_transports::handshake::{Frame, Hello, Reject, SPOKEN, Versions};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::hostile::Stream;
 use farcall_transports_conformance::ports;
@@ -212,13 +212,13 @@ fn another_version_at_the_client(kind: Kind) {
     let address = kind.fresh();
     let _bound = bind(&address);
     let mut client = raw(&address);
-    let mut bytes = Frame::Hello(hello(&address)).to_bytes();
-    bytes[8] = 99;
+    let later = Versions { lowest: 98, highest: 99 };
+    let bytes = Frame::Hello(hello(&address)).to_bytes_in(later);
     client.write_all(&bytes).unwrap();
-    // The answer is a frame of the server's version that names both.
+    // The answer is a frame of the server's versions that names both ranges.
     match read_frame(&mut *client) {
         Frame::Reject(Reject::Malformed { what }) => {
-            assert!(what.contains("99") && what.contains(&PROTOCOL_VERSION.to_string()), "{what}");
+            assert!(what.contains("98 to 99") && what.contains(&SPOKEN.to_string()), "{what}");
         }
         other => panic!("{other:?}"),
     }
@@ -238,11 +238,13 @@ fn impostor(address: &Address, answer: Vec<u8>) -> std::thread::JoinHandle<()> {
 
 fn another_version_at_the_server(kind: Kind) {
     let address = kind.fresh();
-    let mut answer = Frame::Reject(Reject::Refused { reason: String::new() }).to_bytes();
-    answer[8] = 99;
+    let later = Versions { lowest: 98, highest: 99 };
+    let answer = Frame::Reject(Reject::Refused { reason: String::new() }).to_bytes_in(later);
     let server = impostor(&address, answer);
     match error(dial(&address, &KV)) {
-        ConnectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 99, .. } => {}
+        ConnectError::VersionMismatch { ours, theirs, .. } => {
+            assert_eq!((ours, theirs), (SPOKEN.into(), 98..=99));
+        }
         other => panic!("{other}"),
     }
     server.join().unwrap();

@@ -8,7 +8,7 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 
 use crate::contract::{Backend, Config, PendingClient, SetupError};
-use crate::handshake::{FrameError, Hello, PROTOCOL_VERSION, Refusal, Reject};
+use crate::handshake::{FrameError, Hello, Refusal, Reject};
 
 /// An attempt to connect to an address, which its errors name as the user wrote it.
 #[derive(Clone, Copy)]
@@ -67,10 +67,10 @@ impl Attempt<'_> {
 
     fn frame(&self, error: FrameError) -> ConnectError {
         match error {
-            FrameError::Version { theirs } => ConnectError::VersionMismatch {
+            FrameError::Version { ours, theirs } => ConnectError::VersionMismatch {
                 address: self.address(),
-                ours: PROTOCOL_VERSION,
-                theirs,
+                ours: ours.into(),
+                theirs: theirs.into(),
             },
             FrameError::Magic => self.misbehaved(format!("{error}; is that a farcall server?")),
             _ => self.misbehaved(error),

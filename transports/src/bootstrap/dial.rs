@@ -154,14 +154,14 @@ impl Dial for Address {
             .check_peer()
             .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
-        let mut handshake = ClientHandshake::new(hello, service);
+        let mut handshake = ClientHandshake::new(hello, service).require(&options.require);
         let Agreement { welcome: Welcome { terms, setup }, compatibility } =
             dialler.shake_hands(&mut stream, &mut handshake)?;
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
         let answer = Answer { terms: &terms, setup: &setup, timeout };
         let take_stream = pending.take_stream();
         let client = pending.finish(answer).map_err(|error| attempt.setup(error))?;
-        stream.send(&ClientHandshake::ready_bytes()).map_err(|error| dialler.stream(error))?;
+        stream.send(&handshake.ready_bytes()).map_err(|error| dialler.stream(error))?;
         let socket = stream.into_socket();
         let connected = match take_stream {
             Some(take) => hand_over(socket, self.config().silence, take).map(|()| client),

@@ -5,6 +5,7 @@ use farcall_core::{Compatibility, MissingMethod};
 
 use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
 use super::methods::{MethodList, MethodsError};
+use super::versions::Versions;
 use crate::contract::Terms;
 
 /// A client that has a hello to say.
@@ -12,6 +13,7 @@ use crate::contract::Terms;
 pub struct ClientHandshake {
     hello: Hello,
     service: &'static ServiceDescription,
+    require: Vec<&'static str>,
     reader: FrameReader,
     /// The server's methods so far, if it has sent any.
     methods: Option<MethodList>,
@@ -37,7 +39,7 @@ pub enum Refusal {
     ImpossibleTerms(Terms),
     /// The server's list of methods breaks its rules.
     Methods(MethodsError),
-    /// The client can call nothing at this server, for these reasons.
+    /// The server lacks methods that the client requires, or all of them, for these reasons.
     Incompatible(Vec<MissingMethod>),
     /// The server answered with a frame that only clients send.
     UnexpectedFrame,
@@ -46,7 +48,25 @@ pub enum Refusal {
 impl ClientHandshake {
     /// Begins with this hello, as a client of this service.
     pub fn new(hello: Hello, service: &'static ServiceDescription) -> ClientHandshake {
-        ClientHandshake { hello, service, reader: FrameReader::default(), methods: None }
+        let reader = FrameReader::default();
+        ClientHandshake { hello, service, require: Vec::new(), reader, methods: None }
+    }
+
+    /// Requires these methods of the server, besides those that the service requires.
+    pub fn require(mut self, methods: &[&'static str]) -> ClientHandshake {
+        self.require.extend(methods);
+        self
+    }
+
+    /// Speaks these versions of the protocol, instead of [`SPOKEN`](super::SPOKEN).
+    pub fn speaking(mut self, versions: Versions) -> ClientHandshake {
+        self.reader = FrameReader::speaking(versions);
+        self
+    }
+
+    /// The versions that the client speaks; once the server has answered, the one that both take.
+    pub fn versions(&self) -> Versions {
+        self.reader.versions()
     }
 
     /// The hello.
@@ -56,7 +76,7 @@ impl ClientHandshake {
 
     /// The bytes to send first.
     pub fn hello_bytes(&self) -> Vec<u8> {
-        Frame::Hello(self.hello.clone()).to_bytes()
+        Frame::Hello(self.hello.clone()).to_bytes_in(self.versions())
     }
 
     /// How many bytes of the server's answer are missing.
@@ -88,27 +108,25 @@ impl ClientHandshake {
             return Err(Refusal::ImpossibleTerms(welcome.terms));
         }
         let compatibility = self.methods.as_ref().and_then(MethodList::compare).map(Box::new);
-        if let Some(compatibility) = &compatibility {
-            let missing: Vec<_> = compatibility.missing().cloned().collect();
-            if missing.len() == self.service.methods.len() {
-                return Err(Refusal::Incompatible(missing));
-            }
+        let unmet = Compatibility::unmet(compatibility.as_deref(), self.service, &self.require);
+        if !unmet.is_empty() {
+            return Err(Refusal::Incompatible(unmet));
         }
         Ok(Agreement { welcome, compatibility })
     }
 
     /// The bytes to send last: the client is connected.
-    pub fn ready_bytes() -> Vec<u8> {
-        Frame::Ready.to_bytes()
+    pub fn ready_bytes(&self) -> Vec<u8> {
+        Frame::Ready.to_bytes_in(self.versions())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use farcall_core::MethodDescription;
+    use farcall_core::{MethodDescription, MethodMismatch};
 
     use super::*;
-    use crate::handshake::MethodEntry;
+    use crate::handshake::{Greeting, MethodEntry, ServerHandshake, ServerStep};
 
     static METHODS: [MethodDescription; 2] =
         [MethodDescription::new("get", 1, 10), MethodDescription::new("put", 2, 20)];
@@ -117,15 +135,18 @@ mod tests {
 
     const OFFERED: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
 
-    fn answer(frames: &[Frame]) -> Result<Agreement, Refusal> {
-        let hello = Hello {
+    fn hello() -> Hello {
+        Hello {
             backend: "write_imm".into(),
             service: "Kv".into(),
             fingerprint: 7,
             terms: OFFERED,
             setup: Vec::new(),
-        };
-        let mut handshake = ClientHandshake::new(hello, &KV);
+        }
+    }
+
+    fn answer(frames: &[Frame]) -> Result<Agreement, Refusal> {
+        let mut handshake = ClientHandshake::new(hello(), &KV);
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
         let (last, front) = bytes.split_last().unwrap();
         assert!(matches!(handshake.receive(front), Ok(None)));
@@ -173,6 +194,57 @@ mod tests {
                 "{refusal:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_required_method_that_is_missing_refuses_the_server() {
+        let connect = |require: &[&'static str], frames: &[Frame]| {
+            let mut handshake = ClientHandshake::new(hello(), &KV).require(require);
+            let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
+            handshake.receive(&bytes).map(|agreement| agreement.is_some())
+        };
+        let without_put = [methods(&[(1, 10)]), welcome(4)];
+        assert_eq!(connect(&["get"], &without_put), Ok(true));
+        let missing = |method: &str, why| {
+            Err(Refusal::Incompatible(vec![MissingMethod { method: method.into(), why }]))
+        };
+        assert_eq!(
+            connect(&["get", "put"], &without_put),
+            missing("Kv.put", MethodMismatch::Absent)
+        );
+        // A name that the client itself does not declare is an error at any server.
+        assert_eq!(connect(&["gte"], &[welcome(4)]), missing("Kv.gte", MethodMismatch::Undeclared));
+    }
+
+    #[test]
+    fn ends_of_overlapping_versions_take_the_highest_common_one() {
+        let range = |lowest, highest| Versions { lowest, highest };
+        for (ours, theirs, taken) in [((1, 3), (2, 5), 3), ((2, 5), (1, 3), 3), ((1, 1), (1, 9), 1)]
+        {
+            let mut client = ClientHandshake::new(hello(), &KV).speaking(range(ours.0, ours.1));
+            let mut server = ServerHandshake::speaking(range(theirs.0, theirs.1));
+            let step = server.receive(&client.hello_bytes()).unwrap();
+            assert_eq!(step, ServerStep::Decide(hello()));
+            let welcome = Welcome { terms: OFFERED, setup: Vec::new() };
+            let answer = server.welcome(Greeting { differing: Some(&KV), welcome });
+            assert!(client.receive(&answer).unwrap().is_some());
+            assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));
+            assert_eq!(
+                (client.versions(), server.versions()),
+                (range(taken, taken), range(taken, taken))
+            );
+        }
+    }
+
+    #[test]
+    fn ends_without_a_common_version_name_both_ranges() {
+        let range = |lowest, highest| Versions { lowest, highest };
+        let (ours, theirs) = (range(1, 2), range(3, 5));
+        let mut client = ClientHandshake::new(hello(), &KV).speaking(ours);
+        let step = ServerHandshake::speaking(theirs).receive(&client.hello_bytes());
+        let Ok(ServerStep::Refuse(answer)) = step else { panic!("{step:?}") };
+        let refusal = client.receive(&answer).unwrap_err();
+        assert_eq!(refusal, Refusal::Frame(FrameError::Version { ours, theirs }));
     }
 
     #[test]

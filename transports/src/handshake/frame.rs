@@ -1,14 +1,12 @@
 //! The frames of a handshake, and their bytes.
 
 use serde::{Deserialize, Serialize};
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::methods::MethodEntry;
+use super::versions::{SPOKEN, Versions};
 use crate::contract::Terms;
-
-/// The version of everything that two ends must agree on: these frames, and each backend's layout.
-pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Longest body of a frame. Endpoints and names are far shorter.
 pub const MAX_BODY_BYTES: usize = 4096;
@@ -20,14 +18,17 @@ const MAGIC: [u8; 8] = *b"farcall\n";
 #[repr(C)]
 struct Prefix {
     magic: [u8; 8],
-    version: U32,
+    /// The versions that the sender speaks, or the one that it has agreed to.
+    lowest: U16,
+    highest: U16,
     len: U32,
 }
 
 /// Bytes in front of each frame's body.
 pub(super) const PREFIX_BYTES: usize = size_of::<Prefix>();
 
-/// The client's first frame.
+/// The client's first frame, which is written before the version is agreed on: a later version adds fields at its end, which
+/// earlier ones ignore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The backend's name.
@@ -103,11 +104,13 @@ pub enum FrameError {
     /// The bytes do not begin as a frame does.
     #[error("these bytes are not a farcall handshake")]
     Magic,
-    /// Another version of the protocol.
-    #[error("protocol version {theirs}, where {PROTOCOL_VERSION} is spoken")]
+    /// The ends have no version of the protocol in common.
+    #[error("protocol version {theirs}, where {ours} is spoken")]
     Version {
-        /// The version of the other end.
-        theirs: u32,
+        /// The versions of this end.
+        ours: Versions,
+        /// The versions of the other end.
+        theirs: Versions,
     },
     /// The body is longer than any frame's.
     #[error("a body of {len} bytes, where {MAX_BODY_BYTES} are the most")]
@@ -121,34 +124,23 @@ pub enum FrameError {
 }
 
 impl Frame {
-    /// The frame's bytes, prefix included.
+    /// The frame's bytes, prefix included, from an end that speaks [`SPOKEN`].
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.to_bytes_in(SPOKEN)
+    }
+
+    /// The frame's bytes, prefix included, from an end that speaks these versions, or has agreed to one.
+    pub fn to_bytes_in(&self, versions: Versions) -> Vec<u8> {
         // A frame is made of our own strings and numbers: encoding it cannot fail but for want of
         // memory.
         let body = postcard::to_allocvec(self).unwrap_or_default();
         let prefix = Prefix {
             magic: MAGIC,
-            version: PROTOCOL_VERSION.into(),
+            lowest: versions.lowest.into(),
+            highest: versions.highest.into(),
             len: (body.len() as u32).into(),
         };
         [prefix.as_bytes(), &body].concat()
-    }
-
-    /// The length of the body that follows this prefix.
-    pub(super) fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, FrameError> {
-        let prefix = Prefix::read_from_bytes(prefix).map_err(|_| FrameError::Magic)?;
-        if prefix.magic != MAGIC {
-            return Err(FrameError::Magic);
-        }
-        let theirs = prefix.version.get();
-        if theirs != PROTOCOL_VERSION {
-            return Err(FrameError::Version { theirs });
-        }
-        let len = prefix.len.get() as usize;
-        if len > MAX_BODY_BYTES {
-            return Err(FrameError::TooLong { len });
-        }
-        Ok(len)
     }
 
     /// The frame of a body, which nothing follows.
@@ -156,26 +148,74 @@ impl Frame {
     /// # Errors
     /// [`FrameError::Body`].
     pub fn from_body(body: &[u8]) -> Result<Frame, FrameError> {
-        match postcard::take_from_bytes(body) {
-            Ok((frame, [])) => Ok(frame),
+        match Frame::from_front(body)? {
+            (frame, []) => Ok(frame),
             _ => Err(FrameError::Body),
         }
+    }
+
+    /// The frame at the front of these bytes, and the rest.
+    fn from_front(body: &[u8]) -> Result<(Frame, &[u8]), FrameError> {
+        postcard::take_from_bytes(body).map_err(|_| FrameError::Body)
     }
 }
 
 /// Puts frames together from bytes that come in any pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrameReader {
     bytes: Vec<u8>,
     /// Known once the prefix is there.
-    body_len: Option<usize>,
+    body: Option<Body>,
+    /// The versions that frames may have: after the first one, only the version that both ends take.
+    versions: Versions,
+}
+
+/// The body that follows a prefix.
+#[derive(Debug, Clone, Copy)]
+struct Body {
+    len: usize,
+    /// Its sender speaks later versions than this end: what follows the fields that are known here is theirs.
+    may_be_longer: bool,
+}
+
+impl Default for FrameReader {
+    fn default() -> FrameReader {
+        FrameReader::speaking(SPOKEN)
+    }
 }
 
 impl FrameReader {
+    /// A reader at an end that speaks these versions.
+    pub fn speaking(versions: Versions) -> FrameReader {
+        FrameReader { bytes: Vec::new(), body: None, versions }
+    }
+
+    /// The versions that this end speaks; once a frame has been read, the one that both take.
+    pub fn versions(&self) -> Versions {
+        self.versions
+    }
+
+    /// Checks a prefix, and takes the highest common version.
+    fn read_prefix(&mut self) -> Result<Body, FrameError> {
+        let prefix = Prefix::read_from_bytes(&self.bytes).map_err(|_| FrameError::Magic)?;
+        if prefix.magic != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        let theirs = Versions { lowest: prefix.lowest.get(), highest: prefix.highest.get() };
+        let ours = self.versions;
+        let common = ours.highest_common(theirs).ok_or(FrameError::Version { ours, theirs })?;
+        let len = prefix.len.get() as usize;
+        if len > MAX_BODY_BYTES {
+            return Err(FrameError::TooLong { len });
+        }
+        self.versions = Versions::only(common);
+        Ok(Body { len, may_be_longer: theirs.highest > ours.highest })
+    }
+
     /// How many bytes are missing until there is more to say. A reader of a socket that asks for no more never takes what
     /// follows the frame.
     pub fn missing(&self) -> usize {
-        PREFIX_BYTES + self.body_len.unwrap_or(0) - self.bytes.len()
+        PREFIX_BYTES + self.body.map_or(0, |body| body.len) - self.bytes.len()
     }
 
     /// Takes bytes off the front, up to the end of the frame. Gives the frame once it is whole, and begins another.
@@ -190,13 +230,17 @@ impl FrameReader {
             if self.missing() > 0 {
                 return Ok(None);
             }
-            if self.body_len.is_some() {
-                let frame = Frame::from_body(&self.bytes[PREFIX_BYTES..])?;
-                *self = FrameReader::default();
-                return Ok(Some(frame));
-            }
-            let prefix = self.bytes.first_chunk().ok_or(FrameError::Magic)?;
-            self.body_len = Some(Frame::body_len(prefix)?);
+            let Some(body) = self.body else {
+                self.body = Some(self.read_prefix()?);
+                continue;
+            };
+            let frame = match Frame::from_front(&self.bytes[PREFIX_BYTES..])? {
+                (frame, []) => frame,
+                (frame @ Frame::Hello(_), _) if body.may_be_longer => frame,
+                _ => return Err(FrameError::Body),
+            };
+            *self = FrameReader::speaking(self.versions);
+            return Ok(Some(frame));
         }
     }
 }
@@ -244,9 +288,37 @@ mod tests {
     #[test]
     fn another_version_is_told_before_the_body_is_looked_at() {
         let mut bytes = hello().to_bytes();
-        bytes[8] = 9;
+        bytes[8..12].copy_from_slice(&[7, 0, 9, 0]);
         bytes[PREFIX_BYTES..].fill(0xff);
-        assert_eq!(read(&bytes), Err(FrameError::Version { theirs: 9 }));
+        let theirs = Versions { lowest: 7, highest: 9 };
+        assert_eq!(read(&bytes), Err(FrameError::Version { ours: SPOKEN, theirs }));
+    }
+
+    #[test]
+    fn a_later_versions_hello_may_say_more_and_no_other_frame_may() {
+        let later = Versions { highest: SPOKEN.highest + 1, ..SPOKEN };
+        let longer = |frame: Frame, versions: Versions| {
+            let mut bytes = frame.to_bytes_in(versions);
+            bytes[12] += 3;
+            bytes.extend([1, 2, 3]);
+            read(&bytes)
+        };
+        assert_eq!(longer(hello(), later), Ok(hello()));
+        assert_eq!(longer(hello(), SPOKEN), Err(FrameError::Body));
+        assert_eq!(longer(Frame::Ready, later), Err(FrameError::Body));
+    }
+
+    #[test]
+    fn after_the_first_frame_only_the_agreed_version_is_read() {
+        let range = |lowest, highest| Versions { lowest, highest };
+        let mut reader = FrameReader::speaking(range(2, 5));
+        let read = |reader: &mut FrameReader, versions| {
+            reader.push(&mut &*Frame::Ready.to_bytes_in(versions)).map(|frame| frame.is_some())
+        };
+        assert_eq!(read(&mut reader, range(1, 3)), Ok(true));
+        assert_eq!(reader.versions(), range(3, 3));
+        let (ours, theirs) = (range(3, 3), range(4, 5));
+        assert_eq!(read(&mut reader, theirs), Err(FrameError::Version { ours, theirs }));
     }
 
     #[test]

@@ -20,11 +20,11 @@ mod fuzz;
 mod methods;
 mod offer;
 mod server;
+mod versions;
 
 pub use client::{Agreement, ClientHandshake, Refusal};
-pub use frame::{
-    Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, PROTOCOL_VERSION, Reject, Welcome,
-};
+pub use frame::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, Reject, Welcome};
 pub use methods::{MAX_METHODS, MethodEntry, MethodsError};
 pub use offer::Offer;
 pub use server::{Greeting, ServerHandshake, ServerStep};
+pub use versions::{SPOKEN, Versions};

@@ -4,6 +4,7 @@ use farcall_core::service::ServiceDescription;
 
 use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
 use super::methods;
+use super::versions::Versions;
 
 /// A handshake with one client, at the server.
 #[derive(Debug, Default)]
@@ -36,6 +37,16 @@ pub enum ServerStep {
 }
 
 impl ServerHandshake {
+    /// At a server that speaks these versions of the protocol, instead of [`SPOKEN`](super::SPOKEN).
+    pub fn speaking(versions: Versions) -> ServerHandshake {
+        ServerHandshake { reader: FrameReader::speaking(versions), is_welcomed: false }
+    }
+
+    /// The versions that the server speaks; once the client has said hello, the one that both take.
+    pub fn versions(&self) -> Versions {
+        self.reader.versions()
+    }
+
     /// How many bytes of the client's next frame are missing.
     pub fn missing(&self) -> usize {
         self.reader.missing()
@@ -46,14 +57,18 @@ impl ServerHandshake {
     /// # Errors
     /// The bytes are not a frame: it is not a client of farcall, and gets no answer.
     pub fn receive(&mut self, mut bytes: &[u8]) -> Result<ServerStep, FrameError> {
-        let refuse = |what: String| ServerStep::Refuse(Self::reject(Reject::Malformed { what }));
-        Ok(match self.reader.push(&mut bytes) {
+        let read = self.reader.push(&mut bytes);
+        let versions = self.versions();
+        let refuse = |what: String| {
+            ServerStep::Refuse(Frame::Reject(Reject::Malformed { what }).to_bytes_in(versions))
+        };
+        Ok(match read {
             Ok(None) => ServerStep::Receive,
             Ok(Some(Frame::Hello(hello))) if !self.is_welcomed => ServerStep::Decide(hello),
             Ok(Some(Frame::Ready)) if self.is_welcomed => ServerStep::Ready,
             Ok(Some(_)) if !self.is_welcomed => refuse("no hello".into()),
             Ok(Some(_)) => refuse("a frame that was not due".into()),
-            // A frame of our version tells the client which one that is.
+            // The frame tells the client which versions are spoken here.
             Err(error @ FrameError::Version { .. }) => refuse(error.to_string()),
             Err(error) => return Err(error),
         })
@@ -63,7 +78,8 @@ impl ServerHandshake {
     pub fn welcome(&mut self, Greeting { differing, welcome }: Greeting) -> Vec<u8> {
         self.is_welcomed = true;
         let methods = differing.map(methods::pages).into_iter().flatten();
-        methods.chain([Frame::Welcome(welcome)]).flat_map(|frame| frame.to_bytes()).collect()
+        let frames = methods.chain([Frame::Welcome(welcome)]);
+        frames.flat_map(|frame| frame.to_bytes_in(self.versions())).collect()
     }
 
     /// The bytes for a client that is not let in.
@@ -120,7 +136,7 @@ mod tests {
     #[test]
     fn another_version_is_answered_and_garbage_is_not() {
         let mut bytes = Frame::Ready.to_bytes();
-        bytes[8] = 9;
+        bytes[8..12].copy_from_slice(&[9, 0, 9, 0]);
         let refused = ServerHandshake::default().receive(&bytes);
         assert!(matches!(refused, Ok(ServerStep::Refuse(_))));
         let garbage = ServerHandshake::default().receive(b"GET / HTTP/1.1\r\n\r\n");

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use farcall_core::{ChannelOptions, MethodMismatch, PendingCall, ReconnectPolicy, RpcError};
+use farcall_core::{
+    ChannelOptions, ConnectError, MethodMismatch, MissingMethod, PendingCall, ReconnectPolicy,
+    RpcError,
+};
 
 use super::any_executor::{block_on, poll_once};
 use crate::{
@@ -85,6 +88,25 @@ pub fn both_versions_of_clients_at_one_server(world: &World) {
         assert_eq!(world.call(&mut new, |c| c.start_added(number)), Ok(number + 4));
         assert_eq!(world.finish(&mut old, kept), Ok(number + 1));
     }
+}
+
+/// A client that requires what the server lacks does not connect; one that requires what it has does.
+pub fn a_required_method_that_is_missing_refuses_the_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(1));
+    let connect = |methods: &[&'static str]| {
+        world.try_connect_requiring::<v2::EvolvingPollClient>(&server.address, methods)
+    };
+    match connect(&["kept", "added", "reshaped"]).err() {
+        Some(ConnectError::IncompatibleService { service, methods, .. }) => {
+            let missing = |method: &str, why| MissingMethod { method: method.into(), why };
+            let added = missing("Evolving.added", MethodMismatch::Absent);
+            let reshaped = missing("Evolving.reshaped", MethodMismatch::OtherShape);
+            assert_eq!((service.as_str(), methods), ("Evolving", vec![added, reshaped]));
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut client = connect(&["kept", "counted_often"]).expect("both are there");
+    assert_eq!(world.call(&mut client, |c| c.start_kept(1)), Ok(2));
 }
 
 /// A server that is replaced by another version at its address: the next connection finds what that one has.

@@ -242,6 +242,16 @@ impl World<'_> {
         self.dial(address, &self.options())
     }
 
+    /// A client of any service that requires these methods, or the error.
+    #[track_caller]
+    pub fn try_connect_requiring<P: PollClient>(
+        &self,
+        address: &str,
+        methods: &[&'static str],
+    ) -> Result<P, ConnectError> {
+        self.dial(address, &self.options().require(methods))
+    }
+
     /// A client of any service, or why not, with a bound on the handshake.
     #[track_caller]
     pub fn try_connect_within<P: PollClient>(
