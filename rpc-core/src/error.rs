@@ -41,12 +41,6 @@ pub enum RpcError {
         /// The rule.
         what: &'static str,
     },
-    /// The device or backend cannot do what the call needs.
-    #[error("not supported here: {what}")]
-    Unsupported {
-        /// What cannot be done.
-        what: &'static str,
-    },
     /// The server refused the connection that the call needed.
     #[error("the server refused the connection: {reason}")]
     Refused {
@@ -111,7 +105,6 @@ impl RpcError {
             | RpcError::TooLarge { .. }
             | RpcError::Malformed { .. } => true,
             RpcError::Misuse { .. }
-            | RpcError::Unsupported { .. }
             | RpcError::Refused { .. }
             | RpcError::Overloaded(_)
             | RpcError::NoSuchMethod { .. } => false,
