@@ -12,6 +12,11 @@ impl<A: Dial + Binding + 'static> ServerAddress for A {}
 pub type ParseAddress = fn(&str) -> Result<Box<dyn ServerAddress>, Source>;
 
 /// What names a server: `&str` and `String`, or an address that was parsed or built before.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a server",
+    label = "no address",
+    note = "an address is text, such as \"shm://kv\", an `Address`, or one that `Address::shm(..)` or `Address::rdma(..)` builds"
+)]
 pub trait ToAddress {
     /// The address; text is parsed by `parse`.
     ///
