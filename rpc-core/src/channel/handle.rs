@@ -95,6 +95,7 @@ impl Channel {
 
     /// A channel over a connection that was dialled for `site`, whose I/O the caller drives: for a simulator. It does
     /// not reconnect.
+    #[doc(hidden)]
     pub fn driven(
         dialled: impl Into<NewConnection>,
         site: &Site,

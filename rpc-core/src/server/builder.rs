@@ -268,6 +268,7 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// As [`serve_all`](Self::serve_all).
+    #[doc(hidden)]
     pub fn assemble(
         mut self,
         addresses: &[&dyn Binding],
