@@ -10,6 +10,7 @@ pub mod clock;
 pub mod compare;
 pub mod cores;
 pub mod echo;
+pub mod idle;
 pub mod instructions;
 pub mod latency;
 pub mod limit;

@@ -13,7 +13,7 @@ use farcall_bench::ablate;
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case};
-use farcall_bench::{compare, limit, stealing};
+use farcall_bench::{compare, idle, limit, stealing};
 
 #[derive(Parser)]
 #[command(version, about = "Compares farcall's calls with the limit of the machine")]
@@ -33,6 +33,8 @@ enum Bench {
     /// The value of each optimization of `backend=datagram`: each one disabled, and all added one after the other
     #[cfg(feature = "ablation")]
     Ablate(AblateOptions),
+    /// Idle clients of one endpoint: their threads, and what they use of the processor
+    Idle(IdleOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
     /// Published figures, simulated
@@ -97,6 +99,22 @@ struct CompareOptions {
     window: u16,
     #[command(flatten)]
     side: SideOptions,
+}
+
+#[derive(Args)]
+struct IdleOptions {
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Clients of one endpoint
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients: u16,
+    /// Seconds that they are idle
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Prints one line of JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -233,6 +251,7 @@ fn main() -> ExitCode {
         Bench::Echo(options) => run_echo(options),
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
+        Bench::Idle(options) => run_idle(options),
         Bench::Stealing(options) => run_stealing(options),
         #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
@@ -282,6 +301,12 @@ fn run_compare(options: CompareOptions) -> Result<()> {
     })?;
     side.write(&report, &report.table(), || compare::svg(&report))?;
     ends_well(report.failures())
+}
+
+fn run_idle(options: IdleOptions) -> Result<()> {
+    let (clients, time) = (options.clients.into(), options.seconds);
+    let report = idle::run(&idle::Options { backend: options.backend, clients, time })?;
+    print(&report, &report.table(), options.json)
 }
 
 fn run_stealing(options: StealingOptions) -> Result<()> {

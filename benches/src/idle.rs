@@ -1,0 +1,191 @@
+//! Idle clients: how many threads they have, and how much of the processor they use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use farcall::ping::PingClient;
+use farcall::{Endpoint, Server};
+use serde::Serialize;
+
+use crate::memory;
+
+/// How long the threads may take to fall asleep.
+const SETTLE_BOUND: Duration = Duration::from_secs(20);
+
+/// Nothing may run for this long before the measurement begins.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// A server needs a service of its own to listen.
+#[farcall::service]
+trait Nothing {
+    fn nothing(&self);
+}
+
+#[derive(Clone)]
+struct Idle;
+
+impl Nothing for Idle {
+    fn nothing(&self) {}
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The backend under the stubs, on `shm`.
+    pub backend: String,
+    /// Clients of one endpoint.
+    pub clients: usize,
+    /// How long they are idle.
+    pub time: Duration,
+}
+
+/// One run of `idle`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Always `idle`.
+    pub bench: &'static str,
+    /// The backend under the stubs, on `shm`.
+    pub backend: String,
+    /// Clients of one endpoint.
+    pub clients: usize,
+    /// How long they were idle, in nanoseconds.
+    pub time_ns: u64,
+    /// Threads that the clients added to those of the process, the server's included.
+    pub added_threads: Vec<String>,
+    /// What those threads used of a processor meanwhile, in nanoseconds.
+    pub cpu_ns: u64,
+    /// What all other threads used, most of them the server's.
+    pub other_cpu_ns: u64,
+    /// Memory of both ends per client, in bytes.
+    pub bytes_per_client: u64,
+}
+
+impl Report {
+    /// Formats the table.
+    pub fn table(&self) -> String {
+        let percent = |ns: u64| 100.0 * ns as f64 / self.time_ns as f64;
+        format!(
+            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends)\n",
+            self.clients,
+            self.backend,
+            self.time_ns as f64 / 1e9,
+            self.added_threads.len(),
+            self.added_threads.join(", "),
+            percent(self.cpu_ns),
+            percent(self.other_cpu_ns),
+            self.bytes_per_client >> 10,
+        )
+    }
+}
+
+/// Connects the clients, and measures the threads of the process while nobody calls.
+pub fn run(options: &Options) -> Result<Report> {
+    let name = format!("farcall-idle-{}", std::process::id());
+    let address = format!("shm://{name}?backend={}&window=1", options.backend);
+    let server = Server::builder().service(NothingServer::new(Idle));
+    let server = server.max_clients(options.clients + 1).listen(&address)?;
+    let endpoint = Endpoint::new();
+    // What the process has once, such as the watch over sockets, belongs to no client.
+    drop(PingClient::connect(&address).wait()?);
+    settle()?;
+    let (before, memory_before) = (threads()?, memory::resident_bytes()?);
+    let mut clients = Vec::with_capacity(options.clients);
+    for _ in 0..options.clients {
+        clients.push(PingClient::connect(&address).endpoint(&endpoint).wait()?);
+    }
+    call_some(&clients)?;
+    settle()?;
+    let memory = memory::resident_bytes()?.saturating_sub(memory_before);
+    let (begin, first) = (Instant::now(), threads()?);
+    thread::sleep(options.time);
+    let (time, last) = (begin.elapsed(), threads()?);
+    call_some(&clients).context("after they were idle")?;
+    let mut report = Report {
+        bench: "idle",
+        backend: options.backend.clone(),
+        clients: options.clients,
+        time_ns: time.as_nanos() as u64,
+        added_threads: Vec::new(),
+        cpu_ns: 0,
+        other_cpu_ns: 0,
+        bytes_per_client: memory / options.clients.max(1) as u64,
+    };
+    let myself = thread_of_caller()?;
+    for (id, thread) in &last {
+        let used = thread.cpu_ns - first.get(id).map_or(0, |thread| thread.cpu_ns);
+        if *id == myself {
+            // It only measures.
+        } else if before.contains_key(id) {
+            report.other_cpu_ns += used;
+        } else {
+            report.added_threads.push(thread.name.clone());
+            report.cpu_ns += used;
+        }
+    }
+    drop(clients);
+    server.shutdown();
+    Ok(report)
+}
+
+/// How many clients make a call before and after they are idle.
+const CALLERS: usize = 16;
+
+/// Some of the clients make a call each, the first and the last among them.
+fn call_some(clients: &[PingClient]) -> Result<()> {
+    let step = (clients.len() / CALLERS).max(1);
+    for client in clients.iter().step_by(step).chain(clients.last()) {
+        ensure!(client.ping("there?".into()).wait()? == "there?", "a ping came back changed");
+    }
+    Ok(())
+}
+
+/// A thread of this process.
+struct Thread {
+    name: String,
+    /// Time that it ran.
+    cpu_ns: u64,
+}
+
+/// The threads of this process by their ids, but not those that end meanwhile.
+fn threads() -> Result<BTreeMap<u32, Thread>> {
+    let mut threads = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/task")? {
+        let path = entry?.path();
+        let read = |file: &str| fs::read_to_string(path.join(file)).ok();
+        let (Some(name), Some(schedule)) = (read("comm"), read("schedstat")) else { continue };
+        let id = path.file_name().and_then(|id| id.to_str()?.parse().ok());
+        let cpu_ns = schedule.split_whitespace().next().and_then(|ns| ns.parse().ok());
+        let (id, cpu_ns) = id.zip(cpu_ns).context("/proc/self/task is not as expected")?;
+        threads.insert(id, Thread { name: name.trim_end().to_owned(), cpu_ns });
+    }
+    ensure!(!threads.is_empty(), "the kernel keeps no schedstat of threads");
+    Ok(threads)
+}
+
+fn thread_of_caller() -> Result<u32> {
+    let link = fs::read_link("/proc/thread-self")?;
+    let id = link.file_name().and_then(|id| id.to_str()?.parse().ok());
+    id.context("/proc/thread-self names no thread")
+}
+
+/// Waits until no thread but the caller's has run, begun or ended for a while.
+fn settle() -> Result<()> {
+    let (begin, myself) = (Instant::now(), thread_of_caller()?);
+    let others = || -> Result<Vec<(u32, u64)>> {
+        let times = threads()?.into_iter().map(|(id, thread)| (id, thread.cpu_ns));
+        Ok(times.filter(|(id, _)| *id != myself).collect())
+    };
+    let mut last = others()?;
+    loop {
+        thread::sleep(QUIET);
+        let now = others()?;
+        if now == last {
+            return Ok(());
+        }
+        ensure!(begin.elapsed() < SETTLE_BOUND, "the process is never quiet");
+        last = now;
+    }
+}
