@@ -5,7 +5,7 @@
 //! in one direction:
 //!
 //! ```text
-//! bootstrap -> address -> registry -> backends -> rendezvous, repair -> kit -> contract
+//! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
 //!         \-> handshake -> contract
 //! ```
 
@@ -25,6 +25,7 @@ mod planted;
 pub mod registry;
 mod rendezvous;
 mod repair;
+mod slots;
 pub mod write_imm;
 
 pub use address::{

@@ -29,12 +29,13 @@ const MODULES: &[(&str, &[&str])] = &[
     ("kit", &["contract"]),
     ("rendezvous", &["contract", "kit"]),
     ("repair", &["contract", "kit"]),
+    ("slots", &["contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
     ("address", &["contract", "registry"]),
     ("bootstrap", &["address", "contract", "handshake"]),
 ];
 
-const BACKENDS_MAY_USE: &[&str] = &["contract", "kit", "rendezvous", "repair"];
+const BACKENDS_MAY_USE: &[&str] = &["contract", "kit", "rendezvous", "repair", "slots"];
 
 /// What any module may use: bugs that tests plant.
 const EVERYWHERE: &str = "planted";

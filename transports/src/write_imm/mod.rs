@@ -29,14 +29,7 @@
 //! a region of `window * slot` bytes, so beyond some hundreds of clients per NIC its cache of
 //! queue-pair contexts and translations misses.
 
-mod client;
-mod connection;
-mod large;
-mod layout;
-mod link;
-mod replies;
-mod requests;
-mod server;
+mod carrier;
 mod setup;
 
 #[cfg(test)]
@@ -48,10 +41,13 @@ use farcall_verbs::Device;
 use crate::contract::{
     Answer, Backend, Config, DeathNotice, Fabric, PendingClient, Placement, ServerHalf, SetupError,
 };
+use crate::kit::clusters::Clusters;
 use crate::kit::completions::Completions;
-use client::Client;
-use server::Server;
-use setup::{Port, Side, Sizes};
+use crate::slots::accept::Serving;
+use crate::slots::client::Client;
+use crate::slots::wire;
+use carrier::OwnReceives;
+use setup::{Port, Ports, Side, Sizes};
 
 /// The backend `write_imm`.
 #[derive(Debug)]
@@ -65,7 +61,7 @@ impl Backend for WriteImm {
     }
 
     fn max_window(&self) -> u32 {
-        layout::MAX_WINDOW
+        wire::MAX_WINDOW
     }
 
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
@@ -98,8 +94,10 @@ impl Backend for WriteImm {
     ) -> Result<ServerHalf, SetupError> {
         self.check(&at.fabric)?;
         let device = at.fabric.device(NAME)?;
-        let (server, intake) = Server::new(at.site, device, config, max_clients)?;
-        Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
+        let each = Sizes::new(&config.terms(), device.caps()).completions();
+        let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
+        let serving = Serving { site: at.site, device, config, max_clients };
+        serving.half(clusters, Ports(device.clone()), OwnReceives)
     }
 }
 

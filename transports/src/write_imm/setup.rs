@@ -8,11 +8,14 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::layout::{MAX_CLIENTS, stride};
-use super::link::Link;
-use crate::contract::{MAX_SLOT_BYTES, SetupError, Terms};
+use super::carrier::Writes;
+use crate::contract::{MAX_SLOT_BYTES, NewClient, SetupError, Terms};
+use crate::kit::accept_queue::ClientId;
 use crate::kit::sender::work_id;
 use crate::rendezvous::CHUNK_BYTES;
+use crate::slots::accept::{MadeEnd, MakeEnds};
+use crate::slots::link::{Link, LinkSizes, stride};
+use crate::slots::wire::MAX_CLIENTS;
 
 /// Refuses devices that cannot carry this backend.
 ///
@@ -49,13 +52,10 @@ const LEAST_RECEIVES: u32 = 32;
 /// How much of everything a connection has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    pub(crate) window: u32,
-    pub(crate) slot: u32,
-    pub(crate) send_depth: u32,
+    pub(crate) link: LinkSizes,
     pub(crate) recv_depth: u32,
     /// Receives that are posted again at a time.
     pub(crate) replenish_at: u32,
-    pub(crate) max_inline: usize,
 }
 
 impl Sizes {
@@ -76,25 +76,24 @@ impl Sizes {
         // Fewer receives than messages slow the peer down, and lose nothing: it tries again.
         let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
         let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe - recv_depth);
-        Sizes {
+        let link = LinkSizes {
             window: terms.window,
             slot: terms.slot,
             send_depth: send_depth as u32,
-            recv_depth: recv_depth as u32,
-            replenish_at,
             max_inline: caps.max_inline,
-        }
+        };
+        Sizes { link, recv_depth: recv_depth as u32, replenish_at }
     }
 
     /// Bytes of all slots of one end.
     pub(crate) fn slots_bytes(&self) -> u64 {
-        u64::from(self.window) * u64::from(stride(self.slot))
+        u64::from(self.link.window) * u64::from(stride(self.link.slot))
     }
 
     /// Completions that one connection may have outstanding: an entry for each receive, and for each
     /// signaled work request (all of them while it is flushed).
     pub(crate) fn completions(&self) -> usize {
-        (self.send_depth + self.recv_depth) as usize
+        (self.link.send_depth + self.recv_depth) as usize
     }
 }
 
@@ -131,7 +130,7 @@ impl Port {
         let pd = device.alloc_pd()?;
         let slots = pd.alloc_shared(sizes.slots_bytes() as usize, Access::REMOTE_WRITE)?;
         let config = QueuePairConfig::new(QpType::Rc, cq, cq)
-            .max_send_wr(sizes.send_depth as usize)
+            .max_send_wr(sizes.link.send_depth as usize)
             .max_recv_wr(sizes.recv_depth as usize);
         let mut qp = pd.create_qp(config)?;
         let first = work_id(client, 0);
@@ -158,7 +157,7 @@ impl Port {
         peer: &[u8],
         side: Side,
         timeout: Duration,
-    ) -> Result<(Link, ProtectionDomain), SetupError> {
+    ) -> Result<(Link<Writes>, ProtectionDomain), SetupError> {
         let peer: EndSetup = postcard::from_bytes(peer)
             .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
         let endpoint = Endpoint::from_bytes(&peer.endpoint)
@@ -173,13 +172,35 @@ impl Port {
             }
             self.client = peer.client;
         }
-        let count = (self.sizes.window + self.sizes.send_depth) as usize;
-        let size = stride(self.sizes.slot) as usize;
-        let pool = self.pd.alloc_private(count * size)?.into_pool(size);
-        let buffers: Vec<_> = std::iter::from_fn(|| pool.take()).take(count).collect();
         self.qp.connect(&endpoint, &ConnectOptions::default().setup_timeout(timeout))?;
         let Port { qp, slots, pd, sizes, client } = self;
-        Ok((Link::new(qp, slots, peer.slots, &sizes, client, buffers), pd))
+        let writes = Writes::new(slots, peer.slots, &sizes, client);
+        Ok((Link::new(qp, writes, &sizes.link, client, &pd)?, pd))
+    }
+}
+
+/// Makes the server's ends of connections.
+#[derive(Debug)]
+pub(crate) struct Ports(pub(crate) Device);
+
+impl MakeEnds for Ports {
+    type Carrier = Writes;
+
+    fn completions(&self, terms: &Terms) -> usize {
+        Sizes::new(terms, self.0.caps()).completions()
+    }
+
+    fn make(
+        &self,
+        queue: &CompletionQueueHandle,
+        id: ClientId,
+        client: &NewClient<'_>,
+    ) -> Result<MadeEnd<Writes>, SetupError> {
+        let NewClient { terms, setup: theirs, timeout } = *client;
+        let port = Port::open(&self.0, queue, terms, id.number)?;
+        let setup = port.setup();
+        let (link, pd) = port.connect(&self.0, terms, theirs, Side::Server, timeout)?;
+        Ok(MadeEnd { link, pd, terms: *terms, setup })
     }
 }
 
@@ -207,7 +228,7 @@ mod tests {
                 let terms = Terms { window, slot: 4096, max_message: 1 << 20 };
                 let sizes = Sizes::new(&terms, &caps);
                 assert!(sizes.completions() <= limit, "{limit}, {window}: {sizes:?}");
-                assert!(sizes.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}, {window}");
+                assert!(sizes.link.send_depth >= 2 && sizes.recv_depth >= 2, "{limit}, {window}");
                 asked.push(sizes.completions());
             }
         }

@@ -8,10 +8,12 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use super::super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
-use super::pair::{BOUND, Caller, Host, limits};
+use super::WriteImm;
 use crate::contract::Answer;
 use crate::rendezvous::wire::Announce;
+use crate::slots::link::stride;
+use crate::slots::tests::pair::{BOUND, Caller, Host, limits};
+use crate::slots::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 
 /// A client that has a queue pair and the keys, and breaks the rules.
 struct Rogue {
@@ -85,7 +87,7 @@ impl Rogue {
 
 /// What the rogue does costs it its connection, and nobody else anything.
 fn is_dropped_alone(attack: impl FnOnce(&mut Rogue)) {
-    let mut host = Host::new(limits(4, 256, 10_000));
+    let mut host = Host::new(&WriteImm, limits(4, 256, 10_000));
     let mut honest = host.admit();
     assert_eq!(host.call(&mut honest, b"before"), b"before");
     let mut rogue = Rogue::new(&host);
@@ -182,7 +184,7 @@ fn a_malformed_announcement() {
 
 #[test]
 fn a_server_that_answers_what_nobody_asked_is_left() {
-    let host = Host::new(limits(4, 256, 10_000));
+    let host = Host::new(&WriteImm, limits(4, 256, 10_000));
     let limits = limits(4, 256, 10_000);
     let pending = host.dial(&limits);
     let theirs: Setup = postcard::from_bytes(&pending.setup()).unwrap();

@@ -1,7 +1,7 @@
-//! Both ends in one thread, polled by hand, in virtual time.
+//! The backend driven step by step, without sockets or threads.
 
-mod calls;
 mod hostile;
-mod large;
-mod lives;
-mod pair;
+
+use super::WriteImm;
+
+crate::slots::tests::of_backend!(WriteImm);

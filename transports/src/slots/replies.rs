@@ -5,12 +5,13 @@ use farcall_core::transport::{CallToken, Replies};
 use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
+use super::carrier::Carrier;
 use super::connection::{Connection, Phase};
-use super::layout::{HEADER_BYTES, Kind};
 use super::requests::Clients;
+use super::wire::{HEADER_BYTES, Kind};
 use crate::kit::lending::Lending;
 
-impl Replies for Clients {
+impl<C: Carrier> Replies for Clients<C> {
     #[inline]
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         let Clients { roster, lending, drafts, .. } = self;
@@ -40,8 +41,8 @@ impl Replies for Clients {
 }
 
 #[cold]
-fn reserve_large<'c>(
-    connection: &'c mut Connection,
+fn reserve_large<'c, C: Carrier>(
+    connection: &'c mut Connection<C>,
     lending: &mut Lending,
     drafts: &'c mut Drafts,
     slot: u32,
@@ -53,7 +54,7 @@ fn reserve_large<'c>(
     Ok(drafts.open(connection.large.reserve(slot, len, lending)?))
 }
 
-impl Clients {
+impl<C: Carrier> Clients<C> {
     #[cold]
     fn post_large(&mut self, call: &CallToken, len: usize) {
         let index = call.slot();

@@ -9,17 +9,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of the header in front of every message in a slot.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Bytes of a cache line.
-const LINE_BYTES: u32 = 64;
-
-/// Bytes from one slot to the next: an odd number of cache lines, so that the fronts of all slots
-/// do not meet in one set of the cache, and never neighbouring lines, which prefetchers would take
-/// from whoever writes there.
-pub(crate) const fn stride(slot_bytes: u32) -> u32 {
-    let lines = slot_bytes.div_ceil(LINE_BYTES) | 1;
-    if lines < 3 { 3 * LINE_BYTES } else { lines * LINE_BYTES }
-}
-
 /// In front of every message: which use of the slot it belongs to, and what it is.
 ///
 /// With the eight bytes that the core puts in front of arguments, a 32-byte argument makes a
@@ -81,7 +70,7 @@ const _: () = {
     assert!(size_of::<OverLimit>() <= least && size_of::<Announce>() <= least);
 };
 
-/// What a WRITE_WITH_IMM means. All but `Message` and a client's `Chunk` carry no bytes.
+/// What an immediate means. All but `Message` and a client's `Chunk` carry no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Op {
@@ -158,15 +147,6 @@ mod tests {
     #[test]
     fn a_32_byte_argument_makes_48_bytes() {
         assert_eq!(HEADER_BYTES + 8 + 32, 48);
-    }
-
-    #[test]
-    fn slots_do_not_meet_in_the_cache() {
-        for slot in (64..9000).step_by(64) {
-            let lines = stride(slot) / LINE_BYTES;
-            assert!(stride(slot) >= slot && lines % 2 == 1 && lines > 1);
-        }
-        assert_eq!(stride(4096), 4160);
     }
 
     #[test]

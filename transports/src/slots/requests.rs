@@ -5,9 +5,10 @@ use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
 use zerocopy::FromBytes;
 
+use super::carrier::Carrier;
 use super::connection::{Connection, Phase};
-use super::layout::{Immediate, Kind, Op, split};
 use super::link::Fetched;
+use super::wire::{Immediate, Kind, Op, split};
 use crate::kit::lending::Lending;
 use crate::kit::memory::LargeBuffers;
 use crate::kit::roster::Roster;
@@ -15,8 +16,8 @@ use crate::rendezvous::server::Misbehaved;
 use crate::rendezvous::wire::Announce;
 
 #[derive(Debug)]
-pub(crate) struct Clients {
-    pub(crate) roster: Roster<Connection>,
+pub(crate) struct Clients<C> {
+    pub(crate) roster: Roster<Connection<C>>,
     pub(crate) lending: Lending,
     /// Where large requests are put together.
     pub(crate) assembly: LargeBuffers,
@@ -25,6 +26,12 @@ pub(crate) struct Clients {
     /// Clients whose posts failed, or that hold memory and do not move on; the next poll drops them.
     pub(crate) broken: Vec<u32>,
     fetched: Vec<Fetched>,
+}
+
+/// A message has arrived, and took a receive.
+#[inline]
+fn is_arrival(completion: &WorkCompletion) -> bool {
+    matches!(completion.opcode, CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm)
 }
 
 /// Why a client is dropped.
@@ -41,13 +48,13 @@ impl From<Misbehaved> for Disconnect {
     }
 }
 
-impl Clients {
+impl<C: Carrier> Clients<C> {
     pub(crate) fn new(
-        roster: Roster<Connection>,
+        roster: Roster<Connection<C>>,
         lending: Lending,
         assembly: LargeBuffers,
         drafts: Drafts,
-    ) -> Clients {
+    ) -> Clients<C> {
         Clients { roster, lending, assembly, drafts, broken: Vec::new(), fetched: Vec::new() }
     }
 
@@ -83,16 +90,15 @@ impl Clients {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) {
-        let client = (completion.id >> 32) as u32;
-        let Some(connection) = self.roster.get(client) else { return };
-        // Left over from an earlier client of that number.
-        if connection.qp != completion.qp {
-            return;
-        }
+        let client = C::client_of(completion);
+        let connection = match self.roster.get(client) {
+            Some(connection) if connection.qp == completion.qp => connection,
+            _ => return self.handle_stray(completion, sink),
+        };
         if completion.status != Status::Success {
             return self.remove(client, Disconnect::Lost(completion.status), sink);
         }
-        if completion.opcode != CompletionOpcode::RecvWriteWithImm {
+        if !is_arrival(completion) {
             connection.link.retire(completion.id, &mut self.fetched);
             if connection.link.has_posts() {
                 self.roster.enter_line(client);
@@ -100,7 +106,6 @@ impl Clients {
             return;
         }
         connection.link.consume_receive();
-        // The queue pair identifies the client; the immediate must say the same.
         let imm = completion.imm.unwrap_or(u32::MAX);
         if let Some(index) = Immediate::message_of(client, imm)
             && let Some(slot) = connection.slots.get_mut(index as usize)
@@ -116,6 +121,19 @@ impl Clients {
         if let Err(why) = self.handle_uncommon(client, imm, completion, scratch, now, sink) {
             self.remove(client, why, sink);
         }
+    }
+
+    /// A completion that does not belong to the client that it names: left over from an earlier client of that number, or
+    /// of a client that names another, or no client at all.
+    #[cold]
+    fn handle_stray(&mut self, completion: &WorkCompletion, sink: &mut dyn RequestSink) {
+        let client = self.roster.iter().find(|connection| connection.qp == completion.qp);
+        let Some(client) = client.map(|connection| connection.link.client()) else { return };
+        let why = match completion.status {
+            Status::Success => "an immediate that names another client".into(),
+            status => Disconnect::Lost(status),
+        };
+        self.remove(client, why, sink);
     }
 
     /// Everything but a request in its slot.

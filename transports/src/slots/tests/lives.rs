@@ -5,10 +5,10 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{Closing, WindDown};
 
 use super::pair::{Host, answer, limits, pattern};
+use crate::contract::Backend;
 
-#[test]
-fn a_client_that_says_goodbye_is_gone_at_once() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_client_that_says_goodbye_is_gone_at_once(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     let mut caller = host.admit();
     host.call(&mut caller, b"hello");
     assert_eq!(host.transport.connections(), 1);
@@ -20,9 +20,8 @@ fn a_client_that_says_goodbye_is_gone_at_once() {
     assert_eq!(caller.heard.closed.len(), 1);
 }
 
-#[test]
-fn a_dropped_client_leaves_calls_that_nobody_can_answer() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_dropped_client_leaves_calls_that_nobody_can_answer(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");
@@ -34,9 +33,10 @@ fn a_dropped_client_leaves_calls_that_nobody_can_answer() {
     assert_eq!(error, ReserveError::Closed);
 }
 
-#[test]
-fn a_new_client_of_the_same_number_does_not_get_old_answers() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_new_client_of_the_same_number_does_not_get_old_answers(
+    backend: &'static dyn Backend,
+) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     host.handlers.hold = true;
     let mut first = host.admit();
     first.send(b"first");
@@ -55,9 +55,8 @@ fn a_new_client_of_the_same_number_does_not_get_old_answers() {
     assert_eq!(second.heard.replies.pop_front().unwrap().1, b"new");
 }
 
-#[test]
-fn clients_come_and_go_and_leave_room_for_others() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn clients_come_and_go_and_leave_room_for_others(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     let mut stays = host.admit();
     for round in 0..30u32 {
         let mut guests: Vec<_> = (0..7).map(|_| host.admit()).collect();
@@ -76,9 +75,8 @@ fn clients_come_and_go_and_leave_room_for_others() {
     }
 }
 
-#[test]
-fn a_server_says_goodbye_after_its_last_replies() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_server_says_goodbye_after_its_last_replies(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     host.handlers.hold = true;
     let (mut one, mut two) = (host.admit(), host.admit());
     one.send(b"one");
@@ -96,9 +94,8 @@ fn a_server_says_goodbye_after_its_last_replies() {
     assert_eq!(one.heard.replies.pop_front().unwrap().1, b"last");
 }
 
-#[test]
-fn a_server_that_vanishes_is_noticed() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_server_that_vanishes_is_noticed(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");
@@ -112,18 +109,16 @@ fn a_server_that_vanishes_is_noticed() {
     assert!(caller.heard.closed[0].may_have_run);
 }
 
-#[test]
-fn a_client_that_is_one_too_many_is_refused() {
-    let host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_client_that_is_one_too_many_is_refused(backend: &'static dyn Backend) {
+    let host = Host::new(backend, limits(4, 256, 1 << 20));
     let callers: Vec<_> = (0..8).map(|_| host.admit()).collect();
     let error = host.try_admit().map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("8 clients"), "{error}");
     drop(callers);
 }
 
-#[test]
-fn a_handshake_that_ends_badly_leaves_no_client() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_handshake_that_ends_badly_leaves_no_client(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     let (caller, accepted) = host.admit_unfinished();
     host.settle(&mut []);
     assert_eq!(host.transport.connections(), 1);
@@ -133,9 +128,8 @@ fn a_handshake_that_ends_badly_leaves_no_client() {
     drop(caller);
 }
 
-#[test]
-fn a_server_that_ends_sees_its_last_answers_arrive() {
-    let mut host = Host::new(limits(16, 256, 1 << 20));
+pub(crate) fn a_server_that_ends_sees_its_last_answers_arrive(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(16, 256, 1 << 20));
     host.handlers.hold = true;
     let mut callers = [host.admit(), host.admit()];
     for caller in &mut callers {
@@ -166,9 +160,8 @@ fn a_server_that_ends_sees_its_last_answers_arrive() {
     }
 }
 
-#[test]
-fn a_server_that_is_known_to_be_gone_ends_its_calls_once() {
-    let mut host = Host::new(limits(4, 256, 1 << 20));
+pub(crate) fn a_server_that_is_known_to_be_gone_ends_its_calls_once(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
     host.handlers.hold = true;
     let mut caller = host.admit();
     caller.send(b"one");

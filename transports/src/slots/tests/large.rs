@@ -4,6 +4,7 @@ use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::transport::Delivery;
 
 use super::pair::{Host, limits, pattern};
+use crate::contract::Backend;
 use crate::contract::Config;
 use crate::rendezvous::CHUNK_BYTES;
 use crate::rendezvous::RING_CHUNKS;
@@ -11,9 +12,8 @@ use crate::rendezvous::RING_CHUNKS;
 const CHUNK: usize = CHUNK_BYTES as usize;
 const RING: usize = CHUNK * RING_CHUNKS as usize;
 
-#[test]
-fn messages_of_every_kind_of_size_come_back() {
-    let mut host = Host::new(limits(4, 256, 8 << 20));
+pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 8 << 20));
     let mut caller = host.admit();
     let sizes =
         [249, 4096, CHUNK - 1, CHUNK, CHUNK + 1, RING - 1, RING, RING + 1, 3 * RING + 17, 8 << 20];
@@ -24,9 +24,8 @@ fn messages_of_every_kind_of_size_come_back() {
     assert_eq!(caller.heard.owned, sizes.len());
 }
 
-#[test]
-fn large_and_small_calls_share_a_connection() {
-    let mut host = Host::new(limits(4, 256, 16 << 20));
+pub(crate) fn large_and_small_calls_share_a_connection(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 16 << 20));
     let mut caller = host.admit();
     let large: Vec<_> = (0..3).map(|n| pattern(n, (4 << 20) + n as usize)).collect();
     let slots: Vec<_> = large.iter().map(|bytes| caller.send(bytes)).collect();
@@ -43,9 +42,10 @@ fn large_and_small_calls_share_a_connection() {
     }
 }
 
-#[test]
-fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers() {
-    let mut host = Host::new(limits(2, 256, 10_000));
+pub(crate) fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers(
+    backend: &'static dyn Backend,
+) {
+    let mut host = Host::new(backend, limits(2, 256, 10_000));
     host.handlers.hold = true;
     let mut caller = host.admit();
     let error = caller.transport.reserve(10_001).map(|_| ()).unwrap_err();
@@ -56,9 +56,8 @@ fn both_ends_refuse_what_is_over_the_limit_and_name_both_numbers() {
     assert_eq!(error, ReserveError::TooLarge { len: 10_001, max: 10_000 });
 }
 
-#[test]
-fn an_answer_may_come_out_other_than_reserved() {
-    let mut host = Host::new(limits(2, 256, 1 << 20));
+pub(crate) fn an_answer_may_come_out_other_than_reserved(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(2, 256, 1 << 20));
     host.handlers.hold = true;
     let mut caller = host.admit();
     for (reserved, posted) in [(5000, 100), (5000, 4000), (5000, 0)] {
@@ -84,9 +83,8 @@ fn an_answer_may_come_out_other_than_reserved() {
 }
 
 /// Abandons a large call after each number of turns, so that every phase is met.
-#[test]
-fn a_large_call_can_be_abandoned_in_every_phase() {
-    let mut host = Host::new(limits(1, 256, 8 << 20));
+pub(crate) fn a_large_call_can_be_abandoned_in_every_phase(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(1, 256, 8 << 20));
     let mut caller = host.admit();
     let bytes = pattern(5, 3 * RING + 5);
     for turns in 0..60 {
@@ -116,9 +114,8 @@ fn scarce(max_message: u64) -> Config {
     }
 }
 
-#[test]
-fn a_stalled_client_does_not_stall_others() {
-    let mut host = Host::new(scarce(4 << 20));
+pub(crate) fn a_stalled_client_does_not_stall_others(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, scarce(4 << 20));
     let (mut stalled, mut lively) = (host.admit(), host.admit());
     let bytes = pattern(1, 4 << 20);
     // It asks for as much as it can get, and never writes: it is not polled.
@@ -132,9 +129,10 @@ fn a_stalled_client_does_not_stall_others() {
     host.run(&mut [&mut stalled], |_, callers| callers[0].heard.replies.len() == 2);
 }
 
-#[test]
-fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end() {
-    let mut host = Host::new(scarce(4 << 20));
+pub(crate) fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end(
+    backend: &'static dyn Backend,
+) {
+    let mut host = Host::new(backend, scarce(4 << 20));
     let bytes = pattern(1, 4 << 20);
     let mut stalled: Vec<_> = (0..4).map(|_| host.admit()).collect();
     for caller in &mut stalled {
@@ -156,9 +154,8 @@ fn who_holds_memory_that_others_wait_for_is_dropped_in_the_end() {
     assert!(lively.heard.closed.is_empty());
 }
 
-#[test]
-fn a_waiting_request_that_is_abandoned_waits_no_more() {
-    let mut host = Host::new(scarce(4 << 20));
+pub(crate) fn a_waiting_request_that_is_abandoned_waits_no_more(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, scarce(4 << 20));
     let bytes = pattern(1, 4 << 20);
     let (mut first, mut second, mut third) = (host.admit(), host.admit(), host.admit());
     for caller in [&mut first, &mut second] {
@@ -178,10 +175,9 @@ fn a_waiting_request_that_is_abandoned_waits_no_more() {
     assert!(third.heard.replies.is_empty());
 }
 
-#[test]
-fn an_announcement_over_the_limit_fails_alone() {
+pub(crate) fn an_announcement_over_the_limit_fails_alone(backend: &'static dyn Backend) {
     // The client believes in more than the server: its terms were tampered with.
-    let mut host = Host::new(limits(2, 256, 10_000));
+    let mut host = Host::new(backend, limits(2, 256, 10_000));
     let mut caller = host.admit_trusting(&limits(2, 256, 1 << 20));
     let slot = caller.send(&[1; 20_000]);
     host.settle(&mut [&mut caller]);
@@ -192,9 +188,8 @@ fn an_announcement_over_the_limit_fails_alone() {
     assert_eq!(host.call(&mut caller, b"next"), b"next");
 }
 
-#[test]
-fn memory_is_used_again() {
-    let mut host = Host::new(limits(2, 256, 1 << 20));
+pub(crate) fn memory_is_used_again(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(2, 256, 1 << 20));
     let mut caller = host.admit();
     let bytes = pattern(1, 1 << 20);
     for _ in 0..200 {
@@ -205,11 +200,12 @@ fn memory_is_used_again() {
     caller.transport.flush();
 }
 
-#[test]
-fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other() {
+pub(crate) fn two_ends_that_are_short_of_memory_do_not_wait_for_each_other(
+    backend: &'static dyn Backend,
+) {
     let tight =
         Config { window: 8, slot: 256, max_message: 1 << 20, memory: 5 << 20, ..Config::default() };
-    let mut host = Host::new(tight);
+    let mut host = Host::new(backend, tight);
     let (mut one, mut two) = (host.admit(), host.admit());
     let bytes = pattern(3, 1 << 20);
     let mut sent = 0;

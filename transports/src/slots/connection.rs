@@ -3,6 +3,7 @@
 use farcall_core::transport::CallToken;
 use farcall_verbs::QpNumber;
 
+use super::carrier::Carrier;
 use super::link::Link;
 use crate::contract::{DropGuard, Terms};
 use crate::kit::accept_queue::ClientId;
@@ -34,8 +35,8 @@ pub(crate) struct Slot {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) link: Link,
+pub(crate) struct Connection<C> {
+    pub(crate) link: Link<C>,
     pub(crate) qp: QpNumber,
     id: ClientId,
     pub(crate) slots: Box<[Slot]>,
@@ -50,15 +51,15 @@ pub(crate) struct Connection {
     _drop_guard: DropGuard,
 }
 
-impl Connection {
+impl<C: Carrier> Connection<C> {
     pub(crate) fn new(
-        link: Link,
+        link: Link<C>,
         large: LargeMessages,
         id: ClientId,
         terms: &Terms,
         completions: Charge,
         drop_guard: DropGuard,
-    ) -> Connection {
+    ) -> Connection<C> {
         let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
         let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         Connection {
@@ -98,7 +99,7 @@ impl Connection {
     }
 }
 
-impl Member for Connection {
+impl<C: Carrier> Member for Connection<C> {
     fn id(&self) -> ClientId {
         self.id
     }

@@ -8,8 +8,9 @@ use farcall_core::transport::{
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::layout::{HEADER_BYTES, Immediate, Kind, Op, split};
+use super::carrier::Carrier;
 use super::link::{Fetched, Link, owned};
+use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
 use crate::kit::completions::{Completions, failure};
 use crate::kit::memory;
@@ -48,17 +49,17 @@ struct Slot {
 
 /// A connection to one server thread.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct Client<C: Carrier> {
     // Dropped in this order: queue pair, completion queue.
-    window: Window,
+    window: Window<C>,
     completions: Completions,
     scratch: Box<[u8]>,
 }
 
 /// The slots, and what became of them.
 #[derive(Debug)]
-struct Window {
-    link: Link,
+struct Window<C> {
+    link: Link<C>,
     slots: Box<[Slot]>,
     free: Vec<u32>,
     transfers: Transfers,
@@ -76,13 +77,13 @@ type Broken = FailureKind;
 
 const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
 
-impl Client {
+impl<C: Carrier> Client<C> {
     pub(crate) fn new(
         completions: Completions,
-        (link, pd): (Link, ProtectionDomain),
+        (link, pd): (Link<C>, ProtectionDomain),
         terms: &Terms,
         memory: u64,
-    ) -> Client {
+    ) -> Client<C> {
         let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
         let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         let window = Window {
@@ -101,7 +102,7 @@ impl Client {
     }
 }
 
-impl ClientTransport for Client {
+impl<C: Carrier> ClientTransport for Client<C> {
     fn limits(&self) -> Limits {
         Limits { window: self.window.slots.len() as u32, max_message: self.window.max_message }
     }
@@ -193,6 +194,7 @@ impl ClientTransport for Client {
                 self.window.close(broken, sink);
                 break;
             }
+            self.window.link.recycle(completion);
         }
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         if !self.window.is_calm() {
@@ -229,7 +231,7 @@ impl ClientTransport for Client {
     }
 }
 
-impl Drop for Client {
+impl<C: Carrier> Drop for Client<C> {
     fn drop(&mut self) {
         self.close(Closing::Goodbye);
     }
@@ -245,7 +247,7 @@ impl Slot {
     }
 }
 
-impl Window {
+impl<C: Carrier> Window<C> {
     /// The slot that the next request takes, if it can be posted.
     #[inline]
     fn next_free(&self) -> Result<u32, Backpressure> {
@@ -296,7 +298,7 @@ impl Window {
             return Err(lost(completion));
         }
         match (completion.opcode, completion.imm) {
-            (CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
+            (CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
                 self.link.consume_receive();
                 let Some(Immediate { op, slot, .. }) = Immediate::from_wire(imm) else {
                     return Err(NONSENSE);
@@ -307,7 +309,7 @@ impl Window {
                     self.handle_operation(op, slot)
                 }
             }
-            (CompletionOpcode::Write | CompletionOpcode::Read, _) => {
+            (CompletionOpcode::Send | CompletionOpcode::Write | CompletionOpcode::Read, _) => {
                 self.link.retire(completion.id, &mut self.fetched);
                 Ok(())
             }

@@ -4,16 +4,17 @@ use farcall_core::time::Instant;
 use farcall_core::transport::RequestSink;
 use zerocopy::IntoBytes;
 
+use super::carrier::Carrier;
 use super::connection::Phase;
-use super::layout::{Kind, Op};
 use super::link::owned;
 use super::requests::{Clients, Disconnect};
+use super::wire::{Kind, Op};
 use crate::kit::fair_queue::Verdict;
 use crate::kit::lending::Lending;
 use crate::rendezvous::server::{Landed, Room};
 use crate::rendezvous::wire::OverLimit;
 
-impl Clients {
+impl<C: Carrier> Clients<C> {
     /// A large request wants to land.
     #[cold]
     pub(super) fn handle_announcement(

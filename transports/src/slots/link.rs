@@ -1,17 +1,42 @@
-//! One end of one connection: its queue pair, the slots its peer writes, what waits to be posted,
-//! and the buffers that are under way. The same for client and server.
+//! One end of one connection: its queue pair, what waits to be posted, and the buffers that are under way. The same for
+//! client and server.
 
 use std::collections::VecDeque;
 
 use farcall_core::transport::Message;
-use farcall_verbs::{Buffer, QueuePair, RemoteRegion, RemoteSlice, SharedRegion};
+use farcall_verbs::{Buffer, ProtectionDomain, QueuePair, RemoteSlice};
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
-use super::layout::{HEADER_BYTES, Immediate, Kind, Op, put_header, stride};
-use super::setup::Sizes;
-use crate::kit::sender::{Sender, work_id};
+use super::carrier::Carrier;
+use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
+use crate::contract::SetupError;
+use crate::kit::sender::Sender;
 
-/// A WRITE_WITH_IMM that waits for the doorbell. With no bytes it is its immediate alone.
+/// How much of everything a link has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinkSizes {
+    /// Slots of the window.
+    pub(crate) window: u32,
+    /// Bytes of a slot.
+    pub(crate) slot: u32,
+    /// Work requests of the send queue.
+    pub(crate) send_depth: u32,
+    /// Bytes that a work request may carry inline.
+    pub(crate) max_inline: usize,
+}
+
+/// Bytes of a cache line.
+const LINE_BYTES: u32 = 64;
+
+/// Bytes from one slot to the next: an odd number of cache lines, so that the fronts of all slots
+/// do not meet in one set of the cache, and never neighbouring lines, which prefetchers would take
+/// from whoever writes there.
+pub(crate) const fn stride(slot_bytes: u32) -> u32 {
+    let lines = slot_bytes.div_ceil(LINE_BYTES) | 1;
+    if lines < 3 { 3 * LINE_BYTES } else { lines * LINE_BYTES }
+}
+
+/// A message that waits for the doorbell. With no bytes it is its immediate alone.
 #[derive(Debug, Clone, Copy)]
 struct Post {
     imm: u32,
@@ -40,56 +65,48 @@ pub(crate) struct Fetched {
 }
 
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Link<C> {
     // The queue pair goes before the memory that it works on.
     sender: Sender,
+    carrier: C,
     outbox: Vec<Post>,
     slot_bytes: usize,
-    stride: u64,
     client: u32,
-    /// Receives that were consumed and not yet posted again.
-    consumed: u32,
-    replenish_at: u32,
     /// Posts wait, or the queue pair is broken.
     urgent: bool,
     /// The buffer in which each slot's next message is made, unless it is under way.
     staging: Box<[Option<Buffer>]>,
     spare: Vec<Buffer>,
     under_way: VecDeque<UnderWay>,
-    peer_slots: RemoteRegion,
-    slots: SharedRegion,
 }
 
-impl Link {
-    /// `buffers` are of `sizes.slot` bytes each, one for each slot and for each work request that
-    /// the send queue holds.
+impl<C: Carrier> Link<C> {
+    /// Over this queue pair, with send buffers of this domain, which is that of the queue pair.
     pub(crate) fn new(
         qp: QueuePair,
-        slots: SharedRegion,
-        peer_slots: RemoteRegion,
-        sizes: &Sizes,
+        carrier: C,
+        sizes: &LinkSizes,
         client: u32,
-        mut buffers: Vec<Buffer>,
-    ) -> Link {
+        pd: &ProtectionDomain,
+    ) -> Result<Link<C>, SetupError> {
         let window = sizes.window as usize;
-        assert!(buffers.len() >= window + sizes.send_depth as usize);
-        assert!(peer_slots.len >= sizes.slots_bytes());
+        // One for each slot and for each work request that the send queue holds.
+        let count = window + sizes.send_depth as usize;
+        let size = stride(sizes.slot) as usize;
+        let pool = pd.alloc_private(count * size)?.into_pool(size);
+        let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).take(count).collect();
         let spare = buffers.split_off(window);
-        Link {
+        Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
+            carrier,
             outbox: Vec::with_capacity(2 * window),
             slot_bytes: sizes.slot as usize,
-            stride: stride(sizes.slot).into(),
             client,
-            consumed: 0,
-            replenish_at: sizes.replenish_at.min(sizes.recv_depth),
             urgent: false,
             staging: buffers.into_iter().map(Some).collect(),
             spare,
             under_way: VecDeque::with_capacity(sizes.send_depth as usize),
-            peer_slots,
-            slots,
-        }
+        })
     }
 
     pub(crate) fn qp(&self) -> &QueuePair {
@@ -151,12 +168,8 @@ impl Link {
         if !self.sender.is_inline(len) || self.urgent || self.sender.room() == 0 {
             return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
-        let Ok(remote) = self.peer_slots.slice(u64::from(slot) * self.stride, len as u64) else {
-            return;
-        };
-        if !self.sender.write_imm(&message[..len], remote, imm, false) {
-            self.urgent = true;
-        }
+        let Link { sender, carrier, .. } = self;
+        self.urgent = !carrier.post_inline(sender, slot, &message[..len], imm, false);
     }
 
     /// Queues a control message with this body.
@@ -210,26 +223,24 @@ impl Link {
     }
 
     fn post_waiting(&mut self) {
+        let Link { sender, carrier, staging, under_way, outbox, .. } = self;
         let mut posted = 0;
-        for post in &self.outbox {
-            if self.sender.is_broken() || self.sender.room() == 0 {
+        for &Post { imm, slot, len, signaled } in outbox.iter() {
+            if sender.is_broken() || sender.room() == 0 {
                 break;
             }
-            let len = post.len as usize;
-            let offset = u64::from(post.slot) * self.stride;
-            let Ok(remote) = self.peer_slots.slice(offset, len as u64) else { break };
-            let staged = &mut self.staging[post.slot as usize];
+            let len = len as usize;
+            let staged = &mut staging[slot as usize];
             match staged {
-                _ if len == 0 => self.sender.write_imm(&[], remote, post.imm, post.signaled),
-                Some(buffer) if self.sender.is_inline(len) => {
-                    self.sender.write_imm(&buffer[..len], remote, post.imm, post.signaled)
+                _ if len == 0 => carrier.post_inline(sender, slot, &[], imm, signaled),
+                Some(buffer) if sender.is_inline(len) => {
+                    carrier.post_inline(sender, slot, &buffer[..len], imm, signaled)
                 }
                 _ => {
                     let Some(mut buffer) = staged.take() else { break };
                     buffer.set_len(len);
-                    self.under_way.push_back(UnderWay::Message);
-                    let request = WorkRequest::write(buffer, remote).imm(post.imm);
-                    self.sender.post(request, post.signaled)
+                    under_way.push_back(UnderWay::Message);
+                    sender.post(carrier.request(slot, buffer, imm), signaled)
                 }
             };
             posted += 1;
@@ -279,19 +290,21 @@ impl Link {
         });
     }
 
-    /// A receive was consumed. They are posted again in batches.
+    /// A message has arrived.
     #[inline]
     pub(crate) fn consume_receive(&mut self) {
-        self.consumed += 1;
-        if self.consumed >= self.replenish_at {
-            let (first, count) = (work_id(self.client, 0), u64::from(self.consumed));
-            self.urgent |= !self.sender.check(|qp| qp.post_recvs(first..first + count));
-            self.consumed = 0;
-        }
+        let Link { sender, carrier, .. } = self;
+        self.urgent |= !carrier.consume_receive(sender);
     }
 
-    /// The message that a completion announces, as private bytes: from the completion itself where
-    /// it carries them, else read once out of the slot.
+    /// A message has been handled, at the client.
+    #[inline]
+    pub(crate) fn recycle(&mut self, completion: &mut WorkCompletion) {
+        let Link { sender, carrier, .. } = self;
+        self.urgent |= !carrier.recycle(sender, completion);
+    }
+
+    /// The message that a completion announces: see [`Carrier::read`].
     #[inline]
     pub(crate) fn read<'a>(
         &self,
@@ -299,20 +312,25 @@ impl Link {
         slot: u32,
         scratch: &'a mut [u8],
     ) -> Option<&'a [u8]> {
-        if let Some(payload) = completion.payload() {
-            return Some(payload);
-        }
-        let len = completion.byte_len as usize;
-        if len > self.slot_bytes {
-            return None;
-        }
-        let message = &mut scratch[..len];
-        self.slots.copy_out(slot as usize * self.stride as usize, message);
-        Some(message)
+        self.carrier.read(completion, slot, scratch)
     }
 }
 
 /// A large message of private memory, to be kept.
 pub(crate) fn owned(buffer: Buffer) -> Message<'static> {
     Message::Owned(bytes::Bytes::from_owner(buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_do_not_meet_in_the_cache() {
+        for slot in (64..9000).step_by(64) {
+            let lines = stride(slot) / LINE_BYTES;
+            assert!(stride(slot) >= slot && lines % 2 == 1 && lines > 1);
+        }
+        assert_eq!(stride(4096), 4160);
+    }
 }

@@ -16,25 +16,23 @@ use crate::contract::{
     Accepted, Answer, Backend, Config, Fabric, Intake, NewClient, PendingClient, Placement,
     SetupError, Terms,
 };
-use crate::handshake::{Hello, Offer};
-use crate::write_imm::WriteImm;
 
 /// Turns after which something that should happen never will.
 const MANY_TURNS: usize = 100_000;
 
 /// For what has to ask the device.
-pub(super) const BOUND: Duration = Duration::from_secs(5);
+pub(crate) const BOUND: Duration = Duration::from_secs(5);
 
 /// What a server turn is in virtual time.
-pub(super) const TURN_NANOS: u64 = 1000;
+pub(crate) const TURN_NANOS: u64 = 1000;
 
-pub(super) fn limits(window: u32, slot: u32, max_message: u64) -> Config {
+pub(crate) fn limits(window: u32, slot: u32, max_message: u64) -> Config {
     let memory = 3 * max_message + (16 << 20);
     Config { window, slot, max_message, memory, ..Config::default() }
 }
 
 /// Bytes that differ from their neighbours, and from those of other seeds.
-pub(super) fn pattern(seed: u32, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
     let mut byte = || {
         state ^= state << 13;
@@ -47,12 +45,12 @@ pub(super) fn pattern(seed: u32, len: usize) -> Vec<u8> {
 
 /// What a client heard.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    pub(super) replies: VecDeque<(SlotId, Vec<u8>)>,
+pub(crate) struct Heard {
+    pub(crate) replies: VecDeque<(SlotId, Vec<u8>)>,
     /// How many of the replies came in memory of their own.
-    pub(super) owned: usize,
-    pub(super) failed: Vec<(SlotId, TransportFailure)>,
-    pub(super) closed: Vec<TransportFailure>,
+    pub(crate) owned: usize,
+    pub(crate) failed: Vec<(SlotId, TransportFailure)>,
+    pub(crate) closed: Vec<TransportFailure>,
 }
 
 impl ReplySink for Heard {
@@ -72,14 +70,14 @@ impl ReplySink for Heard {
 
 /// A server's handlers: echo at once, or hold until told.
 #[derive(Debug, Default)]
-pub(super) struct Handlers {
-    pub(super) hold: bool,
-    pub(super) held: VecDeque<(CallToken, Vec<u8>)>,
+pub(crate) struct Handlers {
+    pub(crate) hold: bool,
+    pub(crate) held: VecDeque<(CallToken, Vec<u8>)>,
     /// Answers that found no memory.
     deferred: VecDeque<(CallToken, Vec<u8>)>,
-    pub(super) requests: usize,
-    pub(super) cancelled: Vec<(u32, u32)>,
-    pub(super) disconnected: Vec<(u32, u32)>,
+    pub(crate) requests: usize,
+    pub(crate) cancelled: Vec<(u32, u32)>,
+    pub(crate) disconnected: Vec<(u32, u32)>,
 }
 
 impl RequestSink for Handlers {
@@ -112,7 +110,7 @@ fn try_answer(
     Ok(())
 }
 
-pub(super) fn answer(
+pub(crate) fn answer(
     call: CallToken,
     bytes: &[u8],
     replies: &mut dyn Replies,
@@ -122,7 +120,7 @@ pub(super) fn answer(
     Ok(())
 }
 
-pub(super) fn finish(
+pub(crate) fn finish(
     pending: Box<dyn PendingClient>,
     terms: &Terms,
     accepted: &Accepted,
@@ -131,17 +129,17 @@ pub(super) fn finish(
 }
 
 /// One client, by hand.
-pub(super) struct Caller {
-    pub(super) transport: Box<dyn ClientTransport>,
-    pub(super) heard: Heard,
+pub(crate) struct Caller {
+    pub(crate) transport: Box<dyn ClientTransport>,
+    pub(crate) heard: Heard,
 }
 
 impl Caller {
-    pub(super) fn new(transport: Box<dyn ClientTransport>) -> Caller {
+    pub(crate) fn new(transport: Box<dyn ClientTransport>) -> Caller {
         Caller { transport, heard: Heard::default() }
     }
 
-    pub(super) fn post(&mut self, bytes: &[u8]) -> SlotId {
+    pub(crate) fn post(&mut self, bytes: &[u8]) -> SlotId {
         let (slot, room) = self.transport.reserve(bytes.len()).unwrap();
         room.copy_from_slice(bytes);
         self.transport.post(slot, Delivery::AtMostOnce);
@@ -149,13 +147,13 @@ impl Caller {
     }
 
     /// Posts and rings.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> SlotId {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> SlotId {
         let slot = self.post(bytes);
         self.transport.flush();
         slot
     }
 
-    pub(super) fn poll(&mut self, now: Instant) -> u32 {
+    pub(crate) fn poll(&mut self, now: Instant) -> u32 {
         let progress = self.transport.poll(now, &mut self.heard);
         self.transport.flush();
         progress.worked
@@ -163,22 +161,24 @@ impl Caller {
 }
 
 /// One server thread, by hand.
-pub(super) struct Host {
-    pub(super) transport: Box<dyn ServerTransport>,
-    pub(super) intake: Box<dyn Intake>,
-    pub(super) handlers: Handlers,
-    pub(super) device: Device,
-    pub(super) config: Config,
-    pub(super) now: Instant,
+pub(crate) struct Host {
+    backend: &'static dyn Backend,
+    pub(crate) transport: Box<dyn ServerTransport>,
+    pub(crate) intake: Box<dyn Intake>,
+    pub(crate) handlers: Handlers,
+    pub(crate) device: Device,
+    pub(crate) config: Config,
+    pub(crate) now: Instant,
 }
 
 impl Host {
-    pub(super) fn new(config: Config) -> Host {
+    pub(crate) fn new(backend: &'static dyn Backend, config: Config) -> Host {
         let device = Device::open("shm").unwrap();
         let site = Site::new();
         let at = Placement::new(&site, Fabric::Verbs(&device));
-        let half = WriteImm.serve(&at, &config, 8).unwrap();
+        let half = backend.serve(&at, &config, 8).unwrap();
         Host {
+            backend,
             transport: half.transport,
             intake: half.intake,
             handlers: Handlers::default(),
@@ -188,13 +188,13 @@ impl Host {
         }
     }
 
-    pub(super) fn dial(&self, config: &Config) -> Box<dyn PendingClient> {
+    pub(crate) fn dial(&self, config: &Config) -> Box<dyn PendingClient> {
         let site = Site::new();
         let at = Placement::new(&site, Fabric::Verbs(&self.device));
-        WriteImm.dial(&at, config).unwrap()
+        self.backend.dial(&at, config).unwrap()
     }
 
-    pub(super) fn accept_bytes(&self, terms: &Terms, setup: &[u8]) -> Result<Accepted, SetupError> {
+    pub(crate) fn accept_bytes(&self, terms: &Terms, setup: &[u8]) -> Result<Accepted, SetupError> {
         self.intake.accept(NewClient { terms, setup, timeout: BOUND })
     }
 
@@ -205,36 +205,29 @@ impl Host {
     /// A client that has said hello with these limits, and the terms it gets.
     fn hello(&self, config: &Config) -> (Box<dyn PendingClient>, Terms) {
         let pending = self.dial(config);
-        let hello = Hello {
-            backend: "write_imm".into(),
-            service: SERVICE.name.into(),
-            fingerprint: SERVICE.fingerprint,
-            terms: config.terms(),
-            setup: pending.setup(),
-        };
-        let offer = Offer::new(WriteImm.name(), &[&SERVICE], self.config.clone());
-        (pending, offer.check(&hello).unwrap().0)
+        let terms = Terms::agree(&self.config, &config.terms()).unwrap();
+        (pending, terms)
     }
 
-    pub(super) fn try_admit(&self) -> Result<Caller, SetupError> {
+    pub(crate) fn try_admit(&self) -> Result<Caller, SetupError> {
         let (pending, terms) = self.hello(&self.config);
         let accepted = self.accept(&*pending, &terms)?;
         Ok(Caller::new(finish(pending, &terms, &accepted)?))
     }
 
-    pub(super) fn admit(&self) -> Caller {
+    pub(crate) fn admit(&self) -> Caller {
         self.try_admit().unwrap()
     }
 
     /// One more client, with limits of its own.
-    pub(super) fn admit_with(&self, config: &Config) -> Caller {
+    pub(crate) fn admit_with(&self, config: &Config) -> Caller {
         let (pending, terms) = self.hello(config);
         let accepted = self.accept(&*pending, &terms).unwrap();
         Caller::new(finish(pending, &terms, &accepted).unwrap())
     }
 
     /// A client that takes its own limit on messages for the server's.
-    pub(super) fn admit_trusting(&self, config: &Config) -> Caller {
+    pub(crate) fn admit_trusting(&self, config: &Config) -> Caller {
         let (pending, terms) = self.hello(config);
         let accepted = self.accept(&*pending, &terms).unwrap();
         let terms = Terms { max_message: config.max_message, ..terms };
@@ -242,13 +235,13 @@ impl Host {
     }
 
     /// A client that was accepted, and does not know it yet.
-    pub(super) fn admit_unfinished(&self) -> (Box<dyn PendingClient>, Accepted) {
+    pub(crate) fn admit_unfinished(&self) -> (Box<dyn PendingClient>, Accepted) {
         let (pending, terms) = self.hello(&self.config);
         let accepted = self.accept(&*pending, &terms).unwrap();
         (pending, accepted)
     }
 
-    pub(super) fn poll(&mut self) -> u32 {
+    pub(crate) fn poll(&mut self) -> u32 {
         self.now = self.now.saturating_add_nanos(TURN_NANOS);
         let progress = self.transport.poll(self.now, &mut self.handlers);
         while let Some((call, bytes)) = self.handlers.deferred.pop_front() {
@@ -263,7 +256,7 @@ impl Host {
     }
 
     /// Answers the request that was held first, with these bytes.
-    pub(super) fn answer(&mut self, bytes: &[u8]) -> Result<(), ReserveError> {
+    pub(crate) fn answer(&mut self, bytes: &[u8]) -> Result<(), ReserveError> {
         let (call, _) = self.handlers.held.pop_front().unwrap();
         let outcome = answer(call, bytes, self.transport.replies());
         self.transport.flush();
@@ -271,7 +264,7 @@ impl Host {
     }
 
     /// Polls all until `done`.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         callers: &mut [&mut Caller],
         mut done: impl FnMut(&mut Host, &mut [&mut Caller]) -> bool,
@@ -289,7 +282,7 @@ impl Host {
     }
 
     /// Polls all until nobody does anything any more.
-    pub(super) fn settle(&mut self, callers: &mut [&mut Caller]) {
+    pub(crate) fn settle(&mut self, callers: &mut [&mut Caller]) {
         let mut quiet = 0;
         for _ in 0..MANY_TURNS {
             let mut worked = self.poll();
@@ -303,7 +296,7 @@ impl Host {
     }
 
     /// One call, to its end.
-    pub(super) fn call(&mut self, caller: &mut Caller, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn call(&mut self, caller: &mut Caller, bytes: &[u8]) -> Vec<u8> {
         let slot = caller.send(bytes);
         self.run(&mut [caller], |_, callers| !callers[0].heard.replies.is_empty());
         let (answered, reply) = caller.heard.replies.pop_front().unwrap();
@@ -311,6 +304,3 @@ impl Host {
         reply
     }
 }
-
-pub(super) static SERVICE: farcall_core::ServiceDescription =
-    farcall_core::ServiceDescription { name: "Test", fingerprint: 1, methods: &[] };

@@ -4,10 +4,10 @@ use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::transport::Delivery;
 
 use super::pair::{Host, limits, pattern};
+use crate::contract::Backend;
 
-#[test]
-fn messages_of_every_size_up_to_a_slot_come_back() {
-    let mut host = Host::new(limits(4, 256, 4096));
+pub(crate) fn messages_of_every_size_up_to_a_slot_come_back(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 4096));
     let mut caller = host.admit();
     for len in 0..=248 {
         let bytes = pattern(len as u32, len);
@@ -16,9 +16,8 @@ fn messages_of_every_size_up_to_a_slot_come_back() {
     assert_eq!(caller.heard.owned, 0);
 }
 
-#[test]
-fn a_full_window_is_backpressure_and_frees_in_any_order() {
-    let mut host = Host::new(limits(4, 256, 4096));
+pub(crate) fn a_full_window_is_backpressure_and_frees_in_any_order(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(4, 256, 4096));
     host.handlers.hold = true;
     let mut caller = host.admit();
     let slots: Vec<_> = (0..4u8).map(|n| caller.send(&[n])).collect();
@@ -47,9 +46,8 @@ fn a_full_window_is_backpressure_and_frees_in_any_order() {
     assert_eq!(answers, [0, 1, 2, 9]);
 }
 
-#[test]
-fn a_late_reply_frees_its_slot_and_is_not_delivered() {
-    let mut host = Host::new(limits(1, 256, 4096));
+pub(crate) fn a_late_reply_frees_its_slot_and_is_not_delivered(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(1, 256, 4096));
     host.handlers.hold = true;
     let mut caller = host.admit();
     let slot = caller.send(b"slow");
@@ -67,9 +65,8 @@ fn a_late_reply_frees_its_slot_and_is_not_delivered() {
     assert_eq!(host.call(&mut caller, b"next"), b"next");
 }
 
-#[test]
-fn a_request_that_has_not_left_is_taken_back() {
-    let mut host = Host::new(limits(1, 4096, 4096));
+pub(crate) fn a_request_that_has_not_left_is_taken_back(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(1, 4096, 4096));
     let mut caller = host.admit();
     // Too long to go inline, so it waits for the doorbell.
     let slot = caller.post(&[1; 1000]);
@@ -79,9 +76,8 @@ fn a_request_that_has_not_left_is_taken_back() {
     assert!(host.handlers.cancelled.is_empty());
 }
 
-#[test]
-fn a_released_slot_is_free_and_its_generation_is_spent() {
-    let host = Host::new(limits(1, 256, 4096));
+pub(crate) fn a_released_slot_is_free_and_its_generation_is_spent(backend: &'static dyn Backend) {
+    let host = Host::new(backend, limits(1, 256, 4096));
     let mut caller = host.admit();
     let (first, _) = caller.transport.reserve(8).unwrap();
     caller.transport.release(first);
@@ -92,9 +88,8 @@ fn a_released_slot_is_free_and_its_generation_is_spent() {
     assert!(caller.transport.reserve(8).is_err(), "a stale release frees nothing");
 }
 
-#[test]
-fn the_smaller_end_sets_the_terms() {
-    let mut host = Host::new(limits(8, 1024, 4096));
+pub(crate) fn the_smaller_end_sets_the_terms(backend: &'static dyn Backend) {
+    let mut host = Host::new(backend, limits(8, 1024, 4096));
     let mut narrow = host.admit_with(&limits(2, 128, 1 << 20));
     assert_eq!(narrow.transport.limits().window, 2);
     assert_eq!(narrow.transport.limits().max_message, 4096);
@@ -107,9 +102,10 @@ fn the_smaller_end_sets_the_terms() {
     }
 }
 
-#[test]
-fn replies_of_one_turn_survive_many_rounds_of_every_queue() {
-    let mut host = Host::new(limits(16, 256, 4096));
+pub(crate) fn replies_of_one_turn_survive_many_rounds_of_every_queue(
+    backend: &'static dyn Backend,
+) {
+    let mut host = Host::new(backend, limits(16, 256, 4096));
     let mut caller = host.admit();
     let mut sent = 0u32;
     let mut seen = 0;
@@ -132,9 +128,10 @@ fn replies_of_one_turn_survive_many_rounds_of_every_queue() {
     assert!(caller.heard.closed.is_empty());
 }
 
-#[test]
-fn a_server_that_does_not_poll_costs_the_client_nothing_but_time() {
-    let mut host = Host::new(limits(16, 4096, 4096));
+pub(crate) fn a_server_that_does_not_poll_costs_the_client_nothing_but_time(
+    backend: &'static dyn Backend,
+) {
+    let mut host = Host::new(backend, limits(16, 4096, 4096));
     let mut caller = host.admit();
     for round in 0..50 {
         let slots: Vec<_> = (0..16).map(|_| caller.send(&[round; 3000])).collect();

@@ -1,0 +1,170 @@
+//! The server's half: one thread's connections.
+
+use std::sync::Arc;
+
+use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
+use farcall_verbs::{CqError, Device, Drafts, Status};
+
+use super::carrier::{Carrier, Receives};
+use super::connection::Connection;
+use super::requests::{Clients, Disconnect};
+use crate::contract::{Config, SetupError};
+use crate::kit::accept_queue::Arrivals;
+use crate::kit::clusters::Clusters;
+use crate::kit::completions::{Completions, DiscardRequests};
+use crate::kit::lending::Lending;
+use crate::kit::memory::{Budget, Exposure, LargeBuffers};
+use crate::kit::roster::Roster;
+
+/// All connections of one server thread.
+#[derive(Debug)]
+pub(crate) struct Server<C: Carrier, R: Receives> {
+    // Dropped in this order: queue pairs, completion queues.
+    clients: Clients<C>,
+    queues: Vec<Completions>,
+    clusters: Arc<Clusters>,
+    receives: R,
+    scratch: Box<[u8]>,
+    is_closed: bool,
+}
+
+impl<C: Carrier, R: Receives> Server<C, R> {
+    /// A server thread's half for the clients that arrive, whose completions come to the queues of these clusters.
+    pub(crate) fn new(
+        device: &Device,
+        config: &Config,
+        arrivals: Arrivals<Connection<C>>,
+        clusters: &Arc<Clusters>,
+        receives: R,
+    ) -> Result<Server<C, R>, SetupError> {
+        let budget = Budget::new(config.memory);
+        let assembly = LargeBuffers::new(&device.alloc_pd()?, Exposure::Private, &budget);
+        let (roster, lending) = (Roster::new(arrivals), Lending::new(budget));
+        Ok(Server {
+            clients: Clients::new(roster, lending, assembly, Drafts::new(device)),
+            queues: clusters.take_new().collect(),
+            clusters: Arc::clone(clusters),
+            receives,
+            scratch: vec![0; config.slot as usize].into(),
+            is_closed: false,
+        })
+    }
+
+    /// The completion queue lost completions, or its device is gone: no connection of this thread can go on.
+    #[cold]
+    fn drop_all(&mut self, error: CqError, sink: &mut dyn RequestSink) -> Progress {
+        if self.clients.roster.count() > 0 {
+            tracing::error!(%error, "dropping all clients of this thread");
+        }
+        for client in 0..self.clients.roster.end() {
+            self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
+        }
+        Progress::IDLE
+    }
+
+    /// The rare work: clients whose posts failed, requests that wait for memory.
+    #[cold]
+    fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
+        let clients = &mut self.clients;
+        if clients.lending.take_shortage() {
+            clients.trim();
+            clients.find_stalled(now);
+            clients.serve_waiting(now);
+        }
+        // Grants leave at once: the turn may have nothing else to send.
+        clients.ring();
+        while let Some(client) = clients.broken.pop() {
+            clients.remove(client, Disconnect::Lost(Status::Flushed), sink);
+        }
+        clients.lending.poll_at(now)
+    }
+
+    fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        self.clients.ring();
+        for client in 0..self.clients.roster.end() {
+            if let Some(connection) = self.clients.roster.get(client) {
+                connection.link.post_goodbye();
+                self.clients.roster.enter_line(client);
+            }
+        }
+        self.clients.ring();
+    }
+}
+
+impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
+    #[inline]
+    fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let mut progress = Progress::IDLE;
+        let mut have_come = false;
+        for queue in &mut self.queues {
+            let completed = match queue.poll() {
+                Ok(completed) => completed,
+                Err(error) => return self.drop_all(error, sink),
+            };
+            let found = completed.len();
+            // After the poll: a client that has sent a request was announced before.
+            if self.clients.roster.has_news() {
+                self.clients.take_arrivals(sink);
+                have_come = true;
+            }
+            for completion in completed {
+                self.clients.complete(completion, &mut self.scratch, now, sink);
+                self.receives.recycle(completion);
+            }
+            progress.worked += found as u32;
+            progress.scanned += queue.scanned();
+            if queue.is_batch(found) {
+                progress.next = PollAt::Now;
+            }
+        }
+        if have_come {
+            self.queues.extend(self.clusters.take_new());
+            self.receives.replenish();
+            progress.next = PollAt::Now;
+        }
+        if self.clients.need_attention() {
+            progress.next = progress.next.earlier(self.attend(now, sink));
+        }
+        progress
+    }
+
+    #[inline]
+    fn replies(&mut self) -> &mut dyn Replies {
+        &mut self.clients
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.clients.ring();
+    }
+
+    fn arm(&mut self) -> bool {
+        let Server { clients, queues, .. } = self;
+        let has_work = || clients.roster.has_news() || !clients.broken.is_empty();
+        queues.iter_mut().all(|queue| queue.arm(has_work))
+    }
+
+    fn connections(&self) -> usize {
+        self.clients.roster.count()
+    }
+
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
+        if step == WindDown::Drain {
+            return !self.clients.has_unfetched();
+        }
+        self.say_goodbye();
+        self.poll(now, &mut DiscardRequests);
+        self.clients.ring();
+        self.clients.roster.iter().all(|connection| connection.link.has_left())
+    }
+}
+
+impl<C: Carrier, R: Receives> Drop for Server<C, R> {
+    fn drop(&mut self) {
+        self.say_goodbye();
+    }
+}

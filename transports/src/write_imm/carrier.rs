@@ -1,0 +1,121 @@
+//! WRITE_WITH_IMM into the slots that the peer keeps for this end.
+
+use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
+
+use super::setup::Sizes;
+use crate::kit::sender::{Sender, work_id};
+use crate::slots::carrier::{Carrier, Receives};
+use crate::slots::link::stride;
+
+/// The slots of both ends, and the receives that the peer's immediates take.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    slot_bytes: usize,
+    stride: u64,
+    client: u32,
+    /// Receives that were consumed and not yet posted again.
+    consumed: u32,
+    replenish_at: u32,
+    peer_slots: RemoteRegion,
+    slots: SharedRegion,
+}
+
+impl Writes {
+    pub(crate) fn new(
+        slots: SharedRegion,
+        peer_slots: RemoteRegion,
+        sizes: &Sizes,
+        client: u32,
+    ) -> Writes {
+        assert!(peer_slots.len >= sizes.slots_bytes());
+        Writes {
+            slot_bytes: sizes.link.slot as usize,
+            stride: stride(sizes.link.slot).into(),
+            client,
+            consumed: 0,
+            replenish_at: sizes.replenish_at.min(sizes.recv_depth),
+            peer_slots,
+            slots,
+        }
+    }
+
+    /// The front of the peer's slot. Its address was the peer's to say: it may be nonsense, which its NIC refuses.
+    #[inline]
+    fn remote(&self, slot: u32, len: usize) -> RemoteSlice {
+        let RemoteRegion { addr, rkey, .. } = self.peer_slots;
+        RemoteSlice::new(addr.wrapping_add(u64::from(slot) * self.stride), rkey, len as u64)
+    }
+}
+
+impl Carrier for Writes {
+    /// The ids of all work requests say it, whatever a peer says.
+    #[inline]
+    fn client_of(completion: &WorkCompletion) -> u32 {
+        (completion.id >> 32) as u32
+    }
+
+    #[inline]
+    fn post_inline(
+        &self,
+        sender: &mut Sender,
+        slot: u32,
+        message: &[u8],
+        imm: u32,
+        must_signal: bool,
+    ) -> bool {
+        sender.write_imm(message, self.remote(slot, message.len()), imm, must_signal)
+    }
+
+    fn request(&self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
+        let remote = self.remote(slot, message.len());
+        WorkRequest::write(message, remote).imm(imm).into()
+    }
+
+    /// From the completion itself where it carries the message, else read once out of the slot.
+    #[inline]
+    fn read<'a>(
+        &self,
+        completion: &'a WorkCompletion,
+        slot: u32,
+        scratch: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        if let Some(payload) = completion.payload() {
+            return Some(payload);
+        }
+        let len = completion.byte_len as usize;
+        if len > self.slot_bytes {
+            return None;
+        }
+        let message = &mut scratch[..len];
+        self.slots.copy_out(slot as usize * self.stride as usize, message);
+        Some(message)
+    }
+
+    /// Receives are posted again in batches.
+    #[inline]
+    fn consume_receive(&mut self, sender: &mut Sender) -> bool {
+        self.consumed += 1;
+        if self.consumed < self.replenish_at {
+            return true;
+        }
+        let (first, count) = (work_id(self.client, 0), u64::from(self.consumed));
+        self.consumed = 0;
+        sender.check(|qp| qp.post_recvs(first..first + count))
+    }
+
+    #[inline]
+    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
+        true
+    }
+}
+
+/// Each connection posts its own receives.
+#[derive(Debug)]
+pub(crate) struct OwnReceives;
+
+impl Receives for OwnReceives {
+    fn replenish(&mut self) {}
+
+    #[inline]
+    fn recycle(&mut self, _: &mut WorkCompletion) {}
+}
