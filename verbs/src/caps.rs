@@ -85,6 +85,9 @@ pub struct Capabilities {
     pub atomics: bool,
     /// Supports shared receive queues.
     pub srq: bool,
+    /// A shared receive queue may serve queue pairs of other protection domains than its own, as the InfiniBand specification
+    /// has it. Otherwise their messages fail.
+    pub srq_of_other_domain: bool,
     /// Supports [flushes](crate::WorkRequest::flush) that make remote data durable.
     pub flush: bool,
     /// Supports [persistent memory](crate::ProtectionDomain::open_persistent).

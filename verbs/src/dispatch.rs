@@ -321,7 +321,7 @@ impl Domain {
                     ty,
                     send_cq: send_cq.shm()?,
                     recv_cq: recv_cq.shm()?,
-                    srq: srq.map(crate::SharedReceiveQueue::shm).transpose()?,
+                    srq: srq.map(crate::SharedReceiveQueueHandle::shm).transpose()?,
                     max_send_wr,
                     max_recv_wr,
                 };
@@ -333,7 +333,7 @@ impl Domain {
                     ty,
                     send_cq: send_cq.ibv()?,
                     recv_cq: recv_cq.ibv()?,
-                    srq: srq.map(crate::SharedReceiveQueue::ibv).transpose()?,
+                    srq: srq.map(crate::SharedReceiveQueueHandle::ibv).transpose()?,
                     max_send_wr,
                     max_recv_wr,
                 };
@@ -345,7 +345,7 @@ impl Domain {
                     ty,
                     send_cq: send_cq.sim()?,
                     recv_cq: recv_cq.sim()?,
-                    srq: srq.map(crate::SharedReceiveQueue::sim).transpose()?,
+                    srq: srq.map(crate::SharedReceiveQueueHandle::sim).transpose()?,
                     max_send_wr,
                     max_recv_wr,
                 };

@@ -51,7 +51,7 @@ pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};
 pub use queue_pair::{
     ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,
-    SharedReceiveQueue,
+    SharedReceiveQueue, SharedReceiveQueueHandle,
 };
 pub use work_completion::{
     COMPLETION_PAYLOAD_BYTES, CompletionOpcode, DatagramSource, GRH_BYTES, Status, WorkCompletion,

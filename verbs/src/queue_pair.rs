@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatch::{self, on_device};
@@ -61,7 +62,7 @@ pub struct QueuePairConfig<'a> {
     pub(crate) ty: QpType,
     pub(crate) send_cq: CompletionQueueHandle,
     pub(crate) recv_cq: CompletionQueueHandle,
-    pub(crate) srq: Option<&'a SharedReceiveQueue>,
+    pub(crate) srq: Option<&'a SharedReceiveQueueHandle>,
     pub(crate) max_send_wr: usize,
     pub(crate) max_recv_wr: usize,
 }
@@ -84,9 +85,9 @@ impl<'a> QueuePairConfig<'a> {
         }
     }
 
-    /// Takes receives from a shared receive queue.
-    pub fn srq(mut self, srq: &'a SharedReceiveQueue) -> Self {
-        self.srq = Some(srq);
+    /// Takes receives from a shared receive queue. If another thread owns the queue, pass its handle.
+    pub fn srq(mut self, srq: &'a impl AsRef<SharedReceiveQueueHandle>) -> Self {
+        self.srq = Some(srq.as_ref());
         self
     }
 
@@ -96,7 +97,8 @@ impl<'a> QueuePairConfig<'a> {
         self
     }
 
-    /// Sets the number of receive work requests that may be outstanding.
+    /// Sets the number of receive work requests that may be outstanding. With a shared receive queue: for how many messages
+    /// there should be room while they wait to be polled; a device may have more.
     pub fn max_recv_wr(mut self, max: usize) -> Self {
         self.max_recv_wr = max;
         self
@@ -364,20 +366,43 @@ impl Drop for Doorbell<'_> {
     }
 }
 
-/// A receive queue that several queue pairs share.
+/// A receive queue that several queue pairs share, owned by the thread that posts to it. Queue pairs may be created on it
+/// from other threads.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
-    queue: dispatch::SharedReceiveQueue,
+    handle: SharedReceiveQueueHandle,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl SharedReceiveQueue {
     pub(crate) fn new(queue: dispatch::SharedReceiveQueue) -> SharedReceiveQueue {
-        SharedReceiveQueue { queue, _not_sync: PhantomData }
+        let handle = SharedReceiveQueueHandle { queue: Arc::new(queue) };
+        SharedReceiveQueue { handle, _not_sync: PhantomData }
     }
 
+    /// A handle with which other threads create queue pairs on it.
+    pub fn handle(&self) -> SharedReceiveQueueHandle {
+        self.handle.clone()
+    }
+
+    /// Posts a receive for the first queue pair that needs one.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+        on_device!(SharedReceiveQueue, &*self.handle.queue, queue => queue.post_recv(id, buffer))
+    }
+}
+
+/// A handle to a shared receive queue, with which one thread creates queue pairs while another posts receives.
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueueHandle {
+    queue: Arc<dispatch::SharedReceiveQueue>,
+}
+
+impl SharedReceiveQueueHandle {
     pub(crate) fn shm(&self) -> Result<&shm::SharedReceiveQueue, VerbsError> {
-        match &self.queue {
+        match &*self.queue {
             dispatch::SharedReceiveQueue::Shm(queue) => Ok(queue),
             #[cfg(any(feature = "ibverbs", feature = "sim"))]
             _ => Err(VerbsError::Foreign("shared receive queue")),
@@ -386,7 +411,7 @@ impl SharedReceiveQueue {
 
     #[cfg(feature = "sim")]
     pub(crate) fn sim(&self) -> Result<&crate::sim::SharedReceiveQueue, VerbsError> {
-        match &self.queue {
+        match &*self.queue {
             dispatch::SharedReceiveQueue::Sim(queue) => Ok(queue),
             _ => Err(VerbsError::Foreign("shared receive queue")),
         }
@@ -394,17 +419,21 @@ impl SharedReceiveQueue {
 
     #[cfg(feature = "ibverbs")]
     pub(crate) fn ibv(&self) -> Result<&ibv::SharedReceiveQueue, VerbsError> {
-        match &self.queue {
+        match &*self.queue {
             dispatch::SharedReceiveQueue::Ibv(queue) => Ok(queue),
             _ => Err(VerbsError::Foreign("shared receive queue")),
         }
     }
+}
 
-    /// Posts a receive for the first queue pair that needs one.
-    ///
-    /// # Errors
-    /// Why it was refused.
-    pub fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
-        on_device!(SharedReceiveQueue, &mut self.queue, queue => queue.post_recv(id, buffer))
+impl AsRef<SharedReceiveQueueHandle> for SharedReceiveQueueHandle {
+    fn as_ref(&self) -> &SharedReceiveQueueHandle {
+        self
+    }
+}
+
+impl AsRef<SharedReceiveQueueHandle> for SharedReceiveQueue {
+    fn as_ref(&self) -> &SharedReceiveQueueHandle {
+        &self.handle
     }
 }

@@ -97,6 +97,7 @@ const CASES: &[Case] = cases! {
         receives_serve_any_of_the_queue_pairs: SharedReceiveQueues;
         an_empty_shared_queue_makes_senders_wait: SharedReceiveQueues;
         a_broken_queue_pair_leaves_shared_receives_alone: SharedReceiveQueues;
+        a_shared_queue_serves_another_domain: SharedReceivesOfOtherDomains;
         receives_are_posted_in_one_place_only: SharedReceiveQueues;
         datagrams_use_a_shared_queue: SharedReceiveQueues;
         a_send_longer_than_its_shared_receive_fails_at_both_ends: SharedReceiveQueues;

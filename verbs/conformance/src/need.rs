@@ -26,6 +26,8 @@ pub enum Need {
     Atomics,
     /// Shared receive queues.
     SharedReceiveQueues,
+    /// Shared receive queues that serve queue pairs of other protection domains.
+    SharedReceivesOfOtherDomains,
     /// Completion events.
     Events,
     /// Events of WRITEs into a watched region.
@@ -62,6 +64,10 @@ impl Need {
                 (supported, "no atomics")
             }
             Need::SharedReceiveQueues => (caps.srq, "no shared receive queues"),
+            Need::SharedReceivesOfOtherDomains => (
+                caps.srq && caps.srq_of_other_domain,
+                "shared receives are for queue pairs of their own domain only",
+            ),
             Need::Events => (caps.wait, "no completion events"),
             Need::WriteEvents => (caps.write_events, "a WRITE makes no event"),
             Need::OrderedWrites => {

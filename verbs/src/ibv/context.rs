@@ -141,6 +141,9 @@ fn byte(number: c_int) -> u8 {
     number.clamp(0, 255) as u8
 }
 
+/// The vendor of kernel Soft-RoCE. It looks for the buffers of shared receives in the domain of the queue pair.
+const SOFT_ROCE_VENDOR: u32 = 0xff_ffff;
+
 fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usize) -> Capabilities {
     use Operation::{CompareAndSwap, FetchAdd, Read, Send, SendWithImm, Write, WriteWithImm};
     let count = |number: c_int| number.max(0) as usize;
@@ -163,6 +166,7 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         completion_payload: 0,
         atomics,
         srq,
+        srq_of_other_domain: device.vendor_id != SOFT_ROCE_VENDOR,
         flush: false,
         persistent_memory: false,
         wait: true,

@@ -85,7 +85,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+    pub(crate) fn post_recv(&self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         Target::Shared(self.shared.raw.raw()).post_one(&self.shared.slots, id, buffer)
     }
 }

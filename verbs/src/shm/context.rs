@@ -302,6 +302,7 @@ fn capabilities() -> Capabilities {
         completion_payload: COMPLETION_PAYLOAD_BYTES,
         atomics: true,
         srq: true,
+        srq_of_other_domain: true,
         flush: false,
         persistent_memory: false,
         wait: true,

@@ -332,6 +332,50 @@ impl Outbox {
         true
     }
 
+    /// Whether a message of this length fits the receive that was just taken, whichever that is.
+    #[inline]
+    fn surely_fits(&self, len: usize) -> bool {
+        match &self.receives {
+            Receives::Taken(credit) => credit.surely_fits(len),
+            Receives::Exclusive | Receives::Seen(_) => {
+                len as u64
+                    <= u64::from(
+                        self.inbox
+                            .receive_length(self.sent.wrapping_sub(1))
+                            .load(Ordering::Relaxed),
+                    )
+            }
+        }
+    }
+
+    /// Sends a message that fits a cell, if nothing has to wait for it: there are a receive that is long enough, and room.
+    /// `false`: nothing was done.
+    #[inline]
+    pub(super) fn send_small(&mut self, bytes: &[u8], imm: Option<u32>) -> bool {
+        if !self.is_ready() || !self.has_room() || !self.has_receive() || !self.take_receive() {
+            return false;
+        }
+        if !self.surely_fits(bytes.len()) {
+            self.give_receive_back();
+            return false;
+        }
+        let kind = if imm.is_some() { CellKind::SendImm } else { CellKind::Send };
+        let words = words_of(bytes);
+        let used = bytes.len().div_ceil(8);
+        self.put_small(kind, bytes.len() as u8, imm.unwrap_or(0), &words[..used]);
+        true
+    }
+
+    /// Undoes [`take_receive`](Self::take_receive).
+    #[cold]
+    fn give_receive_back(&mut self) {
+        self.sent = self.sent.wrapping_sub(1);
+        if let Receives::Taken(credit) = &self.receives {
+            self.lines().sender.taken.fetch_sub(1, Ordering::Release);
+            credit.give(1);
+        }
+    }
+
     /// Writes a message that fits a cell into a line, or else into the ring if there is room.
     #[inline(always)]
     pub(super) fn put_small(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) {

@@ -107,9 +107,7 @@ impl QueuePair {
             Arrivals::Many(Paths::default())
         } else {
             getrandom(&mut secret, GetRandomFlags::empty()).map_err(system("random secret"))?;
-            let layout = InboxLayout::for_receives(
-                max_recv_wr.max(srq.map_or(0, |srq| srq.pool.capacity())),
-            );
+            let layout = InboxLayout::for_receives(max_recv_wr);
             let (inbox, file) =
                 Inbox::create(layout).map_err(system("memory for an inbox of a queue pair"))?;
             Arrivals::One { inbox, file: Some(file).into() }
@@ -140,7 +138,10 @@ impl QueuePair {
             receives,
         }));
         context.add_pair(number, &pair);
-        let demand = (max_send_wr, srq.map_or(max_recv_wr, |srq| srq.pool.capacity()));
+        if let Some(srq) = srq {
+            srq.pool.expect_in(&recv_cq);
+        }
+        let demand = (max_send_wr, if srq.is_some() { 0 } else { max_recv_wr });
         send_cq.expect(demand.0);
         recv_cq.expect(demand.1);
         let receives = if ty == QpType::Ud {

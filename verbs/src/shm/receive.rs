@@ -4,6 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use zerocopy::IntoBytes;
+
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header};
 use super::duplex;
 use super::inbox::InboxLines;
@@ -215,6 +217,21 @@ impl Receiver {
                 count += 1;
                 continue;
             }
+            if (header.kind() == CellKind::SendImm as u8 || header.kind() == CellKind::Send as u8)
+                && header.carried() as usize <= CELL_PAYLOAD_BYTES
+                && self.partial.is_none()
+                && (location != Location::Ring
+                    || cell.second_word().0 == u32::from(header.carried()))
+                && !self.poisoned
+            {
+                let Some(receive) = self.next_receive() else {
+                    self.handle_no_receive();
+                    break;
+                };
+                self.complete_send(completion, cell, header, receive);
+                count += 1;
+                continue;
+            }
             match self.handle_uncommon(header, cell, completion) {
                 CellResult::Completed => count += 1,
                 CellResult::Taken => {}
@@ -271,6 +288,46 @@ impl Receiver {
         }
         completion.payload_len = carried;
         self.finish(completion, receive);
+    }
+
+    /// Completes `receive` with a SEND of one cell.
+    #[inline]
+    fn complete_send(
+        &mut self,
+        completion: &mut WorkCompletion,
+        cell: &Cell,
+        header: Header,
+        mut receive: Receive,
+    ) {
+        let len = usize::from(header.carried());
+        match &mut receive.buffer {
+            Some(buffer) if len <= buffer.len() => {
+                cell.payload(&mut completion.payload);
+                buffer.set_len(len);
+                buffer.copy_from_slice(&completion.payload.as_bytes()[..len]);
+            }
+            None if len == 0 => {}
+            _ => {
+                self.handle_too_long(completion, receive);
+                return;
+            }
+        }
+        completion.opcode = CompletionOpcode::Recv;
+        completion.imm = (header.kind() == CellKind::SendImm as u8).then(|| cell.second_word().1);
+        completion.byte_len = len as u32;
+        completion.payload_len = header.carried();
+        self.finish(completion, receive);
+        self.answer_for_length(len);
+    }
+
+    /// A sender that could not know whether its message fits waits for the verdict.
+    #[inline]
+    fn answer_for_length(&mut self, len: usize) {
+        if let Source::Shared(pool) = &self.source
+            && !pool.credit.surely_fits(len)
+        {
+            self.publish_progress();
+        }
     }
 
     /// Sets the fields that all successful receives share, and moves on to the next cell.
@@ -406,11 +463,7 @@ impl Receiver {
             CARRIES_NOTHING
         };
         self.finish(completion, receive);
-        if let Source::Shared(pool) = &self.source
-            && !pool.credit.surely_fits(total)
-        {
-            self.publish_progress(); // The sender waits for the verdict.
-        }
+        self.answer_for_length(total);
         CellResult::Completed
     }
 

@@ -78,6 +78,12 @@ impl SendSide {
         true
     }
 
+    /// The fast path of a small SEND to a connected peer. `false`: nothing was done, and the general path finds out why.
+    #[inline]
+    pub(super) fn send_small(&mut self, bytes: &[u8], imm: Option<u32>) -> bool {
+        self.outbox.as_mut().is_some_and(|outbox| outbox.send_small(bytes, imm))
+    }
+
     /// Wakes the peer, if there is one.
     #[inline]
     pub(super) fn ring_doorbell(&mut self) {

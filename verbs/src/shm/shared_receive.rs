@@ -10,15 +10,17 @@
 //! dropped on arrival.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use crossbeam_queue::ArrayQueue;
 use rustix::io;
 
+use super::completion_queue::CqShared;
 use super::context::Context;
 use super::domain::Domain;
 use super::memfd;
+use super::peer::lock;
 use super::receive::Receive;
 use crate::memory::mapping::{Mapping, PAGE_BYTES};
 use crate::{Buffer, PostError, VerbsError};
@@ -122,12 +124,15 @@ pub(super) struct ReceivePool {
     receives: ArrayQueue<Receive>,
     pub(super) credit: Arc<CreditPage>,
     pub(super) pd: u32,
+    /// The completion queues that count on completions of these receives, each once.
+    queues: Mutex<Vec<Weak<CqShared>>>,
 }
 
 impl ReceivePool {
     pub(super) fn new(max_wr: usize, pd: u32) -> io::Result<ReceivePool> {
         let credit = Arc::new(CreditPage::create()?);
-        Ok(ReceivePool { receives: ArrayQueue::new(max_wr), credit, pd })
+        let queues = Mutex::default();
+        Ok(ReceivePool { receives: ArrayQueue::new(max_wr), credit, pd, queues })
     }
 
     pub(super) fn post(
@@ -149,8 +154,22 @@ impl ReceivePool {
         self.receives.pop()
     }
 
-    pub(super) fn capacity(&self) -> usize {
-        self.receives.capacity()
+    /// All receives may complete on this queue, whichever of its queue pairs use them.
+    pub(super) fn expect_in(&self, queue: &Arc<CqShared>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|known| known.strong_count() > 0);
+        if !queues.iter().any(|known| known.as_ptr() == Arc::as_ptr(queue)) {
+            queues.push(Arc::downgrade(queue));
+            queue.expect(self.receives.capacity());
+        }
+    }
+}
+
+impl Drop for ReceivePool {
+    fn drop(&mut self) {
+        for queue in lock(&self.queues).drain(..).filter_map(|queue| queue.upgrade()) {
+            queue.expect_no_more(self.receives.capacity());
+        }
     }
 }
 
@@ -175,7 +194,7 @@ impl SharedReceiveQueue {
         Arc::ptr_eq(&self.context, context)
     }
 
-    pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+    pub(crate) fn post_recv(&self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         if buffer.as_ref().is_some_and(|buffer| buffer.pd() != self.pool.pd) {
             return Err(PostError::Foreign);
         }

@@ -126,6 +126,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         completion_payload: 0,
         atomics: true,
         srq: true,
+        srq_of_other_domain: true,
         flush: true,
         persistent_memory: true,
         wait: true,

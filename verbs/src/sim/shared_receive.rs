@@ -34,7 +34,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
+    pub(crate) fn post_recv(&self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {
         let mut world = self.context.lock();
         let post_ns = world.config.costs.post_recv_ns;
         world.charge(post_ns);

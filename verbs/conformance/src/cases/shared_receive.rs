@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use farcall_verbs::{
-    GRH_BYTES, PostError, QpType, QueuePair, QueuePairConfig, SharedReceiveQueue, Status,
-    WorkCompletion, WorkRequest,
+    GRH_BYTES, PostError, ProtectionDomain, QpType, QueuePair, QueuePairConfig, SharedReceiveQueue,
+    Status, WorkCompletion, WorkRequest,
 };
 
 use crate::end::{End, Role};
@@ -16,19 +16,30 @@ struct Shared {
     qps: Vec<QueuePair>,
     cq: farcall_verbs::CompletionQueue,
     srq: SharedReceiveQueue,
-    pd: farcall_verbs::ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 impl Shared {
     async fn connect(end: &mut End, count: usize) -> CaseResult<Shared> {
         let pd = end.device().alloc_pd()?;
+        Shared::connect_in(end, count, pd.clone(), pd).await
+    }
+
+    /// Queue pairs of `domain` with a shared queue of `pd`.
+    async fn connect_in(
+        end: &mut End,
+        count: usize,
+        pd: ProtectionDomain,
+        domain: ProtectionDomain,
+    ) -> CaseResult<Shared> {
         let cq = end.device().create_cq(1024, None)?;
         let srq = pd.create_srq(DEPTH)?;
         let mut qps = Vec::new();
         for _ in 0..count {
             let config = QueuePairConfig::new(QpType::Rc, &cq, &cq).max_send_wr(DEPTH);
-            let config = if end.role() == Role::Target { config.srq(&srq) } else { config };
-            let mut qp = pd.create_qp(config)?;
+            let handle = srq.handle();
+            let config = if end.role() == Role::Target { config.srq(&handle) } else { config };
+            let mut qp = domain.create_qp(config)?;
             join(&mut qp, end, &patient()).await?;
             qps.push(qp);
         }
@@ -128,6 +139,36 @@ pub(crate) async fn an_empty_shared_queue_makes_senders_wait(end: &mut End) -> C
             end.tell(&())
         }
     }
+}
+
+/// A shared queue serves queue pairs of another protection domain, and its handle creates them.
+pub(crate) async fn a_shared_queue_serves_another_domain(end: &mut End) -> CaseResult {
+    let (pd, domain) = (end.device().alloc_pd()?, end.device().alloc_pd()?);
+    let mut shared = Shared::connect_in(end, 2, pd, domain).await?;
+    match end.role() {
+        Role::Target => {
+            for id in 0..8 {
+                shared.srq.post_recv(id, Some(room(&shared.pd, 8)?))?;
+            }
+            end.meet().await?;
+            for _ in 0..8 {
+                let arrived = shared.completion(end).await?;
+                ensure_eq!(arrived.status, Status::Success, "receive {}", arrived.id);
+                ensure!(
+                    arrived.buffer.is_some_and(|buffer| *buffer == *b"anywhere"),
+                    "the message"
+                );
+            }
+        }
+        Role::Initiator => {
+            end.meet().await?;
+            for id in 0..8 {
+                shared.post(id % 2, WorkRequest::send(b"anywhere").signaled(id as u64))?;
+                ensure_eq!(shared.completion(end).await?.status, Status::Success, "SEND {id}");
+            }
+        }
+    }
+    end.meet().await
 }
 
 /// A broken queue pair leaves the shared receives to the others.

@@ -33,6 +33,11 @@ impl QueuePair {
         {
             return Ok(());
         }
+        if let Work::Send { local: Local::Inline(bytes), imm, to: None } = &request.work
+            && self.try_send(bytes, *imm, request.signaled)
+        {
+            return Ok(());
+        }
         self.post_general(request)
     }
 
@@ -82,6 +87,28 @@ impl QueuePair {
                 Status::Success,
                 bytes.len() as u32,
             ));
+        }
+        true
+    }
+
+    /// The fast path of a SEND: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    #[inline]
+    fn try_send(&mut self, bytes: &[u8], imm: Option<u32>, signaled: Option<u64>) -> bool {
+        if bytes.len() > CELL_PAYLOAD_BYTES
+            || self.posted == self.limit
+            || self.pair.gate.load(Ordering::Acquire) != 0
+        {
+            return false;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        if !unsafe { self.pair.side() }.send_small(bytes, imm) {
+            return false;
+        }
+        let number = self.posted;
+        self.posted = number + 1;
+        if let Some(id) = signaled {
+            let (opcode, len) = (CompletionOpcode::Send, bytes.len() as u32);
+            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len));
         }
         true
     }
