@@ -98,7 +98,7 @@ mod tests {
             ("sim://+1/kv", "a number from 0 to 65535"),
             ("sim://65536/kv", "a number from 0 to 65535"),
             ("sim://1/", "``"),
-            ("sim://1/k?backend=nosuch", "`nosuch`; known are: write_imm, datagram"),
+            ("sim://1/k?backend=nosuch", "`nosuch`; known are: write_imm, datagram, send_recv"),
             ("sim://1/k?device=rxe0", "`device`; known are: backend, window"),
         ] {
             let error = text.parse::<RackAddress>().unwrap_err().to_string();

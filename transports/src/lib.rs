@@ -25,6 +25,7 @@ mod planted;
 pub mod registry;
 mod rendezvous;
 mod repair;
+pub mod send_recv;
 mod slots;
 pub mod write_imm;
 

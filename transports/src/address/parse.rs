@@ -133,7 +133,7 @@ mod tests {
             ("rdma2://kv", "`rdma2`; known are: shm"),
             ("shm://", "``"),
             ("shm://a/b", "`a/b`"),
-            ("shm://kv?backend=tcp2", "`tcp2`; known are: write_imm, datagram"),
+            ("shm://kv?backend=tcp2", "`tcp2`; known are: write_imm, datagram, send_recv"),
             ("shm://kv?widow=3", "`widow`; known are: backend, window"),
             ("shm://kv?device=rxe0", "`device`; known are: backend, window"),
             ("shm://kv?window=0", "from 1 to 1024"),

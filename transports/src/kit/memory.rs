@@ -24,6 +24,11 @@ impl Budget {
         self.limit
     }
 
+    /// What is taken now.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Takes `bytes` out of the budget until the charge is dropped.
     pub(crate) fn charge(self: &Arc<Budget>, bytes: u64) -> Option<Charge> {
         // A plain counter: it orders nothing but itself.
@@ -36,7 +41,7 @@ impl Budget {
     }
 
     /// Takes `bytes` out of the budget even if it does not have them: others wait until it has.
-    fn charge_beyond(self: &Arc<Budget>, bytes: u64) -> Charge {
+    pub(crate) fn charge_beyond(self: &Arc<Budget>, bytes: u64) -> Charge {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         Charge { budget: Arc::clone(self), bytes }
     }

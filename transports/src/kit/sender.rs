@@ -83,6 +83,12 @@ impl Sender {
         self.check(|qp| qp.post_write_imm(message, remote, imm, signal))
     }
 
+    /// Posts an inline SEND with an immediate. `false`: the queue pair is broken.
+    #[inline]
+    pub(crate) fn send_imm(&mut self, message: &[u8], imm: u32, must_signal: bool) -> bool {
+        self.post(WorkRequest::send(message).imm(imm), must_signal)
+    }
+
     /// Posts a request, signaled if that must be or if it is time. `false`: the queue pair is broken.
     #[inline]
     pub(crate) fn post<'a>(

@@ -12,6 +12,4 @@ pub(crate) mod client;
 pub(crate) mod server;
 pub(crate) mod wire;
 
-pub(crate) use chunks::CHUNK_BYTES;
-#[cfg(test)]
-pub(crate) use chunks::RING_CHUNKS;
+pub(crate) use chunks::{CHUNK_BYTES, RING_CHUNKS};

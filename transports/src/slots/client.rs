@@ -487,7 +487,8 @@ fn lost(completion: &WorkCompletion) -> Broken {
     tracing::debug!(status = ?completion.status, "a work request failed");
     match completion.status {
         Status::RemoteAccess => FailureKind::PeerMisbehaved("a key or range that gives no access"),
-        Status::LocalProtection | Status::LocalLength => FailureKind::Device("local protection"),
+        Status::LocalLength => FailureKind::PeerMisbehaved("a message longer than its receive"),
+        Status::LocalProtection => FailureKind::Device("local protection"),
         _ => FailureKind::PeerGone,
     }
 }

@@ -169,7 +169,9 @@ impl<C: Carrier> Link<C> {
             return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
         let Link { sender, carrier, .. } = self;
-        self.urgent = !carrier.post_inline(sender, slot, &message[..len], imm, false);
+        if !carrier.post_inline(sender, slot, &message[..len], imm, false) {
+            self.urgent = true;
+        }
     }
 
     /// Queues a control message with this body.
@@ -294,14 +296,18 @@ impl<C: Carrier> Link<C> {
     #[inline]
     pub(crate) fn consume_receive(&mut self) {
         let Link { sender, carrier, .. } = self;
-        self.urgent |= !carrier.consume_receive(sender);
+        if !carrier.consume_receive(sender) {
+            self.urgent = true;
+        }
     }
 
     /// A message has been handled, at the client.
     #[inline]
     pub(crate) fn recycle(&mut self, completion: &mut WorkCompletion) {
         let Link { sender, carrier, .. } = self;
-        self.urgent |= !carrier.recycle(sender, completion);
+        if !carrier.recycle(sender, completion) {
+            self.urgent = true;
+        }
     }
 
     /// The message that a completion announces: see [`Carrier::read`].

@@ -132,9 +132,14 @@ impl Immediate {
             5 => Op::Dropped,
             _ => return None,
         };
-        let client = wire >> SLOT_BITS & (MAX_CLIENTS - 1);
-        Some(Immediate { op, client, slot: wire & ((1 << SLOT_BITS) - 1) })
+        Some(Immediate { op, client: client_in(wire), slot: wire & ((1 << SLOT_BITS) - 1) })
     }
+}
+
+/// The client that any 32 bits name, if they are an immediate.
+#[inline]
+pub(crate) fn client_in(wire: u32) -> u32 {
+    wire >> SLOT_BITS & (MAX_CLIENTS - 1)
 }
 
 #[cfg(test)]

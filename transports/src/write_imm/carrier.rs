@@ -54,7 +54,7 @@ impl Carrier for Writes {
         (completion.id >> 32) as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_inline(
         &self,
         sender: &mut Sender,

@@ -5,11 +5,13 @@ figure() {
     echo "figure $1 $2"
 }
 
-# perftest TOOL OPTIONS: its one-way time, both ends on this node.
+# perftest NAME TOOL OPTIONS: its one-way time under that name, both ends on this node.
 perftest() {
+    name=$1
+    shift
     "$@" -d rxe0 -x 1 -s 32 -n 2000 >/dev/null 2>&1 &
     listening 18515
-    figure "$1" "$("$@" -d rxe0 -x 1 -s 32 -n 2000 10.0.0.1 | awk '$1 == 32 { print $5 }')"
+    figure "$name" "$("$@" -d rxe0 -x 1 -s 32 -n 2000 10.0.0.1 | awk '$1 == 32 { print $5 }')"
     wait $!
 }
 
@@ -21,10 +23,12 @@ echo_by() {
 
 round=0
 while [ $round -lt "$rounds" ]; do
-    perftest ib_write_lat
+    perftest ib_write_lat ib_write_lat
     figure write_latency "$(write_latency rxe0 2000 | sed 's/.*typical \([0-9.]*\) us.*/\1/')"
     figure echo "$(echo_by write_imm)"
-    perftest ib_send_lat -c UD
+    perftest ib_send_lat ib_send_lat -c UD
     figure datagrams "$(echo_by datagram)"
+    perftest ib_send_lat_rc ib_send_lat -c RC
+    figure send_recv "$(echo_by send_recv)"
     round=$((round + 1))
 done

@@ -20,6 +20,13 @@ check "farcall ping by datagrams" 30 "
     status=\$?
     kill \$!
     exit \$status"
+check "farcall ping by send_recv" 30 "
+    farcall-kv serve --listen 'rdma://10.0.0.1:7473?device=rxe0&backend=send_recv' &
+    listening 7473
+    farcall ping 'rdma://10.0.0.1:7473?device=rxe0&backend=send_recv' --count 1000 --interval 0
+    status=\$?
+    kill \$!
+    exit \$status"
 check "the verbs example" 30 "write_latency rxe0 500"
 
 check "device faults" 60 "device-conformance faults rxe0 dummy0"
@@ -35,6 +42,12 @@ check "the backend suite by datagrams, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=datagram' processes \\
         sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed deaths::a_stopped_server \\
         a_window_of_64 a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+
+check "the backend suite by send_recv, servers in processes" 400 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=send_recv' processes \\
+        sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
+        hostile_clients::writes_where hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 # What a layer of faults must pass on unchanged.

@@ -1,6 +1,8 @@
 //! What the suite knows of each backend, in one entry per backend: a further backend adds a folder and a line to [`ALL`].
 
 pub mod datagram;
+pub mod send_recv;
+mod slots;
 pub mod write_imm;
 
 use farcall_transports::contract::Terms;
@@ -47,7 +49,7 @@ pub struct RackVariant {
 }
 
 /// Every backend.
-pub const ALL: &[&Backend] = &[&write_imm::BACKEND, &datagram::BACKEND];
+pub const ALL: &[&Backend] = &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND];
 
 /// The backend of that name.
 pub fn find(name: &str) -> Option<&'static Backend> {

@@ -134,7 +134,7 @@ pub(crate) fn a_server_that_ends_sees_its_last_answers_arrive(backend: &'static 
     let mut callers = [host.admit(), host.admit()];
     for caller in &mut callers {
         for seed in 0..16 {
-            caller.post(&pattern(seed, 240));
+            caller.post(&pattern(seed, 100));
         }
         caller.transport.flush();
     }

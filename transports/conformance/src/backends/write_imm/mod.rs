@@ -1,10 +1,14 @@
 //! `write_imm`: RC WRITEs with immediates in both directions.
 
-mod forge;
 mod hostile_clients;
-mod hostile_servers;
 
-use super::Backend;
+use super::{
+    Backend,
+    slots::{
+        forge::{Carrier, RawPair, broken_setups},
+        hostile_servers,
+    },
+};
 use crate::case::cases;
 
 /// The suite's entry.
@@ -37,13 +41,13 @@ pub(super) const BACKEND: Backend = Backend {
         }
     },
     exceptions: &[],
-    open_end: |device, terms| Box::new(forge::RawPair::open(device, terms)),
-    broken_setups: forge::broken_setups,
+    open_end: |device, terms| Box::new(RawPair::open(Carrier::Writes, device, terms)),
+    broken_setups: |device| broken_setups(Carrier::Writes, device),
     #[cfg(feature = "sim")]
     racks: racks::ALL,
 };
 
-const NAME: &str = "write_imm";
+pub(super) const NAME: &str = "write_imm";
 
 #[cfg(feature = "sim")]
 mod racks {

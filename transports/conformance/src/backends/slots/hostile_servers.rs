@@ -1,10 +1,10 @@
-//! Servers of `write_imm` that break the rules: the client's calls end in an error, in time.
+//! Servers that break the rules: the client's calls end in an error, in time.
 
 use std::thread;
 
 use farcall::RpcError;
 
-use super::forge::{End, accept, kind, message, op, wire_region};
+use super::forge::{Carrier, End, accept, kind, message, op, wire_region};
 use crate::{
     hostile::{LIMIT, SLOT, setup, terms},
     pattern,
@@ -23,9 +23,10 @@ fn call_hostile_server(
 ) -> [Result<(), RpcError>; 2] {
     let address = world.fresh_address(&setup(WINDOW));
     let mut listener = world.raw_listener(&address);
+    let carrier = Carrier::of(world);
     thread::scope(|scope| {
         let server = scope.spawn(move || {
-            let mut end = accept(&mut listener, terms(WINDOW, SLOT, LIMIT));
+            let mut end = accept(carrier, &mut listener, terms(WINDOW, SLOT, LIMIT));
             let (imm, first) = end.next_message().expect("a request");
             attack(end, imm & 0x3ff, &first)
         });
@@ -56,7 +57,7 @@ fn generation(message: &[u8]) -> u32 {
 }
 
 /// Messages that match no request, or are malformed.
-pub(super) fn responses_that_no_request_waits_for(world: &World) {
+pub(crate) fn responses_that_no_request_waits_for(world: &World) {
     type Attack = fn(&mut End, u32, u32) -> bool;
     let attacks: [(&str, Attack); 9] = [
         ("another generation", |end, slot, generation| {
@@ -87,7 +88,7 @@ pub(super) fn responses_that_no_request_waits_for(world: &World) {
 }
 
 /// A message that is longer than a slot.
-pub(super) fn a_response_longer_than_its_slot(world: &World) {
+pub(crate) fn a_response_longer_than_its_slot(world: &World) {
     let ends = call_hostile_server(world, false, |mut end, _, request| {
         let long = message(generation(request), kind::INLINE, &vec![0; 2 * SLOT as usize]);
         end.send(0, &long);
@@ -97,7 +98,7 @@ pub(super) fn a_response_longer_than_its_slot(world: &World) {
 }
 
 /// A response that is too short for its status, in a message that is well-formed.
-pub(super) fn a_response_without_a_status(world: &World) {
+pub(crate) fn a_response_without_a_status(world: &World) {
     let ends = call_hostile_server(world, false, |mut end, slot, request| {
         end.send(slot, &message(generation(request), kind::INLINE, &[0; 3]));
         end.operate(op::GOODBYE, 0);
@@ -108,7 +109,7 @@ pub(super) fn a_response_without_a_status(world: &World) {
 }
 
 /// Responses lent from memory that does not exist, or is longer than allowed.
-pub(super) fn forged_leases(world: &World) {
+pub(crate) fn forged_leases(world: &World) {
     for (what, region) in [
         ("empty", wire_region(4096, 0, 1)),
         ("over the limit", wire_region(4096, LIMIT + 1, 1)),
@@ -125,7 +126,7 @@ pub(super) fn forged_leases(world: &World) {
 }
 
 /// Grants of memory that does not exist, or has no room.
-pub(super) fn forged_grants(world: &World) {
+pub(crate) fn forged_grants(world: &World) {
     for (what, region, chunk) in [
         ("empty", wire_region(4096, 0, 1), 4096u32),
         ("no chunks", wire_region(4096, 100_000, 1), 0),
@@ -144,7 +145,7 @@ pub(super) fn forged_grants(world: &World) {
 }
 
 /// A refusal with numbers that contradict each other is still a refusal.
-pub(super) fn a_refusal_of_an_announcement_arrives(world: &World) {
+pub(crate) fn a_refusal_of_an_announcement_arrives(world: &World) {
     let [first, _] = call_hostile_server(world, true, |mut end, slot, request| {
         let limits = [200u64.to_le_bytes(), 100u64.to_le_bytes()].concat();
         end.send(slot, &message(generation(request), kind::OVER_LIMIT, &limits));
@@ -155,7 +156,7 @@ pub(super) fn a_refusal_of_an_announcement_arrives(world: &World) {
 }
 
 /// A server that sends nothing after the handshake and then leaves: the calls end when it has left.
-pub(super) fn a_silent_server_that_leaves(world: &World) {
+pub(crate) fn a_silent_server_that_leaves(world: &World) {
     let ends = call_hostile_server(world, true, |_, _, _| None);
     for end in ends {
         assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true })), "{end:?}");

@@ -1,5 +1,5 @@
-//! One end of a `write_imm` connection, driven by hand. The layout is written down a second time, byte by byte, so that
-//! a change of it is noticed.
+//! One end of a `write_imm` or `send_recv` connection, driven by hand. The layout is written down a second time, byte by
+//! byte, so that a change of it is noticed.
 
 use std::{
     collections::VecDeque,
@@ -15,19 +15,42 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::NAME;
 use crate::{
-    backends::UnconnectedEnd,
+    backends::{UnconnectedEnd, send_recv, write_imm},
     hostile::{
         Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
         shake_hands, welcome_client,
     },
     patience::patient,
     pattern,
+    world::World,
 };
 
+/// What carries the messages of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// `write_imm`: WRITEs into slots.
+    Writes,
+    /// `send_recv`: SENDs into receives.
+    Sends,
+}
+
+impl Carrier {
+    /// That of the backend under test.
+    pub(crate) fn of(world: &World) -> Carrier {
+        if world.backend().name == send_recv::NAME { Carrier::Sends } else { Carrier::Writes }
+    }
+
+    fn backend(self) -> &'static str {
+        match self {
+            Carrier::Writes => write_imm::NAME,
+            Carrier::Sends => send_recv::NAME,
+        }
+    }
+}
+
 /// Kinds of messages.
-pub(super) mod kind {
+pub(crate) mod kind {
     /// A whole message.
     pub(crate) const INLINE: u8 = 1;
     /// A large request asks where it may land.
@@ -43,7 +66,7 @@ pub(super) mod kind {
 }
 
 /// Operations of an immediate.
-pub(super) mod op {
+pub(crate) mod op {
     /// A message is in the slot.
     pub(crate) const MESSAGE: u32 = 0;
     /// A chunk has landed, or may land.
@@ -62,40 +85,53 @@ const SCRATCH_BYTES: usize = 1 << 20;
 /// Work requests of each kind that may be outstanding.
 const DEPTH: usize = 4096;
 
+/// Receives with buffers.
+const RECEIVES_OF_SENDS: usize = 256;
+
 /// The id of this end's work requests; receives have small ones.
 const OUR_ID: u64 = u64::MAX;
 
 /// The id of none.
 const NO_ID: u64 = u64::MAX - 1;
 
-/// What each end says of itself.
+/// What each end of `write_imm` says of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct EndSetup {
+struct WritesSetup {
     endpoint: Vec<u8>,
     slots: RemoteRegion,
     client: u32,
 }
 
+/// What each end of `send_recv` says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SendsSetup {
+    endpoint: Vec<u8>,
+    client: u32,
+    credits: u32,
+}
+
 /// A queue pair with receives, and slots for the other end.
-pub(super) struct RawPair {
+pub(crate) struct RawPair {
+    carrier: Carrier,
     qp: QueuePair,
     cq: CompletionQueue,
     slots: SharedRegion,
+    window: u32,
     scratch: SharedRegion,
     _device: Device,
 }
 
 /// An end that is connected.
-pub(super) struct End {
+pub(crate) struct End {
     pair: RawPair,
     completions: Vec<WorkCompletion>,
     received: VecDeque<(u32, Vec<u8>)>,
     /// Where this end may write.
-    pub(super) theirs: RemoteRegion,
+    pub(crate) theirs: RemoteRegion,
     /// This client's number at its server.
-    pub(super) client: u32,
+    pub(crate) client: u32,
     /// What was agreed.
-    pub(super) terms: Terms,
+    pub(crate) terms: Terms,
     broken: bool,
     stream: Box<dyn Stream>,
     is_liveness_socket: bool,
@@ -103,7 +139,7 @@ pub(super) struct End {
 }
 
 /// A message: eight bytes of header, and its body.
-pub(super) fn message(generation: u32, kind: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn message(generation: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = generation.to_le_bytes().to_vec();
     bytes.extend([kind, 0, 0, 0]);
     bytes.extend(body);
@@ -111,7 +147,7 @@ pub(super) fn message(generation: u32, kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// A request of the core: method, no deadline, arguments.
-pub(super) fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
+pub(crate) fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
     let mut body = method.to_le_bytes().to_vec();
     body.extend([0; 4]);
     body.extend(arguments);
@@ -119,18 +155,18 @@ pub(super) fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8>
 }
 
 /// Bytes from the beginning of one slot to that of the next: an odd number of cache lines, at least three.
-pub(super) fn stride(slot: u32) -> u32 {
+pub(crate) fn stride(slot: u32) -> u32 {
     let lines = slot.div_ceil(64) | 1;
     64 * lines.max(3)
 }
 
 /// A region's name as it travels in a message.
-pub(super) fn wire_region(addr: u64, len: u64, rkey: u32) -> Vec<u8> {
+pub(crate) fn wire_region(addr: u64, len: u64, rkey: u32) -> Vec<u8> {
     [&addr.to_le_bytes()[..], &len.to_le_bytes(), &rkey.to_le_bytes()].concat()
 }
 
 impl RawPair {
-    pub(super) fn open(device: &Device, terms: &Terms) -> RawPair {
+    pub(crate) fn open(carrier: Carrier, device: &Device, terms: &Terms) -> RawPair {
         let pd = device.alloc_pd().expect("a protection domain");
         let cq = device.create_cq(2 * DEPTH, None).expect("a completion queue");
         let slots = pd
@@ -142,62 +178,91 @@ impl RawPair {
             .max_send_wr(DEPTH)
             .max_recv_wr(DEPTH);
         let mut qp = pd.create_qp(config).expect("a queue pair");
-        qp.post_recvs(0..DEPTH as u64).expect("receives");
-        RawPair { qp, cq, slots, scratch, _device: device.clone() }
+        match carrier {
+            Carrier::Writes => qp.post_recvs(0..DEPTH as u64).expect("receives"),
+            Carrier::Sends => {
+                let size = terms.slot as usize;
+                let region = pd.alloc_private(RECEIVES_OF_SENDS * size).expect("buffers");
+                let buffers = region.into_pool(size);
+                while let Some(buffer) = buffers.take() {
+                    qp.post_recv(0, Some(buffer)).expect("a receive");
+                }
+            }
+        }
+        RawPair { carrier, qp, cq, slots, window: terms.window, scratch, _device: device.clone() }
     }
 
-    fn setup_as(&self, client: u32) -> EndSetup {
+    fn setup_as(&self, client: u32) -> Vec<u8> {
         let endpoint = self.qp.endpoint().to_bytes().to_vec();
-        EndSetup { endpoint, slots: self.slots.remote(), client }
+        self.setup_with(endpoint, client)
+    }
+
+    fn setup_with(&self, endpoint: Vec<u8>, client: u32) -> Vec<u8> {
+        match self.carrier {
+            Carrier::Writes => {
+                encode_setup(&WritesSetup { endpoint, slots: self.slots.remote(), client })
+            }
+            Carrier::Sends => encode_setup(&SendsSetup { endpoint, client, credits: self.window }),
+        }
     }
 
     /// Connects to the end with that setup; gives where this one may write, and the client's number.
     fn connect(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
-        let setup: EndSetup = decode_setup(setup);
-        let endpoint = Endpoint::from_bytes(&setup.endpoint).expect("an endpoint");
+        let (endpoint, slots, client) = match self.carrier {
+            Carrier::Writes => {
+                let WritesSetup { endpoint, slots, client } = decode_setup(setup);
+                (endpoint, slots, client)
+            }
+            Carrier::Sends => {
+                let SendsSetup { endpoint, client, .. } = decode_setup(setup);
+                (endpoint, RemoteRegion::new(0, 0, 0), client)
+            }
+        };
+        let endpoint = Endpoint::from_bytes(&endpoint).expect("an endpoint");
         let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
         self.qp.connect(&endpoint, &options).expect("connect");
-        (setup.slots, setup.client)
+        (slots, client)
     }
 }
 
 impl UnconnectedEnd for RawPair {
     fn setup(&self) -> Vec<u8> {
-        encode_setup(&self.setup_as(0))
+        self.setup_as(0)
     }
 }
 
 /// Setups that either end must refuse.
-pub(super) fn broken_setups(device: &Device) -> Vec<Vec<u8>> {
+pub(crate) fn broken_setups(carrier: Carrier, device: &Device) -> Vec<Vec<u8>> {
     let terms = Terms { window: 1, slot: 64, max_message: 64 };
-    let good = RawPair::open(device, &terms).setup_as(0);
+    let good = RawPair::open(carrier, device, &terms);
     let endpoints = [vec![], vec![0xff; 64], pattern::make(1, 1000)];
-    let forged = endpoints.map(|endpoint| encode_setup(&EndSetup { endpoint, ..good.clone() }));
-    forged.to_vec()
+    endpoints.map(|endpoint| good.setup_with(endpoint, 0)).to_vec()
 }
 
 /// Shakes hands as a client that keeps the rules so far.
-pub(super) fn connect(
+pub(crate) fn connect(
+    carrier: Carrier,
     to: RawConnection,
     service: &'static ServiceDescription,
     wanted: Terms,
 ) -> Result<End, Reject> {
     let RawConnection { device, mut stream, is_liveness_socket, clock } = to;
-    let mut pair = RawPair::open(&device, &wanted);
-    let welcome = shake_hands(&mut *stream, &hello(NAME, service, wanted, pair.setup()))?;
+    let mut pair = RawPair::open(carrier, &device, &wanted);
+    let welcome =
+        shake_hands(&mut *stream, &hello(carrier.backend(), service, wanted, pair.setup()))?;
     let (theirs, client) = pair.connect(&welcome.setup);
     Ok(End::new(pair, (theirs, client), welcome.terms, (stream, is_liveness_socket), clock))
 }
 
 /// Shakes hands as a server that keeps the rules so far.
-pub(super) fn accept(listener: &mut RawListener, most: Terms) -> End {
+pub(crate) fn accept(carrier: Carrier, listener: &mut RawListener, most: Terms) -> End {
     /// The number that this server gives its client.
     const CLIENT: u32 = 3;
     let device = listener.device.clone();
     let ((pair, theirs), terms, stream) = welcome_client(listener, most, |terms, setup| {
-        let mut pair = RawPair::open(&device, &terms);
+        let mut pair = RawPair::open(carrier, &device, &terms);
         let (theirs, _) = pair.connect(setup);
-        let ours = encode_setup(&pair.setup_as(CLIENT));
+        let ours = pair.setup_as(CLIENT);
         ((pair, theirs), ours)
     });
     let clock = Box::new(RealClock(Instant::now()));
@@ -227,18 +292,18 @@ impl End {
     }
 
     /// The immediate of an operation on one of this connection's slots.
-    pub(super) fn immediate(&self, op: u32, slot: u32) -> u32 {
+    pub(crate) fn immediate(&self, op: u32, slot: u32) -> u32 {
         op << 29 | self.client << 10 | slot
     }
 
     /// Where a slot of the other end begins.
-    pub(super) fn slot_address(&self, slot: u32) -> u64 {
+    pub(crate) fn slot_address(&self, slot: u32) -> u64 {
         self.theirs.addr + u64::from(slot) * u64::from(stride(self.terms.slot))
     }
 
     /// WRITEs bytes to any address under any key, with or without an immediate, and waits for its completion; `false` if
     /// the connection has failed.
-    pub(super) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8], imm: Option<u32>) -> bool {
+    pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8], imm: Option<u32>) -> bool {
         if self.broken {
             return false;
         }
@@ -249,7 +314,12 @@ impl End {
             Some(imm) => request.imm(imm),
             None => request,
         };
-        if self.pair.qp.post_send_one(request.signaled(OUR_ID)).is_err() {
+        self.execute(request.signaled(OUR_ID))
+    }
+
+    /// Posts a work request and waits for its completion; `false` if the connection has failed.
+    fn execute(&mut self, request: WorkRequest<'_>) -> bool {
+        if self.pair.qp.post_send_one(request).is_err() {
             self.broken = true;
             return false;
         }
@@ -269,24 +339,39 @@ impl End {
                 None => self.clock.turn(),
             }
         }
-        panic!("a WRITE does not end");
+        panic!("a work request does not end");
     }
 
     /// Sends a message into a slot of the other end, as the rules are.
-    pub(super) fn send(&mut self, slot: u32, message: &[u8]) -> bool {
+    pub(crate) fn send(&mut self, slot: u32, message: &[u8]) -> bool {
         let imm = self.immediate(op::MESSAGE, slot);
-        self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
+        self.send_as(imm, slot, message)
+    }
+
+    /// The same under any immediate.
+    pub(crate) fn send_as(&mut self, imm: u32, slot: u32, message: &[u8]) -> bool {
+        match self.pair.carrier {
+            Carrier::Writes => {
+                self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
+            }
+            Carrier::Sends if self.broken => false,
+            Carrier::Sends => {
+                self.pair.scratch.copy_in(0, message);
+                let request = WorkRequest::send(self.pair.scratch.slice(0, message.len()));
+                self.execute(request.imm(imm).signaled(OUR_ID))
+            }
+        }
     }
 
     /// Sends an immediate alone.
-    pub(super) fn operate(&mut self, op: u32, slot: u32) -> bool {
+    pub(crate) fn operate(&mut self, op: u32, slot: u32) -> bool {
         let imm = self.immediate(op, slot);
         self.raw(imm)
     }
 
     /// Sends any immediate alone.
-    pub(super) fn raw(&mut self, imm: u32) -> bool {
-        self.write(self.theirs.addr, self.theirs.rkey, &[], Some(imm))
+    pub(crate) fn raw(&mut self, imm: u32) -> bool {
+        self.send_as(imm, 0, &[])
     }
 
     /// Takes completions; gives the status of the work request with this id, if it has completed. Messages are kept for
@@ -294,16 +379,28 @@ impl End {
     fn poll(&mut self, id: u64) -> Option<Status> {
         let found = self.pair.cq.poll(&mut self.completions).unwrap_or(0);
         let mut status = None;
-        for completion in &self.completions[..found] {
+        for completion in &mut self.completions[..found] {
             match (completion.status, completion.imm) {
                 (ended, _) if completion.id == id => status = Some(ended),
                 (Status::Success, Some(imm)) => {
-                    let at = (imm & 0x3ff) as usize % self.terms.window as usize;
-                    let len = completion.byte_len.min(self.terms.slot) as usize;
-                    let mut bytes = vec![0; len];
-                    self.pair.slots.copy_out(at * stride(self.terms.slot) as usize, &mut bytes);
+                    let bytes = match &completion.buffer {
+                        Some(buffer) => buffer.to_vec(),
+                        None => {
+                            let at = (imm & 0x3ff) as usize % self.terms.window as usize;
+                            let len = completion.byte_len.min(self.terms.slot) as usize;
+                            let mut bytes = vec![0; len];
+                            self.pair
+                                .slots
+                                .copy_out(at * stride(self.terms.slot) as usize, &mut bytes);
+                            bytes
+                        }
+                    };
                     self.received.push_back((imm, bytes));
-                    self.broken |= self.pair.qp.post_recvs(0..1).is_err();
+                    let buffer = completion.buffer.take().map(|mut buffer| {
+                        buffer.set_len(buffer.capacity());
+                        buffer
+                    });
+                    self.broken |= self.pair.qp.post_recv(0, buffer).is_err();
                 }
                 (Status::Success, None) => {}
                 _ => self.broken = true,
@@ -314,7 +411,7 @@ impl End {
 
     /// The next immediate from the other end, with its message; nothing if the connection has failed, or after a
     /// second.
-    pub(super) fn next_message(&mut self) -> Option<(u32, Vec<u8>)> {
+    pub(crate) fn next_message(&mut self) -> Option<(u32, Vec<u8>)> {
         let end = self.clock.now() + patient(Duration::from_secs(1));
         loop {
             if let Some(message) = self.received.pop_front() {
@@ -329,7 +426,7 @@ impl End {
     }
 
     /// Whether the other end ends the connection within ten seconds.
-    pub(super) fn is_dropped(&mut self) -> bool {
+    pub(crate) fn is_dropped(&mut self) -> bool {
         let end = self.clock.now() + patient(Duration::from_secs(10));
         while self.clock.now() < end {
             if self.has_failed() {
@@ -341,7 +438,7 @@ impl End {
     }
 
     /// Whether the connection has failed already.
-    pub(super) fn has_failed(&mut self) -> bool {
+    pub(crate) fn has_failed(&mut self) -> bool {
         let _ = self.poll(NO_ID);
         self.broken || self.is_hung_up() || !self.write_nothing()
     }
@@ -353,6 +450,7 @@ impl End {
 
     /// A WRITE that changes nothing, but fails when the peer is gone.
     fn write_nothing(&mut self) -> bool {
-        self.write(self.theirs.addr, self.theirs.rkey, &[0], None)
+        let bytes: &[u8] = if self.pair.carrier == Carrier::Writes { &[0] } else { &[] };
+        self.write(self.theirs.addr, self.theirs.rkey, bytes, None)
     }
 }

@@ -1,0 +1,5 @@
+//! What the backends whose calls have slots have in common: an end made by hand, and what it may try.
+
+pub(crate) mod forge;
+pub(crate) mod hostile_clients;
+pub(crate) mod hostile_servers;
