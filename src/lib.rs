@@ -44,6 +44,7 @@ pub mod ping;
 pub mod rack;
 
 pub use bytes::{self, Bytes};
+pub use farcall_core::lock;
 pub use farcall_core::server::Drained;
 pub use farcall_core::shape::{self, Shape};
 pub use farcall_core::site::{self, Site};
@@ -79,7 +80,7 @@ pub mod __private {
     pub use std::sync::Arc;
 
     pub use farcall_core::codec::{Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, part};
-    pub use farcall_core::service::{read_result, read_value, side};
+    pub use farcall_core::service::{Reserved, read_result, read_value, side};
     pub use farcall_core::shape::{Field, Node, Shape, Signature, Variant};
     pub use farcall_core::time::Progress;
     pub use farcall_core::transport::{Message, ToAddress};

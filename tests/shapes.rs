@@ -321,3 +321,38 @@ fn derived_shapes_stay_the_same_from_release_to_release() {
     ];
     assert_eq!(shapes, pinned);
 }
+
+services! {
+    locked {
+        fn pay(&self, payment: before::Payment, tags: Vec<Option<before::Order>>) -> Result<(), String>;
+        #[rpc(idempotent)]
+        fn find(&self, key: &[u8]) -> Option<Uuid>;
+        fn tree(&self) -> trees::Tree;
+        fn page(&self, page: forms::Page<u64, 1>, other: swapped::Payment) -> (u8, [f32; 2]);
+    }
+}
+
+const LOCK: &str = include_str!("support/bank.lock");
+
+#[test]
+fn a_lock_file_shows_methods_with_their_types() {
+    assert_eq!(farcall::lock::text::<locked::BankClient>(), LOCK);
+    let lock = farcall::lock::Lock::parse(LOCK).unwrap();
+    assert_eq!(farcall::lock::Compatibility::of(&lock, &lock).changes(), []);
+}
+
+#[test]
+fn a_service_that_differs_from_its_lock_file_fails_with_what_the_change_breaks() {
+    let failure = |path: &'static str| {
+        let checked = std::panic::catch_unwind(|| {
+            farcall::lock::assert_unchanged::<bank::BankClient>(path);
+        });
+        *checked.unwrap_err().downcast::<String>().unwrap()
+    };
+    let changed = failure("tests/support/bank.lock");
+    assert!(changed.contains("tree is removed"), "{changed}");
+    assert!(changed.contains("transfer is added (new clients fail at old servers)"), "{changed}");
+    assert!(changed.contains("FARCALL_UPDATE_LOCK=1"), "{changed}");
+    let missing = failure("tests/support/no_such.lock");
+    assert!(missing.contains("FARCALL_UPDATE_LOCK=1"), "{missing}");
+}

@@ -1,7 +1,8 @@
-//! `farcall`: shows this machine's devices and their capabilities, and measures round trips to a
-//! server.
+//! `farcall`: shows this machine's devices and their capabilities, measures round trips to a server,
+//! and compares two versions of a service.
 #![forbid(unsafe_code)]
 
+mod compat;
 mod info;
 mod ping;
 
@@ -9,9 +10,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Looks at the devices of this machine, and at servers elsewhere.
+/// Looks at the devices of this machine, at servers elsewhere, and at versions of services.
 ///
-/// Exit status: 0 done, 1 pings were lost, 2 an error.
+/// Exit status: 0 done; 1 pings were lost, or a change breaks old clients; 2 an error.
 #[derive(Debug, Parser)]
 #[command(version, name = "farcall")]
 struct Cli {
@@ -21,6 +22,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Say what the change of a service from one lock file to another breaks.
+    Compat(compat::Args),
     /// Show the devices of this machine, what they can do, and the limits that matter.
     Info(info::Args),
     /// Measure round trips to a server, whatever it serves, until stopped with Ctrl-C.
@@ -32,6 +35,7 @@ const ERROR: u8 = 2;
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Compat(args) => compat::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Ping(args) => ping::run(&args),
     };

@@ -148,3 +148,52 @@ fn pings_resume_when_the_server_is_back() {
     assert_eq!(finish(child).status.code(), Some(1));
     server.shutdown();
 }
+
+/// The verdict on a change, by the exit status, and what is printed.
+#[test]
+fn compat_says_what_a_change_breaks() {
+    #[farcall::service(name = "Bank")]
+    #[expect(dead_code)]
+    trait Old {
+        fn pay(&self, account: u64, amount: u64);
+        fn total(&self) -> u64;
+    }
+    #[farcall::service(name = "Bank")]
+    #[expect(dead_code)]
+    trait More {
+        fn pay(&self, account: u64, amount: u64);
+        fn total(&self) -> u64;
+        fn close(&self);
+    }
+    #[farcall::service(name = "Bank", reserved = ["total"])]
+    #[expect(dead_code)]
+    trait Swapped {
+        fn pay(&self, amount: u64, account: u64);
+    }
+    let folder = std::env::temp_dir().join(format!("farcall-compat-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let old = file("old.lock", farcall::lock::text::<OldClient>());
+    let more = file("more.lock", farcall::lock::text::<MoreClient>());
+    let swapped = file("swapped.lock", farcall::lock::text::<SwappedClient>());
+    let broken = file("broken.lock", "a text".to_owned());
+
+    let (code, out, _) = run(&["compat", &old, &old]);
+    assert_eq!((code, out.contains("nothing changed")), (Some(0), true), "{out}");
+    let (code, out, _) = run(&["compat", &old, &more]);
+    assert_eq!((code, out.contains("close is added")), (Some(0), true), "{out}");
+    let (code, ..) = run(&["compat", "--any-order", &old, &more]);
+    assert_eq!(code, Some(1));
+    let (code, out, _) = run(&["compat", &old, &swapped]);
+    assert_eq!(code, Some(1));
+    assert!(out.contains("- pay { account: u64, amount: u64, -> () }"), "{out}");
+    assert!(out.contains("+ pay { amount: u64, account: u64, -> () }"), "{out}");
+    assert!(out.contains("total is removed (old clients fail at new servers)"), "{out}");
+    let (code, _, errors) = run(&["compat", &old, &broken]);
+    assert_eq!((code, errors.contains("line 1")), (Some(2), true), "{errors}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

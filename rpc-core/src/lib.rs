@@ -7,6 +7,7 @@ pub mod codec;
 mod compatibility;
 pub mod error;
 mod idle;
+pub mod lock;
 pub mod metrics;
 pub mod server;
 pub mod service;

@@ -80,6 +80,15 @@ impl MethodDescription {
     }
 }
 
+/// An id that no method of a service may have, because one that was removed had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// The name of a method, and the id that it has by it.
+    Name(&'static str, u32),
+    /// An id.
+    Id(u32),
+}
+
 /// One method, for its caller. Generated: each method has a type without values.
 pub trait Method {
     /// The service's name and the method's: `Kv.get`.
@@ -198,6 +207,9 @@ pub trait Service: Send + 'static {
 pub trait ServiceClient: Sized {
     /// The service that it calls.
     const DESCRIPTION: &'static ServiceDescription;
+
+    /// The ids of methods that were removed.
+    const RESERVED: &'static [Reserved] = &[];
 
     /// A client that calls through this channel.
     fn from_channel(channel: Channel) -> Self;

@@ -67,6 +67,7 @@ use syn::ItemTrait;
 /// so. `#[rpc(opaque = "...")]` does it for one argument.
 /// `#[farcall::service(require = ["get", "put"])]`: a client does not connect to a server that lacks one of these methods or
 /// declares it with other types.
+/// `#[farcall::service(reserved = ["old", 7])]` refuses methods with the name or the id of one that was removed.
 /// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once

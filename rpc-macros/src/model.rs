@@ -11,7 +11,7 @@ use syn::{
 
 use crate::forms::{self, Form};
 use crate::hash;
-use crate::options::{self, ServiceOptions};
+use crate::options::{self, Reserved, ServiceOptions};
 use crate::refuse::{self, Parameter};
 use crate::shapes::Shapes;
 
@@ -26,6 +26,8 @@ pub(crate) struct Service {
     /// The shapes of the types in signatures.
     pub(crate) shapes: Shapes,
     pub(crate) methods: Vec<Method>,
+    /// Ids that no method may have.
+    pub(crate) reserved: Vec<Reserved>,
     /// Any thread of a server may run its calls, in any order.
     pub(crate) any_thread: bool,
 }
@@ -108,12 +110,14 @@ impl Service {
         }
         require_methods(&options.require, &mut methods, &mut errors);
         refuse_collisions(&methods, &mut errors);
+        refuse_reserved(&options.reserved, &methods, &mut errors);
         errors.into_result()?;
         let krate = &options.krate;
         let private = quote!(#krate::__private);
         Ok(Self {
             shapes: Shapes::new(&private, &options.opaque),
             private,
+            reserved: options.reserved,
             name: options.name,
             any_thread: options.any_thread,
             visibility: item.vis.clone(),
@@ -263,6 +267,30 @@ fn refuse_collisions(methods: &[Method], errors: &mut Errors) {
                     started.name, method.name
                 ),
             );
+        }
+    }
+}
+
+fn refuse_reserved(reserved: &[Reserved], methods: &[Method], errors: &mut Errors) {
+    for method in methods {
+        let name = &method.name;
+        if reserved.iter().any(|reserved| reserved.name.as_ref() == Some(name)) {
+            errors.at(
+                &method.ident,
+                format_args!(
+                    "`{name}` is reserved: a method of this name was removed, and older clients may still call it; \
+                     take another name"
+                ),
+            );
+        } else if reserved.iter().any(|reserved| reserved.id == method.id) {
+            errors.push(Error::new(
+                method.id_span,
+                format_args!(
+                    "the id {:#010x} is reserved: a method that had it was removed, and older clients may still call it; \
+                     give `{name}` another with `#[rpc(id = N)]`",
+                    method.id
+                ),
+            ));
         }
     }
 }

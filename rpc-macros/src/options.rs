@@ -3,12 +3,14 @@
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, Parser};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, Ident, ItemTrait, LitInt, LitStr, Path, Result, Token, TraitItem,
+    Attribute, Error, FnArg, Ident, ItemTrait, Lit, LitInt, LitStr, Path, Result, Token, TraitItem,
     bracketed,
 };
 
+use crate::hash;
 use crate::shapes::{Opaque, facade, named};
 
 /// The options of a service.
@@ -23,6 +25,15 @@ pub(crate) struct ServiceOptions {
     pub(crate) opaque: Vec<Opaque>,
     /// The methods without which a client does not connect.
     pub(crate) require: Vec<LitStr>,
+    /// Ids that no method may have.
+    pub(crate) reserved: Vec<Reserved>,
+}
+
+/// The id of a method that was removed.
+pub(crate) struct Reserved {
+    /// Its name, if the id is made of it.
+    pub(crate) name: Option<String>,
+    pub(crate) id: u32,
 }
 
 /// The options of a method.
@@ -49,6 +60,7 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
     let mut any_thread = false;
     let mut opaque: Vec<Opaque> = Vec::new();
     let mut require: Option<Vec<LitStr>> = None;
+    let mut reserved: Vec<Lit> = Vec::new();
     syn::meta::parser(|meta| {
         if meta.path.is_ident("crate") {
             once(&krate, &meta.path)?;
@@ -68,9 +80,14 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
             require = Some(names.into_iter().collect());
         } else if meta.path.is_ident("opaque") {
             opaque.extend(Opaque::several(meta.input)?);
+        } else if meta.path.is_ident("reserved") {
+            let list;
+            let value = meta.value()?;
+            bracketed!(list in value);
+            reserved.extend(Punctuated::<Lit, Token![,]>::parse_terminated(&list)?);
         } else {
             return Err(meta.error(
-                "unknown option of a service: there are `name = \"...\"`, `any_thread`, `opaque(Type = \"...\")`, `require = [\"...\"]` and `crate = path`",
+                "unknown option of a service: there are `name = \"...\"`, `any_thread`, `opaque(Type = \"...\")`, `require = [\"...\"]`, `reserved = [..]` and `crate = path`",
             ));
         }
         Ok(())
@@ -83,8 +100,26 @@ pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<Servi
         }
         Some(name) => name.value(),
     };
+    let reserved = reserved.iter().map(|literal| Reserved::new(&name, literal));
+    let reserved = reserved.collect::<Result<_>>()?;
     let (krate, require) = (krate.unwrap_or_else(facade), require.unwrap_or_default());
-    Ok(ServiceOptions { krate, name, any_thread, opaque, require })
+    Ok(ServiceOptions { krate, name, any_thread, opaque, require, reserved })
+}
+
+impl Reserved {
+    fn new(service: &str, literal: &Lit) -> Result<Self> {
+        match literal {
+            Lit::Str(name) => {
+                let name = name.value();
+                Ok(Self { id: hash::method_id(service, &name), name: Some(name) })
+            }
+            Lit::Int(id) => Ok(Self { name: None, id: id.base10_parse()? }),
+            other => Err(Error::new(
+                other.span(),
+                "the name of a method that was removed, or the id that it had: `reserved = [\"get\", 7]`",
+            )),
+        }
+    }
 }
 
 pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {

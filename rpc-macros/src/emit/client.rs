@@ -10,7 +10,7 @@ use crate::model::{Method, Service};
 pub(super) fn channel(service: &Service) -> TokenStream {
     let Service { private, visibility, ident, .. } = service;
     let client = service.client();
-    let constant = description::constant(service);
+    let constants = description::constants(service);
     let doc = format!(
         "Calls a server of [`{ident}`] from any thread and any executor.\n\n\
          Each method returns a call: await it, or block the thread with `wait`. Dropping a call cancels it. \
@@ -63,7 +63,7 @@ pub(super) fn channel(service: &Service) -> TokenStream {
 
         #[automatically_derived]
         impl #private::ServiceClient for #client {
-            #constant
+            #constants
 
             fn from_channel(channel: #private::Channel) -> Self {
                 Self { channel }

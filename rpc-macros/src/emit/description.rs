@@ -7,6 +7,7 @@ use syn::Type;
 use super::output;
 use crate::forms::{Form, placed};
 use crate::model::{Argument, Method, Outcome, Part, Service};
+use crate::options::Reserved;
 
 pub(super) fn emit(service: &Service) -> TokenStream {
     let ty = service.method_type();
@@ -68,10 +69,11 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// The service's own description.
-pub(super) fn constant(service: &Service) -> TokenStream {
+/// The service's own description, and the ids of methods that were removed.
+pub(super) fn constants(service: &Service) -> TokenStream {
     let Service { private, name, shapes, .. } = service;
     let markers = shapes.markers();
+    let reserved = reserved(service);
     let methods = service.methods.iter().map(|method| {
         let (name, id) = (&method.name, method.id);
         let signature = signature(service, method);
@@ -87,7 +89,22 @@ pub(super) fn constant(service: &Service) -> TokenStream {
             #markers
             &#private::ServiceDescription::new(#name, const { &[#(#methods),*] })
         };
+        #reserved
     }
+}
+
+fn reserved(service: &Service) -> Option<TokenStream> {
+    let private = &service.private;
+    let reserved = service.reserved.iter().map(|Reserved { name, id }| match name {
+        Some(name) => quote!(#private::Reserved::Name(#name, #id)),
+        None => quote!(#private::Reserved::Id(#id)),
+    });
+    let any = !service.reserved.is_empty();
+    any.then(|| {
+        quote! {
+            const RESERVED: &'static [#private::Reserved] = &[#(#reserved),*];
+        }
+    })
 }
 
 /// The shapes of the arguments and of the results.
