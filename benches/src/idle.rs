@@ -83,10 +83,10 @@ impl Report {
 
 /// Connects the clients, and measures the threads of the process while nobody calls.
 pub fn run(options: &Options) -> Result<Report> {
-    let name = format!("farcall-idle-{}", std::process::id());
-    let address = format!("shm://{name}?backend={}&window=1", options.backend);
+    let address = crate::address::local("shm", &options.backend, "window=1");
     let server = Server::builder().service(NothingServer::new(Idle));
     let server = server.max_clients(options.clients + 1).listen(&address)?;
+    let address = server.address().to_owned();
     let endpoint = Endpoint::new();
     // What the process has once, such as the watch over sockets, belongs to no client.
     drop(PingClient::connect(&address).wait()?);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "ablation")]
 pub mod ablate;
+mod address;
 mod chart;
 pub mod clock;
 pub mod compare;

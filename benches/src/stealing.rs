@@ -167,14 +167,14 @@ struct Contender {
 
 impl Contender {
     fn start(options: &Options, steals: bool) -> Result<Contender> {
-        let process = std::process::id();
-        let address = format!("shm://stealing-{steals}-{process}?backend={}", options.backend);
+        let address = crate::address::local("shm", &options.backend, "");
         let server = Server::builder()
             .service(WorkServer::new(Worker))
             .threads(options.threads)
             .work_stealing(steals)
             .listen(&address)
             .with_context(|| format!("cannot listen at {address}"))?;
+        let address = server.address().to_owned();
         let mut short = WorkPollClient::connect(&address).wait()?;
         let home = short.short()?;
         for _ in 0..MOST_CLIENTS_PER_THREAD * options.threads {

@@ -23,7 +23,7 @@ const MAX_SIZE: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the server is, as shm://NAME or rdma://HOST:PORT?device=rxe0.
+    /// Where the server is, as shm://NAME, rdma://HOST:PORT?device=rxe0 or tcp://HOST:PORT.
     address: String,
     /// How many pings [default: until stopped].
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..))]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farcall_transports::{AddressError, AddressOptions, Backend, Config, is_name};
+use farcall_transports::{AddressError, AddressOptions, Backend, Carrier, Config, is_name};
 
 /// The schemes of addresses on a rack.
 const SCHEMES: &[&str] = &["sim"];
@@ -51,7 +51,8 @@ impl FromStr for RackAddress {
 
     fn from_str(text: &str) -> Result<RackAddress, AddressError> {
         let (_, place, options) = AddressOptions::split(text, SCHEMES, "sim://NODE/NAME")?;
-        let options = AddressOptions::read(&AddressOptions::pairs(options), &[], |_, _| Ok(()))?;
+        let pairs = AddressOptions::pairs(options);
+        let options = AddressOptions::read(&pairs, Carrier::Any, &[], |_, _| Ok(()))?;
         let bad = |what| AddressError::BadNode { place: place.to_owned(), what };
         let Some((node, name)) = place.split_once('/') else {
             return Err(bad("it has no name"));
@@ -98,7 +99,10 @@ mod tests {
             ("sim://+1/kv", "a number from 0 to 65535"),
             ("sim://65536/kv", "a number from 0 to 65535"),
             ("sim://1/", "``"),
-            ("sim://1/k?backend=nosuch", "`nosuch`; known are: write_imm, datagram, send_recv"),
+            (
+                "sim://1/k?backend=nosuch",
+                "`nosuch`; known are: write_imm, datagram, send_recv, tcp",
+            ),
             ("sim://1/k?device=rxe0", "`device`; known are: backend, window"),
         ] {
             let error = text.parse::<RackAddress>().unwrap_err().to_string();

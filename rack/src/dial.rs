@@ -9,7 +9,7 @@ use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
-use farcall_transports::contract::{Answer, Fabric, PendingClient, Placement};
+use farcall_transports::contract::{Answer, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{Agreement, ClientHandshake, Welcome};
 use farcall_verbs::sim::Node;
 
@@ -17,7 +17,8 @@ use super::address::RackAddress;
 use super::admitted::Admitted;
 use super::cpu_costs;
 use super::liveness::NodeLife;
-use super::network::{LEG_NS, Network, RETRY_NS};
+use super::network::{LEG_NS, Network, RETRY_NS, fabric};
+use super::waking::Waking;
 
 /// A connection that is being made by a program of a node: it takes [turns](Dialling::turn).
 ///
@@ -178,7 +179,7 @@ impl Dialling {
     fn prepare(&self) -> Result<Client, ConnectError> {
         let (backend, config) = (self.address.backend(), self.address.config());
         let device = self.from.node.device();
-        let (fabric, share) = (Fabric::Verbs(&device), self.options.share);
+        let (fabric, share) = (fabric(backend, &device), self.options.share);
         let pending = backend
             .dial(&Placement { site: &self.site, fabric, share }, config)
             .map_err(|error| self.attempt().setup(error))?;
@@ -204,7 +205,7 @@ impl Dialling {
 
     fn finish(
         &self,
-        Client { pending, mut handshake }: Client,
+        Client { mut pending, mut handshake }: Client,
         answer: &[u8],
         admitted: Option<Admitted>,
         now: Instant,
@@ -217,13 +218,27 @@ impl Dialling {
         };
         let Agreement { welcome: Welcome { terms, setup }, compatibility } = agreement;
         let timeout = self.deadline - now;
+        let take_stream = pending.take_stream();
         let client = pending
             .finish(Answer { terms: &terms, setup: &setup, timeout })
             .map_err(|error| attempt.setup(error))?;
         let client = cpu_costs::client(client, &self.from.node, self.network.costs());
+        let end = (self.from.clone(), self.address.config().silence);
+        let ready = handshake.ready_bytes();
+        if let Some(take) = take_stream {
+            let Some(mut stream) = admitted.finish_with_stream(&ready, &self.network, end) else {
+                return Err(attempt.misbehaved("it does not take a client that is ready"));
+            };
+            let waking = Waking::at(&self.site, &self.from.node);
+            let waking = waking.map_err(|error| attempt.device(error))?;
+            if let Some(actor) = self.from.node.waker() {
+                waking.set_actor(actor);
+            }
+            stream.waking = Some(waking);
+            take(Stream::Simulated(Box::new(stream)));
+            return Ok(NewConnection { transport: client, compatibility });
+        }
         let transport = bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
-            let end = (self.from.clone(), self.address.config().silence);
-            let ready = handshake.ready_bytes();
             let liveness = &self.network.liveness;
             match admitted.finish(&ready, liveness, end, on_server_gone) {
                 Some(end) => Ok(Box::new(end) as Box<dyn Send>),

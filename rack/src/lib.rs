@@ -7,7 +7,8 @@
 //! # How connections begin and end
 //! As those of `rdma://` addresses do: the frames of the [handshake](farcall_transports::handshake) travel apart from the
 //! simulated NICs, through a network that takes its time, and that knows of nodes that are dead and of ways that are cut.
-//! When a node is gone, its peers learn it from their queue pairs, or when they have been silent for as long as the
+//! Backends that need no NIC get a byte stream through the same network.
+//! When a node is gone, its peers learn it from their queue pairs or streams, or when they have been silent for as long as the
 //! address allows (`silence`).
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,8 @@ mod network;
 mod program;
 mod raw_handshake;
 mod server;
+mod stream;
+mod waking;
 
 use std::fmt;
 use std::future::Future;
@@ -35,6 +38,8 @@ use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_core::{Connection, ConnectionOptions};
+use farcall_transports::runs_on_stream;
+use farcall_verbs::VerbsError;
 use farcall_verbs::sim::{NodeId, Sim, SimConfig};
 
 pub use address::RackAddress;
@@ -49,6 +54,8 @@ use liveness::{Liveness, NodeLife};
 use network::Network;
 use program::Program;
 use server::{RackBinding, ServerActor};
+use stream::Deliveries;
+use waking::Waking;
 
 /// A simulated rack, with servers and clients on its nodes. It is a [`Sim`] besides: what that can do, this can.
 ///
@@ -56,6 +63,8 @@ use server::{RackBinding, ServerActor};
 pub struct Rack {
     sim: Sim,
     network: Arc<Network>,
+    /// Its streams' readers are woken.
+    has_streams: bool,
 }
 
 impl Rack {
@@ -69,12 +78,12 @@ impl Rack {
         let mut sim = Sim::with_config(seed, config);
         let own = sim.add_node();
         let node = sim.node(own);
-        let network = Network::new(node.clone());
+        let network = Network::new(node.clone(), seed);
         let all = Arc::clone(&network.liveness);
         let caretaker = sim.spawn(own, move |now_ns| liveness::look_after(&all, &node, now_ns));
         sim.wake_on_faults(caretaker);
         Liveness::set_caretaker(&network.liveness, sim.waker(caretaker));
-        Rack { sim, network }
+        Rack { sim, network, has_streams: false }
     }
 
     /// What calls cost the cores, from the next server and the next connection on.
@@ -90,26 +99,52 @@ impl Rack {
     ///
     /// # Errors
     /// [`BindError`]: the address is not one of this rack, or is in use, or the node's device cannot carry the backend.
-    pub fn serve(
-        &mut self,
-        address: &str,
-        server: ServerBuilder,
-    ) -> Result<DrivenServer, BindError> {
+    pub fn serve(&mut self, text: &str, server: ServerBuilder) -> Result<DrivenServer, BindError> {
         let address: RackAddress =
-            address.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;
+            text.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;
         let Some(node) = self.network.any.neighbour(address.node()) else {
             let what =
                 "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
             return Err(BindError::Unsupported { address: address.to_string(), what: what.into() });
         };
         let life = NodeLife::new(node.clone());
-        let binding = RackBinding { network: &self.network, life, address };
-        let sites = (0..server.thread_count()).map(|_| site_of(&node)).collect();
+        let network = Arc::clone(&self.network);
+        let binding = RackBinding { network: &network, life, address };
+        let on_stream = runs_on_stream(binding.address.backend());
+        let sites: Vec<_> = (0..server.thread_count()).map(|_| site_of(&node)).collect();
+        let mut waking = Vec::new();
+        if on_stream {
+            self.wake_readers();
+            for site in &sites {
+                let failed = |error: VerbsError| BindError::Device {
+                    address: text.to_owned(),
+                    cause: error.into(),
+                };
+                waking.push(Waking::at(site, &node).map_err(failed)?);
+            }
+        }
         let (server, threads) = server.assemble(&[&binding], sites)?;
+        let mut waking = waking.into_iter();
         for thread in threads {
-            self.sim.spawn(node.id(), ServerActor(thread));
+            let waking = waking.next();
+            let actor = ServerActor { thread, _waking: waking.clone() };
+            let actor = self.sim.spawn(node.id(), actor);
+            if let Some(waking) = waking {
+                waking.set_actor(self.sim.waker(actor));
+            }
         }
         Ok(server)
+    }
+
+    /// From now on an actor wakes the readers of streams.
+    fn wake_readers(&mut self) {
+        if std::mem::replace(&mut self.has_streams, true) {
+            return;
+        }
+        let deliveries = Arc::clone(&self.network.deliveries);
+        let own = self.network.any.id();
+        let caretaker = self.sim.spawn(own, move |now_ns| stream::deliver(&deliveries, now_ns));
+        Deliveries::set_caretaker(&self.network.deliveries, self.sim.waker(caretaker));
     }
 
     /// A connection to be made from that node, for the site of the actor that drives it: see [`site_of`].

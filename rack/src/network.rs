@@ -7,15 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use farcall_transports::contract::Fabric;
+use farcall_transports::{Backend, runs_on_stream};
+use farcall_verbs::Device;
 use farcall_verbs::sim::Node;
 
-use farcall_transports::bootstrap::Admission;
+use farcall_transports::bootstrap::{Admission, OnPeerGone};
 use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep};
 
 use super::address::RackAddress;
 use super::admitted::Admitted;
 use super::cpu_costs::CpuCosts;
 use super::liveness::{Liveness, NodeLife};
+use super::stream::{self, Deliveries, StreamEnd};
 
 /// One way through the kernel's network, with both ends' share in it.
 pub(super) const LEG_NS: u64 = 25_000;
@@ -29,6 +33,7 @@ pub(super) const RAW_HANDSHAKE_BOUND: Duration = Duration::from_secs(5);
 /// All that listens on a rack, and what holds its connections together.
 pub(super) struct Network {
     pub(super) liveness: Arc<Mutex<Liveness>>,
+    pub(super) deliveries: Arc<Mutex<Deliveries>>,
     /// Any node, by which the others are found.
     pub(super) any: Node,
     state: Mutex<State>,
@@ -38,6 +43,13 @@ pub(super) struct Network {
 struct State {
     listening: BTreeMap<(u16, String), Arc<Listening>>,
     costs: CpuCosts,
+    /// Of the next stream.
+    seed: u64,
+}
+
+/// What a backend runs on at a node with that device.
+pub(super) fn fabric<'d>(backend: &dyn Backend, device: &'d Device) -> Fabric<'d> {
+    if runs_on_stream(backend) { Fabric::Stream } else { Fabric::Verbs(device) }
 }
 
 /// A server that takes clients in.
@@ -47,8 +59,19 @@ pub(super) struct Listening {
 }
 
 impl Network {
-    pub(super) fn new(any: Node) -> Arc<Network> {
-        Arc::new(Network { liveness: Arc::default(), any, state: Mutex::default() })
+    pub(super) fn new(any: Node, seed: u64) -> Arc<Network> {
+        let state = Mutex::new(State { seed, ..State::default() });
+        Arc::new(Network { liveness: Arc::default(), deliveries: Arc::default(), any, state })
+    }
+
+    /// A byte stream between a client and a server: see [`stream::stream`].
+    pub(super) fn stream(&self, ends: [&NodeLife; 2]) -> ([StreamEnd; 2], [OnPeerGone; 2]) {
+        let seed = {
+            let mut state = self.lock();
+            state.seed = state.seed.wrapping_add(1);
+            state.seed
+        };
+        stream::stream(&self.deliveries, ends, seed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -9,14 +9,14 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound};
 use farcall_transports::bootstrap::{Admission, ServerHalves, check_services};
-use farcall_transports::contract::Fabric;
 use farcall_transports::handshake::Offer;
 use farcall_verbs::sim::{Actor, Next, Turn};
 
 use super::address::RackAddress;
 use super::cpu_costs;
 use super::liveness::NodeLife;
-use super::network::{Listening, Network};
+use super::network::{Listening, Network, fabric};
+use super::waking::Waking;
 
 /// What an actor does after a turn that made this progress: after work it looks once more; after an empty turn it waits for
 /// what `next` says.
@@ -31,12 +31,16 @@ pub fn turn_after(progress: Progress) -> Turn {
 }
 
 /// A server thread on a core of its node.
-pub(super) struct ServerActor(pub(super) ServerThread);
+pub(super) struct ServerActor {
+    pub(super) thread: ServerThread,
+    /// Kept as long as the thread.
+    pub(super) _waking: Option<Arc<Waking>>,
+}
 
 impl Actor for ServerActor {
     fn turn(&mut self, now_ns: u64) -> Turn {
-        let progress = self.0.turn(Instant::from_nanos(now_ns));
-        if self.0.is_over() {
+        let progress = self.thread.turn(Instant::from_nanos(now_ns));
+        if self.thread.is_over() {
             return Turn::then(Next::Never);
         }
         turn_after(progress)
@@ -67,7 +71,8 @@ impl Binding for RackBinding<'_> {
         }
         // Opened for each thread, as `rdma://` addresses do.
         let devices: Vec<_> = sites.iter().map(|_| life.node.device()).collect();
-        let threads = sites.iter().zip(devices.iter().map(Fabric::Verbs));
+        let threads =
+            sites.iter().zip(devices.iter().map(|device| fabric(address.backend(), device)));
         let of = (address.backend(), config);
         let ServerHalves { transports, intakes } =
             ServerHalves::make(&text, of, threads, options.max_clients)?;

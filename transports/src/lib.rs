@@ -27,11 +27,12 @@ mod rendezvous;
 mod repair;
 pub mod send_recv;
 mod slots;
+mod tcp;
 pub mod write_imm;
 
 pub use address::{
-    Address, AddressBuilder, AddressError, AddressOptions, DeviceChoice, MAX_NAME_BYTES,
-    NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES, is_name, parse_address,
+    Address, AddressBuilder, AddressError, AddressOptions, Carrier, DeviceChoice, MAX_NAME_BYTES,
+    NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES, is_name, parse_address, runs_on_stream,
 };
 pub use bootstrap::DeviceError;
 pub use contract::{Backend, Config, SetupError};

@@ -3,8 +3,6 @@
 //! While another backend runs, a server rests in a call: its thread sleeps, and its core is free. That call uses
 //! a separate connection, so that no backend takes the rest for a long round trip.
 
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -175,14 +173,7 @@ fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {
 }
 
 fn address(options: &Options, contender: &Contender, clients: usize, size: usize) -> String {
-    let device = &options.device;
     let how = contender.address_options(size);
     let how = format!("{how}&window={}", slots(options.window, clients));
-    if device == "shm" {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        return format!("shm://farcall-compare-{process}-{number}?{how}");
-    }
-    // Both ends are on this machine: a network address is only used to connect.
-    format!("rdma://127.0.0.1:0?device={device}&{how}")
+    crate::address::local(&options.device, contender.backend.name(), &how)
 }

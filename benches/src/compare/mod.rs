@@ -69,11 +69,10 @@ impl From<&'static dyn Backend> for Contender {
 }
 
 impl Contender {
-    /// The address options for messages of that size, apart from the window.
+    /// The address options for messages of that size, apart from the backend and the window.
     fn address_options(&self, size: usize) -> String {
         let max_message = (2 * size).max(64 << 10);
-        let Contender { backend, options, .. } = self;
-        format!("backend={}&max_message={max_message}{options}", backend.name())
+        format!("max_message={max_message}{}", self.options)
     }
 }
 

@@ -66,6 +66,7 @@ impl OnRack {
         let run = |contender: &Contender| {
             let point = self.point(options.window, clients, size);
             let how = contender.address_options(size);
+            let how = format!("backend={}&{how}", contender.backend.name());
             let measured = rack_calls::measure(&Point { options: how, ..point });
             let run = measured.map(|measured| Run {
                 calls: measured.calls,

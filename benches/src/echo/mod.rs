@@ -5,7 +5,6 @@ pub(crate) mod load;
 pub mod service;
 pub(crate) mod shape;
 
-use std::process;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -128,17 +127,11 @@ fn run_shape<S: Shape>(options: &Options, shape: S) -> Result<EchoReport> {
     Ok(report(options, &totals, &bounce, &memcpy, &bare))
 }
 
-/// The server's address. Both ends are on this machine: a network address is only used to connect, and the
-/// messages go over the device.
+/// The server's address.
 fn address(options: &Options) -> String {
     // At least the default, so that a small window does not also mean few slots.
     let window = options.window.max(64);
-    let (device, backend) = (&options.device, &options.backend);
-    if device == "shm" {
-        let id = process::id();
-        return format!("shm://farcall-bench-{id}?backend={backend}&window={window}");
-    }
-    format!("rdma://127.0.0.1:0?device={device}&backend={backend}&window={window}")
+    crate::address::local(&options.device, &options.backend, &format!("window={window}"))
 }
 
 fn report(

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use anyhow::{Result, bail};
 use farcall_transports::contract::Fabric;
-use farcall_transports::registry;
+use farcall_transports::{registry, runs_on_stream};
 use farcall_verbs::{
     Capabilities, DeviceInfo, GidInfo, Operation, PortInfo, QpType, Visibility, WriteOrder,
 };
@@ -132,6 +132,12 @@ fn look(info: DeviceInfo) -> Device {
     }
 }
 
+/// The backends that need no device.
+pub(super) fn backends_without_device() -> Vec<Backend> {
+    let on_stream = registry::ALL.iter().filter(|backend| runs_on_stream(**backend));
+    on_stream.map(|backend| Backend { name: backend.name(), runs: true, why_not: None }).collect()
+}
+
 fn described(
     name: String,
     description: String,
@@ -145,7 +151,8 @@ fn described(
             return Device { name, description, problem, ports, can: None, backends };
         }
     };
-    let backends = registry::ALL.iter().map(|backend| {
+    let on_device = registry::ALL.iter().filter(|backend| !runs_on_stream(**backend));
+    let backends = on_device.map(|backend| {
         let why_not = backend.check(&Fabric::Verbs(device)).err().map(|error| error.to_string());
         Backend { name: backend.name(), runs: why_not.is_none(), why_not }
     });

@@ -27,6 +27,8 @@ struct Report {
     /// Whether this program was built for RDMA devices.
     ibverbs: bool,
     devices: Vec<device::Device>,
+    /// Backends that need no device, at tcp:// addresses.
+    without_device: Vec<device::Backend>,
     system: system::System,
     /// Possible problems with RDMA, and how to fix them.
     hints: Vec<String>,
@@ -41,6 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ibverbs: cfg!(feature = "ibverbs"),
         hints: system.hints(farcall_verbs::Device::rdma_support().err(), &devices),
         devices,
+        without_device: device::backends_without_device(),
         system,
     };
     let mut out = io::stdout().lock();

@@ -13,6 +13,11 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for device in &report.devices {
         write_device(out, device)?;
     }
+    writeln!(out, "\nno device: TCP")?;
+    row(out, "address", "tcp://HOST:PORT")?;
+    for backend in &report.without_device {
+        row(out, &format!("backend {}", backend.name), "runs")?;
+    }
     write_system(out, &report.system)?;
     if !report.hints.is_empty() {
         writeln!(out, "\nhints")?;

@@ -23,6 +23,7 @@ use farcall_core::{
     transport::{BindOptions, Dial},
 };
 use farcall_transports::{Address, AddressError, NetworkPlace, Place};
+use farcall_verbs::Device;
 
 use crate::{
     backends,
@@ -111,12 +112,8 @@ impl Fixture for AddressFixture {
                 let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
                 format!("shm://{name}-{}-{number}?{options}", std::process::id())
             }
-            Place::Rdma(NetworkPlace { host, .. }) if host.contains(':') => {
-                format!("rdma://[{host}]:{}?{options}", ports::claim())
-            }
-            Place::Rdma(NetworkPlace { host, .. }) => {
-                format!("rdma://{host}:{}?{options}", ports::claim())
-            }
+            Place::Rdma(place) => format!("rdma://{}?{options}", with_free_port(place)),
+            Place::Tcp(place) => format!("tcp://{}?{options}", with_free_port(place)),
         };
         with_options(address, Fixture::backend(self), setup)
     }
@@ -172,14 +169,16 @@ impl Fixture for AddressFixture {
                 stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND))).ok()?;
                 Box::new(stream)
             }
-            Place::Rdma(NetworkPlace { host, port, .. }) => {
+            Place::Rdma(NetworkPlace { host, port, .. })
+            | Place::Tcp(NetworkPlace { host, port, .. }) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).ok()?;
                 stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND))).ok()?;
+                stream.set_write_timeout(Some(patient(WRITE_BOUND))).ok()?;
                 Box::new(stream)
             }
         };
-        let is_liveness_socket = matches!(address.place(), Place::Rdma(_));
-        let (device, clock) = (address.open_device().ok()?, Box::new(RealClock(self.start)));
+        let is_liveness_socket = address.place().in_network().is_some();
+        let (device, clock) = (device_of(&address)?, Box::new(RealClock(self.start)));
         Some(RawConnection { device, stream, is_liveness_socket, clock })
     }
 
@@ -194,7 +193,8 @@ impl Fixture for AddressFixture {
                     Ok(Box::new(stream))
                 })
             }
-            Place::Rdma(NetworkPlace { host, port, .. }) => {
+            Place::Rdma(NetworkPlace { host, port, .. })
+            | Place::Tcp(NetworkPlace { host, port, .. }) => {
                 let listener = TcpListener::bind((host.as_str(), *port)).ok()?;
                 Box::new(move || {
                     let (stream, _) = listener.accept()?;
@@ -203,7 +203,7 @@ impl Fixture for AddressFixture {
                 })
             }
         };
-        Some(RawListener { device: address.open_device().ok()?, accept })
+        Some(RawListener { device: device_of(&address)?, accept })
     }
 
     fn turn(&self) {
@@ -228,6 +228,23 @@ impl Fixture for AddressFixture {
 
 /// The bound on each read of a handshake by hand.
 const HANDSHAKE_BOUND: Duration = Duration::from_secs(10);
+
+/// How long a hostile client waits for a server that reads nothing of it.
+const WRITE_BOUND: Duration = Duration::from_secs(1);
+
+/// The host, and a port that nobody else uses.
+fn with_free_port(NetworkPlace { host, .. }: &NetworkPlace) -> String {
+    let port = ports::claim();
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The device of an address; where there is none, one that neither end uses.
+fn device_of(address: &Address) -> Option<Device> {
+    match address.place() {
+        Place::Tcp(_) => Device::open("shm").ok(),
+        Place::Shm { .. } | Place::Rdma(_) => address.open_device().ok(),
+    }
+}
 
 /// The Unix socket of the handshake for a name.
 fn socket(name: &str) -> Option<net::SocketAddr> {

@@ -81,7 +81,7 @@ fn raw(address: &Address) -> Box<dyn Stream> {
             stream.set_read_timeout(READ_BOUND).unwrap();
             Box::new(stream)
         }
-        Place::Rdma(place) => {
+        Place::Rdma(place) | Place::Tcp(place) => {
             let stream = TcpStream::connect((place.host.as_str(), place.port)).unwrap();
             stream.set_read_timeout(READ_BOUND).unwrap();
             Box::new(stream)
@@ -96,7 +96,7 @@ fn listen(address: &Address) -> Box<dyn FnOnce() -> Box<dyn Stream> + Send> {
             let listener = UnixListener::bind_addr(&socket(name)).unwrap();
             Box::new(move || Box::new(listener.accept().unwrap().0))
         }
-        Place::Rdma(place) => {
+        Place::Rdma(place) | Place::Tcp(place) => {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, place.port)).unwrap();
             Box::new(move || Box::new(listener.accept().unwrap().0))
         }

@@ -4,7 +4,7 @@ use std::alloc::System;
 
 use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site};
 use farcall_transports::Address;
-use farcall_transports_conformance::backends;
+use farcall_transports_conformance::backends::{self, Backend};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -83,16 +83,19 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
 #[test]
 fn calls_allocate_nothing_in_the_steady_state() {
     for backend in backends::ALL {
-        count_allocations(backend.name, false);
-        count_allocations(backend.name, true);
+        count_allocations(backend, false);
+        count_allocations(backend, true);
     }
 }
 
-fn count_allocations(backend: &str, share: bool) {
-    let name = format!("shm://no-allocation-{}-{share}?backend={backend}", std::process::id());
-    let address: Address = name.parse().expect("an address");
+fn count_allocations(backend: &Backend, share: bool) {
+    let (name, number) = (backend.name, std::process::id());
+    let unique = format!("no-allocation-{number}-{share}");
+    let address: Address =
+        backend.local_template().replace("conformance", &unique).parse().expect("an address");
     let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
     let server = server.serve(&address).expect("listen");
+    let address: Address = server.address().parse().expect("the address that it listens at");
     let options = ConnectionOptions::default()
         .idle(IdlePolicy::default().park(false))
         .share(share)
@@ -109,7 +112,7 @@ fn count_allocations(backend: &str, share: bool) {
     calls(&mut other, 400);
     let change = counted.change();
     let allocations = change.allocations + change.reallocations;
-    assert_eq!(allocations, 0, "{backend}: allocations of both ends in 28,000 calls");
+    assert_eq!(allocations, 0, "{name}: allocations of both ends in 28,000 calls");
     drop(client);
     server.shutdown();
 }

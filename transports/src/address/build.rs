@@ -41,6 +41,11 @@ impl Address {
     pub fn rdma(host: &str, port: u16) -> AddressBuilder {
         AddressBuilder::in_network("rdma", host, port)
     }
+
+    /// The address of a server that TCP reaches, without RDMA: `tcp://HOST:PORT`. The host is a name, or an IPv4 or IPv6 address.
+    pub fn tcp(host: &str, port: u16) -> AddressBuilder {
+        AddressBuilder::in_network("tcp", host, port)
+    }
 }
 
 impl AddressBuilder {
@@ -111,7 +116,7 @@ mod tests {
             (Address::shm("kv").backend("rfp").backend("write_imm"), "`backend` is given twice"),
             (Address::rdma("node/3", 7471), "not a host"),
             (Address::rdma("node:1", 7471), "not an IPv6 address"),
-            (Address::rdma("[::1", 7471), "not an IPv6 address"),
+            (Address::rdma("[::1", 7471), "stands in brackets"),
         ] {
             let error = builder.build().unwrap_err().to_string();
             assert!(error.contains(wanted), "{builder:?}: {error}");

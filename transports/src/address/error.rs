@@ -32,9 +32,7 @@ pub enum AddressError {
         name: String,
     },
     /// The part between `://` and `?` is not a host and a port.
-    #[error(
-        "`{place}` is no place in a network: {what}; write rdma://HOST:PORT or rdma://[IPv6]:PORT"
-    )]
+    #[error("`{place}` is no place in a network: {what}; write HOST:PORT or [IPv6]:PORT")]
     BadPlace {
         /// The part given.
         place: String,
@@ -68,6 +66,14 @@ pub enum AddressError {
     UnknownBackend {
         /// The backend given.
         backend: String,
+    },
+    /// A backend that does not go with the scheme.
+    #[error("backend `{backend}` goes with {mend}")]
+    WrongScheme {
+        /// The backend.
+        backend: &'static str,
+        /// Addresses that it goes with.
+        mend: &'static str,
     },
     /// An option of another backend than the address names.
     #[error("option `{key}` belongs to backend={}, and this address has backend={backend}", theirs.join(" or "))]

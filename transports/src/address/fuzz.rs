@@ -14,7 +14,7 @@ struct Choices {
     edit: Option<(usize, char)>,
 }
 
-const SCHEMES: &[&str] = &["shm", "rdma", "sim", ""];
+const SCHEMES: &[&str] = &["shm", "rdma", "tcp", "sim", ""];
 
 const PLACES: &[&str] = &[
     "kv",
@@ -49,6 +49,7 @@ const KEYS: &[&str] = &[
 const VALUES: &[&str] = &[
     "write_imm",
     "datagram",
+    "tcp",
     "tcp2",
     "0",
     "1",

@@ -1,5 +1,5 @@
-//! Where a service is, and how to talk to it: `shm://NAME?backend=write_imm&window=64`, or
-//! `rdma://HOST:PORT?device=rxe0`.
+//! Where a service is, and how to talk to it: `shm://NAME?backend=write_imm&window=64`,
+//! `rdma://HOST:PORT?device=rxe0`, or `tcp://HOST:PORT`.
 
 mod build;
 mod error;
@@ -11,13 +11,13 @@ mod place;
 
 pub use build::{AddressBuilder, parse_address};
 pub use error::AddressError;
-pub use options::{AddressOptions, OPTIONS, RDMA_OPTIONS};
+pub use options::{AddressOptions, Carrier, OPTIONS, RDMA_OPTIONS, runs_on_stream};
 pub use place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place, is_name};
 
 use crate::contract::{Backend, Config};
 
 /// The schemes an address may have.
-pub const SCHEMES: &[&str] = &["shm", "rdma"];
+pub const SCHEMES: &[&str] = &["shm", "rdma", "tcp"];
 
 /// The address of a service: where it is, which backend reaches it, and the limits of this end.
 ///
@@ -68,7 +68,9 @@ impl Address {
     /// The same address with the TCP port that the system chose.
     pub(crate) fn with_port(&self, chosen: u16) -> Address {
         let mut address = self.clone();
-        if let Place::Rdma(NetworkPlace { port, .. }) = &mut address.place {
+        if let Place::Rdma(NetworkPlace { port, .. }) | Place::Tcp(NetworkPlace { port, .. }) =
+            &mut address.place
+        {
             *port = chosen;
         }
         address.name = address.place.to_text();

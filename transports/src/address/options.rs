@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::AddressError;
 use crate::contract::{
-    Backend, Config, LEAST_MEMORY_BYTES, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES,
+    Backend, Config, Fabric, LEAST_MEMORY_BYTES, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES,
     MIN_SILENCE, MIN_SLOT_BYTES, default_memory,
 };
 use crate::registry;
@@ -52,6 +52,40 @@ fn parse_in(key: &str, value: &str, least: u64, most: u64) -> Result<u64, Addres
     })
 }
 
+/// What the addresses of a scheme give to a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// A device.
+    Device,
+    /// A byte stream, and no device.
+    Stream,
+    /// Either, as the backend needs.
+    Any,
+}
+
+impl Carrier {
+    /// The backend of an address that names none.
+    fn default_backend(self) -> &'static dyn Backend {
+        let on_stream = || registry::ALL.iter().copied().find(|it| runs_on_stream(*it));
+        let default = registry::default_backend();
+        if self == Carrier::Stream { on_stream().unwrap_or(default) } else { default }
+    }
+
+    fn check(self, backend: &'static dyn Backend) -> Result<(), AddressError> {
+        let mend = match (self, runs_on_stream(backend)) {
+            (Carrier::Device, true) => "tcp://HOST:PORT",
+            (Carrier::Stream, false) => "shm://NAME and rdma://HOST:PORT",
+            _ => return Ok(()),
+        };
+        Err(AddressError::WrongScheme { backend: backend.name(), mend })
+    }
+}
+
+/// Whether the backend needs a byte stream, and no device.
+pub fn runs_on_stream(backend: &dyn Backend) -> bool {
+    backend.check(&Fabric::Stream).is_ok()
+}
+
 /// The options that addresses of all schemes have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressOptions {
@@ -87,12 +121,13 @@ impl AddressOptions {
         options.map(|option| option.split_once('=').unwrap_or((option, ""))).collect()
     }
 
-    /// Reads options. Those of the scheme's `own` go to `take_own`.
+    /// Reads the options of an address whose scheme gives `carrier`. Those of the scheme's `own` go to `take_own`.
     ///
     /// # Errors
     /// [`AddressError`], which names the option and what would be right.
     pub fn read(
         pairs: &[(&str, &str)],
+        carrier: Carrier,
         own: &[&'static str],
         mut take_own: impl FnMut(&str, &str) -> Result<(), AddressError>,
     ) -> Result<AddressOptions, AddressError> {
@@ -102,10 +137,11 @@ impl AddressOptions {
         }
         let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
         let backend = match given("backend") {
-            None => registry::default_backend(),
+            None => carrier.default_backend(),
             Some(name) => registry::find(name)
                 .ok_or_else(|| AddressError::UnknownBackend { backend: name.to_owned() })?,
         };
+        carrier.check(backend)?;
         let mut config = Config::default();
         for &(key, value) in pairs {
             match key {

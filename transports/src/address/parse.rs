@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::options::AddressOptions;
+use super::options::{AddressOptions, Carrier};
 use super::place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place};
 use super::{Address, AddressError, RDMA_OPTIONS, SCHEMES};
 
@@ -29,7 +29,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        let like = "shm://NAME or rdma://HOST:PORT";
+        let like = "shm://NAME, rdma://HOST:PORT or tcp://HOST:PORT";
         let (scheme, place, options) = AddressOptions::split(text, SCHEMES, like)?;
         Address::read(scheme, place, &AddressOptions::pairs(options))
     }
@@ -43,10 +43,10 @@ impl Address {
         options: &[(&str, &str)],
     ) -> Result<Address, AddressError> {
         let mut device = DeviceChoice::default();
-        let in_network = scheme == "rdma";
-        let own: &[_] = if in_network { RDMA_OPTIONS } else { &[] };
+        let own: &[_] = if scheme == "rdma" { RDMA_OPTIONS } else { &[] };
+        let carrier = if scheme == "tcp" { Carrier::Stream } else { Carrier::Device };
         let AddressOptions { backend, config } =
-            AddressOptions::read(options, own, |key, value| {
+            AddressOptions::read(options, carrier, own, |key, value| {
                 match key {
                     "device" => device.name = Some(parse_device(value)?),
                     "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
@@ -56,6 +56,7 @@ impl Address {
             })?;
         let place = match scheme {
             "rdma" => Place::rdma(place, device)?,
+            "tcp" => Place::tcp(place)?,
             _ => Place::shm(place)?,
         };
         Ok(Address { name: place.to_text(), place, backend, config })
@@ -127,13 +128,31 @@ mod tests {
     }
 
     #[test]
+    fn a_place_over_tcp_has_the_backend_tcp() {
+        for text in
+            ["tcp://10.0.0.1:7471", "tcp://[fe80::1]:1?window=8", "tcp://node:0?backend=tcp"]
+        {
+            let address = parse(text).unwrap();
+            assert!(matches!(address.place(), Place::Tcp(_)), "{address}");
+            assert_eq!(address.backend().name(), "tcp");
+            assert_eq!(parse(&address.to_string()).unwrap(), address);
+        }
+    }
+
+    #[test]
     fn errors_name_the_thing_and_the_alternatives() {
         for (text, wanted) in [
             ("kv", "shm://NAME"),
-            ("rdma2://kv", "`rdma2`; known are: shm"),
+            ("rdma2://kv", "`rdma2`; known are: shm, rdma, tcp"),
             ("shm://", "``"),
             ("shm://a/b", "`a/b`"),
-            ("shm://kv?backend=tcp2", "`tcp2`; known are: write_imm, datagram, send_recv"),
+            ("shm://kv?backend=tcp2", "`tcp2`; known are: write_imm, datagram, send_recv, tcp"),
+            ("shm://kv?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
+            ("rdma://node:1?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
+            ("tcp://node:1?backend=datagram", "`datagram` goes with shm://NAME"),
+            ("tcp://node:1?device=rxe0", "`device`; known are: backend, window"),
+            ("tcp://node", "`node` is no place in a network: it has no port"),
+            ("tcp://node:1?slot=1&slot=2", "twice"),
             ("shm://kv?widow=3", "`widow`; known are: backend, window"),
             ("shm://kv?device=rxe0", "`device`; known are: backend, window"),
             ("shm://kv?window=0", "from 1 to 1024"),
@@ -170,7 +189,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_an_address_or_an_error(text in "((shm|rdma)://)?\\PC{0,40}") {
+        fn any_text_is_an_address_or_an_error(text in "((shm|rdma|tcp)://)?\\PC{0,40}") {
             if let Ok(address) = parse(&text) {
                 proptest::prop_assert_eq!(parse(&address.to_string()).unwrap(), address);
             }

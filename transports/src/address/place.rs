@@ -19,6 +19,8 @@ pub enum Place {
     },
     /// A server in a network, which a TCP connection finds.
     Rdma(NetworkPlace),
+    /// A server in a network, over TCP alone. No device is chosen.
+    Tcp(NetworkPlace),
 }
 
 /// A server in a network, and the device that goes there.
@@ -57,6 +59,7 @@ impl Place {
         match self {
             Place::Shm { .. } => "shm",
             Place::Rdma(_) => "rdma",
+            Place::Tcp(_) => "tcp",
         }
     }
 
@@ -68,6 +71,32 @@ impl Place {
     }
 
     pub(super) fn rdma(place: &str, device: DeviceChoice) -> Result<Place, AddressError> {
+        NetworkPlace::parse(place, device).map(Place::Rdma)
+    }
+
+    pub(super) fn tcp(place: &str) -> Result<Place, AddressError> {
+        NetworkPlace::parse(place, DeviceChoice::default()).map(Place::Tcp)
+    }
+
+    /// The host and the port, if it is in a network.
+    pub fn in_network(&self) -> Option<&NetworkPlace> {
+        match self {
+            Place::Shm { .. } => None,
+            Place::Rdma(place) | Place::Tcp(place) => Some(place),
+        }
+    }
+
+    /// As it stands in an address, between `://` and `?`.
+    pub(super) fn to_text(&self) -> String {
+        match self {
+            Place::Shm { name } => name.clone(),
+            Place::Rdma(place) | Place::Tcp(place) => place.to_text(),
+        }
+    }
+}
+
+impl NetworkPlace {
+    fn parse(place: &str, device: DeviceChoice) -> Result<NetworkPlace, AddressError> {
         let bad = |what| AddressError::BadPlace { place: place.to_owned(), what };
         let Some((host, port)) = place.rsplit_once(':') else {
             return Err(bad("it has no port"));
@@ -89,17 +118,11 @@ impl Place {
         if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.bytes().all(allowed) {
             return Err(bad("that is not a host"));
         }
-        Ok(Place::Rdma(NetworkPlace { host, port, device }))
+        Ok(NetworkPlace { host, port, device })
     }
 
-    /// As it stands in an address, between `://` and `?`.
-    pub(super) fn to_text(&self) -> String {
-        match self {
-            Place::Shm { name } => name.clone(),
-            Place::Rdma(NetworkPlace { host, port, .. }) if host.contains(':') => {
-                format!("[{host}]:{port}")
-            }
-            Place::Rdma(NetworkPlace { host, port, .. }) => format!("{host}:{port}"),
-        }
+    fn to_text(&self) -> String {
+        let NetworkPlace { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 }

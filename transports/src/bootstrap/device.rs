@@ -7,6 +7,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use farcall_verbs::{Device, OpenError, OpenOptions};
 
 use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
+use crate::contract::Fabric;
 
 /// The device for connections within this machine.
 const SHARED_MEMORY: &str = "shm";
@@ -26,6 +27,9 @@ pub enum DeviceError {
     /// None is named, and these could be chosen.
     #[error("the address names no device and there are several; add device= and one of: {0}")]
     Several(String),
+    /// The address goes over TCP alone.
+    #[error("a tcp:// address has no device; use rdma://HOST:PORT?device=NAME")]
+    NoDevice,
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -39,28 +43,41 @@ impl Address {
 
     /// Opens it for each of so many threads. An opened device has one page of doorbells, and threads that share it wait
     /// for one another (RFP, EuroSys 2017, Fig. 3); shared memory has none.
-    pub(crate) fn open_devices(&self, threads: usize) -> Result<Vec<Device>, DeviceError> {
+    ///
+    /// None has one if the address needs none.
+    pub(crate) fn open_devices(&self, threads: usize) -> Result<Vec<Option<Device>>, DeviceError> {
+        if let Place::Tcp(_) = self.place() {
+            return Ok(vec![None; threads]);
+        }
         let choice = choice(self)?;
         let first = open_choice(&choice)?;
         if choice.name.as_deref() == Some(SHARED_MEMORY) {
-            return Ok(vec![first; threads]);
+            return Ok(vec![Some(first); threads]);
         }
         let others = (1..threads).map(|_| open_choice(&choice));
-        iter::once(Ok(first)).chain(others).collect()
+        iter::once(Ok(first)).chain(others).map(|device| device.map(Some)).collect()
     }
 }
 
+/// What a connection runs on that has this device, or none.
+pub(crate) fn fabric(device: &Option<Device>) -> Fabric<'_> {
+    device.as_ref().map_or(Fabric::Stream, Fabric::Verbs)
+}
+
 /// The device of this address, opened once for all connections that this process dials: each opened
-/// device has a thread of its own, and descriptors.
-pub(crate) fn shared(address: &Address) -> Result<Device, DeviceError> {
+/// device has a thread of its own, and descriptors. `None`: the address needs none.
+pub(crate) fn shared(address: &Address) -> Result<Option<Device>, DeviceError> {
+    if let Place::Tcp(_) = address.place() {
+        return Ok(None);
+    }
     let choice = choice(address)?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&choice) {
-        return Ok(device.clone());
+        return Ok(Some(device.clone()));
     }
     let device = open_choice(&choice)?;
     opened.insert(choice, device.clone());
-    Ok(device)
+    Ok(Some(device))
 }
 
 /// The device of this address could not do what it should: the next connection opens it anew, for it may
@@ -75,6 +92,7 @@ pub(crate) fn forget(address: &Address) {
 fn choice(address: &Address) -> Result<DeviceChoice, DeviceError> {
     let named = |name: &str| Some(name.to_owned());
     match address.place() {
+        Place::Tcp(_) => Err(DeviceError::NoDevice),
         Place::Shm { .. } => {
             Ok(DeviceChoice { name: named(SHARED_MEMORY), ..DeviceChoice::default() })
         }
@@ -110,6 +128,12 @@ mod tests {
     fn a_device_that_is_not_there_is_told_with_those_that_are() {
         let error = refused("rdma://localhost:1?device=nosuch0");
         assert!(error.contains("nosuch0") && error.contains("shm"), "{error}");
+    }
+
+    #[test]
+    fn tcp_has_no_device() {
+        let error = refused("tcp://localhost:1");
+        assert!(error.contains("use rdma://"), "{error}");
     }
 
     #[test]

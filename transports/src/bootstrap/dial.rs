@@ -15,7 +15,7 @@ use super::liveness::LivenessSocket;
 use super::socket::{Liveness, Socket, hand_over, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::contract::{Answer, Fabric, NoticedBy, PendingClient, Placement, SetupError};
+use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError};
 use crate::handshake::{Agreement, ClientHandshake, Welcome};
 
 /// An attempt to dial an address in text.
@@ -40,7 +40,7 @@ impl Dialler<'_> {
                 Ok(stream) => Ok(Box::new(stream)),
                 Err(failed) => Err(self.no_unix(failed)),
             },
-            Place::Rdma(place) => match tcp::connect(place, deadline) {
+            Place::Rdma(place) | Place::Tcp(place) => match tcp::connect(place, deadline) {
                 Ok(stream) => Ok(Box::new(stream)),
                 Err(failed) => Err(self.no_tcp(place, failed)),
             },
@@ -89,7 +89,7 @@ impl Dialler<'_> {
     /// suspicious.
     fn prepare(&self, site: &Site, share: bool) -> Result<Box<dyn PendingClient>, ConnectError> {
         let device = device::shared(self.address).map_err(|error| self.attempt.device(error))?;
-        let placement = Placement { site, fabric: Fabric::Verbs(&device), share };
+        let placement = Placement { site, fabric: device::fabric(&device), share };
         self.address
             .backend()
             .dial(&placement, self.address.config())

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use super::accept::Accepting;
 use super::admission::Admission;
+use super::device;
 use super::server_halves::{ServerHalves, check_services};
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::contract::Fabric;
 use crate::handshake::Offer;
 
 impl Binding for Address {
@@ -31,7 +31,7 @@ impl Binding for Address {
         let devices = self
             .open_devices(sites.len())
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
-        let threads = sites.iter().zip(devices.iter().map(Fabric::Verbs));
+        let threads = sites.iter().zip(devices.iter().map(device::fabric));
         let of = (self.backend(), self.config());
         let ServerHalves { transports, intakes } =
             ServerHalves::make(&address, of, threads, options.max_clients)?;
@@ -55,7 +55,7 @@ fn listen(
                 Err(BindError::Io { address: address.to_string(), doing, cause: error.into() })
             }
         },
-        Place::Rdma(place) => {
+        Place::Rdma(place) | Place::Tcp(place) => {
             let listener = tcp::listen(place, options.handshake_timeout)
                 .map_err(|why| no_tcp(address, place, why))?;
             let chosen = TcpListener::local_addr(&listener).map_err(|cause| BindError::Io {

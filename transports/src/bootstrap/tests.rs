@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::address::Address;
 use crate::contract::{
     Accepted, Answer, Backend, Config, DeathNotice, Fabric, Intake, NewClient, PendingClient,
-    Placement, ServerHalf, SetupError, TakeStream,
+    Placement, ServerHalf, SetupError, Stream, TakeStream,
 };
 use crate::write_imm::WriteImm;
 
@@ -48,7 +48,10 @@ impl Taken {
 
     fn take(&self) -> Option<TakeStream> {
         let taken = self.0.lock().unwrap().clone()?;
-        Some(Box::new(move |socket| taken.send(socket).unwrap()))
+        Some(Box::new(move |stream| match stream {
+            Stream::Socket(socket) => taken.send(socket).unwrap(),
+            Stream::Simulated(_) => panic!("an address in text has a socket"),
+        }))
     }
 }
 

@@ -1,12 +1,13 @@
 //! A backend, and the ends of connections that it makes.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
-use super::{Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Terms};
+use super::{
+    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Stream, Terms,
+};
 
 /// A way to carry calls. There is one value of each backend, in the [registry](crate::registry).
 pub trait Backend: fmt::Debug + Sync {
@@ -91,17 +92,17 @@ impl DeathNotice {
         DeathNotice { client: NoticedBy::LivenessSocket, server: NoticedBy::LivenessSocket };
 }
 
-/// Takes over the socket of the handshake when that has ended well, with nothing read or written beyond it: from now on it carries
+/// Takes over the stream of the handshake when that has ended well, with nothing read or written beyond it: from now on it carries
 /// the calls. It does not block, and it fails when the peer's process has died or its machine has been silent for too long.
-pub type TakeStream = Box<dyn FnOnce(OwnedFd) + Send>;
+pub type TakeStream = Box<dyn FnOnce(Stream) + Send>;
 
 /// A client that has said what it has to say, and waits for the server's answer.
 pub trait PendingClient: Send {
     /// The bytes for the server's [`Intake::accept`].
     fn setup(&self) -> Vec<u8>;
 
-    /// For a backend on [`Fabric::Stream`]: gets the socket after [`finish`](PendingClient::finish). Without it the socket
-    /// stays the liveness socket.
+    /// For a backend on [`Fabric::Stream`]: gets the stream after [`finish`](PendingClient::finish). Without it the
+    /// socket of the handshake stays the liveness socket.
     fn take_stream(&mut self) -> Option<TakeStream> {
         None
     }
@@ -153,8 +154,8 @@ pub struct Accepted {
     pub withdraw: Box<dyn FnOnce() + Send>,
     /// Drops what it is given when the server thread drops the client.
     pub on_disconnect: OnDisconnect,
-    /// For a backend on [`Fabric::Stream`]: gets the socket. `withdraw` is then called only if the handshake does not end well.
-    /// Without it the socket stays the liveness socket.
+    /// For a backend on [`Fabric::Stream`]: gets the stream. `withdraw` is then called only if the handshake does not end well.
+    /// Without it the socket of the handshake stays the liveness socket.
     pub take_stream: Option<TakeStream>,
 }
 

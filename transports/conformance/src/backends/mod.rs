@@ -3,9 +3,11 @@
 pub mod datagram;
 pub mod send_recv;
 mod slots;
+pub mod tcp;
 pub mod write_imm;
 
 use farcall_transports::contract::Terms;
+use farcall_transports::{registry, runs_on_stream};
 use farcall_verbs::Device;
 
 use crate::case::Case;
@@ -49,7 +51,23 @@ pub struct RackVariant {
 }
 
 /// Every backend.
-pub const ALL: &[&Backend] = &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND];
+pub const ALL: &[&Backend] =
+    &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND, &tcp::BACKEND];
+
+impl Backend {
+    /// Whether it runs on a byte stream, and not on a device.
+    pub fn runs_on_stream(&self) -> bool {
+        registry::find(self.name).is_some_and(runs_on_stream)
+    }
+
+    /// An address of it on this machine, whose name or port stands for any.
+    pub fn local_template(&self) -> String {
+        match self.runs_on_stream() {
+            true => format!("tcp://127.0.0.1:0?backend={}", self.name),
+            false => format!("shm://conformance?backend={}", self.name),
+        }
+    }
+}
 
 /// The backend of that name.
 pub fn find(name: &str) -> Option<&'static Backend> {

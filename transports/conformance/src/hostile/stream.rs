@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     os::{fd::AsFd, unix::net::UnixStream},
     time::{Duration, Instant},
 };
@@ -14,6 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub trait Stream: Read + Write + Send {
     /// Whether the other end has closed it or written something.
     fn is_readable(&self) -> bool;
+
+    /// Writes no more, if the stream can do that alone.
+    fn close_half(&self);
 }
 
 fn poll_in(socket: &impl AsFd) -> bool {
@@ -26,11 +29,21 @@ impl Stream for UnixStream {
     fn is_readable(&self) -> bool {
         poll_in(self)
     }
+
+    fn close_half(&self) {
+        // Fails only if the other end has closed all of it.
+        let _ = self.shutdown(Shutdown::Write);
+    }
 }
 
 impl Stream for TcpStream {
     fn is_readable(&self) -> bool {
         poll_in(self)
+    }
+
+    fn close_half(&self) {
+        // Fails only if the other end has closed all of it.
+        let _ = self.shutdown(Shutdown::Write);
     }
 }
 
@@ -58,7 +71,7 @@ impl Clock for RealClock {
 
 /// A connection to a server, before the handshake.
 pub struct RawConnection {
-    /// The device that both ends use.
+    /// The device that both ends use; one that neither uses, if the backend needs none.
     pub device: Device,
     /// Connected to the server.
     pub stream: Box<dyn Stream>,
@@ -70,7 +83,7 @@ pub struct RawConnection {
 
 /// What clients of an address connect to, instead of a server.
 pub struct RawListener {
-    /// The device that both ends use.
+    /// The device that both ends use; one that neither uses, if the backend needs none.
     pub device: Device,
     /// Gives the next client's stream; bounded in time.
     pub accept: Box<dyn FnMut() -> io::Result<Box<dyn Stream>> + Send>,

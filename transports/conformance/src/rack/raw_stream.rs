@@ -120,4 +120,6 @@ impl Stream for RackStream {
     fn is_readable(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
+
+    fn close_half(&self) {}
 }

@@ -1,4 +1,4 @@
-//! The sockets of handshakes: Unix sockets of `shm://` addresses, TCP sockets of `rdma://` addresses. They know nothing of
+//! The sockets of handshakes: Unix sockets of `shm://` addresses, TCP sockets of `rdma://` and `tcp://` addresses. They know nothing of
 //! handshakes.
 
 pub(crate) mod resolve;
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::contract::TakeStream;
+use crate::contract::{Stream, TakeStream};
 
 /// A connected socket.
 pub(crate) trait Socket: Read + Write + AsFd + Send {
@@ -54,6 +54,6 @@ pub(crate) fn hand_over(
     socket.watch_liveness(silence)?;
     let socket = socket.into_fd();
     rustix::io::ioctl_fionbio(&socket, true)?;
-    take(socket);
+    take(Stream::Socket(socket));
     Ok(())
 }
