@@ -159,7 +159,7 @@ impl Connection {
     /// - [`RpcError::Overloaded`]: the window is full, or too many results were not taken. Nothing was sent: poll and take,
     ///   then start the call again.
     /// - Any other: the call cannot be sent.
-    #[inline]
+    #[inline(always)]
     pub fn start<M: Method, P: Payload + ?Sized>(
         &mut self,
         arguments: &P,
@@ -270,7 +270,7 @@ impl Connection {
     }
 
     /// Encodes the request straight into a slot of the transport, and posts it.
-    #[inline]
+    #[inline(always)]
     fn post<M: Method, P: Payload + ?Sized>(&mut self, arguments: &P) -> Result<SlotId, RpcError> {
         let len = match codec::encoded_len(arguments) {
             Ok(len) => len + HEADER_BYTES,

@@ -69,20 +69,33 @@ impl Dispatcher {
         now: Instant,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
+        match self.giver {
+            None => self.take_turn::<false>(now, transports),
+            Some(_) => self.take_turn::<true>(now, transports),
+        }
+    }
+
+    /// A turn of a thread that `STEALS`: others decide nothing.
+    #[inline]
+    fn take_turn<const STEALS: bool>(
+        &mut self,
+        now: Instant,
+        transports: &mut [Box<dyn ServerTransport>],
+    ) -> Progress {
         self.turn.now = now;
         let mut progress = match transports.first_mut() {
-            Some(first) => self.poll(0, &mut **first),
+            Some(first) => self.poll::<STEALS>(0, &mut **first),
             None => Progress::IDLE,
         };
         for (number, transport) in transports.iter_mut().enumerate().skip(1) {
-            progress = progress.and(self.poll(number as u32, &mut **transport));
+            progress = progress.and(self.poll::<STEALS>(number as u32, &mut **transport));
         }
-        if self.has_chores() {
+        if self.has_chores() || (STEALS && self.has_answers()) {
             progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
         }
         if progress.is_idle() {
             self.turn.end_empty();
-            if let Some(giver) = &mut self.giver {
+            if STEALS && let Some(giver) = &mut self.giver {
                 giver.set_idle(true);
             }
             progress.next = progress.next.earlier(self.poll_at());
@@ -93,11 +106,19 @@ impl Dispatcher {
     }
 
     #[inline]
-    fn poll(&mut self, number: u32, transport: &mut dyn ServerTransport) -> Progress {
+    fn poll<const STEALS: bool>(
+        &mut self,
+        number: u32,
+        transport: &mut dyn ServerTransport,
+    ) -> Progress {
         let Dispatcher { services, turn, executor, giver } = self;
         turn.transport = number;
         let now = turn.now;
-        transport.poll(now, &mut Sink { services, turn, executor, giver: giver.as_mut() })
+        let mut sink = Sink { services, turn, executor };
+        match giver {
+            Some(giver) if STEALS => transport.poll(now, &mut StealingSink { sink, giver }),
+            _ => transport.poll(now, &mut sink),
+        }
     }
 
     /// Ends a turn that worked, after its replies have left.
@@ -112,7 +133,6 @@ impl Dispatcher {
             || !self.turn.cancels.is_empty()
             || self.turn.now >= self.executor.earliest()
             || self.turn.has_deferred()
-            || self.has_answers()
     }
 
     /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
@@ -189,30 +209,6 @@ struct Sink<'a> {
     services: &'a Services,
     turn: &'a mut Turn,
     executor: &'a mut Executor,
-    giver: Option<&'a mut Giver>,
-}
-
-impl Sink<'_> {
-    /// Gives a call to an idle thread, if this one is behind; otherwise returns it.
-    #[inline]
-    fn give(
-        &mut self,
-        call: CallToken,
-        message: &Message<'_>,
-        target: Option<Target>,
-    ) -> Option<CallToken> {
-        let (Some(giver), Some(target)) = (&mut self.giver, target) else { return Some(call) };
-        giver.set_idle(false);
-        let may_give = target.any_thread && !self.services.is_refusing;
-        if !may_give || !giver.wants_rid_of(target.row, self.turn) {
-            return Some(call);
-        }
-        let kept = giver.give(call, message, self.turn.transport);
-        if kept.is_none() {
-            self.turn.counters.stolen(target.row);
-        }
-        kept
-    }
 }
 
 impl RequestSink for Sink<'_> {
@@ -222,7 +218,6 @@ impl RequestSink for Sink<'_> {
         let header = RequestHeader::read(&message);
         let method = header.map_or(0, RequestHeader::method);
         let target = header.and_then(|_| self.services.methods.find(method));
-        let Some(call) = self.give(call, &message, target) else { return };
         let row = target.map_or(self.services.unknown_row, |target| target.row);
         self.turn.counters.started(row);
         let arrived = self.turn.arrival();
@@ -246,9 +241,6 @@ impl RequestSink for Sink<'_> {
         CallContext::enter(deadline, now, false);
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();
-        if let Some(giver) = &self.giver {
-            giver.ran(row, self.turn.read_clock());
-        }
     }
 
     #[cold]
@@ -261,6 +253,42 @@ impl RequestSink for Sink<'_> {
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         let transport = self.turn.transport;
         self.turn.cancels.push(Cancel { transport, client, client_generation, slot: None });
+    }
+}
+
+/// Takes the requests of one transport, and gives some to idle threads. A type of its own, so that threads that do not steal
+/// have nothing to decide.
+struct StealingSink<'a> {
+    sink: Sink<'a>,
+    giver: &'a mut Giver,
+}
+
+impl RequestSink for StealingSink<'_> {
+    /// Gives a call to an idle thread, if this one is behind; otherwise handles it, and notes how long that takes.
+    fn request(&mut self, mut call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        let Sink { services, turn, .. } = &mut self.sink;
+        self.giver.set_idle(false);
+        let method = RequestHeader::read(&message).map_or(0, RequestHeader::method);
+        let Some(target) = services.methods.find(method) else {
+            return self.sink.request(call, message, replies);
+        };
+        let may_give = target.any_thread && !services.is_refusing;
+        if may_give && self.giver.wants_rid_of(target.row, turn) {
+            match self.giver.give(call, &message, turn.transport) {
+                None => return turn.counters.stolen(target.row),
+                Some(kept) => call = kept,
+            }
+        }
+        self.sink.request(call, message, replies);
+        self.giver.ran(target.row, self.sink.turn.read_clock());
+    }
+
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
+        self.sink.cancelled(client, client_generation, slot, generation);
+    }
+
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        self.sink.disconnected(client, client_generation);
     }
 }
 
