@@ -23,7 +23,7 @@ pub struct RawAnswer {
 }
 
 impl Rack {
-    /// Sends the bytes of one [`Frame`](farcall_transports::handshake::Frame) from a node to the server at this address, and
+    /// Sends the bytes of one [`Frame`] from a node to the server at this address, and
     /// runs the rack until the server has answered: for tests of servers. A client [dials](Rack::dial).
     pub fn raw_hello(
         &mut self,

@@ -54,9 +54,9 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    fn call(&self, payload: &[u8], deadline: Duration) -> Call<Bytes> {
+    fn call(&self, payload: &[u8], timeout: Duration) -> Call<Bytes> {
         let channel = super::handle::Channel::detached(&self.shared, self.metrics.clone());
-        let mut call = channel.call::<Echo, _>(&bytes(payload)).timeout(deadline);
+        let mut call = channel.call::<Echo, _>(&bytes(payload)).timeout(timeout);
         assert!(poll(&mut call).is_pending());
         call
     }

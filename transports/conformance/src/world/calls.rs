@@ -93,43 +93,43 @@ impl World<'_> {
         self.finish(client, pending)
     }
 
-    /// Starts a call with a deadline of its own; it must start.
+    /// Starts a call with a timeout of its own; it must start.
     #[track_caller]
     pub fn start_within<P: PollClient, R>(
         &self,
         client: &mut P,
-        deadline: Duration,
+        timeout: Duration,
         start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
     ) -> PendingCall<R> {
-        match self.try_start_within(client, deadline, start) {
+        match self.try_start_within(client, timeout, start) {
             Ok(pending) => pending,
             Err(error) => panic!("start a call: {error:?}"),
         }
     }
 
-    /// Starts a call with a deadline of its own.
+    /// Starts a call with a timeout of its own.
     #[track_caller]
     pub fn try_start_within<P: PollClient, R>(
         &self,
         client: &mut P,
-        deadline: Duration,
+        timeout: Duration,
         start: impl FnMut(&mut P) -> Result<PendingCall<R>, RpcError>,
     ) -> Result<PendingCall<R>, RpcError> {
-        client.connection().set_timeout(deadline);
+        client.connection().set_timeout(timeout);
         let started = self.try_start(client, start);
         client.connection().set_timeout(self.bound);
         started
     }
 
-    /// Starts a call with a deadline of its own, and waits for its outcome.
+    /// Starts a call with a timeout of its own, and waits for its outcome.
     #[track_caller]
     pub fn call_within<P: PollClient, T: 'static, E: From<RpcError> + 'static>(
         &self,
         client: &mut P,
-        deadline: Duration,
+        timeout: Duration,
         start: impl FnMut(&mut P) -> Result<PendingCall<Result<T, E>>, RpcError>,
     ) -> Result<T, E> {
-        let pending = self.try_start_within(client, deadline, start)?;
+        let pending = self.try_start_within(client, timeout, start)?;
         self.finish(client, pending)
     }
 
