@@ -136,6 +136,12 @@ pub(crate) fn too_large_body(len: u64, max: u64) -> [u8; 16] {
     body
 }
 
+/// Whether the server did not run the call because it shuts down.
+#[inline]
+pub(crate) fn is_refusal(response: &[u8]) -> bool {
+    response.first() == Some(&(Status::ShuttingDown as u8))
+}
+
 /// Reads a response's header and removes it.
 #[inline]
 pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {

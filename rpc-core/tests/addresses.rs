@@ -116,6 +116,7 @@ fn a_shutdown_waits_until_all_addresses_have_drained() {
     }
     while !thread.is_over() {
         thread.turn(one.clock.now());
+        one.clock.advance(std::time::Duration::from_millis(1));
     }
     client.turn(two.clock.now());
     assert_eq!(client.take(&mut held), Some(Ok(b"held".to_vec())));

@@ -262,6 +262,9 @@ fn a_shutdown_waits_for_stolen_calls() {
     bench.test.gate.open();
     bench.settle();
     assert_eq!(bench.take(&mut call), Some(Ok(b"held".to_vec())));
+    // They refuse their clients' calls for a while before the goodbye.
+    bench.net.clock.advance(Duration::from_millis(30));
+    bench.settle();
     assert!(bench.threads.iter().all(ServerThread::is_over));
     assert_eq!(bench.server.aborted_calls(), 0);
 }

@@ -92,6 +92,9 @@ fn a_shutdown_answers_in_turns_what_is_in_flight() {
     bench.turns();
     client.turn(bench.net.clock.now());
     assert_eq!(client.take(&mut held), Some(Ok(b"held".to_vec())));
+    assert!(!bench.thread.is_over(), "a client that calls now is refused before the goodbye");
+    bench.net.clock.advance(Duration::from_millis(30));
+    bench.turns();
     assert!(bench.thread.is_over());
     assert_eq!((bench.server.aborted_calls(), bench.server.is_down()), (0, false));
     drop(bench.thread);

@@ -27,6 +27,8 @@ pub(super) struct Driver {
     earliest: Instant,
     seen_cancels: u64,
     now: Instant,
+    /// The server of this connection has refused a call because it shuts down: calls wait for the next connection.
+    is_refused: bool,
     lost: Option<TransportFailure>,
 }
 
@@ -49,6 +51,7 @@ impl Driver {
             earliest: Instant::FAR_FUTURE,
             seen_cancels: 0,
             now: Instant::ZERO,
+            is_refused: false,
             lost: None,
         };
         driver.in_flight.resize_with(window as usize, || None);
@@ -60,6 +63,10 @@ impl Driver {
         self.now = now;
         // Poll first: a request that is sent after the server's goodbye has arrived could not be said not to have run.
         let mut progress = transport.poll(now, self);
+        if self.is_refused && self.in_flight_count == 0 {
+            // The server has answered what it accepted. It accepts no more, and the next one may be there already.
+            self.lost.get_or_insert(TransportFailure::new(FailureKind::Goodbye, false));
+        }
         let mut worked = self.accept();
         worked += self.sweep_cancelled(Some(&mut *transport));
         if now >= self.earliest {
@@ -95,6 +102,14 @@ impl Driver {
         self.in_flight_count > 0 || !self.waiting.is_empty()
     }
 
+    /// The server shuts down and has not run this call: the next one can.
+    #[cold]
+    fn wait_for_next_server(&mut self, mut job: Box<Job>) {
+        self.is_refused = true;
+        job.sent = None;
+        self.waiting.push_back(job);
+    }
+
     /// Why the connection is over, if it is.
     pub(super) fn lost(&self) -> Option<TransportFailure> {
         self.lost
@@ -112,7 +127,7 @@ impl Driver {
 
     /// There is a new connection.
     pub(super) fn connected(&mut self, window: u32, compatibility: Option<Box<Compatibility>>) {
-        self.lost = None;
+        (self.lost, self.is_refused) = (None, false);
         self.in_flight.resize_with(window as usize, || None);
         self.compatibility = compatibility;
         // The server may be another than the one that the calls were made for.
@@ -158,6 +173,7 @@ impl Driver {
     fn send(&mut self, transport: &mut dyn ClientTransport) -> u32 {
         let mut sent = 0;
         while self.lost.is_none()
+            && !self.is_refused
             && let Some(mut job) = self.waiting.pop_front()
         {
             if job.ticket.is_cancelled() {
@@ -279,6 +295,9 @@ impl Driver {
 impl ReplySink for Driver {
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
         if let Some(mut job) = self.take_in_flight(slot) {
+            if wire::is_refusal(&message) {
+                return self.wait_for_next_server(job);
+            }
             job.reply(message);
             self.hand_over(job);
         }

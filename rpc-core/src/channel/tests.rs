@@ -70,6 +70,14 @@ impl Bench {
         self.inbox.0.len()
     }
 
+    /// Answers the oldest request as a server that shuts down.
+    fn refuse(&mut self) {
+        let (call, _) = self.inbox.0.remove(0);
+        let reply = self.server.replies().reserve(&call, 8).expect("room");
+        Status::ShuttingDown.write(reply);
+        self.server.replies().post(call, 8);
+    }
+
     fn answer(&mut self) {
         let (call, mut request) = self.inbox.0.remove(0);
         Status::Value.write(&mut request);
@@ -238,6 +246,38 @@ fn calls_that_wait_for_a_server_are_judged_by_the_one_that_comes() {
     bench.driver.connected(WINDOW, None);
     bench.turn();
     assert_eq!(bench.receive(), 2);
+}
+
+#[test]
+fn a_call_that_a_server_refused_because_it_shuts_down_runs_at_the_next_one() {
+    let mut bench = bench();
+    let mut calls = [bench.call(b"a", LONG), bench.call(b"b", LONG)];
+    bench.turn();
+    bench.receive();
+    bench.refuse();
+    let mut late = bench.call(b"c", LONG);
+    bench.turn();
+    assert!(bench.driver.lost().is_none(), "a call is in flight");
+    assert_eq!(bench.receive(), 1, "nothing more is sent to a server that refuses");
+    bench.answer();
+    bench.turn();
+    assert!(bench.driver.lost().is_some(), "nothing is in flight there");
+    assert_eq!(poll(&mut calls[1]), Poll::Ready(Ok(b"b".to_vec())));
+    assert!(poll(&mut calls[0]).is_pending() && poll(&mut late).is_pending());
+
+    let site = bench.net.site();
+    bench.server = bench.net.listen_again(&site);
+    bench.transport = bench.net.dial_end(&site).expect("a server listens");
+    bench.driver.connected(WINDOW, None);
+    bench.turn();
+    assert_eq!(bench.receive(), 2);
+    (0..2).for_each(|_| bench.answer());
+    bench.turn();
+    assert_eq!(poll(&mut calls[0]), Poll::Ready(Ok(b"a".to_vec())));
+    assert_eq!(poll(&mut late), Poll::Ready(Ok(b"c".to_vec())));
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method(TEST.name, "echo").expect("known");
+    assert_eq!((echo.calls(), echo.ok(), echo.in_flight()), (3, 3, 0));
 }
 
 #[test]

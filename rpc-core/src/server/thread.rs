@@ -19,6 +19,10 @@ use std::sync::Arc;
 /// A draining thread accepts requests until a turn finds none, but no longer than this: clients may never pause.
 const ACCEPT_NS: u64 = 10_000_000;
 
+/// A draining thread then refuses requests for as long before it says goodbye, while it has clients: a client that is refused
+/// sends no more there, so that its calls do not end with the connection.
+const REFUSE_NS: u64 = 20_000_000;
+
 /// How long an ending thread waits for its last replies to leave. A device retries for about this long before it reports
 /// that a client is gone.
 const CLOSE_NS: u64 = 1_000_000_000;
@@ -98,6 +102,7 @@ enum Stage {
     /// Answers what is in flight.
     Draining {
         accept_until: Instant,
+        refuse_until: Instant,
         until: Instant,
     },
     /// Has said goodbye; the last replies leave.
@@ -233,15 +238,20 @@ impl ServerThread {
         {
             self.stage = Stage::Draining {
                 accept_until: now.saturating_add_nanos(ACCEPT_NS.min(bound_ns)),
+                refuse_until: now.saturating_add_nanos((ACCEPT_NS + REFUSE_NS).min(bound_ns)),
                 until: now.saturating_add_nanos(bound_ns),
             };
         }
-        if let Stage::Draining { accept_until, until } = self.stage {
+        if let Stage::Draining { accept_until, refuse_until, until } = self.stage {
             if progress.is_idle() || now >= accept_until {
                 self.dispatcher.refuse_requests();
             }
-            let is_done =
-                self.dispatcher.is_refusing() && self.dispatcher.is_done() && self.drain(now);
+            let is_left =
+                now >= refuse_until || self.transports.iter().all(|it| it.connections() == 0);
+            let is_done = is_left
+                && self.dispatcher.is_refusing()
+                && self.dispatcher.is_done()
+                && self.drain(now);
             if is_done || now >= until {
                 self.say_goodbye(now, until);
             }

@@ -127,9 +127,10 @@ impl Acceptance {
     ) -> Result<(Greeting, Accepted), Reject> {
         self.admission.admit(hello, || {
             if !self.is_open() {
-                return Err("the server is shutting down");
+                return Err(Reject::ShuttingDown);
             }
-            stream.remaining().map_err(|_| "the handshake's time is over")
+            let reason = "the handshake's time is over";
+            stream.remaining().map_err(|_| Reject::Refused { reason: reason.into() })
         })
     }
 }

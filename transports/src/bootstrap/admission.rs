@@ -39,14 +39,11 @@ impl Admission {
     pub fn admit(
         &self,
         hello: &Hello,
-        time_left: impl FnOnce() -> Result<Duration, &'static str>,
+        time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Reject> {
         let (terms, differing) = self.offer.check(hello)?;
         let refuse = |reason: String| Err(Reject::Refused { reason });
-        let timeout = match time_left() {
-            Ok(timeout) => timeout,
-            Err(reason) => return refuse(reason.into()),
-        };
+        let timeout = time_left()?;
         // Round robin; a thread that is full passes its turn on.
         let mut full = String::new();
         for _ in 0..self.intakes.len() {

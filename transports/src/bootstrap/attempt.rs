@@ -117,6 +117,7 @@ impl Attempt<'_> {
             Reject::Service { served } => {
                 ConnectError::NoSuchService { address, asked: hello.service.clone(), served }
             }
+            Reject::ShuttingDown => self.no_server("the server shuts down; start the next one"),
             Reject::Refused { reason } => ConnectError::Refused { address, reason },
             Reject::NotPermitted { reason } => ConnectError::NotPermitted { address, reason },
             Reject::Malformed { what } => {

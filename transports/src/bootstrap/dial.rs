@@ -28,7 +28,10 @@ impl Dialler<'_> {
     fn stream(&self, error: StreamError) -> ConnectError {
         match error {
             StreamError::TimedOut => self.attempt.timed_out(),
-            StreamError::Closed => self.attempt.misbehaved(error),
+            // A server that ends closes the connections that it has not accepted yet.
+            StreamError::Closed => self
+                .attempt
+                .no_server(format!("{error}; it may be shutting down, or not be a farcall server")),
             StreamError::Io(error) => self.attempt.io("the handshake", error),
         }
     }

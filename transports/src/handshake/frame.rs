@@ -80,6 +80,8 @@ pub enum Reject {
         /// Whose credentials did not fit.
         reason: String,
     },
+    /// The server shuts down: another may listen there soon.
+    ShuttingDown,
 }
 
 /// Every frame after its prefix.

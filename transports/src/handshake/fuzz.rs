@@ -26,7 +26,7 @@ impl Parts {
         let Parts { kind, text, texts, number, terms, setup, methods } = self;
         let (window, slot, max_message) = terms;
         let terms = Terms { window, slot, max_message };
-        let reject = match kind % 9 {
+        let reject = match kind % 10 {
             0 => return Frame::Ready,
             1 => return Frame::Welcome(Welcome { terms, setup }),
             2 => {
@@ -41,6 +41,7 @@ impl Parts {
             }
             6 => Reject::Refused { reason: text },
             7 => Reject::Malformed { what: text },
+            8 => Reject::ShuttingDown,
             _ => Reject::NotPermitted { reason: text },
         };
         Frame::Reject(reject)
@@ -64,7 +65,7 @@ fn read(mut bytes: &[u8]) -> Result<Frame, FrameError> {
 /// Bytes of text and of lists in a frame at least.
 fn size(frame: &Frame) -> usize {
     match frame {
-        Frame::Ready => 0,
+        Frame::Ready | Frame::Reject(Reject::ShuttingDown) => 0,
         Frame::Hello(hello) => hello.backend.len() + hello.service.len() + hello.setup.len(),
         Frame::Welcome(welcome) => welcome.setup.len(),
         Frame::Reject(Reject::Service { served }) => served.iter().map(|name| 1 + name.len()).sum(),

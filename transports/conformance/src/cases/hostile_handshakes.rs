@@ -159,6 +159,7 @@ pub fn broken_welcomes_are_refused(world: &World) {
         let (error, named) = dial_hostile_server(world, what, |_| bytes.clone());
         let fits = match what {
             "version" => matches!(error, ConnectError::VersionMismatch { .. }),
+            "nothing" => matches!(error, ConnectError::NoServer { .. }),
             "another backend" => {
                 matches!(error, ConnectError::BackendMismatch { .. }) && named.contains(what)
             }
