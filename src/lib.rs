@@ -111,6 +111,9 @@ mod documents {
     #[doc = include_str!("../book/src/operation.md")]
     struct Operation;
 
+    #[doc = include_str!("../book/src/rolling-upgrades.md")]
+    struct RollingUpgrades;
+
     #[doc = include_str!("../book/src/addresses.md")]
     struct Addresses;
 
