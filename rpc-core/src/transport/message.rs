@@ -32,7 +32,7 @@ impl<'a> Message<'a> {
     }
 
     /// The message without its first `n` bytes; `None` if it is shorter.
-    #[inline]
+    #[inline(always)]
     pub fn skip(self, n: usize) -> Option<Message<'a>> {
         match self {
             Message::Borrowed(bytes) => bytes.get(n..).map(Message::Borrowed),

@@ -168,7 +168,7 @@ impl Outbox {
     }
 
     /// Whether there is room in the ring for one more message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_room(&mut self) -> bool {
         let in_flight = self.in_flight();
         self.is_free(self.index, in_flight) || self.has_room_after_reading_head()
@@ -188,6 +188,7 @@ impl Outbox {
     }
 
     /// Whether there is room for a datagram of this many cells. Datagrams use the whole ring.
+    #[inline]
     pub(super) fn has_room_for(&mut self, cells: u32) -> bool {
         let free = |outbox: &Outbox| {
             outbox.ring.count() - outbox.position().wrapping_sub(outbox.head_seen) >= cells

@@ -92,7 +92,7 @@ impl QueuePair {
     }
 
     /// The fast path of a SEND: nothing waits, and the bytes fit a cell. `false`: nothing was done.
-    #[inline]
+    #[inline(never)]
     fn try_send(&mut self, bytes: &[u8], imm: Option<u32>, signaled: Option<u64>) -> bool {
         if bytes.len() > CELL_PAYLOAD_BYTES
             || self.posted == self.limit
