@@ -16,6 +16,8 @@ pub mod instructions;
 pub mod latency;
 pub mod limit;
 pub mod memory;
+#[cfg(feature = "peers")]
+pub mod peers;
 mod progress;
 #[cfg(feature = "sim")]
 pub mod rack_calls;

@@ -13,6 +13,8 @@ use farcall_bench::ablate;
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case};
+#[cfg(feature = "peers")]
+use farcall_bench::peers;
 use farcall_bench::{compare, idle, limit, stealing};
 
 #[derive(Parser)]
@@ -37,6 +39,9 @@ enum Bench {
     Idle(IdleOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
+    /// Calls over the backend `tcp` beside those of tarpc, alternating
+    #[cfg(feature = "peers")]
+    Peers(PeersOptions),
     /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(SimOptions),
@@ -137,6 +142,16 @@ struct StealingOptions {
     /// Prints one line of JSON
     #[arg(long)]
     json: bool,
+}
+
+#[cfg(feature = "peers")]
+#[derive(Args)]
+struct PeersOptions {
+    /// Calls that the client keeps outstanding
+    #[arg(long, value_delimiter = ',', default_value = "1,64", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    windows: Vec<u16>,
+    #[command(flatten)]
+    run: RunOptions,
 }
 
 #[cfg(feature = "ablation")]
@@ -253,6 +268,8 @@ fn main() -> ExitCode {
         Bench::Compare(options) => run_compare(options),
         Bench::Idle(options) => run_idle(options),
         Bench::Stealing(options) => run_stealing(options),
+        #[cfg(feature = "peers")]
+        Bench::Peers(options) => run_peers(options),
         #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
@@ -318,6 +335,16 @@ fn run_stealing(options: StealingOptions) -> Result<()> {
         time: options.seconds,
     })?;
     print(&report, &report.table(), options.json)
+}
+
+#[cfg(feature = "peers")]
+fn run_peers(options: PeersOptions) -> Result<()> {
+    let report = peers::run(&peers::Options {
+        windows: options.windows.into_iter().map(usize::from).collect(),
+        time: options.run.seconds,
+        cores: options.run.cores,
+    })?;
+    print(&report, &report.table(), options.run.json)
 }
 
 #[cfg(feature = "ablation")]

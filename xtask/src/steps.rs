@@ -26,11 +26,12 @@ pub(crate) fn fmt() -> Result<()> {
     run::run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Options that add the simulated rack, layers of faults and tokio to the default build. The first two are not default features
-/// because their enum variants would cost every other program something in each call of a device.
+/// Options that add the simulated rack, layers of faults, tokio and the bench beside tarpc to the default build. The first
+/// two are not default features because their enum variants would cost every other program something in each call of a
+/// device.
 const FOR_TESTS: [&str; 2] = [
     "--features",
-    "farcall/sim,farcall/tokio,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
+    "farcall/sim,farcall/tokio,farcall-bench/peers,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
 ];
 
 /// The packages that use it.
@@ -44,7 +45,7 @@ const SIMULATOR: [&str; 7] = [
     "farcall-verbs-conformance",
 ];
 
-/// Runs clippy on the default build, and on what the features `ibverbs`, `sim`, `faults` and `tokio` add.
+/// Runs clippy on the default build, and on what the features `ibverbs`, `sim`, `faults`, `peers` and `tokio` add.
 pub(crate) fn clippy() -> Result<()> {
     let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
     let for_tests: Vec<_> = simulator.chain(FOR_TESTS).collect();
