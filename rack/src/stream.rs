@@ -190,6 +190,14 @@ impl StreamEnd {
         }
     }
 
+    /// The sender of a part comes back for the rest: a socket would then tell of its room.
+    fn wake_writer_at(&self, at_ns: u64) {
+        self.note_waker(|pipe| &mut pipe.writer, self.writes);
+        if let Some(writer) = self.ours.node.waker() {
+            lock(&self.deliveries).wake_at(at_ns, &writer);
+        }
+    }
+
     fn wake_reader_at(&self, at_ns: u64, pipe: usize) {
         let reader = lock(&self.wire).pipes[pipe].reader.clone();
         if let Some(reader) = reader {
@@ -280,6 +288,9 @@ impl ByteStream for StreamEnd {
         pipe.chunks.push_back(Chunk { arrives_ns, bytes: chunk, read: 0 });
         drop(wire);
         self.wake_reader_at(arrives_ns, self.writes);
+        if taken < offered {
+            self.wake_writer_at(arrives_ns);
+        }
         Ok(taken)
     }
 

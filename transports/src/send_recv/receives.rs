@@ -24,7 +24,7 @@ const MOST_BEYOND_LEAST: usize = 8192;
 
 /// What one client gets of the receives that are left: one of so many parts. The first hundred clients get all of the usual
 /// window; however many come, something is left for the next.
-const SHARE: u64 = 16;
+const SHARE: u64 = 8;
 
 /// Receives that are posted again at a time.
 const REPOST_AT: usize = 16;

@@ -161,15 +161,17 @@ impl Outbox {
         self.large.push_back(sending);
     }
 
-    /// Takes the slot's large message back, except for a part that is on its way. Gives its length; `None` if it has left.
+    /// Takes the slot's large message back, except for a part that is on its way. Gives its length; `None` if all of it has left,
+    /// or its last part is on its way.
     pub(super) fn withdraw_large(&mut self, slot: u32) -> Option<usize> {
         let wanted = |sending: &Sending| sending.slot == slot && !sending.is_withdrawn;
         let at = self.large.iter().position(wanted)?;
         let len = self.large[at].buffer.len();
-        let has_begun = self.part.as_ref().is_some_and(|part| part.sent > 0);
-        if at == 0 && has_begun {
-            self.large[at].is_withdrawn = true;
-            return Some(len);
+        let begun = self.part.as_ref().filter(|part| at == 0 && part.sent > 0);
+        if let Some(part) = begun {
+            let sending = &mut self.large[at];
+            sending.is_withdrawn = sending.offset + part.len < len;
+            return sending.is_withdrawn.then_some(len);
         }
         if at == 0 {
             self.part = None;

@@ -32,6 +32,11 @@ pub fn a_shutdown_drains_the_calls_in_flight(world: &World) {
         pattern::assert_is(seed, 100_000, &made);
     }
     world.wait_ended(ending, &mut client);
+    // The goodbye may still be under way.
+    world.until("the client hears that the server has left", || {
+        world.turn(&mut client);
+        client.connection().is_closed().then_some(())
+    });
     let after = world.call(&mut client, |c| c.start_tally(1));
     assert_eq!(after, Err(RpcError::PeerGone { may_have_run: false }));
     let refused = world.try_connect::<SuitePollClient>(&address).err();

@@ -163,6 +163,21 @@ fn a_message_that_is_taken_back_ends_with_the_part_on_its_way() {
 }
 
 #[test]
+fn a_message_whose_last_part_is_on_its_way_cannot_be_taken_back() {
+    let buffers = Buffers::new(&Budget::new(1 << 30));
+    let (mut stream, sent) = narrow(MAX_PART_BYTES + 100);
+    let mut outbox = Outbox::default();
+    let mut message = buffers.take(MAX_PART_BYTES + 1_000).unwrap();
+    message.bytes_mut();
+    outbox.push_large(0, 1, message);
+    assert_eq!(outbox.write(&mut stream).unwrap(), Written::Blocked);
+    assert_eq!(outbox.withdraw_large(0), None);
+    sent.lock().unwrap().room = usize::MAX;
+    assert_eq!(outbox.write(&mut stream).unwrap(), Written::All);
+    assert_eq!(outbox.next_left(), Some((0, MAX_PART_BYTES + 1_000)), "the peer got all of it");
+}
+
+#[test]
 fn a_frame_that_is_still_filled_lets_others_pass() {
     let (mut stream, sent) = narrow(usize::MAX);
     let mut outbox = Outbox::default();

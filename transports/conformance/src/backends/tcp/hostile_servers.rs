@@ -35,7 +35,11 @@ fn call_hostile_server(
         // Both are posted together: otherwise the attack may arrive before the second is posted.
         let first = world.start(&mut client, |c| c.start_echo(&bytes));
         let second = world.start(&mut client, |c| c.start_tally(1));
-        client.connection().poll();
+        // An attack may wait for what the client answers.
+        world.until("the attack is over", || {
+            client.connection().poll();
+            server.is_finished().then_some(())
+        });
         // If the attack gives its end back, that end stays until the calls have ended.
         let _end = server.join().expect("the hostile server");
         let first = world.finish(&mut client, first).map(drop);
