@@ -162,16 +162,23 @@ impl Server {
     #[inline]
     fn send(&mut self) -> bool {
         let Clients { roster, unfinished, .. } = &mut self.clients;
+        let mut has_freed = false;
         roster.serve_line(|client| {
             if !client.send() {
                 unfinished.push(client.id().number);
             }
+            has_freed |= std::mem::take(&mut client.has_freed);
             // The next in the line has its turn.
             true
         });
         while let Some(client) = unfinished.pop() {
             roster.enter_line(client);
         }
+        if has_freed {
+            // The time is not known here; the next look for clients that do not move on dates what is lent now.
+            self.clients.serve_waiting(Instant::ZERO);
+        }
+        let roster = &self.clients.roster;
         !roster.has_line()
     }
 
