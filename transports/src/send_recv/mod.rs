@@ -11,14 +11,14 @@
 //! 5. The response is what frees the slot: also that of a call that nobody waits for any more. It carries the generation
 //!    of its request.
 //!
-//! Larger messages go by [rendezvous](crate::rendezvous), as with `write_imm`: the two share all of this
-//! [protocol](crate::slots) but the way in which a message of a slot travels.
+//! Larger messages go by rendezvous, as with `write_imm`: the two share all of this
+//! protocol but the way in which a message of a slot travels.
 //!
 //! # Credits
 //!
 //! A client may have as many requests outstanding as the server granted it when it came: its window, as long as the shared
-//! queue has receives for that, and at least [`LEAST_CREDITS`](receives::LEAST_CREDITS). So requests never find the
-//! queue empty. Other messages, which are few, share [a reserve](receives::RESERVE). A client that sends more than it may is
+//! queue has receives for that, and at least two. So requests never find the
+//! queue empty. Other messages, which are few, share a reserve. A client that sends more than it may is
 //! dropped; until then, a message without a receive waits, and its sender tries again.
 //!
 //! # Knobs
