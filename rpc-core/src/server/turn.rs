@@ -5,7 +5,7 @@ use crate::error::ReserveError;
 use crate::metrics::ThreadCounters;
 use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::CallToken;
+use crate::transport::{CallToken, Replies};
 use crate::wire::Status;
 use std::sync::Arc;
 
@@ -46,14 +46,6 @@ pub(super) struct DeferredReply {
     pub(super) bytes: Vec<u8>,
     /// The call's row, and how it ended; `None` if the thread that ran it has counted it.
     pub(super) counted: Option<(u32, Status)>,
-}
-
-impl DeferredReply {
-    fn count(&self, counters: &ThreadCounters, status: Option<Status>) {
-        if let Some((row, usual)) = self.counted {
-            counters.ended(row, status.unwrap_or(usual));
-        }
-    }
 }
 
 /// The state of a thread's turn.
@@ -197,23 +189,41 @@ impl Turn {
         let mut sent = 0;
         let mut waiting = Vec::new();
         for answer in core::mem::take(&mut self.deferred) {
-            let replies = paths.enter(answer.transport, self);
-            match replies.reserve(&answer.call, answer.bytes.len()) {
-                Ok(bytes) => bytes.copy_from_slice(&answer.bytes),
-                Err(ReserveError::Backpressure(_)) => {
-                    waiting.push(answer);
+            let DeferredReply { transport, call, bytes, counted } = answer;
+            let ended = match post_whole(paths.enter(transport, self), call, &bytes) {
+                Ok(()) => {
+                    sent += 1;
+                    counted
+                }
+                Err((call, ReserveError::Backpressure(_))) => {
+                    waiting.push(DeferredReply { transport, call, bytes, counted });
                     continue;
                 }
-                Err(ReserveError::TooLarge { .. } | ReserveError::Closed) => {
-                    answer.count(&self.counters, Some(Status::Cancelled));
-                    continue;
+                Err((_, ReserveError::TooLarge { .. } | ReserveError::Closed)) => {
+                    counted.map(|(row, _)| (row, Status::Cancelled))
                 }
+            };
+            if let Some((row, status)) = ended {
+                self.counters.ended(row, status);
             }
-            answer.count(&self.counters, None);
-            replies.post(answer.call, answer.bytes.len());
-            sent += 1;
         }
         self.deferred = waiting;
         sent
+    }
+}
+
+/// Posts an answer that was made elsewhere. If it finds no room, gives the call back with the reason.
+pub(super) fn post_whole(
+    replies: &mut dyn Replies,
+    call: CallToken,
+    answer: &[u8],
+) -> Result<(), (CallToken, ReserveError)> {
+    match replies.reserve(&call, answer.len()) {
+        Ok(room) => {
+            room.copy_from_slice(answer);
+            replies.post(call, answer.len());
+            Ok(())
+        }
+        Err(error) => Err((call, error)),
     }
 }

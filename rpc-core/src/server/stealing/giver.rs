@@ -5,7 +5,7 @@ use super::buffers::Buffers;
 use super::shared::{Given, GivenCall, Shared};
 use crate::error::ReserveError;
 use crate::server::paths::ReplyPaths;
-use crate::server::turn::{Cancel, DeferredReply, Turn};
+use crate::server::turn::{Cancel, DeferredReply, Turn, post_whole};
 use crate::transport::{CallToken, Message};
 use crate::wire::{HEADER_BYTES, Status, too_large_body};
 use std::sync::Arc;
@@ -151,31 +151,19 @@ impl Giver {
         let Some(request) = self.places[index as usize].given.take() else { return };
         self.free.push(index);
         let Request { call, transport, .. } = request;
-        let replies = paths.enter(transport, turn);
         let mut too_large = [0; HEADER_BYTES + 16];
-        let answer = match replies.reserve(&call, answer.len()) {
-            Err(ReserveError::TooLarge { len, max }) => {
+        let (posted, answer) = match post_whole(paths.enter(transport, turn), call, answer) {
+            Err((call, ReserveError::TooLarge { len, max })) => {
                 Status::TooLarge.write(&mut too_large);
                 too_large[HEADER_BYTES..].copy_from_slice(&too_large_body(len, max));
-                &too_large
+                (post_whole(paths.enter(transport, turn), call, &too_large), &too_large[..])
             }
-            _ => answer,
+            posted => (posted, answer),
         };
-        match replies.reserve(&call, answer.len()) {
-            Ok(room) => {
-                room.copy_from_slice(answer);
-                replies.post(call, answer.len());
-            }
-            Err(ReserveError::Backpressure(_)) => {
-                turn.defer(DeferredReply {
-                    transport,
-                    call,
-                    bytes: answer.to_vec(),
-                    counted: None,
-                });
-            }
-            // The client is gone.
-            Err(ReserveError::Closed | ReserveError::TooLarge { .. }) => {}
+        // Otherwise it is posted, or the client is gone.
+        if let Err((call, ReserveError::Backpressure(_))) = posted {
+            let bytes = answer.to_vec();
+            turn.defer(DeferredReply { transport, call, bytes, counted: None });
         }
     }
 
