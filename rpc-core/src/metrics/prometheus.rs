@@ -34,13 +34,18 @@ impl Collector for Metrics {
         let snapshot = self.snapshot();
         let side = self.side();
 
-        let name = format!("farcall_{side}_calls");
-        let mut metric =
-            encoder.encode_descriptor(&name, "Calls started", None, MetricType::Counter)?;
-        for method in &snapshot.methods {
-            let labels = labels(method);
-            let mut family = metric.encode_family(&labels)?;
-            family.encode_counter::<NoLabelSet, _, u64>(&method.calls(), None)?;
+        let mut counter = |name: &str, help, value: fn(&MethodSnapshot) -> u64| {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            snapshot.methods.iter().try_for_each(|method| {
+                let labels = labels(method);
+                let mut family = metric.encode_family(&labels)?;
+                family.encode_counter::<NoLabelSet, _, u64>(&value(method), None)
+            })
+        };
+        counter(&format!("farcall_{side}_calls"), "Calls started", MethodSnapshot::calls)?;
+        if side == "server" {
+            let help = "Calls that an idle thread ran for one that was behind";
+            counter("farcall_server_calls_stolen", help, MethodSnapshot::stolen)?;
         }
 
         let name = format!("farcall_{side}_calls_ended");
@@ -70,21 +75,6 @@ impl Collector for Metrics {
             let labels = labels(method);
             let in_flight = i64::try_from(method.in_flight()).unwrap_or(i64::MAX);
             metric.encode_family(&labels)?.encode_gauge(&in_flight)?;
-        }
-
-        if side == "server" {
-            let help = "Calls that an idle thread ran for one that was behind";
-            let mut metric = encoder.encode_descriptor(
-                "farcall_server_calls_stolen",
-                help,
-                None,
-                MetricType::Counter,
-            )?;
-            for method in &snapshot.methods {
-                let labels = labels(method);
-                let mut family = metric.encode_family(&labels)?;
-                family.encode_counter::<NoLabelSet, _, u64>(&method.stolen(), None)?;
-            }
         }
 
         let name = format!("farcall_{side}_latency");
