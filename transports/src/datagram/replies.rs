@@ -69,7 +69,7 @@ fn reserve_large<'a>(
     if len as u64 > bounds.max_message {
         return Err(ReserveError::TooLarge { len: len as u64, max: bounds.max_message });
     }
-    let buffer = lending.take_for_response(loan, len, buffers)?;
+    let buffer = lending.take_for_response(loan, len, |len| buffers.take_for_response(len))?;
     match &mut **body.large.insert(Box::new(Large::Draft(buffer))) {
         Large::Draft(buffer) => Ok(buffer),
         _ => Err(ReserveError::Closed),

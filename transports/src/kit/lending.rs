@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use farcall_core::error::Backpressure;
 use farcall_core::time::{Instant, PollAt};
-use farcall_verbs::Buffer;
 
 use super::fair_queue::{FairQueue, Verdict};
-use super::memory::{Budget, LargeBuffers, RETRY_NANOS};
+use super::memory::{Budget, RETRY_NANOS};
 
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;
@@ -88,25 +87,22 @@ impl Lending {
         loan.is_empty() || loan.bytes + len <= self.budget.limit() / 2
     }
 
-    /// Memory for a response of `len` bytes, if there is some now. A client that does not fetch its responses holds its share,
-    /// and no more.
-    pub(crate) fn take_for_response(
+    /// Memory for a response of `len` bytes, if `take` finds some now. A client that does not fetch its responses holds its
+    /// share, and no more.
+    pub(crate) fn take_for_response<B>(
         &mut self,
         loan: &Loan,
         len: usize,
-        buffers: &mut LargeBuffers,
-    ) -> Result<Buffer, Backpressure> {
-        let within = self.is_within_share(loan, len as u64);
-        let buffer = if within { buffers.take(len) } else { Ok(None) };
-        let buffer = buffer.unwrap_or_else(|error| {
-            tracing::warn!(%error, len, "no memory for a large response");
-            None
-        });
-        if buffer.is_none() && within {
+        take: impl FnOnce(usize) -> Option<B>,
+    ) -> Result<B, Backpressure> {
+        if !self.is_within_share(loan, len as u64) {
+            return Err(Backpressure::Memory);
+        }
+        take(len).ok_or_else(|| {
             // The next poll frees what is kept for later, and looks for clients that do not move on.
             self.note_shortage();
-        }
-        buffer.ok_or(Backpressure::Memory)
+            Backpressure::Memory
+        })
     }
 
     /// A request waits for memory.

@@ -127,6 +127,14 @@ impl LargeBuffers {
         self.take_charged(len, |budget, bytes| Some(budget.charge_beyond(bytes)))
     }
 
+    /// A buffer of length `len` for a response; `None` if the budget or the device has none now.
+    pub(crate) fn take_for_response(&mut self, len: usize) -> Option<Buffer> {
+        self.take(len).unwrap_or_else(|error| {
+            tracing::warn!(%error, len, "no memory for a large response");
+            None
+        })
+    }
+
     fn take_charged(
         &mut self,
         len: usize,

@@ -189,7 +189,8 @@ impl LargeMessages {
         let LargeMessages { responses, pd, loan, .. } = self;
         let responses = responses
             .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Published, lending.budget()));
-        let buffer = lending.take_for_response(loan, len, responses)?;
+        let buffer =
+            lending.take_for_response(loan, len, |len| responses.take_for_response(len))?;
         let large = self.at(slot);
         *large = Large::Draft(buffer);
         match large {

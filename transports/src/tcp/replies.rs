@@ -1,6 +1,6 @@
 //! Answers of one server thread.
 
-use farcall_core::error::{Backpressure, ReserveError};
+use farcall_core::error::ReserveError;
 use farcall_core::transport::{CallToken, Replies};
 
 use super::connection::{Connection, Phase};
@@ -26,14 +26,7 @@ impl Replies for Clients {
             return Err(ReserveError::TooLarge { len: len as u64, max });
         }
         connection.outbox.unstage(slot);
-        let is_within = lending.is_within_share(&connection.loan, len as u64);
-        let Some(draft) = buffers.take(len).filter(|_| is_within) else {
-            if is_within {
-                // The next poll looks for clients that do not move on.
-                lending.note_shortage();
-            }
-            return Err(Backpressure::Memory.into());
-        };
+        let draft = lending.take_for_response(&connection.loan, len, |len| buffers.take(len))?;
         let phase = &mut connection.slots[slot as usize].phase;
         *phase = Phase::Draft(draft);
         match phase {
