@@ -9,6 +9,7 @@ use super::port::{Peer, PortAddress};
 use super::wire::{HEADER_BYTES, MAX_MTU, MESSAGE_BYTES, PART_BYTES};
 use crate::contract::{SetupError, Terms};
 use crate::kit::completions::POLL_BATCH;
+use crate::kit::setup;
 
 /// A datagram of this length has room for the smallest slot and both headers.
 const LEAST_MTU: usize = 256;
@@ -125,8 +126,7 @@ impl EndSetup {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<EndSetup, SetupError> {
-        let setup: EndSetup = postcard::from_bytes(bytes)
-            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
+        let setup: EndSetup = setup::decode(bytes)?;
         if (setup.mtu as usize) < LEAST_MTU || setup.credits == 0 {
             return Err(SetupError::Misbehaved("its datagrams or credits are too small"));
         }
@@ -140,8 +140,7 @@ impl EndSetup {
         epoch: u64,
         mtu: usize,
     ) -> Result<Peer, SetupError> {
-        let endpoint = Endpoint::from_bytes(&self.endpoint)
-            .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
+        let endpoint = setup::decode_endpoint(&self.endpoint)?;
         Ok(Peer {
             handle: pd.create_address_handle(&endpoint)?,
             qp: endpoint.qp(),

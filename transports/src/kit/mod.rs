@@ -10,3 +10,4 @@ pub(crate) mod memory;
 pub(crate) mod roster;
 mod send_queue;
 pub(crate) mod sender;
+pub(crate) mod setup;

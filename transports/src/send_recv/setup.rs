@@ -12,6 +12,7 @@ use super::carrier::Sends;
 use super::receives::{Grant, Grants, RESERVE};
 use crate::contract::{Answer, MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
+use crate::kit::setup;
 use crate::rendezvous::{CHUNK_BYTES, RING_CHUNKS};
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::{Link, LinkSizes, stride};
@@ -115,11 +116,8 @@ impl EndSetup {
     }
 
     fn decode(bytes: &[u8]) -> Result<(Endpoint, EndSetup), SetupError> {
-        let setup: EndSetup = postcard::from_bytes(bytes)
-            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
-        let endpoint = Endpoint::from_bytes(&setup.endpoint)
-            .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
-        Ok((endpoint, setup))
+        let setup: EndSetup = setup::decode(bytes)?;
+        Ok((setup::decode_endpoint(&setup.endpoint)?, setup))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall_verbs::{
-    Access, Capabilities, CompletionQueueHandle, ConnectOptions, Device, Endpoint, Operation,
+    Access, Capabilities, CompletionQueueHandle, ConnectOptions, Device, Operation,
     ProtectionDomain, QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion,
 };
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use super::carrier::Writes;
 use crate::contract::{MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::sender::work_id;
+use crate::kit::setup;
 use crate::rendezvous::CHUNK_BYTES;
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::{Link, LinkSizes, stride};
@@ -158,10 +159,8 @@ impl Port {
         side: Side,
         timeout: Duration,
     ) -> Result<(Link<Writes>, ProtectionDomain), SetupError> {
-        let peer: EndSetup = postcard::from_bytes(peer)
-            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
-        let endpoint = Endpoint::from_bytes(&peer.endpoint)
-            .map_err(|_| SetupError::Misbehaved("its endpoint cannot be decoded"))?;
+        let peer: EndSetup = setup::decode(peer)?;
+        let endpoint = setup::decode_endpoint(&peer.endpoint)?;
         self.sizes = Sizes::new(terms, device.caps());
         if peer.slots.len < self.sizes.slots_bytes() {
             return Err(SetupError::Misbehaved("its slots are fewer than the window"));
