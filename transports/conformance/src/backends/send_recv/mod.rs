@@ -44,45 +44,7 @@ pub(super) const BACKEND: Backend = Backend {
     open_end: |device, terms| Box::new(RawPair::open(Carrier::Sends, device, terms)),
     broken_setups: |device| broken_setups(Carrier::Sends, device),
     #[cfg(feature = "sim")]
-    racks: racks::ALL,
+    racks: super::slots::racks::ALL,
 };
 
 pub(super) const NAME: &str = "send_recv";
-
-#[cfg(feature = "sim")]
-mod racks {
-    use std::time::Duration;
-
-    use farcall_verbs::sim::{FaultRates, Landing, SimConfig};
-
-    use crate::backends::RackVariant;
-
-    pub(super) const ALL: &[RackVariant] = &[
-        RackVariant { name: "no_faults", options: "", config: SimConfig::default, shared: false },
-        // Pieces of messages land in any order, and are acknowledged before they have landed.
-        RackVariant {
-            name: "landing_in_any_order",
-            options: "",
-            config: || {
-                SimConfig::default()
-                    .landing(Landing::AnyOrder)
-                    .delivered_late(Duration::from_micros(2))
-            },
-            shared: false,
-        },
-        // Messages are lost and sent again, or delayed.
-        RackVariant {
-            name: "loss_and_delay",
-            options: "",
-            config: || {
-                SimConfig::default().faults(
-                    FaultRates::default()
-                        .reliable_loss(0.001)
-                        .connected_delay(0.01)
-                        .delay(Duration::from_micros(50)),
-                )
-            },
-            shared: false,
-        },
-    ];
-}

@@ -3,3 +3,5 @@
 pub(crate) mod forge;
 pub(crate) mod hostile_clients;
 pub(crate) mod hostile_servers;
+#[cfg(feature = "sim")]
+pub(crate) mod racks;
