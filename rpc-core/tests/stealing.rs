@@ -75,22 +75,23 @@ impl Bench {
     fn stolen(&self, method: &str) -> u64 {
         self.server.metrics().snapshot().method("Test", method).expect("known").stolen()
     }
+}
 
-    /// Lets the server know that echo runs long; it is idle after that.
-    fn learn(&mut self) {
-        self.runs_ns.store(LONG.as_nanos() as u64, SeqCst);
-        let mut call = self.start::<Echo, _>(b"first");
-        self.settle();
-        assert_eq!(self.take(&mut call), Some(Ok(b"first".to_vec())));
-    }
+/// Its server knows that echo runs long, and is idle.
+fn bench_that_knows(steals: bool) -> Bench {
+    let mut bench = bench(steals);
+    bench.settle();
+    bench.runs_ns.store(LONG.as_nanos() as u64, SeqCst);
+    let mut call = bench.start::<Echo, _>(b"first");
+    bench.settle();
+    assert_eq!(bench.take(&mut call), Some(Ok(b"first".to_vec())));
+    bench
 }
 
 #[test]
 fn a_call_of_a_long_method_runs_on_an_idle_thread() {
-    let mut bench = bench(true);
-    bench.settle();
-    bench.learn();
-    assert_eq!(bench.stolen("echo"), 0, "nobody knew that it runs long");
+    let mut bench = bench_that_knows(true);
+    assert_eq!(bench.stolen("echo"), 0, "it was not known to run long");
     let mut call = bench.start::<Echo, _>(b"second");
     let begun = bench.net.clock.now();
     bench.turn(0);
@@ -107,9 +108,7 @@ fn a_call_of_a_long_method_runs_on_an_idle_thread() {
 
 #[test]
 fn without_an_idle_thread_a_call_runs_where_it_arrived() {
-    let mut bench = bench(true);
-    bench.settle();
-    bench.learn();
+    let mut bench = bench_that_knows(true);
     let mut calls: Vec<_> = (0..3_u8).map(|n| (n, bench.start::<Echo, _>(&[n]))).collect();
     bench.turn(0);
     assert_eq!(bench.stolen("echo"), 1, "there is one idle thread");
@@ -124,20 +123,18 @@ fn a_thread_that_is_behind_gives_away_short_calls_too() {
     let mut bench = bench(true);
     bench.settle();
     bench.runs_ns.store(LONG.as_nanos() as u64, SeqCst);
-    let mut long = bench.start::<Echo, _>(b"nobody knows");
+    let mut long = bench.start::<Echo, _>(b"not known to be long");
     let mut short = bench.start::<Grow, _>(&3_u32.to_le_bytes());
     bench.turn(0);
     assert_eq!((bench.stolen("echo"), bench.stolen("grow")), (0, 1));
     bench.settle();
-    assert_eq!(bench.take(&mut long), Some(Ok(b"nobody knows".to_vec())));
+    assert_eq!(bench.take(&mut long), Some(Ok(b"not known to be long".to_vec())));
     assert_eq!(bench.take(&mut short), Some(Ok(vec![7; 3])));
 }
 
 #[test]
 fn only_by_choice_and_only_methods_that_any_thread_may_run() {
-    let mut without = bench(false);
-    without.settle();
-    without.learn();
+    let mut without = bench_that_knows(false);
     let mut call = without.start::<Echo, _>(b"second");
     without.turn(0);
     assert!(without.take(&mut call).is_some());
@@ -154,9 +151,7 @@ fn only_by_choice_and_only_methods_that_any_thread_may_run() {
 
 #[test]
 fn a_method_that_became_short_stays_at_home_again() {
-    let mut bench = bench(true);
-    bench.settle();
-    bench.learn();
+    let mut bench = bench_that_knows(true);
     bench.runs_ns.store(0, SeqCst);
     for _ in 0..100 {
         let mut call = bench.start::<Echo, _>(b"short");
@@ -170,7 +165,7 @@ fn a_method_that_became_short_stays_at_home_again() {
 /// Starts a call that fills the turn of the first thread, so that this gives away the next call.
 fn behind(bench: &mut Bench) {
     bench.settle();
-    // Nobody must know that it runs long.
+    // It must not be known to run long.
     bench.runs_ns.store(0, SeqCst);
     for _ in 0..30 {
         let mut call = bench.start::<Echo, _>(b"short");
@@ -285,9 +280,7 @@ fn a_shutdown_ends_stolen_calls_at_its_bound() {
 
 #[test]
 fn a_thread_that_has_left_refuses_what_was_on_its_way() {
-    let mut bench = bench(true);
-    bench.settle();
-    bench.learn();
+    let mut bench = bench_that_knows(true);
     let mut call = bench.start::<Echo, _>(b"refused");
     bench.turn(0);
     assert_eq!(bench.stolen("echo"), 1);

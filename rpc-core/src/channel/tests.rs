@@ -70,6 +70,14 @@ impl Bench {
         self.inbox.0.len()
     }
 
+    /// The next server is there, and the channel connected to it.
+    fn connect_again(&mut self) {
+        let site = self.net.site();
+        self.server = self.net.listen_again(&site);
+        self.transport = self.net.dial_end(&site).expect("a server listens");
+        self.driver.connected(WINDOW, None);
+    }
+
     /// Answers the oldest request as a server that shuts down.
     fn refuse(&mut self) {
         let (call, _) = self.inbox.0.remove(0);
@@ -186,11 +194,8 @@ fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
     assert!(bench.driver.is_waiting());
 
     bench.net.clock.advance(Duration::from_secs(4));
-    let site = bench.net.site();
-    bench.server = bench.net.listen_again(&site);
-    bench.transport = bench.net.dial_end(&site).expect("a server listens");
     bench.inbox.0.clear();
-    bench.driver.connected(WINDOW, None);
+    bench.connect_again();
     bench.turn();
     assert_eq!(bench.receive(), 1);
     let header = RequestHeader::read(&bench.inbox.0[0].1).expect("a header");
@@ -240,10 +245,7 @@ fn calls_that_wait_for_a_server_are_judged_by_the_one_that_comes() {
         "the server that lacks it is gone"
     );
 
-    let site = bench.net.site();
-    bench.server = bench.net.listen_again(&site);
-    bench.transport = bench.net.dial_end(&site).expect("a server listens");
-    bench.driver.connected(WINDOW, None);
+    bench.connect_again();
     bench.turn();
     assert_eq!(bench.receive(), 2);
 }
@@ -265,10 +267,7 @@ fn a_call_that_a_server_refused_because_it_shuts_down_runs_at_the_next_one() {
     assert_eq!(poll(&mut calls[1]), Poll::Ready(Ok(b"b".to_vec())));
     assert!(poll(&mut calls[0]).is_pending() && poll(&mut late).is_pending());
 
-    let site = bench.net.site();
-    bench.server = bench.net.listen_again(&site);
-    bench.transport = bench.net.dial_end(&site).expect("a server listens");
-    bench.driver.connected(WINDOW, None);
+    bench.connect_again();
     bench.turn();
     assert_eq!(bench.receive(), 2);
     (0..2).for_each(|_| bench.answer());
