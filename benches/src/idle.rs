@@ -81,7 +81,7 @@ impl Report {
     }
 }
 
-/// Connects the clients, and measures the threads of the process while nobody calls.
+/// Connects the clients, and measures the threads of the process while there are no calls.
 pub fn run(options: &Options) -> Result<Report> {
     let address = crate::address::local("shm", &options.backend, "window=1");
     let server = Server::builder().service(NothingServer::new(Idle));

@@ -41,7 +41,7 @@ pub struct Case {
     pub window: usize,
 }
 
-/// Every backend that runs on a device, with every window. Most instructions of the others are the kernel's, which nobody counts.
+/// Every backend that runs on a device, with every window. Most instructions of the others are the kernel's, which are not counted.
 pub fn cases() -> Vec<Case> {
     let on_device = registry::ALL.iter().filter(|backend| !runs_on_stream(**backend));
     let names = on_device.map(|backend| backend.name());

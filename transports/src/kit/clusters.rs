@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_refused_for_want_of_a_completion_queue() {
+    fn no_client_is_refused_for_want_of_a_completion_queue() {
         let device = Device::open("shm-plain").unwrap();
         let clusters = Clusters::new(&Site::new(), &device, 4096, 160 * 16).unwrap();
         let places: Vec<_> = (0..10_000).map(|_| clusters.place(160).unwrap()).collect();

@@ -8,7 +8,7 @@
 //!    the client's cluster. The handler gets the bytes where they have arrived: no peer can write there.
 //! 4. The response goes back the same way, into a receive that the client posted ahead. Responses of one turn to one
 //!    client leave under one doorbell.
-//! 5. The response is what frees the slot: also that of a call that nobody waits for any more. It carries the generation
+//! 5. The response is what frees the slot: also that of a call that was given up. It carries the generation
 //!    of its request.
 //!
 //! Larger messages go by rendezvous, as with `write_imm`: the two share all of this

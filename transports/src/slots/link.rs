@@ -30,7 +30,7 @@ const LINE_BYTES: u32 = 64;
 
 /// Bytes from one slot to the next: an odd number of cache lines, so that the fronts of all slots
 /// do not meet in one set of the cache, and never neighbouring lines, which prefetchers would take
-/// from whoever writes there.
+/// from the peer that writes there.
 pub(crate) const fn stride(slot_bytes: u32) -> u32 {
     let lines = slot_bytes.div_ceil(LINE_BYTES) | 1;
     if lines < 3 { 3 * LINE_BYTES } else { lines * LINE_BYTES }

@@ -1,8 +1,8 @@
 //! Calls in the numbered slots of a window, over one reliable connection: both halves of the protocol, whatever carries
 //! its messages.
 //!
-//! A client has a window of slots. A request belongs to a slot, and the response frees it: also that of a call that nobody
-//! waits for any more. Each message names its slot in an immediate, and the use of the slot by a generation. A request
+//! A client has a window of slots. A request belongs to a slot, and the response frees it: also that of a call that
+//! was given up. Each message names its slot in an immediate, and the use of the slot by a generation. A request
 //! larger than a slot is announced, granted room and written there in chunks; a larger response is lent, read by the client
 //! and released. The [rendezvous](crate::rendezvous) moves both.
 //!

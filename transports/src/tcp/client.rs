@@ -43,7 +43,7 @@ struct Slot {
     /// Bytes of a request that is sent whole; `None` for a large one.
     len: Option<u32>,
     phase: Phase,
-    /// Nobody waits for the reply; the slot is kept until it has come, or was dropped.
+    /// The caller does not wait for the reply any more; the slot is kept until it has come, or was dropped.
     abandoned: bool,
 }
 
@@ -473,7 +473,7 @@ impl Window {
         }
     }
 
-    /// Where the next bytes of the slot's response go, as far as there is memory for them; none if nobody wants them.
+    /// Where the next bytes of the slot's response go, as far as there is memory for them; none if the call was given up.
     fn room_for(&mut self, incoming: &Incoming) -> &mut [u8] {
         let Incoming { slot, generation, left } = *incoming;
         if self.slots[slot as usize].generation != generation {

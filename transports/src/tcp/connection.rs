@@ -52,8 +52,6 @@ pub(super) struct Connection {
     in_line: bool,
     /// The stream has had no room for all that waits.
     pub(super) is_blocked: bool,
-    /// Large responses have left, and their memory is free for requests that wait.
-    pub(super) has_freed: bool,
     pub(super) loan: Loan,
     /// Large responses that the client has not taken.
     pub(super) unfetched: u32,
@@ -72,7 +70,6 @@ impl Connection {
             slots: slots.collect(),
             in_line: false,
             is_blocked: false,
-            has_freed: false,
             loan: Loan::default(),
             unfetched: 0,
             _drop_guard: drop_guard,
@@ -136,7 +133,6 @@ impl Connection {
             self.slots[slot as usize].phase = Phase::Idle;
             self.loan.give_back(len as u64);
             self.unfetched -= 1;
-            self.has_freed = true;
         }
         if self.is_blocked || written == Written::Blocked {
             self.set_blocked(written == Written::Blocked);

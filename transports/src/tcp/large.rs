@@ -10,7 +10,7 @@ use crate::kit::memory::Budget;
 pub(super) struct Arriving {
     len: usize,
     filled: usize,
-    /// `None`: nobody wants it any more.
+    /// `None`: the call was given up.
     buffer: Option<Buffer>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Arriving {
 pub(super) enum Arrived {
     /// More are to come.
     Partly,
-    /// The message is whole; `None` if nobody wants it.
+    /// The message is whole; `None` if the call was given up.
     Whole(Option<Buffer>),
 }
 
@@ -168,7 +168,7 @@ impl LargeMessages {
         Some(slot)
     }
 
-    /// Where the next bytes of the slot's response go, as far as there is memory for them; none if nobody wants them.
+    /// Where the next bytes of the slot's response go, as far as there is memory for them; none if the call was given up.
     pub(super) fn room_for(&mut self, slot: u32, left: usize) -> &mut [u8] {
         match &mut self.large[slot as usize] {
             Large::Arriving(arriving) => arriving.room(left),
@@ -200,7 +200,7 @@ impl LargeMessages {
         }
     }
 
-    /// Nobody wants the slot's response any more; what still arrives of it needs no memory.
+    /// The slot's call was given up; what still arrives of it needs no memory.
     pub(super) fn forget_response(&mut self, slot: u32) {
         if let Large::Arriving(arriving) = &mut self.large[slot as usize]
             && arriving.buffer.take().is_some()

@@ -7,7 +7,7 @@
 //! 3. The server thread finds what has arrived, reads all of it with one system call, and hands each request over where it
 //!    was read.
 //! 4. Responses go the same way back, those of one turn to one client with one system call.
-//! 5. The response is what frees the slot: also that of a call that nobody waits for any more. It carries the generation of
+//! 5. The response is what frees the slot: also that of a call that was given up. It carries the generation of
 //!    its request.
 //!
 //! A message larger than a slot is announced. Its receiver grants it when it has memory, and it is then sent in parts: they take

@@ -231,7 +231,7 @@ impl Clients {
         }
     }
 
-    /// Nobody waits for the slot's call any more.
+    /// The client gave up the slot's call.
     fn cancel(&mut self, client: u32, index: u32, now: Instant, sink: &mut dyn RequestSink) {
         let Some(connection) = self.roster.get(client) else { return };
         let slot = &mut connection.slots[index as usize];

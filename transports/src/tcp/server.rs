@@ -164,10 +164,11 @@ impl Server {
         let Clients { roster, unfinished, .. } = &mut self.clients;
         let mut has_freed = false;
         roster.serve_line(|client| {
+            let unfetched = client.unfetched;
             if !client.send() {
                 unfinished.push(client.id().number);
             }
-            has_freed |= std::mem::take(&mut client.has_freed);
+            has_freed |= client.unfetched < unfetched;
             // The next in the line has its turn.
             true
         });

@@ -10,7 +10,7 @@
 //!    once out of the slot, which its writer could still change, into private scratch.
 //! 4. The response goes the same way back, into the same slot of the client's region. Responses of
 //!    one turn to one client leave under one doorbell.
-//! 5. The response is what frees the slot: also that of a call that nobody waits for any more. It
+//! 5. The response is what frees the slot: also that of a call that was given up. It
 //!    carries the generation of its request.
 //!
 //! A request larger than a slot is announced in its slot; the server grants a landing ring; the

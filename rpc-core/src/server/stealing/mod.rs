@@ -6,7 +6,7 @@
 //! thread touches the client's connection. Answers so come in any order, and copied once more each way.
 //!
 //! DaRPC (SoCC 2014) lets idle threads take requests out of a loaded thread's queue. A thread here runs handlers as it finds
-//! their requests, so what nobody began is known only to it: it must give.
+//! their requests, so only it knows which have not begun: it must give.
 
 mod buffers;
 mod giver;

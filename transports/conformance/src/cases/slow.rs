@@ -66,7 +66,7 @@ pub fn a_blocking_handler_moves_to_an_idle_thread(world: &World) {
             metrics.lines().find(|line| line.starts_with(name) && line.contains("\"block\""));
         line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a counter")
     };
-    // The first one runs at home: nobody knows how long it takes. Later ones do too if the other thread is not idle.
+    // The first one runs at home: it is not yet known to take long. Later ones do too if the other thread is not idle.
     for gate in 0..100 {
         let blocked = world.start(&mut client, |c| c.start_block(gate));
         world.until("the handler blocks a thread", || {

@@ -93,7 +93,7 @@ impl Socket for TcpStream {
         sockopt::set_tcp_keepidle(self, interval)?;
         sockopt::set_tcp_keepintvl(self, interval)?;
         sockopt::set_tcp_keepcnt(self, count)?;
-        // The same for bytes that nobody acknowledges: while there are some, an idle machine is not asked.
+        // The same for bytes that are not acknowledged: while there are some, an idle machine is not asked.
         let millis = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(self, millis)?;
         Ok(Liveness::Needed)

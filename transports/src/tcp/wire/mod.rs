@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Grant = 3,
     /// The next bytes of a granted message.
     Part = 4,
-    /// From the client: nobody waits for the response any more. No body.
+    /// From the client: the call was given up. No body.
     Cancel = 5,
     /// From the server: the cancelled call has ended without a response. No body.
     Dropped = 6,
