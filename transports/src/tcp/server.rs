@@ -94,10 +94,10 @@ impl Server {
     /// Takes over new clients, those whose stream has come, and drops those that were withdrawn.
     #[cold]
     fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
-        while let Some(client) = self.clients.roster.take_arrivals() {
-            self.clients.remove(client, Disconnect::Gone, sink);
-        }
+        self.take_clients(sink);
         while let Ok((id, stream)) = self.streams.try_recv() {
+            // A client comes before its stream; both may have come since the last look at the clients.
+            self.take_clients(sink);
             if self.clients.roster.get(id.number).is_none_or(|client| client.id() != id) {
                 continue;
             }
@@ -112,6 +112,12 @@ impl Server {
                     self.clients.remove(id.number, Disconnect::Gone, sink);
                 }
             }
+        }
+    }
+
+    fn take_clients(&mut self, sink: &mut dyn RequestSink) {
+        while let Some(withdrawn) = self.clients.roster.take_arrivals() {
+            self.clients.remove(withdrawn, Disconnect::Gone, sink);
         }
     }
 

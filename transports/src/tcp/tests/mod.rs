@@ -1,5 +1,7 @@
 //! What is sent, tested over streams that take as many bytes as a test says.
 
+mod arrivals;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 
