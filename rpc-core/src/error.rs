@@ -412,7 +412,7 @@ pub enum BindError {
     #[error("invalid address: {0}")]
     InvalidAddress(Source),
     /// Another server has this name or port.
-    #[error("{address} is in use by another server; stop it or choose another name")]
+    #[error("{address} is in use by another server; stop it or choose another address")]
     InUse {
         /// The address asked for.
         address: String,

@@ -41,6 +41,16 @@ fn the_small_demo_passes_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_demo_runs_with_a_backend_that_needs_no_device() {
+    let output = run(&["demo", "--small", "--seconds", "0.3", "--backend", "tcp"], b"");
+    let told = format!("{}{}", stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    for part in ["tcp://127.0.0.1:", " 0 wrong"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
 fn the_demo_uses_the_given_text() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text");

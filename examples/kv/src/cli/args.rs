@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use farcall::{Address, AddressBuilder};
 use farcall_kv::ycsb::records::FieldLengthDistribution;
 use farcall_kv::ycsb::workload::Workload;
 
@@ -214,15 +215,19 @@ pub(crate) struct DemoArgs {
     /// Everything in about two seconds, for a quick check.
     #[arg(long)]
     pub(crate) small: bool,
-    /// How messages travel: `write_imm` or another backend.
+    /// How messages travel: `write_imm`, `tcp` or another backend.
     #[arg(long, default_value = "write_imm", value_parser = parse_backend)]
     pub(crate) backend: String,
 }
 
 /// The name, if an address takes it.
 fn parse_backend(name: &str) -> Result<String, String> {
-    let address = format!("{DEFAULT_ADDRESS}?backend={name}").parse::<farcall::Address>();
-    address.map(|_| name.to_owned()).map_err(|why| why.to_string())
+    let takes_it = |builder: AddressBuilder| builder.backend(name).build();
+    match takes_it(Address::shm("name")) {
+        // A backend without a device has other addresses.
+        Err(why) if takes_it(Address::tcp("host", 0)).is_err() => Err(why.to_string()),
+        _ => Ok(name.to_owned()),
+    }
 }
 
 /// The longest accepted time: a day.
@@ -255,6 +260,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn backends_of_all_kinds_of_addresses_are_known() {
+        for name in ["write_imm", "send_recv", "tcp"] {
+            assert_eq!(parse_backend(name), Ok(name.to_owned()));
+        }
+        let unknown = parse_backend("udp").unwrap_err();
+        assert!(unknown.contains("`udp`; known are: write_imm"), "{unknown}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ use signal_hook::iterator::Signals;
 use super::args::ServeArgs;
 use super::{idle, lifeline};
 
+/// What a server writes before its address, in a line that says that it may be called.
+pub(crate) const LISTENING_ON: &str = "listening on ";
+
 /// Serves until SIGINT or SIGTERM, then drains: calls in progress are answered. A second signal ends
 /// the process immediately.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
@@ -32,7 +35,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
 
     // A process that waits for this line may call now.
     let mut out = io::stdout();
-    writeln!(out, "listening on {}", server.address()).and_then(|()| out.flush())?;
+    writeln!(out, "{LISTENING_ON}{}", server.address()).and_then(|()| out.flush())?;
 
     for signal in signals.forever() {
         if signal == SIGUSR1 {

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use farcall::Address;
 use farcall_kv::ycsb::client::{Client, ClientConfig};
 use farcall_kv::ycsb::latency::{Latencies, human_rate};
 use farcall_kv::ycsb::records::Records;
@@ -52,13 +53,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let duration = args.seconds.unwrap_or(if args.small { SECONDS_SMALL } else { SECONDS });
     let source = text::read(args.file.as_deref(), args.small)?;
     let run: u64 = rand::random();
-    let (process, backend) = (std::process::id(), &args.backend);
-    let address = format!("shm://farcall-kv-demo-{process}-{run:016x}?backend={backend}");
     let spins_before_yield = idle::spins_before_yield(args.clients + args.threads);
 
     let cut = if source.cut { " (its beginning)" } else { "" };
     eprintln!("{:>12}  {}{cut}, {} lines", "text", source.name, source.lines);
-    let server = process::serve(&address, args.threads, READY_WITHIN)?;
+    let listen = unused_address(&args.backend, run)?;
+    let (server, address) = process::serve(&listen, args.threads, READY_WITHIN)?;
     let threads = if args.threads == 1 { "thread" } else { "threads" };
     eprintln!("{:>12}  {address}, {} {threads}", "server", args.threads);
 
@@ -104,6 +104,14 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         println!("wrong: {report}");
     }
     Ok(if findings.wrong == 0 { ExitCode::SUCCESS } else { exit::WRONG_ANSWER.into() })
+}
+
+/// Where a server with that backend can listen: in shared memory; over loopback if the backend needs no device.
+fn unused_address(backend: &str, run: u64) -> Result<String> {
+    let name = format!("farcall-kv-demo-{}-{run:016x}", std::process::id());
+    let in_memory = Address::shm(name).backend(backend).build();
+    let address = in_memory.or_else(|_| Address::tcp("127.0.0.1", 0).backend(backend).build())?;
+    Ok(address.to_string())
 }
 
 /// The combined findings of all clients.

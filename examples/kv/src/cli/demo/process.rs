@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::super::serve::LISTENING_ON;
 use super::protocol::{self, Event, Task};
 
 /// How long a process may take to exit when asked to.
@@ -83,23 +84,24 @@ impl Drop for Process {
     }
 }
 
-/// Starts a server at `address` and waits until it is ready.
-pub(super) fn serve(address: &str, threads: u32, within: Duration) -> Result<Process> {
+/// Starts a server that listens there and waits until it is ready. Gives its address too, with the port that it got.
+pub(super) fn serve(listen: &str, threads: u32, within: Duration) -> Result<(Process, String)> {
     let threads = threads.to_string();
-    let arguments = ["serve", "--listen", address, "--threads", &threads, "--until-stdin-ends"];
+    let arguments = ["serve", "--listen", listen, "--threads", &threads, "--until-stdin-ends"];
     let mut server = Process::spawn("the server".to_owned(), &arguments)?;
     let mut stdout = server.stdout()?;
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut line = String::new();
-        let ready = stdout.read_line(&mut line).is_ok_and(|n| n > 0);
-        let _ = sender.send(ready);
+        // Without a whole line it has ended.
+        let _ = stdout.read_line(&mut line);
+        let _ = sender.send(line.trim_end().strip_prefix(LISTENING_ON).map(str::to_owned));
         // Read the rest of its output, so that its writes never block.
         let _ = std::io::copy(&mut stdout, &mut std::io::sink());
     });
     match receiver.recv_timeout(within) {
-        Ok(true) => Ok(server),
-        Ok(false) => {
+        Ok(Some(address)) => Ok((server, address)),
+        Ok(None) => {
             let status = server.wait(END_WITHIN)?;
             bail!("the server ended before it was ready, with {status}; it says why above")
         }
