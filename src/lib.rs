@@ -79,15 +79,17 @@ pub mod __private {
     pub use std::result::Result::{self, Err, Ok};
     pub use std::sync::Arc;
 
-    pub use farcall_core::codec::{Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, part};
+    pub use farcall_core::codec::{
+        Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, encoded, part,
+    };
     pub use farcall_core::service::{Reserved, read_result, read_value, side};
     pub use farcall_core::shape::{Field, Node, Shape, Signature, Variant};
     pub use farcall_core::time::Progress;
     pub use farcall_core::transport::{Message, ToAddress};
     pub use farcall_core::{
         Answer, Call, CallError, Channel, Connecting, Connection, Method, MethodDescription,
-        PendingCall, PollClient, PollConnecting, Reply, RpcError, Service, ServiceClient,
-        ServiceDescription,
+        OlderVersion, PendingCall, PollClient, PollConnecting, Reply, RpcError, Service,
+        ServiceClient, ServiceDescription,
     };
 
     pub use crate::connect::{connect, connect_poll};

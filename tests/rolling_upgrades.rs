@@ -21,7 +21,7 @@ mod v1 {
 mod v2 {
     #[farcall::service]
     pub(crate) trait Ledger {
-        fn next(&self, number: u64) -> u64;
+        fn next(&self, number: u64, #[rpc(since = 2, default = 1)] step: u64) -> u64;
         fn twice(&self, number: u64) -> u64;
     }
 }
@@ -35,8 +35,8 @@ impl v1::Ledger for Book {
 }
 
 impl v2::Ledger for Book {
-    fn next(&self, number: u64) -> u64 {
-        number + 1
+    fn next(&self, number: u64, step: u64) -> u64 {
+        number + step
     }
 
     fn twice(&self, number: u64) -> u64 {
@@ -104,7 +104,8 @@ fn call(version: &str, addresses: &[&str]) {
                     let client = v2::LedgerClient::connect(*address).wait().expect("a server");
                     Arc::new(move |number| {
                         assert_eq!(client.twice(number).wait(), Ok(2 * number));
-                        client.next(number).wait()
+                        assert_eq!(client.next(number, 5).wait(), Ok(number + 5));
+                        client.next(number, 1).wait()
                     })
                 }
             };
@@ -246,11 +247,14 @@ fn upgrade_and_go_back(addresses: &[String]) {
     clients.iter_mut().for_each(Process::progress);
     // A new client is too early: what it needs is not there yet.
     let early = v2::LedgerClient::connect(addresses[0].as_str()).wait().expect("a server");
-    let missing =
-        RpcError::NoSuchMethod { method: "Ledger.twice".into(), why: MethodMismatch::Absent };
-    assert_eq!(early.twice(1).wait(), Err(missing));
+    let missing = |method: &str, why| Err(RpcError::NoSuchMethod { method: method.into(), why });
+    assert_eq!(early.twice(1).wait(), missing("Ledger.twice", MethodMismatch::Absent));
+    assert_eq!(early.next(1, 1).wait(), Ok(2), "the step is the default");
+    let newer = MethodMismatch::NewerArgument;
+    assert_eq!(early.next(1, 5).wait(), missing("Ledger.next@2", newer));
     replace_servers(&mut servers, addresses, 2, &mut clients);
     assert_eq!(early.twice(1).wait(), Ok(2), "its server was upgraded");
+    assert_eq!(early.next(1, 5).wait(), Ok(6));
     drop(early);
     replace_clients(&mut clients, addresses, 2);
     replace_clients(&mut clients, addresses, 1);

@@ -1,6 +1,7 @@
 //! What a client may call at a server that declares the same service differently.
 
 use crate::error::RpcError;
+use crate::older::Older;
 use crate::service::{MethodDescription, ServiceDescription};
 use crate::transport::Delivery;
 use core::fmt;
@@ -29,6 +30,11 @@ pub enum MethodMismatch {
         "has other types there; build both ends from one declaration, or give the changed method a new name"
     )]
     OtherShape,
+    /// The server knows an older version, without an argument that the call needs.
+    #[error(
+        "is older there, without an argument that is not at its default; upgrade the server, or pass the default"
+    )]
+    NewerArgument,
     /// The client's own declaration has no method of this name.
     #[error("is required, but this program's trait does not declare it; check the name")]
     Undeclared,
@@ -62,6 +68,17 @@ enum Deviation {
     Missing(MissingMethod),
     /// The server runs a call of it at most once, and has to keep its answer.
     NotIdempotent,
+    /// The server has an older version of it.
+    Older(Older),
+}
+
+/// How to send a call.
+#[derive(Debug)]
+pub(crate) enum Fit<'c> {
+    /// As it is.
+    Newest(Delivery),
+    /// In an older version.
+    Older(&'c Older),
 }
 
 fn missing(service: &ServiceDescription, method: &str, why: MethodMismatch) -> MissingMethod {
@@ -72,25 +89,20 @@ impl Compatibility {
     /// Compares the client's declaration with the server's, whose ids ascend. `None`: all of the client's methods can be called as they are.
     ///
     /// A method that only the client calls idempotent is called at most once. The reverse needs nothing: at most once is
-    /// one way to run an idempotent method.
+    /// one way to run an idempotent method. Of a method that the server lacks, the newest version that it has is called.
     pub fn of(client: &ServiceDescription, server: &[DeclaredMethod]) -> Option<Compatibility> {
-        let deviation = |method: &MethodDescription| {
-            let missing = |why| Some(Deviation::Missing(missing(client, method.name, why)));
-            let declared = server.binary_search_by_key(&method.id, |declared| declared.id);
-            match declared.ok().map(|at| &server[at]) {
-                None => missing(MethodMismatch::Absent),
-                Some(declared) if !declared.shapes.contains(&method.shape) => {
-                    missing(MethodMismatch::OtherShape)
-                }
-                Some(declared) if method.idempotent && !declared.idempotent => {
-                    Some(Deviation::NotIdempotent)
-                }
-                Some(_) => None,
+        let deviation = |method: &MethodDescription| match declared(server, method.id, method.shape)
+        {
+            Ok(found) => {
+                (method.idempotent && !found.idempotent).then_some(Deviation::NotIdempotent)
             }
+            Err(why) => Some(match older(client, method, server) {
+                Some(older) => Deviation::Older(older),
+                None => Deviation::Missing(missing(client, method.name, why)),
+            }),
         };
-        let methods = client.methods.iter();
         let mut deviations: Box<[_]> =
-            methods.filter_map(|method| Some((method.id, deviation(method)?))).collect();
+            newest(client).filter_map(|method| Some((method.id, deviation(method)?))).collect();
         deviations.sort_unstable_by_key(|(id, _)| *id);
         (!deviations.is_empty()).then_some(Compatibility { deviations })
     }
@@ -99,12 +111,13 @@ impl Compatibility {
     pub fn missing(&self) -> impl Iterator<Item = &MissingMethod> {
         self.deviations.iter().filter_map(|(_, deviation)| match deviation {
             Deviation::Missing(missing) => Some(missing),
-            Deviation::NotIdempotent => None,
+            Deviation::NotIdempotent | Deviation::Older(_) => None,
         })
     }
 
     /// The methods that are required and cannot be called, or all if none can. Required are those that the service's own
-    /// declaration requires, and these by name. `None`: the server's declaration fits.
+    /// declaration requires, and these by name: `get` in any version, `get@2` in this one or a newer one. `None`: the
+    /// server's declaration fits.
     pub fn unmet(
         compatibility: Option<&Compatibility>,
         client: &ServiceDescription,
@@ -112,21 +125,50 @@ impl Compatibility {
     ) -> Vec<MissingMethod> {
         let undeclared = require
             .iter()
-            .filter(|name| client.methods.iter().all(|method| method.name != **name))
+            .filter(|name| !client.methods.iter().any(|method| is_named(method, name)))
             .map(|name| missing(client, name, MethodMismatch::Undeclared));
         let mut unmet: Vec<_> = undeclared.collect();
         let Some(compatibility) = compatibility else { return unmet };
-        if compatibility.missing().count() == client.methods.len() {
+        if compatibility.missing().count() == newest(client).count() {
             unmet.extend(compatibility.missing().cloned());
             return unmet;
         }
-        let required = client.methods.iter();
-        let required = required.filter(|method| method.required || require.contains(&method.name));
-        unmet.extend(required.filter_map(|method| match compatibility.find(method.id)? {
-            Deviation::Missing(missing) => Some(missing.clone()),
-            Deviation::NotIdempotent => None,
-        }));
+        let methods = || client.methods.iter();
+        for method in methods().filter(|method| method.required) {
+            unmet.extend(compatibility.lacks(client, method));
+        }
+        for name in require {
+            let lacking: Option<Vec<_>> = methods()
+                .filter(|method| is_named(method, name))
+                .map(|method| compatibility.lacks(client, method))
+                .collect();
+            let first = lacking.into_iter().flatten().next();
+            unmet.extend(first.filter(|missing| !unmet.contains(missing)));
+        }
         unmet
+    }
+
+    /// Why the server has neither this version of a method nor a newer one; `None` if it has.
+    fn lacks(
+        &self,
+        client: &ServiceDescription,
+        version: &MethodDescription,
+    ) -> Option<MissingMethod> {
+        let place = |method: &MethodDescription| {
+            method.older.iter().position(|older| older.id == version.id)
+        };
+        let (newest, place) = newest(client)
+            .find_map(|method| Some((method, place(method)?)))
+            .map_or((version, None), |(method, place)| (method, Some(place)));
+        let why = match self.find(newest.id)? {
+            Deviation::NotIdempotent => return None,
+            Deviation::Older(older) if place.is_some_and(|place| older.index <= place) => {
+                return None;
+            }
+            Deviation::Older(_) => MethodMismatch::Absent,
+            Deviation::Missing(missing) => missing.why,
+        };
+        Some(missing(client, version.name, why))
     }
 
     fn find(&self, method: u32) -> Option<&Deviation> {
@@ -134,25 +176,63 @@ impl Compatibility {
         Some(&self.deviations[at].1)
     }
 
-    /// How to deliver a call of the method with this id.
+    /// How to send a call of the method with this id.
     ///
     /// # Errors
     /// [`RpcError::NoSuchMethod`]: it must not be sent.
     #[cold]
-    pub(crate) fn check(&self, method: u32, delivery: Delivery) -> Result<Delivery, RpcError> {
+    pub(crate) fn check(&self, method: u32, delivery: Delivery) -> Result<Fit<'_>, RpcError> {
         match self.find(method) {
-            None => Ok(delivery),
+            None => Ok(Fit::Newest(delivery)),
             Some(Deviation::Missing(MissingMethod { method, why })) => {
                 Err(RpcError::NoSuchMethod { method: method.clone(), why: *why })
             }
-            Some(Deviation::NotIdempotent) => Ok(Delivery::AtMostOnce),
+            Some(Deviation::NotIdempotent) => Ok(Fit::Newest(Delivery::AtMostOnce)),
+            Some(Deviation::Older(older)) => Ok(Fit::Older(older)),
         }
     }
+}
+
+/// The methods that clients call, in their newest versions.
+fn newest(service: &ServiceDescription) -> impl Iterator<Item = &MethodDescription> {
+    service.methods.iter().filter(|method| !method.superseded)
+}
+
+/// It has this name, or it is a version of the method of this name.
+fn is_named(method: &MethodDescription, name: &str) -> bool {
+    let version = method.name.strip_prefix(name);
+    version.is_some_and(|version| version.is_empty() || version.starts_with('@'))
+}
+
+/// The method with this id and shape at the server.
+fn declared(
+    server: &[DeclaredMethod],
+    id: u32,
+    shape: u64,
+) -> Result<&DeclaredMethod, MethodMismatch> {
+    let at = server.binary_search_by_key(&id, |declared| declared.id);
+    let declared = at.map(|at| &server[at]).map_err(|_| MethodMismatch::Absent)?;
+    declared.shapes.contains(&shape).then_some(declared).ok_or(MethodMismatch::OtherShape)
+}
+
+/// The newest of a method's older versions that the server has.
+fn older(
+    client: &ServiceDescription,
+    method: &MethodDescription,
+    server: &[DeclaredMethod],
+) -> Option<Older> {
+    method.older.iter().enumerate().find_map(|(index, version)| {
+        let found = declared(server, version.id, version.shape).ok()?;
+        let name = format!("{}.{}", client.name, method.name).into();
+        Older::new(name, index, version, method.idempotent && !found.idempotent)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::older::Ends;
+    use crate::service::OlderVersion;
 
     static METHODS: [MethodDescription; 3] = [
         MethodDescription::new("put", 30, 3),
@@ -174,8 +254,84 @@ mod tests {
     }
 
     fn check(server: &[DeclaredMethod], id: u32) -> Result<Delivery, RpcError> {
-        let compatibility = Compatibility::of(&KV, server);
-        compatibility.map_or(Ok(Delivery::Idempotent), |it| it.check(id, Delivery::Idempotent))
+        let Some(compatibility) = Compatibility::of(&KV, server) else {
+            return Ok(Delivery::Idempotent);
+        };
+        compatibility.check(id, Delivery::Idempotent).map(|fit| match fit {
+            Fit::Newest(delivery) => delivery,
+            Fit::Older(older) => panic!("{older:?}"),
+        })
+    }
+
+    /// A method with a byte string alone in version 1, a number since version 2, and another since version 3.
+    static VERSIONS: [MethodDescription; 3] = [
+        MethodDescription::new("get@3", 3, 33).idempotent().with_older(&[
+            OlderVersion { id: 2, shape: 22, is_whole: false, defaults: || Ok(vec![0]) },
+            OlderVersion { id: 1, shape: 11, is_whole: true, defaults: || Ok(vec![7, 0]) },
+        ]),
+        MethodDescription::new("get@2", 2, 22).superseded().required(),
+        MethodDescription::new("get", 1, 11).superseded(),
+    ];
+    static GROWN: ServiceDescription =
+        ServiceDescription { name: "Kv", fingerprint: 1, methods: &VERSIONS };
+
+    /// The id under which a call with these arguments is sent, and the bytes; or what is unmet.
+    fn sent_to(server: &[(u32, u64, bool)], bytes: &[u8]) -> Result<(u32, Vec<u8>), String> {
+        let declare =
+            |&(id, shape, idempotent)| DeclaredMethod { id, shapes: vec![shape], idempotent };
+        let declared: Vec<_> = server.iter().map(declare).collect();
+        let compatibility = Compatibility::of(&GROWN, &declared).expect("it differs");
+        let fit = compatibility.check(3, Delivery::Idempotent).map_err(|why| why.to_string())?;
+        let Fit::Older(older) = fit else { panic!("{fit:?}") };
+        let idempotent = server.iter().find(|it| it.0 == older.id).is_some_and(|it| it.2);
+        let delivery = if idempotent { Delivery::Idempotent } else { Delivery::AtMostOnce };
+        assert_eq!(older.delivery(Delivery::Idempotent), delivery);
+        // The byte string and its length, then two numbers of a byte each.
+        let ends = Ends::at([bytes.len() - 1, bytes.len() - 2]);
+        let part = older.part(bytes, &ends).map_err(|why| why.to_string())?;
+        Ok((older.id, bytes[part].to_vec()))
+    }
+
+    #[test]
+    fn the_newest_version_that_the_server_has_is_called() {
+        let (first, second) = ((1, 11, true), (2, 22, false));
+        assert_eq!(sent_to(&[first, second], b"\x02kk\x09\0"), Ok((2, b"\x02kk\x09".to_vec())));
+        assert_eq!(sent_to(&[first], b"\x02kk\x07\0"), Ok((1, b"kk".to_vec())));
+        let reshaped = [first, (2, 99, true), (3, 99, true)];
+        assert_eq!(sent_to(&reshaped, b"\0\x07\0"), Ok((1, Vec::new())));
+        let long = [&[0x80, 1][..], &[b'k'; 128], &[7, 0]].concat();
+        assert_eq!(sent_to(&[first], &long), Ok((1, vec![b'k'; 128])));
+    }
+
+    #[test]
+    fn an_argument_that_the_server_does_not_know_must_have_its_default() {
+        for (server, arguments) in
+            [((1, 11, true), b"\x01k\x08\0"), ((2, 22, true), b"\x01k\x07\x01")]
+        {
+            let error = sent_to(&[server], arguments).unwrap_err();
+            assert!(error.starts_with("Kv.get@3 is older there, without an argument"), "{error}");
+        }
+        let error = sent_to(&[(3, 99, true)], b"\0\x07\0").unwrap_err();
+        assert!(error.starts_with("Kv.get@3 has other types there"), "{error}");
+        let error = sent_to(&[(2, 99, true)], b"\0\x07\0").unwrap_err();
+        assert!(error.starts_with("Kv.get@3 is not there"), "{error}");
+    }
+
+    #[test]
+    fn a_required_version_is_met_by_itself_and_by_newer_ones() {
+        let unmet = |id: u32, shape, require: &[&str]| -> Vec<String> {
+            let declared = [DeclaredMethod { id, shapes: vec![shape], idempotent: true }];
+            let compatibility = Compatibility::of(&GROWN, &declared);
+            let unmet = Compatibility::unmet(compatibility.as_ref(), &GROWN, require);
+            unmet.iter().map(|it| it.method.to_string()).collect()
+        };
+        assert!(unmet(3, 33, &["get", "get@2", "get@3"]).is_empty());
+        assert!(unmet(2, 22, &["get", "get@2"]).is_empty());
+        assert_eq!(unmet(2, 22, &["get@3"]), ["Kv.get@3"]);
+        // The declaration requires it; by name, it is not told twice.
+        assert_eq!(unmet(1, 11, &["get"]), ["Kv.get@2"]);
+        assert_eq!(unmet(1, 11, &["get@2"]), ["Kv.get@2"]);
+        assert_eq!(unmet(3, 33, &["get@4"]), ["Kv.get@4"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod error;
 mod idle;
 pub mod lock;
 pub mod metrics;
+mod older;
 pub mod server;
 pub mod service;
 pub mod shape;
@@ -33,7 +34,8 @@ pub use server::{
     ServerThread,
 };
 pub use service::{
-    Answer, Method, MethodDescription, PollClient, Service, ServiceClient, ServiceDescription,
+    Answer, Method, MethodDescription, OlderVersion, PollClient, Service, ServiceClient,
+    ServiceDescription,
 };
 pub use shape::Shape;
 pub use site::Site;

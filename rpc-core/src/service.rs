@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::client::Connection;
-use crate::codec::{self, Decode, Malformed, Reader};
+use crate::codec::{self, Decode, EncodeError, Malformed, Reader};
 use crate::error::{CallError, RpcError};
 use crate::server::Reply;
 use crate::shape::{self, Signature};
@@ -15,7 +15,8 @@ pub struct ServiceDescription {
     pub name: &'static str,
     /// A hash of all methods: their ids, shapes and flags. Two ends with the same one need not compare the methods.
     pub fingerprint: u64,
-    /// The methods, in the trait's order. A method's index here is its index in [`Service::dispatch`].
+    /// The methods, in the trait's order, and then their older versions. A method's index here is its index in
+    /// [`Service::dispatch`].
     pub methods: &'static [MethodDescription],
 }
 
@@ -30,7 +31,7 @@ impl ServiceDescription {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MethodDescription {
-    /// The method's name.
+    /// The method's name. From the second version on, the version follows: `get@2`.
     pub name: &'static str,
     /// Its id on the wire: stable, and unique among the services of one server.
     pub id: u32,
@@ -46,13 +47,52 @@ pub struct MethodDescription {
     pub any_thread: bool,
     /// A client does not connect to a server that lacks the method or declares it with another shape.
     pub required: bool,
+    /// It is an older version of another method here, which clients of this service call instead.
+    pub superseded: bool,
+    /// The older versions of the method, the newest first: a client calls them at a server that lacks this one.
+    pub older: &'static [OlderVersion],
+}
+
+/// A version of a method without some of the arguments that the newest has.
+#[derive(Debug)]
+pub struct OlderVersion {
+    /// Its id on the wire.
+    pub id: u32,
+    /// A hash of how its arguments and results are encoded.
+    pub shape: u64,
+    /// Its only argument is a byte string, which is the whole message.
+    pub is_whole: bool,
+    /// The arguments that it lacks, with their defaults, as the newest version encodes them.
+    pub defaults: fn() -> Result<Vec<u8>, EncodeError>,
+}
+
+impl OlderVersion {
+    /// The version with this id and signature.
+    pub const fn of(
+        id: u32,
+        signature: &'static Signature,
+        is_whole: bool,
+        defaults: fn() -> Result<Vec<u8>, EncodeError>,
+    ) -> Self {
+        OlderVersion { id, shape: signature.hash(), is_whole, defaults }
+    }
 }
 
 impl MethodDescription {
     /// A method whose handler runs at most once per call.
     pub const fn new(name: &'static str, id: u32, shape: u64) -> Self {
         let (idempotent, any_thread, required) = (false, false, false);
-        MethodDescription { name, id, shape, signature: None, idempotent, any_thread, required }
+        MethodDescription {
+            name,
+            id,
+            shape,
+            signature: None,
+            idempotent,
+            any_thread,
+            required,
+            superseded: false,
+            older: &[],
+        }
     }
 
     /// A method with this signature.
@@ -70,6 +110,18 @@ impl MethodDescription {
     /// The same method, without which a client does not connect.
     pub const fn required(mut self) -> Self {
         self.required = true;
+        self
+    }
+
+    /// The same method, as an older version of another one.
+    pub const fn superseded(mut self) -> Self {
+        self.superseded = true;
+        self
+    }
+
+    /// The same method, with older versions.
+    pub const fn with_older(mut self, older: &'static [OlderVersion]) -> Self {
+        self.older = older;
         self
     }
 
@@ -98,6 +150,8 @@ pub trait Method {
     /// One call of it may run more than once, even after its caller has had the answer. Otherwise a call runs at most once.
     /// A backend on a reliable connection runs it once in any case; the others need not keep its answers.
     const IDEMPOTENT: bool = false;
+    /// How many of the arguments each older version has, in the order of [`MethodDescription::older`].
+    const OLDER: &'static [usize] = &[];
     /// The result of a call: `Result<T, CallError<E>>` if the method returns `Result<T, E>`, otherwise
     /// `Result<T, RpcError>`.
     type Output;

@@ -6,6 +6,7 @@ use syn::spanned::Spanned;
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypePath};
 
 /// How values of one type are encoded; see the codec's forms of the same names.
+#[derive(Clone)]
 pub(crate) enum Form {
     /// serde.
     Serde,

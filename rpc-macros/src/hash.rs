@@ -31,6 +31,11 @@ pub(crate) fn method_id(service: &str, method: &str) -> u32 {
     ((hash >> 32) as u32 ^ hash as u32).max(1)
 }
 
+/// The id of a later version of the method with this id: never 0.
+pub(crate) fn version_id(service: &str, method: u32, version: u32) -> u32 {
+    method_id(service, &format!("{method}@{version}"))
+}
+
 /// The tokens of a type as one string, without layout, elided lifetimes, and trailing commas of generics.
 pub(crate) fn normalised(tokens: TokenStream) -> String {
     let mut text = String::new();
@@ -118,5 +123,6 @@ mod tests {
         assert_ne!(method_id("Kv", "get"), method_id("Kvg", "et"));
         // A change of these numbers breaks every client that was built before it.
         assert_eq!(method_id("Kv", "get"), 0x4e10_e23b);
+        assert_eq!(version_id("Kv", 0x4e10_e23b, 2), 0x6dbf_891a);
     }
 }

@@ -11,6 +11,7 @@ mod model;
 mod options;
 mod refuse;
 mod shapes;
+mod versions;
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
@@ -58,6 +59,25 @@ use syn::ItemTrait;
 /// another shape, ends in `RpcError::NoSuchMethod` without being sent; the others work. Doc comments, the order of methods and the
 /// name of a method's only argument do not count. `#[rpc(name = "key")]` on an argument keeps an old name in the shape.
 ///
+/// # New arguments
+///
+/// A method can get new arguments at its end. Clients that were built without them go on calling it:
+///
+/// ```ignore
+/// fn get(&self, key: &[u8], #[rpc(since = 2, default = 0)] version: u64) -> Option<Bytes>;
+/// ```
+///
+/// `since` is the version of the method that added the argument; the first version is 1. For a call of an older version, the
+/// server passes `default`, or `Default::default()`. An argument that is passed by reference has the default of the type
+/// that is read: `T` for `&T`, `Vec<T>` for `&[T]`.
+///
+/// At an older server, a client calls the newest version that the server has, if the arguments that the server does not
+/// know have their defaults. Otherwise the call ends in `RpcError::NoSuchMethod` with `MethodMismatch::NewerArgument`, and
+/// is not sent: an older server would run it as if the argument had its default.
+///
+/// `#[rpc(since = 2)]` on the method itself: version 1 is no longer served. The arguments that version 2 added then have no
+/// `since`. Metrics and errors name the second version `get@2`.
+///
 /// # Options
 ///
 /// On the trait: `#[farcall::service(name = "kv")]` sets the service's name for the handshake and the ids (default: the trait's
@@ -66,9 +86,9 @@ use syn::ItemTrait;
 /// `#[farcall::service(opaque(uuid::Uuid = "uuid::Uuid 1"))]` names the encoding of a type that has no `Shape`, where it is written
 /// so. `#[rpc(opaque = "...")]` does it for one argument.
 /// `#[farcall::service(require = ["get", "put"])]`: a client does not connect to a server that lacks one of these methods or
-/// declares it with other types.
+/// declares it with other types. `get@2` requires version 2 or a newer one.
 /// `#[farcall::service(reserved = ["old", 7])]` refuses methods with the name or the id of one that was removed.
-/// On a method: `#[rpc(id = 7)]`, see above, and `#[rpc(idempotent)]`.
+/// On a method: `#[rpc(id = 7)]` and `#[rpc(since = 2)]`, see above, and `#[rpc(idempotent)]`.
 ///
 /// # Methods that may run more than once
 ///

@@ -6,14 +6,16 @@ use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::{
-    Attribute, Error, Ident, ItemTrait, LitStr, Result, ReturnType, TraitItem, Type, Visibility,
+    Attribute, Error, Expr, Ident, ItemTrait, LitStr, Result, ReturnType, TraitItem, Type,
+    Visibility,
 };
 
 use crate::forms::{self, Form};
 use crate::hash;
-use crate::options::{self, Reserved, ServiceOptions};
+use crate::options::{self, ArgumentOptions, Reserved, ServiceOptions};
 use crate::refuse::{self, Parameter};
 use crate::shapes::Shapes;
+use crate::versions::{Version, Versions};
 
 /// A service.
 pub(crate) struct Service {
@@ -39,17 +41,17 @@ pub(crate) struct Method {
     pub(crate) name: String,
     /// The attributes that the client's methods take over: documentation and deprecation.
     pub(crate) attributes: Vec<Attribute>,
-    pub(crate) id: u32,
+    /// The newest first.
+    pub(crate) versions: Versions,
     id_span: Span,
     pub(crate) idempotent: bool,
-    /// A client does not connect to a server without it.
-    pub(crate) required: bool,
     pub(crate) is_async: bool,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) outcome: Outcome,
 }
 
 /// An argument.
+#[derive(Clone)]
 pub(crate) struct Argument {
     pub(crate) ident: Ident,
     /// The name in the shape.
@@ -58,6 +60,10 @@ pub(crate) struct Argument {
     pub(crate) form: Form,
     /// The name that is its whole shape.
     pub(crate) opaque: Option<LitStr>,
+    /// The version that added it; `None`: the oldest.
+    pub(crate) since: Option<u32>,
+    /// Its value in calls of older versions, instead of `Default::default()`.
+    pub(crate) default: Option<Expr>,
 }
 
 impl Argument {
@@ -67,7 +73,8 @@ impl Argument {
             Some(name) => name.value(),
             None => ident.unraw().to_string(),
         };
-        Ok(Self { ident, name, form: Form::of(&ty), ty, opaque: options.opaque })
+        let ArgumentOptions { opaque, since, default, .. } = options;
+        Ok(Self { ident, name, form: Form::of(&ty), ty, opaque, since, default })
     }
 }
 
@@ -126,6 +133,16 @@ impl Service {
         })
     }
 
+    /// All versions of all methods, in the order of the description: the older ones last.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Method, &Version)> {
+        let newest = self.methods.iter().map(|method| (method, &method.versions.newest));
+        let older = self
+            .methods
+            .iter()
+            .flat_map(|method| method.versions.older.iter().map(move |version| (method, version)));
+        newest.chain(older)
+    }
+
     pub(crate) fn server(&self) -> Ident {
         self.named("Server")
     }
@@ -158,14 +175,13 @@ impl Method {
         let name = item.sig.ident.unraw().to_string();
         let (id, id_span) =
             options.id.unwrap_or_else(|| (hash::method_id(service, &name), item.sig.ident.span()));
-        let mut arguments =
+        let arguments =
             refuse::arguments(item).map(Argument::new).collect::<Result<Vec<Argument>>>()?;
-        if let [lone] = arguments.as_mut_slice() {
-            lone.form = Form::of(&lone.ty).alone();
-        }
+        let versions = Versions::new(service, id, options.since, &arguments)?;
         let carried = ["doc", "deprecated"];
         Ok(Self {
             ident: item.sig.ident.clone(),
+            versions,
             name,
             attributes: item
                 .attrs
@@ -173,14 +189,33 @@ impl Method {
                 .filter(|attribute| carried.iter().any(|name| attribute.path().is_ident(name)))
                 .cloned()
                 .collect(),
-            id,
             id_span,
             idempotent: options.idempotent,
-            required: false,
             is_async: item.sig.asyncness.is_some(),
             arguments,
             outcome: Outcome::new(&item.sig.output),
         })
+    }
+
+    /// The arguments of one of its versions.
+    pub(crate) fn arguments(&self, version: &Version) -> Vec<Argument> {
+        let mut arguments = self.arguments[..version.arguments].to_vec();
+        if let [lone] = arguments.as_mut_slice() {
+            lone.form = Form::of(&lone.ty).alone();
+        }
+        arguments
+    }
+
+    fn has_id(&self, id: u32) -> bool {
+        self.versions.all().any(|version| version.id == id)
+    }
+
+    /// The name of one of its versions: `get`, `get@2`.
+    pub(crate) fn version_name(&self, version: &Version) -> String {
+        match version.number {
+            1 => self.name.clone(),
+            number => format!("{}@{number}", self.name),
+        }
     }
 
     /// The poll-mode client's method that starts a call.
@@ -226,18 +261,28 @@ impl Errors {
     }
 }
 
+/// Marks the methods with these names: in any version, or from one version on.
 fn require_methods(names: &[LitStr], methods: &mut [Method], errors: &mut Errors) {
     for name in names {
-        match methods.iter_mut().find(|method| method.name == name.value()) {
-            Some(method) => method.required = true,
-            None => errors.at(name, format_args!("the service has no method `{}`", name.value())),
+        let text = name.value();
+        let version = methods.iter_mut().find_map(|method| {
+            let oldest = method.name == text;
+            let named: Vec<bool> =
+                method.versions.all().map(|v| method.version_name(v) == text).collect();
+            let place = named.iter().position(|is_named| *is_named);
+            let place = if oldest { Some(named.len() - 1) } else { place };
+            method.versions.all_mut().nth(place?)
+        });
+        match version {
+            Some(version) => version.required = true,
+            None => errors.at(name, format_args!("the service has no method `{text}`")),
         }
     }
 }
 
 fn refuse_collisions(methods: &[Method], errors: &mut Errors) {
     let mut names: HashMap<&str, &Method> = HashMap::new();
-    let mut ids: HashMap<u32, &Method> = HashMap::new();
+    let mut ids: HashMap<u32, String> = HashMap::new();
     for method in methods {
         let name = &method.name;
         if names.insert(name, method).is_some() {
@@ -247,14 +292,16 @@ fn refuse_collisions(methods: &[Method], errors: &mut Errors) {
             );
             continue;
         }
-        if let Some(first) = ids.insert(method.id, method) {
-            errors.push(Error::new(
-                method.id_span,
-                format_args!(
-                    "`{name}` has the same id as `{}`, {:#010x}; give one of them another with `#[rpc(id = N)]`",
-                    first.name, method.id
-                ),
-            ));
+        for version in method.versions.all() {
+            let (name, id) = (method.version_name(version), version.id);
+            if let Some(first) = ids.insert(id, name.clone()) {
+                errors.push(Error::new(
+                    method.id_span,
+                    format_args!(
+                        "`{name}` has the same id as `{first}`, {id:#010x}; give one of them another with `#[rpc(id = N)]`",
+                    ),
+                ));
+            }
         }
     }
     for method in methods {
@@ -282,13 +329,12 @@ fn refuse_reserved(reserved: &[Reserved], methods: &[Method], errors: &mut Error
                      take another name"
                 ),
             );
-        } else if reserved.iter().any(|reserved| reserved.id == method.id) {
+        } else if let Some(id) = reserved.iter().map(|it| it.id).find(|id| method.has_id(*id)) {
             errors.push(Error::new(
                 method.id_span,
                 format_args!(
-                    "the id {:#010x} is reserved: a method that had it was removed, and older clients may still call it; \
+                    "the id {id:#010x} is reserved: a method that had it was removed, and older clients may still call it; \
                      give `{name}` another with `#[rpc(id = N)]`",
-                    method.id
                 ),
             ));
         }
@@ -309,7 +355,8 @@ mod tests {
     fn a_fixed_id_survives_a_rename() {
         let old = service("trait Kv { #[rpc(id = 7)] fn get(&self); }");
         let new = service("trait Kv { #[rpc(id = 7)] fn fetch(&self); }");
-        assert_eq!((old.methods[0].id, new.methods[0].id), (7, 7));
+        let id = |service: &Service| service.methods[0].versions.newest.id;
+        assert_eq!((id(&old), id(&new)), (7, 7));
     }
 
     #[test]
@@ -317,7 +364,8 @@ mod tests {
         let item: ItemTrait = syn::parse_str("trait Kv { fn get(&self); fn put(&self); }").unwrap();
         let options = options::of_service(quote!(require = ["put"]), &item).unwrap();
         let service = Service::new(options, &item).unwrap_or_else(|error| panic!("{error}"));
-        let required: Vec<_> = service.methods.iter().map(|method| method.required).collect();
+        let required: Vec<_> =
+            service.methods.iter().map(|method| method.versions.newest.required).collect();
         assert_eq!(required, [false, true]);
     }
 }

@@ -2,12 +2,12 @@
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
-use syn::parse::{Parse, Parser};
+use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, Ident, ItemTrait, Lit, LitInt, LitStr, Path, Result, Token, TraitItem,
-    bracketed,
+    Attribute, Error, Expr, FnArg, Ident, ItemTrait, Lit, LitInt, LitStr, Path, Result, Token,
+    TraitItem, bracketed,
 };
 
 use crate::hash;
@@ -43,6 +43,8 @@ pub(crate) struct MethodOptions {
     pub(crate) id: Option<(u32, Span)>,
     /// One call may run more than once.
     pub(crate) idempotent: bool,
+    /// The oldest version.
+    pub(crate) since: Option<u32>,
 }
 
 /// The options of an argument.
@@ -52,6 +54,10 @@ pub(crate) struct ArgumentOptions {
     pub(crate) name: Option<LitStr>,
     /// The name that is its whole shape.
     pub(crate) opaque: Option<LitStr>,
+    /// The method's version that added it.
+    pub(crate) since: Option<u32>,
+    /// Its value where it is missing.
+    pub(crate) default: Option<Expr>,
 }
 
 pub(crate) fn of_service(options: TokenStream, item: &ItemTrait) -> Result<ServiceOptions> {
@@ -142,10 +148,13 @@ pub(crate) fn of_method(attributes: &[Attribute]) -> Result<MethodOptions> {
                     ));
                 }
                 options.idempotent = true;
+            } else if meta.path.is_ident("since") {
+                once(&options.since, &meta.path)?;
+                options.since = Some(version(meta.value()?)?);
             } else {
-                return Err(
-                    meta.error("unknown option of a method: there are `id = N` and `idempotent`")
-                );
+                return Err(meta.error(
+                    "unknown option of a method: there are `id = N`, `idempotent` and `since = N`",
+                ));
             }
             Ok(())
         })?;
@@ -163,15 +172,37 @@ pub(crate) fn of_argument(attributes: &[Attribute]) -> Result<ArgumentOptions> {
             } else if meta.path.is_ident("opaque") {
                 once(&options.opaque, &meta.path)?;
                 options.opaque = Some(named(meta.value()?)?);
+            } else if meta.path.is_ident("since") {
+                once(&options.since, &meta.path)?;
+                options.since = Some(version(meta.value()?)?);
+            } else if meta.path.is_ident("default") {
+                once(&options.default, &meta.path)?;
+                options.default = Some(meta.value()?.parse()?);
             } else {
                 return Err(meta.error(
-                    "unknown option of an argument: there are `name = \"...\"` and `opaque = \"...\"`",
+                    "unknown option of an argument: there are `name = \"...\"`, `opaque = \"...\"`, `since = N` and `default = value`",
                 ));
             }
             Ok(())
         })?;
     }
-    Ok(options)
+    match &options {
+        ArgumentOptions { default: Some(default), since: None, .. } => Err(Error::new(
+            default.span(),
+            "a default is for calls of clients that do not know the argument: say which version added it, as in \
+             `since = 2, default = 0`",
+        )),
+        _ => Ok(options),
+    }
+}
+
+/// The number of a version that is not the first.
+pub(crate) fn version(input: ParseStream<'_>) -> Result<u32> {
+    let literal: LitInt = input.parse()?;
+    let version = literal.base10_parse::<u32>().ok().filter(|version| *version >= 2);
+    version.ok_or_else(|| {
+        Error::new(literal.span(), "what the first version has needs no `since`; the next one is 2")
+    })
 }
 
 /// Removes our own attributes: the compiler does not know them.

@@ -2,7 +2,7 @@
 
 use super::job::{Job, Outcome};
 use super::shared::Shared;
-use crate::compatibility::Compatibility;
+use crate::compatibility::{Compatibility, Fit};
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
@@ -132,7 +132,8 @@ impl Driver {
         self.compatibility = compatibility;
         // The server may be another than the one that the calls were made for.
         for _ in 0..self.waiting.len() {
-            let Some(job) = self.waiting.pop_front() else { break };
+            let Some(mut job) = self.waiting.pop_front() else { break };
+            job.send_as_newest();
             self.wait(job);
         }
     }
@@ -140,9 +141,16 @@ impl Driver {
     /// Keeps a call until there is room for it, unless this connection's server cannot run it.
     fn wait(&mut self, mut job: Box<Job>) {
         if let Some(compatibility) = &self.compatibility {
-            match compatibility.check(job.method, job.delivery) {
-                Ok(delivery) => job.delivery = delivery,
-                Err(error) => return self.end(job, Outcome::Failed(error)),
+            let checked = match compatibility.check(job.method, job.delivery) {
+                Ok(Fit::Newest(delivery)) => {
+                    job.delivery = delivery;
+                    Ok(())
+                }
+                Ok(Fit::Older(older)) => job.send_as(older),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = checked {
+                return self.end(job, Outcome::Failed(error));
             }
         }
         self.waiting.push_back(job);
@@ -183,7 +191,7 @@ impl Driver {
             match transport.reserve(HEADER_BYTES + job.arguments.len()) {
                 Ok((slot, bytes)) => {
                     let left = (job.deadline - self.now).as_nanos() as u64;
-                    RequestHeader::new(job.method, wire::timeout_us(left)).write(bytes);
+                    RequestHeader::new(job.sent_as, wire::timeout_us(left)).write(bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
                     transport.post(slot, job.delivery);
                     (job.slot, job.sent) = (slot, Some(self.now));

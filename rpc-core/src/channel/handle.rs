@@ -12,6 +12,7 @@ use crate::client::unencodable;
 use crate::codec::{self, Payload};
 use crate::error::{Backpressure, ConnectError, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::older::Ends;
 use crate::service::{Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::saturating_nanos;
@@ -133,13 +134,18 @@ impl Channel {
         let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
         let encoded = codec::encoded_len(arguments).and_then(|len| {
             job.arguments.resize(len, 0);
-            codec::encode(arguments, &mut job.arguments)
+            codec::encode(arguments, &mut job.arguments)?;
+            if !M::OLDER.is_empty() {
+                job.ends = Ends::of::<M, P>(arguments)?;
+            }
+            Ok(())
         });
         if let Err(error) = encoded {
             self.inner.shared.recycle(job);
             return Err(unencodable(M::NAME, error));
         }
-        (job.method, job.delivery) = (M::ID, Delivery::of(M::IDEMPOTENT));
+        (job.method, job.sent_as) = (M::ID, M::ID);
+        job.delivery = Delivery::of(M::IDEMPOTENT);
         job.timeout_ns = self.timeout_ns;
         Ok(job)
     }

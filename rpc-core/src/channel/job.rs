@@ -1,6 +1,7 @@
 //! A call on its way between a caller and the I/O thread.
 
 use crate::error::RpcError;
+use crate::older::{Ends, Older};
 use crate::service::Answer;
 use crate::time::Instant;
 use crate::transport::{Delivery, Message, SlotId};
@@ -18,12 +19,18 @@ const KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Job {
     pub(super) ticket: Arc<Ticket>,
     pub(super) method: u32,
+    /// The id on the wire: the method's, or that of its older version.
+    pub(super) sent_as: u32,
     pub(super) delivery: Delivery,
     pub(super) timeout_ns: u64,
     /// The caller's deadline, which makes the timeout when the call is submitted.
     pub(super) until: Option<std::time::Instant>,
-    /// The arguments, encoded.
+    /// The arguments as they are sent, encoded.
     pub(super) arguments: Vec<u8>,
+    /// All arguments, while those of an older version are sent.
+    newest: Vec<u8>,
+    /// Where the arguments of older versions end.
+    pub(super) ends: Ends,
     pub(super) deadline: Instant,
     /// When it left, and in which slot; only the I/O thread reads them.
     pub(super) sent: Option<Instant>,
@@ -46,16 +53,41 @@ impl Job {
         Box::new(Job {
             ticket: Arc::default(),
             method: 0,
+            sent_as: 0,
             delivery: Delivery::AtMostOnce,
             timeout_ns: 0,
             until: None,
             arguments: Vec::new(),
+            newest: Vec::new(),
+            ends: Ends::default(),
             deadline: Instant::FAR_FUTURE,
             sent: None,
             slot: SlotId { index: 0, generation: 0 },
             outcome: Outcome::Pending,
             response: Vec::new(),
         })
+    }
+
+    /// Leaves only what this older version of the method has.
+    ///
+    /// # Errors
+    /// As [`Older::part`].
+    pub(super) fn send_as(&mut self, older: &Older) -> Result<(), RpcError> {
+        let part = older.part(&self.arguments, &self.ends)?;
+        core::mem::swap(&mut self.arguments, &mut self.newest);
+        self.arguments.clear();
+        self.arguments.extend_from_slice(&self.newest[part]);
+        self.sent_as = older.id;
+        self.delivery = older.delivery(self.delivery);
+        Ok(())
+    }
+
+    /// Undoes [`send_as`](Self::send_as): the next server may be newer.
+    pub(super) fn send_as_newest(&mut self) {
+        if self.sent_as != self.method {
+            core::mem::swap(&mut self.arguments, &mut self.newest);
+            self.sent_as = self.method;
+        }
     }
 
     /// Keeps a reply for the caller.
@@ -100,7 +132,7 @@ impl Job {
 
     /// Prepares the job for the next call.
     pub(super) fn clear(&mut self) {
-        for buffer in [&mut self.arguments, &mut self.response] {
+        for buffer in [&mut self.arguments, &mut self.newest, &mut self.response] {
             buffer.clear();
             if buffer.capacity() > KEPT_BYTES {
                 *buffer = Vec::new();

@@ -3,8 +3,8 @@
 use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
 use crate::codec::{self, Payload};
-use crate::compatibility::Compatibility;
-use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
+use crate::compatibility::{Compatibility, Fit};
+use crate::error::{Backpressure, ConnectError, ReserveError, RpcError, TransportFailure};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
@@ -27,6 +27,8 @@ pub struct Connection {
     transport: Box<dyn ClientTransport>,
     /// `None`: the server's declaration fits, which costs a call one comparison.
     compatibility: Option<Box<Compatibility>>,
+    /// Where calls for an older server are encoded.
+    older_call: Vec<u8>,
     site: Site,
     calls: Calls,
     now: Instant,
@@ -66,6 +68,7 @@ impl Connection {
         let mut connection = Connection {
             transport,
             compatibility,
+            older_call: Vec::new(),
             site: site.clone(),
             calls: Calls::new(window),
             now: site.now(),
@@ -281,7 +284,18 @@ impl Connection {
         }
         let delivery = match &self.compatibility {
             None => const { Delivery::of(M::IDEMPOTENT) },
-            Some(compatibility) => compatibility.check(M::ID, Delivery::of(M::IDEMPOTENT))?,
+            Some(compatibility) => {
+                match compatibility.check(M::ID, Delivery::of(M::IDEMPOTENT))? {
+                    Fit::Newest(delivery) => delivery,
+                    Fit::Older(older) => {
+                        let arguments = older.encode::<M, P>(arguments, &mut self.older_call)?;
+                        let delivery = older.delivery(Delivery::of(M::IDEMPOTENT));
+                        let header = RequestHeader::new(older.id, self.timeout_us);
+                        let posted = post_bytes(&mut *self.transport, header, arguments, delivery);
+                        return posted.map_err(|error| self.no_slot(error.into()));
+                    }
+                }
+            }
         };
         let (slot, bytes) = match self.transport.reserve(len) {
             Ok(reserved) => reserved,
@@ -341,6 +355,21 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.transport.close(Closing::Goodbye);
     }
+}
+
+/// Posts a request whose arguments are encoded.
+#[cold]
+fn post_bytes(
+    transport: &mut dyn ClientTransport,
+    header: RequestHeader,
+    arguments: &[u8],
+    delivery: Delivery,
+) -> Result<SlotId, ReserveError> {
+    let (slot, bytes) = transport.reserve(HEADER_BYTES + arguments.len())?;
+    header.write(bytes);
+    bytes[HEADER_BYTES..].copy_from_slice(arguments);
+    transport.post(slot, delivery);
+    Ok(slot)
 }
 
 #[cold]

@@ -33,7 +33,7 @@ mod tests;
 pub use self::bytes::{ByteString, Fixed, FromPiece, Raw, Whole};
 pub use self::compound::{Opt, Seq};
 pub use self::error::{DecodeError, EncodeError};
-pub use self::payload::{As, Payload, decode, encode, encoded_len, part, whole};
+pub use self::payload::{As, Payload, decode, encode, encoded, encoded_len, part, whole};
 pub use self::reader::{Malformed, Piece, Reader};
 pub use self::serde::Serde;
 pub use self::writer::Writer;

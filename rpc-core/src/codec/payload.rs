@@ -11,6 +11,9 @@ pub trait Payload {
 
     /// Writes the values.
     fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError>;
+
+    /// How many bytes the first `parts` values take.
+    fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError>;
 }
 
 /// A value to encode in form `F`.
@@ -44,6 +47,10 @@ impl<F: Encode<T>, T: ?Sized> Payload for As<'_, F, T> {
     fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
         F::write(self.0, writer)
     }
+
+    fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError> {
+        if parts == 0 { Ok(0) } else { self.size() }
+    }
 }
 
 impl<P: Payload + ?Sized> Payload for &P {
@@ -55,6 +62,10 @@ impl<P: Payload + ?Sized> Payload for &P {
     #[inline]
     fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
         (**self).write(writer)
+    }
+
+    fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError> {
+        (**self).size_of_first(parts)
     }
 }
 
@@ -70,6 +81,10 @@ macro_rules! tuple {
             fn write(&self, _writer: &mut Writer<'_>) -> Result<(), EncodeError> {
                 $(self.$index.write(_writer)?;)*
                 Ok(())
+            }
+
+            fn size_of_first(&self, _parts: usize) -> Result<usize, EncodeError> {
+                Ok(0 $(+ if $index < _parts { self.$index.size()? } else { 0 })*)
             }
         }
     };
@@ -97,6 +112,13 @@ pub fn encode<P: Payload + ?Sized>(payload: &P, reserved: &mut [u8]) -> Result<(
     let mut writer = Writer::new(reserved);
     payload.write(&mut writer)?;
     writer.finish()
+}
+
+/// The payload, in memory of its own.
+pub fn encoded<P: Payload + ?Sized>(payload: &P) -> Result<Vec<u8>, EncodeError> {
+    let mut bytes = vec![0; encoded_len(payload)?];
+    encode(payload, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads one value in form `F`, which must take the whole message.

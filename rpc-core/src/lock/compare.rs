@@ -92,8 +92,14 @@ impl Change {
 
 fn removed(before: &Method, new: &Lock) -> Option<Change> {
     let (name, id) = (&before.part.name, before.id);
+    if new.methods.iter().any(|after| after.method_name() == before.method_name()) {
+        let what = format!("{name} is no longer served in this version");
+        return Some(Change::new(Verdict::OldClients, what));
+    }
     let mut what = format!("{name} is removed");
-    if !new.reserved.contains(&id) {
+    // The ids of later versions are made of the first one's.
+    let is_first = before.method_name() == name;
+    if is_first && !new.reserved.contains(&id) {
         what += &format!("; add `reserved = [\"{name}\"]`, so that no other method gets its id");
     }
     Some(Change::new(Verdict::OldClients, what))
@@ -105,7 +111,11 @@ fn added(after: &Method, old: &Lock) -> Change {
         let what = format!("{name} has the id {:#010x}, which is reserved", after.id);
         return Change::new(Verdict::Both, what);
     }
-    Change::new(Verdict::NewClients, format!("{name} is added"))
+    let mut what = format!("{name} is added");
+    if old.methods.iter().any(|before| before.method_name() == after.method_name()) {
+        what += "; at old servers, clients call an older version, and fail if a newer argument is not at its default";
+    }
+    Change::new(Verdict::NewClients, what)
 }
 
 fn changed((old, before): (&Lock, &Method), (new, after): (&Lock, &Method)) -> Option<Change> {

@@ -98,6 +98,11 @@ impl Part {
 }
 
 impl Method {
+    /// The name without the version.
+    pub(super) fn method_name(&self) -> &str {
+        self.part.name.split('@').next().unwrap_or_default()
+    }
+
     /// `get 0x4e10e23b shape 0x0123456789abcdef idempotent`
     fn parse(line: &str) -> Option<Method> {
         let words: Vec<&str> = line.split(' ').collect();

@@ -4,10 +4,11 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::Type;
 
-use super::output;
-use crate::forms::{Form, placed};
+use super::{argument_name, defaulted, output, part};
+use crate::forms::{Form, PassedAs, peeled, placed};
 use crate::model::{Argument, Method, Outcome, Part, Service};
 use crate::options::Reserved;
+use crate::versions::Version;
 
 pub(super) fn emit(service: &Service) -> TokenStream {
     let ty = service.method_type();
@@ -24,12 +25,19 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 fn of_method(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
     let ty = super::method_type(service, method);
-    let id = method.id;
+    let id = method.versions.newest.id;
     let name = format!("{}.{}", service.name, method.name);
     let output = output(service, method);
     let idempotent = method.idempotent.then(|| {
         quote!(
             const IDEMPOTENT: bool = true;
+        )
+    });
+    let older = &method.versions.older;
+    let counts = older.iter().map(|version| version.arguments);
+    let older = (!older.is_empty()).then(|| {
+        quote!(
+            const OLDER: &'static [usize] = &[#(#counts),*];
         )
     });
     let side = |side: &Part| {
@@ -54,6 +62,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
             const NAME: &'static str = #name;
             const ID: u32 = #id;
             #idempotent
+            #older
             type Output = #output;
 
             #[inline]
@@ -74,14 +83,22 @@ pub(super) fn constants(service: &Service) -> TokenStream {
     let Service { private, name, shapes, .. } = service;
     let markers = shapes.markers();
     let reserved = reserved(service);
-    let methods = service.methods.iter().map(|method| {
-        let (name, id) = (&method.name, method.id);
-        let signature = signature(service, method);
+    let methods = service.entries().map(|(method, version)| {
+        let (name, id) = (method.version_name(version), version.id);
+        let signature = signature(service, method, version);
         let idempotent = method.idempotent.then(|| quote!(.idempotent()));
         let any_thread = service.any_thread.then(|| quote!(.any_thread()));
-        let required = method.required.then(|| quote!(.required()));
+        let required = version.required.then(|| quote!(.required()));
+        let newest = method.versions.newest.number;
+        let is_older = version.number < newest;
+        let superseded = is_older.then(|| quote!(.superseded()));
+        let older = &method.versions.older;
+        let has_older = !is_older && !older.is_empty();
+        let older = older.iter().map(|version| older_version(service, method, version));
+        let older = has_older.then(|| quote!(.with_older(const { &[#(#older),*] })));
         quote! {
-            #private::MethodDescription::of(#name, #id, const { &#signature })#idempotent #any_thread #required
+            #private::MethodDescription::of(#name, #id, const { &#signature })
+                #idempotent #any_thread #required #superseded #older
         }
     });
     quote! {
@@ -107,14 +124,39 @@ fn reserved(service: &Service) -> Option<TokenStream> {
     })
 }
 
+/// How a call is sent in an older version.
+fn older_version(service: &Service, method: &Method, version: &Version) -> TokenStream {
+    let private = &service.private;
+    let (id, signature) = (version.id, signature(service, method, version));
+    let is_whole =
+        matches!(method.arguments(version).as_slice(), [Argument { form: Form::Whole, .. }]);
+    let newer = || method.arguments.iter().enumerate().skip(version.arguments);
+    let defaults = newer().map(|(index, argument)| defaulted(argument, &argument_name(index)));
+    let parts = newer().map(|(index, Argument { ty, form, .. })| {
+        let name = argument_name(index);
+        let reference = match PassedAs::of(ty) {
+            PassedAs::Read(_) if matches!(peeled(ty), Type::Reference(_)) => quote!(#name),
+            PassedAs::Read(_) | PassedAs::Reference(_) => quote!(&#name),
+        };
+        part(service, ty, form, reference)
+    });
+    quote! {
+        #private::OlderVersion::of(#id, const { &#signature }, #is_whole, || {
+            #(#defaults)*
+            #private::encoded(&(#(#parts,)*))
+        })
+    }
+}
+
 /// The shapes of the arguments and of the results.
-fn signature(service: &Service, method: &Method) -> TokenStream {
+fn signature(service: &Service, method: &Method, version: &Version) -> TokenStream {
     let Service { private, shapes, .. } = service;
     let node = |ty: &Type, form: &Form| match form {
         Form::Whole => quote!(const { &#private::Node::whole() }),
         _ => shapes.of(ty),
     };
-    let arguments = method.arguments.iter().map(|Argument { name, ty, form, opaque, .. }| {
+    let arguments = method.arguments(version);
+    let arguments = arguments.iter().map(|Argument { name, ty, form, opaque, .. }| {
         let node = match opaque {
             Some(opaque) => shapes.opaque(opaque),
             None => node(ty, form),

@@ -9,7 +9,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 use syn::{Ident, ItemTrait, Type};
 
-use crate::forms::{Form, peeled, placed, span_at};
+use crate::forms::{Form, PassedAs, peeled, placed, span_at};
 use crate::model::{Argument, Method, Outcome, Service};
 
 pub(crate) fn all(service: &Service, item: &ItemTrait) -> TokenStream {
@@ -50,7 +50,8 @@ fn parameters(method: &Method) -> TokenStream {
 
 /// The arguments as one payload.
 fn payload(service: &Service, method: &Method) -> TokenStream {
-    let parts = method.arguments.iter().map(|Argument { ident, ty, form, .. }| {
+    let arguments = method.arguments(&method.versions.newest);
+    let parts = arguments.iter().map(|Argument { ident, ty, form, .. }| {
         let reference = match peeled(ty) {
             Type::Reference(_) => quote!(#ident),
             _ => quote!(&#ident),
@@ -90,8 +91,18 @@ fn call_placed(ty: &Type, function: TokenStream, arguments: TokenStream) -> Toke
 
 /// The method's type.
 fn method_type(service: &Service, method: &Method) -> TokenStream {
-    let (ty, id) = (service.method_type(), method.id);
+    let (ty, id) = (service.method_type(), method.versions.newest.id);
     quote!(#ty<#id>)
+}
+
+/// Declares an argument that a call of an older version lacks, with its default.
+fn defaulted(argument: &Argument, into: &Ident) -> TokenStream {
+    let (PassedAs::Read(ty) | PassedAs::Reference(ty)) = PassedAs::of(&argument.ty);
+    let default = match &argument.default {
+        Some(default) => quote!(#default),
+        None => placed(&argument.ty, quote!(::core::default::Default::default())),
+    };
+    quote!(let #into: #ty = #default;)
 }
 
 /// A link to the trait's method, for documentation.

@@ -4,16 +4,19 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use syn::Ident;
 
-use super::{argument_name, call_placed, part};
+use super::{argument_name, call_placed, defaulted, part};
 use crate::forms::PassedAs;
 use crate::model::{Argument, Method, Outcome, Part, Service};
+use crate::versions::Version;
 
 pub(super) fn emit(service: &Service) -> TokenStream {
     let Service { private, visibility, ident, .. } = service;
     let (server, client) = (service.server(), service.client());
     let implementation = implementation(service);
-    let arms =
-        service.methods.iter().enumerate().map(|(index, method)| arm(service, index, method));
+    let arms = service
+        .entries()
+        .enumerate()
+        .map(|(index, (method, version))| arm(service, index, method, version));
     let doc = format!(
         "Serves an implementation of [`{ident}`].\n\nA clone serves the same implementation; each server thread has a clone."
     );
@@ -73,16 +76,18 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 }
 
 /// Handles a call of the method with this index in the description. The indices are dense, so the match is a jump table.
-fn arm(service: &Service, index: usize, method: &Method) -> TokenStream {
+fn arm(service: &Service, index: usize, method: &Method, version: &Version) -> TokenStream {
     let private = &service.private;
     let trait_name = &service.ident;
     let ident = &method.ident;
-    let name = format!("{}.{}", service.name, method.name);
-    let reads = method
-        .arguments
+    let name = format!("{}.{}", service.name, method.version_name(version));
+    let arguments = method.arguments(version);
+    let reads = arguments
         .iter()
         .enumerate()
         .map(|(index, argument)| read(service, &name, argument, &argument_name(index)));
+    let defaults = method.arguments.iter().enumerate().skip(version.arguments);
+    let defaults = defaults.map(|(index, argument)| defaulted(argument, &argument_name(index)));
     let passed = method.arguments.iter().enumerate().map(|(index, argument)| {
         let argument_name = argument_name(index);
         match PassedAs::of(&argument.ty) {
@@ -112,6 +117,7 @@ fn arm(service: &Service, index: usize, method: &Method) -> TokenStream {
             if __reader.finish().is_err() {
                 return __reply.malformed(#name, "the end", __reader.into_error());
             }
+            #(#defaults)*
             #call
         }
     }

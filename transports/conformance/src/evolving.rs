@@ -21,6 +21,8 @@ pub mod v1 {
         /// Is idempotent in this version only.
         #[rpc(idempotent)]
         fn counted_often(&self) -> u64;
+        /// Has a second argument in the newer version. Alone, the byte string is the whole message.
+        fn widened(&self, bytes: &[u8]) -> u64;
     }
 }
 
@@ -40,6 +42,8 @@ pub mod v2 {
         fn counted_once(&self) -> u64;
         /// Is idempotent in the older version only.
         fn counted_often(&self) -> u64;
+        /// Has one argument less in the older version.
+        fn widened(&self, bytes: &[u8], #[rpc(since = 2, default = 10)] factor: u64) -> u64;
     }
 }
 
@@ -63,6 +67,10 @@ impl v1::Evolving for Handlers {
     fn counted_often(&self) -> u64 {
         self.count(RUNS)
     }
+
+    fn widened(&self, bytes: &[u8]) -> u64 {
+        sum(bytes)
+    }
 }
 
 impl v2::Evolving for Handlers {
@@ -85,4 +93,13 @@ impl v2::Evolving for Handlers {
     fn counted_often(&self) -> u64 {
         self.count(RUNS)
     }
+
+    fn widened(&self, bytes: &[u8], factor: u64) -> u64 {
+        sum(bytes) * factor
+    }
+}
+
+/// What `widened` makes of its bytes.
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
 }

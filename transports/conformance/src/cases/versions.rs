@@ -10,7 +10,8 @@ use farcall_core::{
 
 use super::any_executor::{block_on, poll_once};
 use crate::{
-    evolving::{v1, v2},
+    evolving::{sum, v1, v2},
+    pattern,
     setup::Setup,
     world::{BOUND, World},
 };
@@ -51,6 +52,32 @@ pub fn a_new_client_of_an_old_server(world: &World) {
     assert_eq!(client.connection().in_flight(), 0);
 }
 
+/// Byte strings that `widened` is called with: empty, short, and longer than a slot.
+const LENS: [usize; 4] = [0, 1, 300, 100_000];
+
+/// An older client at a newer server, which fills in what the client does not know.
+pub fn an_argument_that_an_old_client_does_not_know_has_its_default(world: &World) {
+    let server = world.serve(Setup::default().evolving(2));
+    let mut client = world.connect::<v1::EvolvingPollClient>(&server);
+    for (seed, len) in LENS.into_iter().enumerate() {
+        let bytes = pattern::make(seed as u64, len);
+        assert_eq!(world.call(&mut client, |c| c.start_widened(&bytes)), Ok(10 * sum(&bytes)));
+    }
+}
+
+/// A newer client at an older server: a call is sent without the argument if that has its default, and not at all otherwise.
+pub fn an_argument_that_an_old_server_does_not_know_must_have_its_default(world: &World) {
+    let server = world.serve(Setup::default().evolving(1));
+    let mut client = world.connect::<v2::EvolvingPollClient>(&server);
+    for (seed, len) in LENS.into_iter().enumerate() {
+        let bytes = pattern::make(seed as u64, len);
+        assert_eq!(world.call(&mut client, |c| c.start_widened(&bytes, 10)), Ok(sum(&bytes)));
+        let refused = start_error(client.start_widened(&bytes, 11));
+        assert_missing(refused, "widened@2", MethodMismatch::NewerArgument);
+    }
+    assert_eq!(client.connection().in_flight(), 0);
+}
+
 /// Clients of either version at servers of their own: all methods work.
 pub fn equal_versions_have_everything(world: &World) {
     let server = world.serve(Setup::default().evolving(1));
@@ -61,6 +88,7 @@ pub fn equal_versions_have_everything(world: &World) {
     let mut client = world.connect::<v2::EvolvingPollClient>(&server);
     assert_eq!(world.call(&mut client, |c| c.start_added(7)), Ok(11));
     assert_eq!(world.call(&mut client, |c| c.start_reshaped(7)), Ok(12));
+    assert_eq!(world.call(&mut client, |c| c.start_widened(b"ab", 2)), Ok(2 * sum(b"ab")));
 }
 
 /// A method that only one end calls idempotent runs at most once per call, whichever end it is.
@@ -143,6 +171,8 @@ pub fn a_channel_follows_its_server(world: &World) {
         });
         let mut early = client.added(1);
         assert!(poll_once(&mut early).is_pending());
+        let [mut usual, mut other] = [10, 11].map(|factor| client.widened(b"ab", factor));
+        assert!(poll_once(&mut usual).is_pending() && poll_once(&mut other).is_pending());
         server = world
             .try_serve_at(&address, Setup::default().evolving(version))
             .expect("the address is free");
@@ -151,6 +181,16 @@ pub fn a_channel_follows_its_server(world: &World) {
             match version {
                 1 => assert_missing(added.err(), "added", MethodMismatch::Absent),
                 _ => assert_eq!(added, Ok(5)),
+            }
+        }
+        let why = MethodMismatch::NewerArgument;
+        for (call, factor) in [(usual, 10), (other, 11)] {
+            for widened in [block_on(call), client.widened(b"ab", factor).wait()] {
+                match (version, factor) {
+                    (1, 10) => assert_eq!(widened, Ok(sum(b"ab"))),
+                    (1, _) => assert_missing(widened.err(), "widened@2", why),
+                    _ => assert_eq!(widened, Ok(factor * sum(b"ab"))),
+                }
             }
         }
     }
