@@ -12,6 +12,12 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(target)
+}
+
 /// The cargo that runs this program, so that a `+toolchain` of the user applies to every step.
 pub(crate) fn cargo() -> Command {
     command(env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from))

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::rdma_vm::{self, Profile};
 use crate::run::{self, Runner, cargo, command};
 use crate::{instructions, layers, machine, rdma};
 
@@ -34,26 +35,12 @@ const FOR_TESTS: [&str; 2] = [
     "farcall/sim,farcall/tokio,farcall-bench/peers,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
 ];
 
-/// The packages that use it.
-const SIMULATOR: [&str; 7] = [
-    "farcall",
-    "farcall-bench",
-    "farcall-swarm",
-    "farcall-transports",
-    "farcall-transports-conformance",
-    "farcall-verbs",
-    "farcall-verbs-conformance",
-];
-
-/// Runs clippy on the default build, and on what the features `ibverbs`, `sim`, `faults`, `peers` and `tokio` add.
+/// Runs clippy on everything with the features of the tests and `ibverbs`, then on what users build without them.
 pub(crate) fn clippy() -> Result<()> {
-    let simulator = SIMULATOR.iter().flat_map(|package| ["--package", package]);
-    let for_tests: Vec<_> = simulator.chain(FOR_TESTS).collect();
-    let packages: [&[&str]; 3] =
-        [&["--workspace"], &["--package", "farcall-verbs", "--features", "ibverbs"], &for_tests];
-    packages.into_iter().try_for_each(|packages| {
+    let with_features = [&["--all-targets", "--features", "farcall-verbs/ibverbs"][..], &FOR_TESTS];
+    [with_features.concat(), Vec::new()].into_iter().try_for_each(|targets| {
         let mut clippy = cargo();
-        clippy.args(["clippy", "--locked", "--all-targets"]).args(packages);
+        clippy.args(["clippy", "--locked", "--workspace"]).args(targets);
         run::run(clippy.args(["--", "-D", "warnings"]))
     })
 }
@@ -93,19 +80,16 @@ pub(crate) fn loom() -> Result<()> {
 /// Seeds of the swarm in a normal check, each with one backend: a minute or less.
 const SEEDS: &str = "600";
 
-/// Not optimized: assertions are enabled, and a seed takes some 100 ms.
+/// The tests of the swarm's package, for which cargo builds its program.
+const TESTS_OF_SWARM: &str = "mutations";
+
+/// Not optimized: assertions are enabled, and a seed takes some 100 ms. Built as for the step `unit`, which has built most of
+/// it or all.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
-    let mut swarm = cargo();
-    swarm.args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--package",
-        "farcall-swarm",
-        "--features",
-        "sim",
-        "--",
-    ]);
+    let mut build = cargo();
+    build.args(["test", "--quiet", "--locked", "--no-run", "--workspace"]).args(FOR_TESTS);
+    run::run(build.args(["--test", TESTS_OF_SWARM]))?;
+    let mut swarm = command(run::target().join("debug/farcall-swarm"));
     if arguments.is_empty() {
         swarm.args(["--seeds", SEEDS]);
     }
@@ -113,35 +97,32 @@ pub(crate) fn sim(arguments: &[String]) -> Result<()> {
 }
 
 /// Simulates published figures, and checks that the book shows them. Optimized, as they are millions of
-/// messages, with the same profile as the step rdma.
+/// messages, and built together with the programs of the step rdma.
 pub(crate) fn figures() -> Result<()> {
     let mut test = cargo();
-    test.args(["test", "--locked", "--profile", "vm", "--package", "farcall-bench"]);
-    run::run(test.args(["--features", "sim", "--test", "figures"]))
+    test.arg("test").args(rdma_vm::selection(Profile::Vm));
+    run::run(test.args(["--test", "figures"]))
 }
 
 pub(crate) fn deny() -> Result<()> {
     let there = cargo().args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
     if !there {
         println!("  cargo-deny is missing; building it once");
-        run::run(cargo().args(["install", "cargo-deny", "--locked"]))?;
+        // Not optimized: it runs for a second, and would take minutes to build.
+        run::run(cargo().args(["install", "cargo-deny", "--locked", "--debug"]))?;
     }
     // cargo-deny reads what cargo has downloaded; this downloads only what is missing.
     run::run(cargo().args(["fetch", "--locked"]))?;
     run::run(cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))
 }
 
+/// Built together with the programs of the step rdma.
 pub(crate) fn demo() -> Result<()> {
-    run::run(cargo().args([
-        "run",
-        "--locked",
-        "--release",
-        "--package",
-        "farcall-kv",
-        "--",
-        "demo",
-        "--small",
-    ]))
+    let demo = ["farcall-kv", "demo", "--small"].map(str::to_owned);
+    for program in rdma_vm::build_named(Profile::Vm, &demo)? {
+        run::run(command(program.path).args(&demo[1..]))?;
+    }
+    Ok(())
 }
 
 /// Without arguments: the runs whose results are in the README.

@@ -6,7 +6,6 @@
 mod bounds;
 mod callgrind;
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 
@@ -39,7 +38,7 @@ pub(crate) struct Options {
 pub(crate) fn check(options: &Options) -> Result<()> {
     machine::require("valgrind")?;
     let rustc = run::output(command("rustc").arg("--version"))?.trim().to_owned();
-    let folder = target().join("instructions");
+    let folder = run::target().join("instructions");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = build()?;
     let listed = run::output(command(&program).args(["instructions", "--list"]))?;
@@ -72,13 +71,7 @@ fn build() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--locked", "--release", "--package", PROGRAM]);
     run::run(build.args(["--bin", PROGRAM]))?;
-    Ok(target().join("release").join(PROGRAM))
-}
-
-/// Where cargo builds.
-fn target() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    run::root().join(target)
+    Ok(run::target().join("release").join(PROGRAM))
 }
 
 fn compare(counts: &[Count], bounds: &Bounds, rustc: &str) -> Result<()> {

@@ -32,8 +32,7 @@ use crate::{machine, run};
 use base::Base;
 use node::Blueprint;
 pub(crate) use options::Options;
-use programs::Profile;
-pub(crate) use programs::build_all as all_programs;
+pub(crate) use programs::{Profile, build_all as all_programs, build_named, selection};
 use protocol::Token;
 use run_folder::RunFolder;
 use session::Plan;
@@ -53,7 +52,7 @@ pub(crate) fn rdma_vm_to(options: &Options, output: &mut dyn Write) -> Result<u8
     }
     machine::prepare()?;
     let profile = if options.release { Profile::Release } else { Profile::Vm };
-    let programs = programs::build_named(profile, &options.command)?;
+    let programs = build_named(profile, &options.command)?;
     let token = Token::random()?;
     let kept = kept()?;
     let folder = RunFolder::new(&kept)?;

@@ -74,20 +74,24 @@ pub(crate) fn build_all() -> Result<Vec<Program>> {
     build(Profile::Vm, SOURCES.iter().collect())
 }
 
-fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>> {
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--locked", "--target-dir", "target"]);
-    build.args(["--profile", profile.name()]);
-    // Always all packages: their features determine the features of shared dependencies, which would otherwise
-    // be rebuilt for another selection.
+/// Cargo's options to build with that profile. Always all packages and features: they determine the features of shared
+/// dependencies, which would otherwise be built again for another selection.
+pub(crate) fn selection(profile: Profile) -> Vec<String> {
     let packages: BTreeSet<&str> = SOURCES.iter().map(|source| source.package).collect();
-    for package in packages {
-        build.args(["--package", package, "--features", &format!("{package}/ibverbs")]);
-    }
+    let mut features: Vec<String> = packages.iter().map(|name| format!("{name}/ibverbs")).collect();
     if profile == Profile::Vm {
         // Not in what benchmarks run.
-        build.args(["--features", "farcall-verbs-conformance/faults"]);
+        features.extend(["farcall-verbs-conformance/faults", "farcall-bench/sim"].map(Into::into));
     }
+    let usual = ["--locked", "--target-dir", "target", "--profile", profile.name()];
+    let packages = packages.into_iter().flat_map(|package| ["--package", package]);
+    let selection = usual.into_iter().chain(packages).map(str::to_owned);
+    selection.chain(["--features".to_owned(), features.join(",")]).collect()
+}
+
+fn build(profile: Profile, sources: Vec<&'static Source>) -> Result<Vec<Program>> {
+    let mut build = cargo();
+    build.args(["build", "--quiet"]).args(selection(profile));
     for source in &sources {
         build.args([if source.kind == Kind::Example { "--example" } else { "--bin" }, source.name]);
     }
