@@ -29,7 +29,10 @@ const MACHINES: usize = 11;
 /// Bytes per nanosecond and direction that the slowest of these NICs moves at least.
 const BYTES_PER_NS: u64 = 4;
 
-/// The fewest rounds of all calls that are measured if messages are slow.
+/// What a call takes of one server thread at most, if it is short: one over `tcp`.
+const CALL_NS: u64 = 2_000;
+
+/// The fewest rounds of all calls that are measured if they are long.
 const ROUNDS: u64 = 4;
 
 /// Racks, and measurements that they share.
@@ -83,8 +86,9 @@ impl OnRack {
     fn point(&self, window: usize, clients: usize, size: usize) -> Point {
         let client_nodes = MACHINES.min(clients);
         let cores = self.server_threads.max(clients.div_ceil(client_nodes));
-        let bytes = (clients * window * size) as u64;
-        let round_ns = bytes / BYTES_PER_NS;
+        let calls = (clients * window) as u64;
+        let round_ns = calls * size as u64 / BYTES_PER_NS;
+        let round_ns = round_ns.max(calls * CALL_NS / self.server_threads as u64);
         Point {
             clients,
             client_nodes,
