@@ -73,12 +73,11 @@ enum Deviation {
 }
 
 /// How to send a call.
-#[derive(Debug)]
-pub(crate) enum Fit<'c> {
-    /// As it is.
-    Newest(Delivery),
-    /// In an older version.
-    Older(&'c Older),
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fit<'c> {
+    pub(crate) delivery: Delivery,
+    /// The version to send it in, if that is not the newest.
+    pub(crate) older: Option<&'c Older>,
 }
 
 fn missing(service: &ServiceDescription, method: &str, why: MethodMismatch) -> MissingMethod {
@@ -176,6 +175,15 @@ impl Compatibility {
         Some(&self.deviations[at].1)
     }
 
+    /// How to deliver a call of the method with this id, which has no older versions.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    #[cold]
+    pub(crate) fn delivery(&self, method: u32, delivery: Delivery) -> Result<Delivery, RpcError> {
+        self.check(method, delivery).map(|fit| fit.delivery)
+    }
+
     /// How to send a call of the method with this id.
     ///
     /// # Errors
@@ -183,12 +191,17 @@ impl Compatibility {
     #[cold]
     pub(crate) fn check(&self, method: u32, delivery: Delivery) -> Result<Fit<'_>, RpcError> {
         match self.find(method) {
-            None => Ok(Fit::Newest(delivery)),
+            None => Ok(Fit { delivery, older: None }),
             Some(Deviation::Missing(MissingMethod { method, why })) => {
                 Err(RpcError::NoSuchMethod { method: method.clone(), why: *why })
             }
-            Some(Deviation::NotIdempotent) => Ok(Fit::Newest(Delivery::AtMostOnce)),
-            Some(Deviation::Older(older)) => Ok(Fit::Older(older)),
+            Some(Deviation::NotIdempotent) => {
+                Ok(Fit { delivery: Delivery::AtMostOnce, older: None })
+            }
+            Some(Deviation::Older(older)) => {
+                let delivery = if older.at_most_once { Delivery::AtMostOnce } else { delivery };
+                Ok(Fit { delivery, older: Some(older) })
+            }
         }
     }
 }
@@ -257,9 +270,9 @@ mod tests {
         let Some(compatibility) = Compatibility::of(&KV, server) else {
             return Ok(Delivery::Idempotent);
         };
-        compatibility.check(id, Delivery::Idempotent).map(|fit| match fit {
-            Fit::Newest(delivery) => delivery,
-            Fit::Older(older) => panic!("{older:?}"),
+        compatibility.check(id, Delivery::Idempotent).map(|fit| {
+            assert!(fit.older.is_none(), "{fit:?}");
+            fit.delivery
         })
     }
 
@@ -282,10 +295,9 @@ mod tests {
         let declared: Vec<_> = server.iter().map(declare).collect();
         let compatibility = Compatibility::of(&GROWN, &declared).expect("it differs");
         let fit = compatibility.check(3, Delivery::Idempotent).map_err(|why| why.to_string())?;
-        let Fit::Older(older) = fit else { panic!("{fit:?}") };
+        let older = fit.older.expect("the server lacks the newest");
         let idempotent = server.iter().find(|it| it.0 == older.id).is_some_and(|it| it.2);
-        let delivery = if idempotent { Delivery::Idempotent } else { Delivery::AtMostOnce };
-        assert_eq!(older.delivery(Delivery::Idempotent), delivery);
+        assert_eq!(fit.delivery == Delivery::Idempotent, idempotent);
         // The byte string and its length, then two numbers of a byte each.
         let ends = Ends::at([bytes.len() - 1, bytes.len() - 2]);
         let part = older.part(bytes, &ends).map_err(|why| why.to_string())?;

@@ -12,7 +12,6 @@ use crate::codec::{self, EncodeError, Payload, Reader};
 use crate::compatibility::MethodMismatch;
 use crate::error::RpcError;
 use crate::service::{Method, OlderVersion};
-use crate::transport::Delivery;
 
 /// Most older versions of a method: each has an argument less, and a method has at most eight.
 const MAX_OLDER_VERSIONS: usize = 8;
@@ -67,11 +66,6 @@ impl Older {
         let OlderVersion { id, is_whole, .. } = *version;
         let fits = index < MAX_OLDER_VERSIONS;
         fits.then_some(Older { method, id, index, at_most_once, is_whole, defaults })
-    }
-
-    /// How to deliver a call of the older version.
-    pub(crate) fn delivery(&self, newest: Delivery) -> Delivery {
-        if self.at_most_once { Delivery::AtMostOnce } else { newest }
     }
 
     /// The part of a call's arguments that the older version has.

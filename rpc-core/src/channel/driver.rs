@@ -141,15 +141,12 @@ impl Driver {
     /// Keeps a call until there is room for it, unless this connection's server cannot run it.
     fn wait(&mut self, mut job: Box<Job>) {
         if let Some(compatibility) = &self.compatibility {
-            let checked = match compatibility.check(job.method, job.delivery) {
-                Ok(Fit::Newest(delivery)) => {
-                    job.delivery = delivery;
-                    Ok(())
-                }
-                Ok(Fit::Older(older)) => job.send_as(older),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = checked {
+            let checked = compatibility.check(job.method, job.delivery);
+            let fits = checked.and_then(|Fit { delivery, older }| {
+                job.delivery = delivery;
+                older.map_or(Ok(()), |older| job.send_as(older))
+            });
+            if let Err(error) = fits {
                 return self.end(job, Outcome::Failed(error));
             }
         }

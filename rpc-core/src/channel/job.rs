@@ -78,7 +78,6 @@ impl Job {
         self.arguments.clear();
         self.arguments.extend_from_slice(&self.newest[part]);
         self.sent_as = older.id;
-        self.delivery = older.delivery(self.delivery);
         Ok(())
     }
 

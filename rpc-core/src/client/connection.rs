@@ -39,6 +39,9 @@ pub struct Connection {
     idle: IdlePolicy,
 }
 
+/// A longer buffer is freed after use instead of kept for the next call.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// Polls without work between two readings of the clock; see [`Idler`].
 const EMPTY_POLLS_PER_CLOCK: u32 = 32;
 
@@ -284,19 +287,21 @@ impl Connection {
         }
         let delivery = match &self.compatibility {
             None => const { Delivery::of(M::IDEMPOTENT) },
-            Some(compatibility) => {
-                match compatibility.check(M::ID, Delivery::of(M::IDEMPOTENT))? {
-                    Fit::Newest(delivery) => delivery,
-                    Fit::Older(older) => {
-                        let arguments = older.encode::<M, P>(arguments, &mut self.older_call)?;
-                        let delivery = older.delivery(Delivery::of(M::IDEMPOTENT));
-                        let header = RequestHeader::new(older.id, self.timeout_us);
-                        let posted = post_bytes(&mut *self.transport, header, arguments, delivery);
-                        return posted.map_err(|error| self.no_slot(error.into()));
-                    }
-                }
-            }
+            // For other methods the arguments need not be in memory before there is a slot.
+            Some(_) if !M::OLDER.is_empty() => return self.post_versioned::<M, P>(arguments, len),
+            Some(compatibility) => compatibility.delivery(M::ID, Delivery::of(M::IDEMPOTENT))?,
         };
+        self.post_newest::<M, P>(arguments, len, delivery)
+    }
+
+    /// Posts a request of `len` bytes.
+    #[inline(always)]
+    fn post_newest<M: Method, P: Payload + ?Sized>(
+        &mut self,
+        arguments: &P,
+        len: usize,
+        delivery: Delivery,
+    ) -> Result<SlotId, RpcError> {
         let (slot, bytes) = match self.transport.reserve(len) {
             Ok(reserved) => reserved,
             Err(error) => return Err(self.no_slot(error.into())),
@@ -308,6 +313,29 @@ impl Connection {
         }
         self.transport.post(slot, delivery);
         Ok(slot)
+    }
+
+    /// Posts a request of a method with older versions to a server that declares the service differently.
+    #[cold]
+    fn post_versioned<M: Method, P: Payload + ?Sized>(
+        &mut self,
+        arguments: &P,
+        len: usize,
+    ) -> Result<SlotId, RpcError> {
+        let delivery = Delivery::of(M::IDEMPOTENT);
+        let checked =
+            self.compatibility.as_ref().map(|it| it.check(M::ID, delivery)).transpose()?;
+        let Some(Fit { delivery, older: Some(older) }) = checked else {
+            let delivery = checked.map_or(delivery, |fit| fit.delivery);
+            return self.post_newest::<M, P>(arguments, len, delivery);
+        };
+        let arguments = older.encode::<M, P>(arguments, &mut self.older_call)?;
+        let header = RequestHeader::new(older.id, self.timeout_us);
+        let posted = post_bytes(&mut *self.transport, header, arguments, delivery);
+        if self.older_call.capacity() > KEPT_BYTES {
+            self.older_call = Vec::new();
+        }
+        posted.map_err(|error| self.no_slot(error.into()))
     }
 
     /// Why there is no slot. If the connection is closed, the reason says more than that it is.
@@ -358,7 +386,6 @@ impl Drop for Connection {
 }
 
 /// Posts a request whose arguments are encoded.
-#[cold]
 fn post_bytes(
     transport: &mut dyn ClientTransport,
     header: RequestHeader,
