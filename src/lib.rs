@@ -57,7 +57,7 @@ pub use farcall_core::{
     PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
     ServerBuilder, Service, ServiceClient, ServiceDescription,
 };
-pub use farcall_macros::{Shape, service};
+pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};
 
 pub use self::connect::Server;
@@ -79,6 +79,7 @@ pub mod __private {
     pub use std::result::Result::{self, Err, Ok};
     pub use std::sync::Arc;
 
+    pub use farcall_core::codec::growing;
     pub use farcall_core::codec::{
         Decode, Fixed, Opt, Raw, Reader, Seq, Serde, Whole, encoded, part,
     };
@@ -91,6 +92,8 @@ pub mod __private {
         OlderVersion, PendingCall, PollClient, PollConnecting, Reply, RpcError, Service,
         ServiceClient, ServiceDescription,
     };
+
+    pub use serde;
 
     pub use crate::connect::{connect, connect_poll};
 }

@@ -16,6 +16,34 @@ trait Steady {
     fn borrowed(&self, key: &[u8], name: &str, part: Option<&[u8]>) -> usize;
     fn fallible(&self, number: u64) -> Result<(u64, bool), u32>;
     async fn later(&self, number: u64) -> u64;
+    fn grown(&self, limits: Limits) -> Level;
+}
+
+/// A version of it with a new argument, for a client of an older server.
+#[allow(dead_code)]
+mod newer {
+    #[farcall::service]
+    pub(crate) trait Steady {
+        fn fallible(
+            &self,
+            number: u64,
+            #[rpc(since = 2, default = 3)] limit: u64,
+        ) -> Result<(u64, bool), u32>;
+    }
+}
+
+#[derive(farcall::Grow)]
+struct Limits {
+    rows: u64,
+    #[rpc(since = 2, default = 9)]
+    bytes: u64,
+}
+
+#[derive(Debug, PartialEq, farcall::Grow)]
+enum Level {
+    At(u64),
+    #[rpc(unknown)]
+    Unknown,
 }
 
 struct Plain;
@@ -35,6 +63,10 @@ impl Steady for Plain {
 
     async fn later(&self, number: u64) -> u64 {
         number
+    }
+
+    fn grown(&self, limits: Limits) -> Level {
+        Level::At(limits.rows + limits.bytes)
     }
 }
 
@@ -61,9 +93,19 @@ fn the_steady_state_does_not_allocate() {
             let fallible = client.fallible(u64::from(round));
             assert!(matches!(fallible, Ok((_, true)) | Err(CallError::Service(7))));
             assert_eq!(client.later(u64::from(round)), Ok(u64::from(round)));
+            let limits = Limits { rows: u64::from(round), bytes: 1 };
+            assert_eq!(client.grown(limits), Ok(Level::At(u64::from(round) + 1)));
         }
     });
     assert_eq!(one_by_one, 0, "calls one after the other");
+
+    let mut newer = newer::SteadyPollClient::connect(&address).wait().unwrap();
+    let older_server = allocations(|| {
+        for round in 0..ROUNDS {
+            assert!(matches!(newer.fallible(u64::from(2 * round), 3), Ok((_, true))));
+        }
+    });
+    assert_eq!(older_server, 0, "calls at a server that knows an older version");
 
     let mut outstanding = Vec::with_capacity(16);
     let together = allocations(|| {

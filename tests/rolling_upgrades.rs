@@ -12,17 +12,35 @@ use std::time::{Duration, Instant};
 use farcall::{BindError, MethodMismatch, RpcError, RunningServer, Server, ServerBuilder};
 
 mod v1 {
+    #[derive(Debug, PartialEq, farcall::Grow)]
+    pub(crate) struct Entry {
+        pub(crate) number: u64,
+    }
+
     #[farcall::service]
     pub(crate) trait Ledger {
         fn next(&self, number: u64) -> u64;
+        fn keep(&self, entry: Entry) -> Entry;
     }
 }
 
 mod v2 {
+    #[derive(Debug, PartialEq, farcall::Grow)]
+    pub(crate) struct Entry {
+        pub(crate) number: u64,
+        #[rpc(since = 2, default = "none".to_owned())]
+        pub(crate) tag: String,
+    }
+
     #[farcall::service]
     pub(crate) trait Ledger {
         fn next(&self, number: u64, #[rpc(since = 2, default = 1)] step: u64) -> u64;
         fn twice(&self, number: u64) -> u64;
+        fn keep(&self, entry: Entry) -> Entry;
+    }
+
+    pub(crate) fn entry(number: u64, tag: &str) -> Entry {
+        Entry { number, tag: tag.to_owned() }
     }
 }
 
@@ -31,6 +49,10 @@ struct Book;
 impl v1::Ledger for Book {
     fn next(&self, number: u64) -> u64 {
         number + 1
+    }
+
+    fn keep(&self, entry: v1::Entry) -> v1::Entry {
+        entry
     }
 }
 
@@ -41,6 +63,10 @@ impl v2::Ledger for Book {
 
     fn twice(&self, number: u64) -> u64 {
         2 * number
+    }
+
+    fn keep(&self, entry: v2::Entry) -> v2::Entry {
+        entry
     }
 }
 
@@ -98,13 +124,19 @@ fn call(version: &str, addresses: &[&str]) {
             let next: Arc<dyn Fn(u64) -> Result<u64, RpcError> + Send + Sync> = match version {
                 "1" => {
                     let client = v1::LedgerClient::connect(*address).wait().expect("a server");
-                    Arc::new(move |number| client.next(number).wait())
+                    Arc::new(move |number| {
+                        let kept = client.keep(v1::Entry { number }).wait();
+                        assert_eq!(kept, Ok(v1::Entry { number }));
+                        client.next(number).wait()
+                    })
                 }
                 _ => {
                     let client = v2::LedgerClient::connect(*address).wait().expect("a server");
                     Arc::new(move |number| {
                         assert_eq!(client.twice(number).wait(), Ok(2 * number));
                         assert_eq!(client.next(number, 5).wait(), Ok(number + 5));
+                        let kept = client.keep(v2::entry(number, "new")).wait();
+                        assert_eq!(kept, Ok(v2::entry(number, "new")));
                         client.next(number, 1).wait()
                     })
                 }
@@ -252,7 +284,9 @@ fn upgrade_and_go_back(addresses: &[String]) {
     assert_eq!(early.next(1, 1).wait(), Ok(2), "the step is the default");
     let newer = MethodMismatch::NewerArgument;
     assert_eq!(early.next(1, 5).wait(), missing("Ledger.next@2", newer));
+    assert_eq!(early.keep(v2::entry(1, "new")).wait(), Ok(v2::entry(1, "none")));
     replace_servers(&mut servers, addresses, 2, &mut clients);
+    assert_eq!(early.keep(v2::entry(1, "new")).wait(), Ok(v2::entry(1, "new")));
     assert_eq!(early.twice(1).wait(), Ok(2), "its server was upgraded");
     assert_eq!(early.next(1, 5).wait(), Ok(6));
     drop(early);

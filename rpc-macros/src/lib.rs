@@ -145,6 +145,49 @@ pub fn shape(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
+/// Makes a type that later versions may add fields or variants to, while ends of older versions are in use.
+///
+/// ```ignore
+/// #[derive(farcall::Grow)]
+/// struct Options {
+///     limit: u32,
+///     #[rpc(since = 2, default = true)]
+///     sorted: bool,
+///     #[rpc(since = 3)]
+///     prefix: String,
+/// }
+///
+/// #[derive(farcall::Grow)]
+/// enum Event {
+///     Opened { at: u64 },
+///     #[rpc(since = 2)]
+///     Closed,
+///     #[rpc(unknown)]
+///     Unknown,
+/// }
+/// ```
+///
+/// It implements serde's `Serialize` and `Deserialize` and farcall's `Shape`, and takes the place of their derives; the crate
+/// `serde` is not needed for it. A type must have it from its first version on, because its values have their length in front.
+///
+/// - A struct has named fields. One that a later version adds comes last, with `since`. A reader that does not know it skips
+///   it. For a value without it, a reader takes `default`, or `Default::default()`.
+/// - An enum ends with a variant without fields that is marked `#[rpc(unknown)]`. New variants come in front of it, with
+///   `since`. A reader that does not know a variant reads the marked one. If it sends that on, what it stood for is lost, and
+///   its readers get the marked one too.
+///
+/// The shape is that of the first version: what is added does not change it, so client and server do not compare it.
+/// Never change, reorder or remove what was added: ends would misread each other. `farcall compat` finds such changes in lock
+/// files.
+///
+/// serde's attributes work as with its derives, and the options of [`Shape`](derive@Shape) as there. The type may have
+/// lifetimes, but no other parameters. Formats other than farcall's codec ignore the length; those with names, such as JSON, can read
+/// values of other versions as well.
+#[proc_macro_derive(Grow, attributes(rpc, serde))]
+pub fn grow(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    derive::grow::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
 fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
     let mut input: ItemTrait = match syn::parse2(item.clone()) {
         Ok(input) => input,

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use ::serde::de::value::U32Deserializer;
 use ::serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::{DecodeError, Reader};
+use super::{DecodeError, Reader, growing};
 
 /// How deep values can nest: the limit of `serde_json`.
 const MAX_DEPTH: u32 = 128;
@@ -35,7 +35,7 @@ impl<'r, 'm> Deserializer<'r, 'm> {
     }
 
     #[inline]
-    fn nested<T>(
+    pub(super) fn nested<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
@@ -49,8 +49,28 @@ impl<'r, 'm> Deserializer<'r, 'm> {
     }
 
     #[inline]
-    fn elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
+    pub(super) fn elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
         Elements { deserializer: self, left, reserved: left }
+    }
+
+    /// Reads a value that has its length in front, and skips what of it is not read.
+    fn sized<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
+        let len = self.reader.try_take_length()?;
+        let behind = self.reader.try_limit(len)?;
+        let value = read(self)?;
+        self.reader.unlimit(behind);
+        Ok(value)
+    }
+
+    /// Nothing is left of a value that has its length in front.
+    pub(super) fn check_end(&self) -> Result<(), DecodeError> {
+        match self.reader.remaining() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing { left }),
+        }
     }
 
     /// As many elements as the peer says that there are, which is not believed.
@@ -239,9 +259,12 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     #[inline]
     fn deserialize_newtype_struct<V: Visitor<'m>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
+        if name == growing::NAME {
+            return self.sized(|inner| visitor.visit_newtype_struct(growing::Body(inner)));
+        }
         self.nested(|inner| visitor.visit_newtype_struct(inner))
     }
 
@@ -310,7 +333,7 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
 }
 
 /// The elements of a sequence, a tuple or a map that are not read yet.
-struct Elements<'d, 'r, 'm> {
+pub(super) struct Elements<'d, 'r, 'm> {
     deserializer: &'d mut Deserializer<'r, 'm>,
     left: usize,
     /// How many elements memory may be reserved for.
@@ -318,6 +341,11 @@ struct Elements<'d, 'r, 'm> {
 }
 
 impl<'m> Elements<'_, '_, 'm> {
+    /// Nothing is left to read.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.deserializer.reader.remaining() == 0
+    }
+
     #[inline]
     fn next<S: DeserializeSeed<'m>>(&mut self, seed: S) -> Result<Option<S::Value>, DecodeError> {
         if self.left == 0 {
@@ -379,7 +407,7 @@ impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
 }
 
 /// An enum's variant.
-struct Variant<'d, 'r, 'm>(&'d mut Deserializer<'r, 'm>);
+pub(super) struct Variant<'d, 'r, 'm>(pub(super) &'d mut Deserializer<'r, 'm>);
 
 impl<'m> de::EnumAccess<'m> for Variant<'_, '_, 'm> {
     type Error = DecodeError;

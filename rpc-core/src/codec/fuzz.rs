@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ::bytes::Bytes;
-use ::serde::{Deserialize, Serialize};
+use ::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use bolero::{TypeGenerator, check, produce};
 use serde_bytes::ByteBuf;
 
@@ -41,6 +41,92 @@ enum Tree {
     Table(#[generator(produce::<BTreeMap<_, _>>().with().len(0..4_usize))] BTreeMap<u16, Tree>),
 }
 
+/// A struct and an enum that may grow, with everything that later versions added.
+#[derive(Clone, Debug, PartialEq, TypeGenerator)]
+struct Options {
+    limit: u32,
+    text: String,
+    within: Option<Box<Options>>,
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, PartialEq, TypeGenerator)]
+enum Event {
+    Opened(u64),
+    Closed { options: Vec<u8>, last: bool },
+    Unknown,
+}
+
+/// [`Options`] and [`Event`] for serde's derives, as `#[derive(farcall::Grow)]` makes them.
+mod body {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(remote = "super::Options")]
+    pub(super) struct Options {
+        limit: u32,
+        #[serde(default)]
+        text: String,
+        #[serde(default)]
+        within: Option<Box<super::Options>>,
+        #[serde(default)]
+        events: Vec<super::Event>,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(remote = "super::Event")]
+    pub(super) enum Event {
+        Opened(u64),
+        Closed {
+            options: Vec<u8>,
+            last: bool,
+        },
+        #[serde(other)]
+        Unknown,
+    }
+}
+
+macro_rules! growing {
+    ($($type:ident)*) => {$(
+        impl growing::Grow for $type {
+            fn serialize_body<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                body::$type::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> growing::GrowFrom<'de> for $type {
+            fn deserialize_body<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                body::$type::deserialize(deserializer)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                growing::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                growing::deserialize(deserializer)
+            }
+        }
+    )*};
+}
+
+growing!(Options Event);
+
+/// Decodes `message` as a type that may grow; a value that comes out, with the defaults of what was missing, is written and
+/// read back.
+fn grows_to_a_value_or_an_error<T>(message: &[u8])
+where
+    T: Serialize + for<'m> Deserialize<'m> + PartialEq + std::fmt::Debug,
+{
+    let Ok(value) = decode::<Serde, T>(Reader::borrowed(message)) else { return };
+    let again = written::<Serde, T>(&value);
+    assert_eq!(decode::<Serde, T>(Reader::borrowed(&again)), Ok(value));
+}
+
 fn written<F: Encode<T>, T>(value: &T) -> Vec<u8> {
     let payload = As::<F, T>::new(value);
     let mut bytes = vec![0xaa; encoded_len(&payload).expect("a value that can be encoded")];
@@ -70,6 +156,8 @@ fn decodes_as_every_type(message: &[u8]) {
     decodes_to_a_value_or_an_error::<Seq<Fixed>, Vec<[u8; 3]>>(message);
     decodes_to_a_value_or_an_error::<Raw, ByteBuf>(message);
     decodes_to_a_value_or_an_error::<Whole, Vec<u8>>(message);
+    grows_to_a_value_or_an_error::<Options>(message);
+    grows_to_a_value_or_an_error::<Vec<Event>>(message);
 }
 
 /// Any bytes decode to a value that can be written again, or to an error.
@@ -90,21 +178,26 @@ fn any_small_numbers_are_a_value_or_an_error() {
 /// Every value is read back as it was written, by serde's form and by the forms of byte strings.
 #[test]
 fn any_value_is_read_back() {
-    check!().with_type::<(Record, Option<Vec<u8>>)>().for_each(|(record, bytes)| {
-        let message = written::<Serde, _>(record);
-        assert_eq!(decode::<Serde, Record>(Reader::borrowed(&message)).as_ref(), Ok(record));
-        let message = written::<Opt<Raw>, _>(bytes);
-        assert_eq!(message, written::<Serde, _>(bytes));
-        assert_eq!(decode::<Opt<Raw>, _>(Reader::borrowed(&message)).as_ref(), Ok(bytes));
-    });
+    check!().with_type::<(Record, Options, Option<Vec<u8>>)>().for_each(
+        |(record, options, bytes)| {
+            let message = written::<Serde, _>(options);
+            assert_eq!(decode::<Serde, Options>(Reader::borrowed(&message)).as_ref(), Ok(options));
+            let message = written::<Serde, _>(record);
+            assert_eq!(decode::<Serde, Record>(Reader::borrowed(&message)).as_ref(), Ok(record));
+            let message = written::<Opt<Raw>, _>(bytes);
+            assert_eq!(message, written::<Serde, _>(bytes));
+            assert_eq!(decode::<Opt<Raw>, _>(Reader::borrowed(&message)).as_ref(), Ok(bytes));
+        },
+    );
 }
 
 /// A value's message with one byte changed, and cut, is a value or an error.
 #[test]
 fn a_message_with_a_changed_byte_is_a_value_or_an_error() {
-    check!().with_type::<(Record, Tree, usize, u8, usize)>().for_each(
-        |(record, tree, at, byte, cut)| {
-            let messages = [written::<Serde, _>(record), written::<Serde, _>(tree)];
+    check!().with_type::<(Record, Tree, Options, usize, u8, usize)>().for_each(
+        |(record, tree, options, at, byte, cut)| {
+            let grown = written::<Serde, _>(options);
+            let messages = [written::<Serde, _>(record), written::<Serde, _>(tree), grown];
             for mut message in messages {
                 let (at, cut) = (at % message.len(), cut % message.len());
                 decodes_as_every_type(&message[..cut]);

@@ -7,7 +7,7 @@ use std::fmt;
 use ::serde::Deserialize;
 use ::serde::de::{self, SeqAccess, Visitor};
 
-use super::{DecodeError, Reader, Serde, decode};
+use super::{DecodeError, Reader, Serde, Writer, decode, growing};
 
 /// Decodes as `T` the bytes of `level`, so many times, with a zero at the end.
 fn nested<T: for<'m> Deserialize<'m>>(level: &[u8], levels: usize) -> Result<(), DecodeError> {
@@ -81,6 +81,55 @@ fn a_deep_nest_of_tuples_and_structs_is_refused() {
         next: Option<Box<Node>>,
     }
     refuses_half_as_deep_a_nest::<Node>(&[1]);
+}
+
+/// A list whose parts may grow: each has its length in front, and the next one in it.
+struct Growing(#[expect(dead_code, reason = "only decoded")] Option<Box<Growing>>);
+
+impl<'de> growing::GrowFrom<'de> for Growing {
+    fn deserialize_body<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Body {
+            next: Option<Box<Growing>>,
+        }
+        Ok(Growing(Body::deserialize(deserializer)?.next))
+    }
+}
+
+impl<'de> Deserialize<'de> for Growing {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        growing::deserialize(deserializer)
+    }
+}
+
+/// So many values that may grow, each in the one before.
+fn grown(levels: usize) -> Vec<u8> {
+    (0..levels).fold(vec![1, 0], |inner, _| {
+        let mut length = [0; 10];
+        let mut writer = Writer::new(&mut length);
+        writer.put_length(inner.len() + 1).unwrap();
+        let used = 10 - writer.remaining();
+        [&length[..used], &[1], &inner].concat()
+    })
+}
+
+#[test]
+fn a_deep_nest_of_growing_values_is_refused() {
+    let read = |levels| decode::<Serde, Growing>(Reader::borrowed(&grown(levels))).map(drop);
+    assert_eq!(read(60), Ok(()));
+    assert_eq!(read(70), Err(DecodeError::TooDeep { limit: 128 }));
+    assert_eq!(read(5_000), Err(DecodeError::TooDeep { limit: 128 }));
+}
+
+#[test]
+fn the_length_of_a_growing_value_is_within_the_value_around_it() {
+    let read = |bytes: &[u8]| decode::<Serde, Growing>(Reader::borrowed(bytes)).map(drop);
+    assert_eq!(read(&[3, 1, 1, 0]), Ok(()));
+    assert_eq!(read(&[3, 1, 2, 0, 0]), Err(DecodeError::Truncated { missing: 1 }));
+    let huge = [3, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+    assert!(matches!(read(&huge), Err(DecodeError::Truncated { .. })));
+    assert_eq!(read(&[2, 0, 9, 0]), Err(DecodeError::Trailing { left: 1 }));
+    assert_eq!(read(&[2, 0, 9]), Ok(()), "what is not known is skipped");
 }
 
 thread_local! {

@@ -11,6 +11,8 @@
 //! same bytes as serde. One form has a format of its own: a byte string that is a method's only argument, or its whole
 //! result, is the message itself ([`Whole`]).
 //!
+//! Values of types that may [grow](growing) have their length in front, which postcard's format does not have.
+//!
 //! The bytes of a peer are checked as they are read: a length beyond the message, bytes left over, and a value that is
 //! nested too deep are each a [`DecodeError`].
 
@@ -18,9 +20,11 @@ mod bytes;
 mod compound;
 mod deserializer;
 mod error;
+pub mod growing;
 mod payload;
 mod reader;
 mod serde;
+mod serializer;
 mod writer;
 
 #[cfg(test)]

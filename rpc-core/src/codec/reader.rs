@@ -93,6 +93,22 @@ impl<'m> Reader<'m> {
         Ok(Piece { bytes, owner: self.owner })
     }
 
+    /// Ends the message after `len` more bytes, until [`unlimit`](Self::unlimit) gets what is behind them.
+    #[inline]
+    pub(super) fn try_limit(&mut self, len: usize) -> Result<&'m [u8], DecodeError> {
+        let Some((bytes, behind)) = self.rest.split_at_checked(len) else {
+            return Err(DecodeError::Truncated { missing: len - self.rest.len() });
+        };
+        self.rest = bytes;
+        Ok(behind)
+    }
+
+    /// Goes on behind the limit, whatever is left in front of it.
+    #[inline]
+    pub(super) fn unlimit(&mut self, behind: &'m [u8]) {
+        self.rest = behind;
+    }
+
     /// The rest of the message.
     #[inline]
     pub fn take_rest(&mut self) -> Piece<'m> {

@@ -62,6 +62,12 @@ impl<'s> Writer<'s> {
         self.put(&bytes[..=used])
     }
 
+    /// How many bytes are not filled yet.
+    #[inline]
+    pub(super) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Checks that `reserved` is filled, after everything is written.
     #[inline]
     pub fn finish(self) -> Result<(), EncodeError> {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::growth;
 use super::parse::{Lock, Method, Part};
 
 /// What works between the ends of two versions of a service.
@@ -21,7 +22,7 @@ pub struct Change {
     pub lines: Vec<String>,
 }
 
-/// What a difference breaks. A call that does not work fails at once, and is not sent.
+/// What a difference breaks. A call that does not work fails at once, and is not sent, unless the difference says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -55,6 +56,7 @@ impl Compatibility {
                 changes.push(added(after, old));
             }
         }
+        changes.extend(growth::changes(old, new));
         let forgotten = old.reserved.iter().filter(|id| !new.reserved.contains(id));
         for id in forgotten.filter(|id| !new.methods.iter().any(|method| method.id == **id)) {
             let what = format!("the id {id:#010x} is no longer reserved");
@@ -85,7 +87,7 @@ impl Compatibility {
 }
 
 impl Change {
-    fn new(verdict: Verdict, what: String) -> Change {
+    pub(super) fn new(verdict: Verdict, what: String) -> Change {
         Change { verdict, what, lines: Vec::new() }
     }
 }
@@ -138,7 +140,7 @@ fn changed((old, before): (&Lock, &Method), (new, after): (&Lock, &Method)) -> O
 }
 
 /// The method, and all types that it mentions.
-fn definitions<'l>(lock: &'l Lock, method: &'l Method) -> Vec<&'l Part> {
+pub(super) fn definitions<'l>(lock: &'l Lock, method: &'l Method) -> Vec<&'l Part> {
     let mut parts = vec![&method.part];
     let mut at = 0;
     while let Some(part) = parts.get(at).copied() {

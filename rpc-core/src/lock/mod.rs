@@ -5,6 +5,7 @@
 //! lock files ([`Compatibility`]), such as those of two releases.
 
 mod compare;
+mod growth;
 mod parse;
 #[cfg(test)]
 mod tests;

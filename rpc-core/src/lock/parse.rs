@@ -1,6 +1,6 @@
 //! A lock file, read.
 
-use super::write::TITLE;
+use super::write::{MAY_GROW, TITLE};
 
 /// A lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) struct Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: String,
+    /// It is a type that may grow.
+    pub(super) grows: bool,
     pub(super) lines: Vec<String>,
 }
 
@@ -93,7 +95,9 @@ enum Last {
 
 impl Part {
     fn new(name: &str) -> Part {
-        Part { name: name.to_owned(), lines: Vec::new() }
+        let first = name.strip_suffix(MAY_GROW);
+        let grows = first.is_some();
+        Part { name: first.unwrap_or(name).to_owned(), grows, lines: Vec::new() }
     }
 }
 

@@ -98,6 +98,65 @@ fn another_name_with_the_same_id_and_shape_is_harmless() {
     assert_eq!(verdicts, [Verdict::Harmless]);
 }
 
+const GROWN: &str = "service Bank
+
+method list 0x00000001 shape 0x00000000000000a1
+  options: Options
+  -> Event
+
+type Event may grow
+  0 Opened
+  1 Closed since 2
+
+type Options may grow
+  limit: u32
+  prefix: str since 2
+";
+
+/// The verdict and the text of a replacement in a service with types that may grow.
+fn grow(from: &str, to: &str) -> (Vec<Verdict>, String) {
+    assert!(GROWN.contains(from), "{from}");
+    let compatibility = Compatibility::of(&lock(GROWN), &lock(&GROWN.replace(from, to)));
+    let verdicts = compatibility.changes().iter().map(|change| change.verdict).collect();
+    (verdicts, compatibility.to_string())
+}
+
+#[test]
+fn growing_at_the_end_is_harmless() {
+    let prefix = "  prefix: str since 2\n";
+    let (verdicts, text) = grow(prefix, "  prefix: str since 2\n  reverse: bool since 3\n");
+    assert_eq!(verdicts, [Verdict::Harmless]);
+    assert_eq!(text, "Options has grown (harmless)\n  + reverse: bool since 3");
+    let closed = "  1 Closed since 2\n";
+    assert_eq!(grow(closed, "  1 Closed since 2\n  2 Lost since 3\n").0, [Verdict::Harmless]);
+    assert_eq!(grow("method list", "method list").0, []);
+}
+
+#[test]
+fn a_growing_type_that_loses_or_changes_what_it_got_breaks_both() {
+    for (from, to) in [
+        ("  prefix: str since 2\n", ""),
+        ("  prefix: str since 2\n", "  prefix: bytes since 2\n"),
+        ("  prefix: str since 2\n", "  reverse: bool since 2\n  prefix: str since 3\n"),
+        ("  1 Closed since 2\n", "  1 Lost since 2\n  2 Closed since 2\n"),
+    ] {
+        let (verdicts, text) = grow(from, to);
+        assert_eq!(verdicts, [Verdict::Both], "{to}");
+        assert!(text.contains("client and server do not notice"), "{text}");
+    }
+    let (verdicts, text) = grow("type Options may grow", "type Choices may grow");
+    assert_eq!(verdicts, [Verdict::Both]);
+    assert!(text.contains("no type has its name now"), "{text}");
+}
+
+#[test]
+fn a_growing_type_of_changed_methods_is_not_compared() {
+    let (verdicts, text) =
+        grow("00000000000000a1\n  options: Options", "00000000000000a2\n  options: u8");
+    assert_eq!(verdicts, [Verdict::Both]);
+    assert!(text.starts_with("list has another shape"), "{text}");
+}
+
 #[test]
 fn another_service_has_nothing_in_common() {
     assert_eq!(compare(&[("service Bank", "service Shop")]).0, [Verdict::Both]);

@@ -8,6 +8,9 @@ use crate::shape::{Field, Kind, Node, Signature, Variant};
 /// The first line of each lock file.
 pub(super) const TITLE: &str = "# farcall lock 1: what the clients of a service rely on";
 
+/// Behind the name of a type that may grow.
+pub(super) const MAY_GROW: &str = " may grow";
+
 pub(super) fn text(service: &ServiceDescription, reserved: &[Reserved]) -> String {
     let mut lock = Text { text: String::new(), types: Vec::new() };
     // Writing into a String does not fail.
@@ -42,14 +45,22 @@ impl Text {
         }
         self.types.sort_by(|one, other| one.0.cmp(&other.0));
         for (name, node) in &self.types {
-            writeln!(self.text, "\ntype {name}")?;
-            definition(&mut self.text, node)?;
+            match node.kind() {
+                Kind::Growing(inner) => {
+                    writeln!(self.text, "\ntype {name}{MAY_GROW}")?;
+                    definition(&mut self.text, inner)?;
+                }
+                _ => {
+                    writeln!(self.text, "\ntype {name}")?;
+                    definition(&mut self.text, node)?;
+                }
+            }
         }
         Ok(())
     }
 
     fn signature(&mut self, signature: &Signature) -> fmt::Result {
-        for Field { name, node } in signature.arguments {
+        for Field { name, node, .. } in signature.arguments {
             writeln!(self.text, "  {name}: {node}")?;
             self.mention(node);
         }
@@ -68,17 +79,27 @@ impl Text {
             Kind::Primitive(_) | Kind::Opaque(_) | Kind::Whole | Kind::Enclosing(_) => {}
             Kind::Sequence(part) | Kind::Option(part) | Kind::Array(part, _) => self.mention(part),
             Kind::Tuple(parts) => parts.iter().for_each(|part| self.mention(part)),
-            Kind::Struct(_, fields) => {
+            Kind::Struct(..) | Kind::Enum(..) => {
                 if self.is_new(node) {
-                    fields.iter().for_each(|field| self.mention(field.node));
+                    self.mention_parts(node);
                 }
             }
+            Kind::Growing(inner) => {
+                if self.is_new(node) {
+                    self.mention_parts(inner);
+                }
+            }
+        }
+    }
+
+    fn mention_parts(&mut self, node: &'static Node) {
+        match node.kind() {
+            Kind::Struct(_, fields) => fields.iter().for_each(|field| self.mention(field.node)),
             Kind::Enum(_, variants) => {
-                if self.is_new(node) {
-                    let fields = variants.iter().flat_map(|variant| variant.fields);
-                    fields.for_each(|field| self.mention(field.node));
-                }
+                let fields = variants.iter().flat_map(|variant| variant.fields);
+                fields.for_each(|field| self.mention(field.node));
             }
+            _ => {}
         }
     }
 
@@ -95,14 +116,22 @@ impl Text {
 
 fn definition(text: &mut String, node: &Node) -> fmt::Result {
     match node.kind() {
-        Kind::Struct(_, fields) => {
-            fields.iter().try_for_each(|Field { name, node }| writeln!(text, "  {name}: {node}"))
-        }
-        Kind::Enum(_, variants) => variants
-            .iter()
-            .enumerate()
-            .try_for_each(|(number, variant)| writeln!(text, "  {number} {}", Shown(variant))),
+        Kind::Struct(_, fields) => fields.iter().try_for_each(|Field { name, node, since }| {
+            writeln!(text, "  {name}: {node}{}", Since(*since))
+        }),
+        Kind::Enum(_, variants) => variants.iter().enumerate().try_for_each(|(number, variant)| {
+            writeln!(text, "  {number} {}{}", Shown(variant), Since(variant.since))
+        }),
         _ => Ok(()),
+    }
+}
+
+/// ` since 2`; nothing for what the first version had.
+struct Since(u32);
+
+impl Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 1 { write!(f, " since {}", self.0) } else { Ok(()) }
     }
 }
 
@@ -111,14 +140,14 @@ struct Shown(&'static Variant);
 
 impl Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Variant { name, fields } = self.0;
+        let Variant { name, fields, .. } = self.0;
         let (open, close) = match fields {
             [] => return f.write_str(name),
             [Field { name: "", .. }, ..] => ("(", ")"),
             _ => (" { ", " }"),
         };
         write!(f, "{name}{open}")?;
-        for (index, Field { name, node }) in fields.iter().enumerate() {
+        for (index, Field { name, node, .. }) in fields.iter().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
             let colon = if name.is_empty() { "" } else { ": " };
             write!(f, "{separator}{name}{colon}{node}")?;

@@ -35,6 +35,8 @@ pub enum Kind {
     Struct(Named, &'static [Field]),
     /// An enum.
     Enum(Named, &'static [Variant]),
+    /// A struct or an enum that may grow: its length is in front.
+    Growing(&'static Node),
 }
 
 /// The name of a struct or an enum, for people: it is not part of the hash.
@@ -53,12 +55,20 @@ pub struct Field {
     pub name: &'static str,
     /// Its shape.
     pub node: &'static Node,
+    /// The version of its type that added it, if the type may grow; otherwise 1.
+    pub since: u32,
 }
 
 impl Field {
     /// A field with this name; the fields of tuple variants have an empty name.
     pub const fn new(name: &'static str, node: &'static Node) -> Self {
-        Field { name, node }
+        Field { name, node, since: 1 }
+    }
+
+    /// The same field, added by a later version. It does not count in the hash.
+    pub const fn since(mut self, version: u32) -> Self {
+        self.since = version;
+        self
     }
 }
 
@@ -69,12 +79,20 @@ pub struct Variant {
     pub name: &'static str,
     /// Its fields.
     pub fields: &'static [Field],
+    /// The version of the enum that added it, if the enum may grow; otherwise 1.
+    pub since: u32,
 }
 
 impl Variant {
     /// A variant with this name and these fields.
     pub const fn new(name: &'static str, fields: &'static [Field]) -> Self {
-        Variant { name, fields }
+        Variant { name, fields, since: 1 }
+    }
+
+    /// The same variant, added by a later version. It does not count in the hash.
+    pub const fn since(mut self, version: u32) -> Self {
+        self.since = version;
+        self
     }
 }
 
@@ -152,20 +170,34 @@ impl Node {
         arguments: &'static [&'static Node],
         variants: &'static [Variant],
     ) -> Self {
-        let mut hasher = Hasher::new("enum").number(variants.len() as u64);
+        let mut first = 0;
+        while first < variants.len() && variants[first].since == 1 {
+            first += 1;
+        }
+        let mut hasher = Hasher::new("enum").number(first as u64);
         let mut at = 0;
-        while at < variants.len() {
+        while at < first {
             hasher = add_fields(hasher.text(variants[at].name), variants[at].fields);
             at += 1;
         }
         Node::new(hasher, Kind::Enum(Named { name, arguments }, variants))
     }
+
+    /// This struct or enum, of a type that may grow: its shape is that of its first version.
+    pub const fn growing(first: &'static Node) -> Self {
+        Node::new(Hasher::new("growing").number(first.hash), Kind::Growing(first))
+    }
 }
 
+/// Adds the fields of the first version; later ones come after them.
 pub(super) const fn add_fields(hasher: Hasher, fields: &'static [Field]) -> Hasher {
-    let mut hasher = hasher.number(fields.len() as u64);
+    let mut first = 0;
+    while first < fields.len() && fields[first].since == 1 {
+        first += 1;
+    }
+    let mut hasher = hasher.number(first as u64);
     let mut at = 0;
-    while at < fields.len() {
+    while at < first {
         hasher = hasher.text(fields[at].name).number(fields[at].node.hash);
         at += 1;
     }
@@ -179,6 +211,7 @@ impl fmt::Display for Node {
             Kind::Primitive(name) | Kind::Enclosing(name) => f.write_str(name),
             Kind::Opaque(name) => write!(f, "opaque {name:?}"),
             Kind::Whole => f.write_str("whole bytes"),
+            Kind::Growing(node) => write!(f, "{node}"),
             Kind::Sequence(Node { kind: Kind::Primitive("u8"), .. }) => f.write_str("bytes"),
             Kind::Sequence(element) => write!(f, "[{element}]"),
             Kind::Option(value) => write!(f, "Option<{value}>"),

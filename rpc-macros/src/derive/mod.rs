@@ -1,5 +1,6 @@
 //! `#[derive(Shape)]`: the shape of a struct or of an enum, as serde's derives encode it.
 
+pub(crate) mod grow;
 mod options;
 mod serde;
 
@@ -7,11 +8,11 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::{
-    Data, DataEnum, DataUnion, DeriveInput, Error, Field, Fields, Generics, LitStr, Result, Type,
+    Data, DataEnum, DataUnion, DeriveInput, Error, Field, Fields, Generics, Result, Type,
     TypeParam, Variant, parse_quote,
 };
 
-use self::options::{TypeOptions, opaque_field};
+use self::options::{FieldOptions, TypeOptions, VariantOptions};
 use self::serde::{FieldAttributes, TypeAttributes, VariantAttributes};
 use crate::shapes::Shapes;
 
@@ -20,7 +21,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let options = TypeOptions::of(&input.attrs)?;
     let krate = &options.krate;
     let private = quote!(#krate::__private);
-    let derive = Derive::new(&input, &options, private)?;
+    let derive = Derive::new(&input, &options, private, false)?;
     let node = derive.node(&input, &options)?;
     Ok(derive.implementation(&input, &node))
 }
@@ -31,14 +32,21 @@ struct Derive {
     serde: TypeAttributes,
     /// The type's name in shapes.
     name: String,
+    /// Later versions may have more fields or variants.
+    grows: bool,
 }
 
 impl Derive {
-    fn new(input: &DeriveInput, options: &TypeOptions, private: TokenStream) -> Result<Self> {
+    fn new(
+        input: &DeriveInput,
+        options: &TypeOptions,
+        private: TokenStream,
+        grows: bool,
+    ) -> Result<Self> {
         let serde = TypeAttributes::of(&input.attrs, options.opaque_name.is_some())?;
         let name = serde.name.clone().unwrap_or_else(|| input.ident.unraw().to_string());
         let shapes = Shapes::new(&private, &options.opaque).within(&input.ident, &name);
-        Ok(Self { private, shapes, serde, name })
+        Ok(Self { private, shapes, serde, name, grows })
     }
 
     fn implementation(&self, input: &DeriveInput, node: &TokenStream) -> TokenStream {
@@ -105,7 +113,11 @@ impl Derive {
         let mut variants = Vec::with_capacity(data.variants.len());
         let mut skipped: Option<&Variant> = None;
         for variant in &data.variants {
+            let options = VariantOptions::of(&variant.attrs, self.grows)?;
             let attributes = VariantAttributes::of(&variant.attrs)?;
+            if options.is_unknown {
+                continue;
+            }
             if attributes.skip {
                 skipped = Some(variant);
                 continue;
@@ -119,7 +131,8 @@ impl Derive {
             let name = attributes.name.unwrap_or_else(|| variant.ident.unraw().to_string());
             let parts = self.parts(&variant.fields)?;
             let parts = parts.iter().map(|part| part.field(private));
-            variants.push(quote!(#private::Variant::new(#name, const { &[#(#parts),*] })));
+            let since = options.since.map(|since| quote!(.since(#since)));
+            variants.push(quote!(#private::Variant::new(#name, const { &[#(#parts),*] })#since));
         }
         Ok(quote! {
             &#private::Node::enumeration(#name, #arguments, const { &[#(#variants),*] })
@@ -133,7 +146,7 @@ impl Derive {
     }
 
     fn part(&self, field: &Field) -> Result<Option<Part>> {
-        let opaque: Option<LitStr> = opaque_field(&field.attrs)?;
+        let FieldOptions { opaque, since, .. } = FieldOptions::of(&field.attrs, self.grows)?;
         let serde = FieldAttributes::of(&field.attrs, opaque.is_some())?;
         if serde.skip {
             return Ok(None);
@@ -144,7 +157,7 @@ impl Derive {
             Some(name) => self.shapes.opaque(name),
             None => self.shapes.of(&field.ty),
         };
-        Ok(Some(Part { name, node }))
+        Ok(Some(Part { name, node, since }))
     }
 }
 
@@ -154,11 +167,14 @@ struct Part {
     name: String,
     /// A reference to its shape.
     node: TokenStream,
+    /// The version of the type that added it.
+    since: Option<u32>,
 }
 
 impl Part {
     fn field(&self, private: &TokenStream) -> TokenStream {
-        let Part { name, node } = self;
-        quote!(#private::Field::new(#name, #node))
+        let Part { name, node, since } = self;
+        let since = since.map(|since| quote!(.since(#since)));
+        quote!(#private::Field::new(#name, #node)#since)
     }
 }

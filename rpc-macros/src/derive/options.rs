@@ -1,7 +1,9 @@
 //! The derive's own options: `#[rpc(...)]` on a type and on its fields.
 
-use syn::{Attribute, Error, LitStr, Path, Result, Token};
+use syn::meta::ParseNestedMeta;
+use syn::{Attribute, Error, Expr, LitStr, Path, Result, Token};
 
+use crate::options::version;
 use crate::shapes::{Opaque, facade, named};
 
 /// The options of a type.
@@ -37,27 +39,94 @@ impl TypeOptions {
     }
 }
 
-/// The name that is a field's whole shape: `#[rpc(opaque = "...")]`.
-pub(super) fn opaque_field(attributes: &[Attribute]) -> Result<Option<LitStr>> {
-    let mut opaque = None;
-    for attribute in attributes.iter().filter(|attribute| is_rpc(attribute)) {
-        attribute.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("opaque") {
-                return Err(meta.error("unknown option of a field: there is `opaque = \"...\"`"));
-            }
-            opaque = Some(named(meta.value()?)?);
-            Ok(())
-        })?;
-    }
-    Ok(opaque)
+/// The options of a field.
+#[derive(Default)]
+pub(super) struct FieldOptions {
+    /// The name that is its whole shape.
+    pub(super) opaque: Option<LitStr>,
+    /// The version of the type that added it.
+    pub(super) since: Option<u32>,
+    /// Its value where it is missing.
+    pub(super) default: Option<Expr>,
 }
 
-/// Refuses options where there are none.
-pub(super) fn none(attributes: &[Attribute], of: &str) -> Result<()> {
-    match attributes.iter().find(|attribute| is_rpc(attribute)) {
-        None => Ok(()),
-        Some(attribute) => Err(Error::new_spanned(attribute, format_args!("{of} has no options"))),
+impl FieldOptions {
+    /// The options of a field; it can be a later version's if its type `grows`.
+    pub(super) fn of(attributes: &[Attribute], grows: bool) -> Result<Self> {
+        let mut options = Self::default();
+        for attribute in attributes.iter().filter(|attribute| is_rpc(attribute)) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("opaque") {
+                    options.opaque = Some(named(meta.value()?)?);
+                } else if meta.path.is_ident("since") {
+                    growing(&meta, grows)?;
+                    options.since = Some(version(meta.value()?)?);
+                } else if meta.path.is_ident("default") {
+                    growing(&meta, grows)?;
+                    options.default = Some(meta.value()?.parse()?);
+                } else {
+                    return Err(meta.error(
+                        "unknown option of a field: there is `opaque = \"...\"`, and with `derive(Grow)` there are `since = N` and `default = value`",
+                    ));
+                }
+                Ok(())
+            })?;
+        }
+        match &options {
+            FieldOptions { default: Some(default), since: None, .. } => Err(Error::new_spanned(
+                default,
+                "a default is for values that lack the field: say which version added it, as in `since = 2, default = 0`",
+            )),
+            _ => Ok(options),
+        }
     }
+}
+
+/// The options of a variant.
+#[derive(Default)]
+pub(super) struct VariantOptions {
+    /// The version of the enum that added it.
+    pub(super) since: Option<u32>,
+    /// It stands for variants that this program does not know.
+    pub(super) is_unknown: bool,
+}
+
+impl VariantOptions {
+    /// The options of a variant of an enum that `grows`; others have none.
+    pub(super) fn of(attributes: &[Attribute], grows: bool) -> Result<Self> {
+        let mut options = Self::default();
+        for attribute in attributes.iter().filter(|attribute| is_rpc(attribute)) {
+            if !grows {
+                return Err(Error::new_spanned(
+                    attribute,
+                    "a variant has no options, except with `derive(Grow)`",
+                ));
+            }
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("since") {
+                    options.since = Some(version(meta.value()?)?);
+                } else if meta.path.is_ident("unknown") {
+                    options.is_unknown = true;
+                } else {
+                    return Err(meta.error(
+                        "unknown option of a variant: there are `since = N` and `unknown`",
+                    ));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(options)
+    }
+}
+
+fn growing(meta: &ParseNestedMeta<'_>, grows: bool) -> Result<()> {
+    if grows {
+        return Ok(());
+    }
+    Err(meta.error(
+        "only a struct with `#[derive(farcall::Grow)]` gets new fields, from its first version on; \
+         it takes the place of `Shape` and serde's derives",
+    ))
 }
 
 fn is_rpc(attribute: &Attribute) -> bool {

@@ -7,7 +7,6 @@ use syn::meta::ParseNestedMeta;
 use syn::parse::ParseStream;
 use syn::{Attribute, Error, LitStr, Result, Token, Type};
 
-use super::options;
 use crate::hash;
 
 /// Of a struct or an enum.
@@ -63,7 +62,6 @@ pub(super) struct VariantAttributes {
 
 impl VariantAttributes {
     pub(super) fn of(attributes: &[Attribute]) -> Result<Self> {
-        options::none(attributes, "a variant")?;
         let mut found = Self::default();
         each(attributes, |meta| {
             let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();

@@ -80,6 +80,8 @@ pub const COMMON: &[Case] = cases! {
         Nothing: both_versions_of_clients_at_one_server,
         Nothing: an_argument_that_an_old_client_does_not_know_has_its_default,
         Nothing: an_argument_that_an_old_server_does_not_know_must_have_its_default,
+        Nothing: types_that_grew_are_read_by_a_new_server,
+        Nothing: types_that_grew_are_read_by_an_old_server,
         Nothing: a_required_method_that_is_missing_refuses_the_server,
         Nothing: a_method_idempotent_at_one_end_runs_at_most_once,
         Nothing: the_next_connection_finds_what_the_next_server_has,

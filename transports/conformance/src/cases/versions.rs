@@ -78,6 +78,38 @@ pub fn an_argument_that_an_old_server_does_not_know_must_have_its_default(world:
     assert_eq!(client.connection().in_flight(), 0);
 }
 
+/// Lengths of a text in a value that may grow: short, and longer than a slot.
+const TEXTS: [usize; 2] = [3, 20_000];
+
+/// An older client at a newer server: what only the server has takes its default, or is unknown.
+pub fn types_that_grew_are_read_by_a_new_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(2));
+    let mut client = world.connect::<v1::EvolvingPollClient>(&server);
+    for limit in [0, u32::MAX] {
+        let options = v1::Options { limit };
+        for found in [v1::Found::Some(vec![options.clone(); 300]), v1::Found::Unknown] {
+            let grown = world.call(&mut client, |c| c.start_grown(options.clone(), found.clone()));
+            assert_eq!(grown, Ok((options.clone(), found)));
+        }
+    }
+}
+
+/// A newer client at an older server, which skips what it does not know.
+pub fn types_that_grew_are_read_by_an_old_server(world: &World) {
+    let server = world.serve(Setup::default().evolving(1));
+    let mut client = world.connect::<v2::EvolvingPollClient>(&server);
+    for len in TEXTS {
+        let options = |colour: &str| v2::Options { limit: 7, colour: colour.to_owned() };
+        let (long, usual) = (options(&"x".repeat(len)), options("any"));
+        let found = v2::Found::Elsewhere(long.colour.clone());
+        let grown = world.call(&mut client, |c| c.start_grown(long.clone(), found.clone()));
+        assert_eq!(grown, Ok((usual.clone(), v2::Found::Unknown)));
+        let found = v2::Found::Some(vec![long.clone(); 2]);
+        let grown = world.call(&mut client, |c| c.start_grown(long.clone(), found.clone()));
+        assert_eq!(grown, Ok((usual.clone(), v2::Found::Some(vec![usual; 2]))));
+    }
+}
+
 /// Clients of either version at servers of their own: all methods work.
 pub fn equal_versions_have_everything(world: &World) {
     let server = world.serve(Setup::default().evolving(1));
@@ -89,6 +121,10 @@ pub fn equal_versions_have_everything(world: &World) {
     assert_eq!(world.call(&mut client, |c| c.start_added(7)), Ok(11));
     assert_eq!(world.call(&mut client, |c| c.start_reshaped(7)), Ok(12));
     assert_eq!(world.call(&mut client, |c| c.start_widened(b"ab", 2)), Ok(2 * sum(b"ab")));
+    let options = v2::Options { limit: 1, colour: "red".to_owned() };
+    let found = v2::Found::Elsewhere("there".to_owned());
+    let grown = world.call(&mut client, |c| c.start_grown(options.clone(), found.clone()));
+    assert_eq!(grown, Ok((options, found)));
 }
 
 /// A method that only one end calls idempotent runs at most once per call, whichever end it is.
