@@ -1,10 +1,12 @@
 //! In the steady state a call allocates nothing, at either end: counted by the allocator of this program.
 
 use std::alloc::System;
+use std::process::ExitCode;
 
 use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server, Site};
 use farcall_transports::Address;
 use farcall_transports_conformance::backends::{self, Backend};
+use libtest_mimic::{Arguments, Trial};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -79,13 +81,20 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
     }
 }
 
-// Only one test: a concurrent one's allocations would be counted too.
-#[test]
-fn calls_allocate_nothing_in_the_steady_state() {
-    for backend in backends::ALL {
-        count_allocations(backend, false);
-        count_allocations(backend, true);
-    }
+fn main() -> ExitCode {
+    // The allocations of a concurrent test would be counted too.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trials = backends::ALL.iter().flat_map(|backend| {
+        [("alone", false), ("shared", true)].map(|(kind, share)| {
+            let name =
+                format!("{}::{kind}::calls_allocate_nothing_in_the_steady_state", backend.name);
+            Trial::test(name, move || {
+                count_allocations(backend, share);
+                Ok(())
+            })
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
 fn count_allocations(backend: &Backend, share: bool) {
