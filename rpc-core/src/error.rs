@@ -61,7 +61,8 @@ pub enum RpcError {
         /// The connection's limit in bytes.
         max: u64,
     },
-    /// The server of this connection lacks the method, or declares it with other types. The call was not sent.
+    /// The server of this connection lacks the method, declares it with other types, or does not know an argument that the
+    /// call needs. The call was not sent.
     #[error("{method} {why}")]
     NoSuchMethod {
         /// `Service.method`.

@@ -175,7 +175,7 @@ fn any_small_numbers_are_a_value_or_an_error() {
     });
 }
 
-/// Every value is read back as it was written, by serde's form and by the forms of byte strings.
+/// Every value is written as postcard writes it, and read back, by serde's form and by the forms of byte strings.
 #[test]
 fn any_value_is_read_back() {
     check!().with_type::<(Record, Options, Option<Vec<u8>>)>().for_each(
@@ -183,6 +183,7 @@ fn any_value_is_read_back() {
             let message = written::<Serde, _>(options);
             assert_eq!(decode::<Serde, Options>(Reader::borrowed(&message)).as_ref(), Ok(options));
             let message = written::<Serde, _>(record);
+            assert_eq!(postcard::to_allocvec(record).as_ref(), Ok(&message));
             assert_eq!(decode::<Serde, Record>(Reader::borrowed(&message)).as_ref(), Ok(record));
             let message = written::<Opt<Raw>, _>(bytes);
             assert_eq!(message, written::<Serde, _>(bytes));

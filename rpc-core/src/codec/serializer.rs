@@ -10,9 +10,6 @@ use super::EncodeError;
 use super::growing;
 use super::writer::{Writer, length_size};
 
-/// The longest encoding of a number: seven bits of a `u128` in each byte.
-const MAX_NUMBER_BYTES: usize = 19;
-
 /// Where the bytes of a value go.
 pub(super) trait Output {
     fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError>;
@@ -79,6 +76,23 @@ pub(super) fn size<T: Serialize + ?Sized>(value: &T) -> Result<usize, EncodeErro
 /// Writes values through serde.
 pub(super) struct Serializer<'o, O>(pub(super) &'o mut O);
 
+/// A number, seven bits in each byte, the lowest first, the high bit set in all but the last.
+macro_rules! base_128 {
+    ($put:ident $type:ty) => {
+        fn $put(&mut self, number: $type) -> Result<(), EncodeError> {
+            let mut bytes = [0; <$type>::BITS.div_ceil(7) as usize];
+            let (mut left, mut used) = (number, 0);
+            while left >= 0x80 {
+                bytes[used] = left as u8 | 0x80;
+                left >>= 7;
+                used += 1;
+            }
+            bytes[used] = left as u8;
+            self.0.put(&bytes[..=used])
+        }
+    };
+}
+
 impl<O: Output> Serializer<'_, O> {
     #[inline]
     fn length(&mut self, length: usize) -> Result<(), EncodeError> {
@@ -90,7 +104,7 @@ impl<O: Output> Serializer<'_, O> {
         if number < 0x80 {
             return self.0.put_byte(number as u8);
         }
-        self.wide(u128::from(number))
+        self.long(number)
     }
 
     #[inline]
@@ -98,17 +112,8 @@ impl<O: Output> Serializer<'_, O> {
         self.unsigned((number << 1 ^ number >> 63) as u64)
     }
 
-    fn wide(&mut self, number: u128) -> Result<(), EncodeError> {
-        let mut bytes = [0; MAX_NUMBER_BYTES];
-        let (mut left, mut used) = (number, 0);
-        while left >= 0x80 {
-            bytes[used] = left as u8 | 0x80;
-            left >>= 7;
-            used += 1;
-        }
-        bytes[used] = left as u8;
-        self.0.put(&bytes[..=used])
-    }
+    base_128!(long u64);
+    base_128!(wide u128);
 
     #[inline]
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {

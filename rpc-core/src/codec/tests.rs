@@ -313,3 +313,24 @@ fn a_type_that_needs_a_self_describing_format_is_refused_when_written() {
     let outer = Outer { inner: [("a".to_owned(), 1)].into() };
     assert_eq!(encoded_len(&As::<Serde, _>::new(&outer)), Err(EncodeError::Unsupported));
 }
+
+#[test]
+fn what_fuzz_targets_leave_out_is_written_as_postcard_writes_it() {
+    struct Text(u32);
+
+    impl Serialize for Text {
+        fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(&format_args!("{}-{}", self.0, "é".repeat(100)))
+        }
+    }
+
+    #[track_caller]
+    fn check<T: Serialize>(value: &T) {
+        assert_eq!(Ok(written::<Serde, _>(value)), postcard::to_allocvec(value));
+    }
+
+    check(&(1.5_f32, f64::MIN, f64::NAN.to_bits(), 'é', "é", ()));
+    check(&Text(7));
+    check(&(u128::MAX, i128::MIN, i128::MAX, u64::MAX, i64::MIN, i16::MIN, i8::MIN));
+    check(&[Some(Shape::Nothing), Some(Shape::Point(-1, 300)), None]);
+}
