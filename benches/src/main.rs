@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+#[cfg(feature = "sim")]
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -234,9 +236,12 @@ struct InstructionsOptions {
 #[cfg(feature = "sim")]
 #[derive(Args)]
 struct SimOptions {
-    /// Figures, or `all`
+    /// Figures, `measured` for the measured configurations, or `all`
     #[arg(required_unless_present = "list")]
     figures: Vec<String>,
+    /// Of the measured configurations, simulates only one in this many
+    #[arg(long, default_value = "1", conflicts_with = "book")]
+    one_in: NonZeroUsize,
     /// Lists the figures
     #[arg(long)]
     list: bool,
@@ -426,7 +431,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
 
 #[cfg(feature = "sim")]
 fn run_sim(options: &SimOptions) -> Result<()> {
-    use farcall_bench::sim::{book, picture};
+    use farcall_bench::sim::{book, measured, picture};
 
     let (figures, studies) = (farcall_bench::sim::figures(), farcall_bench::sim::studies());
     if options.list {
@@ -434,11 +439,15 @@ fn run_sim(options: &SimOptions) -> Result<()> {
             println!("{:18} {}; {}", figure.name, figure.title, figure.source);
         }
         studies.iter().for_each(|study| println!("{:18} {}", study.name, study.title));
+        println!(
+            "{:18} One-sided operations in the configurations that FaSST's authors measured",
+            "measured"
+        );
         return Ok(());
     }
     let names = || {
         let names = figures.iter().map(|figure| figure.name);
-        names.chain(studies.iter().map(|study| study.name)).chain(["all"])
+        names.chain(studies.iter().map(|study| study.name)).chain(["measured", "all"])
     };
     for wanted in &options.figures {
         if names().all(|name| name != wanted) {
@@ -458,6 +467,13 @@ fn run_sim(options: &SimOptions) -> Result<()> {
         println!("{}: {}\n{}{}", study.study.name, study.study.title, study.table(), study.goals());
         results.push(study);
     }
+    let mut simulated = Vec::new();
+    if is_wanted("measured") {
+        let configurations = measured::configurations()?;
+        let some: Vec<_> = configurations.into_iter().step_by(options.one_in.get()).collect();
+        simulated = measured::simulate(&some)?;
+        println!("{}\n{}", measured::table(&simulated), measured::summary(&simulated));
+    }
     if let Some(directory) = &options.svg {
         fs::create_dir_all(directory)?;
         for figure in &drawn {
@@ -470,7 +486,7 @@ fn run_sim(options: &SimOptions) -> Result<()> {
         }
     }
     if let Some(directory) = &options.book {
-        for (file, text) in book::files(&drawn, &results)? {
+        for (file, text) in book::files(&drawn, &results, &simulated)? {
             let file = directory.join(file);
             fs::create_dir_all(file.parent().unwrap_or(directory))?;
             fs::write(file, text)?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use farcall_bench::sim::figure::{Axis, Drawn, Outcome, Use};
+use farcall_bench::sim::measured::{self, Errors};
 use farcall_bench::sim::study::StudyResult;
 use farcall_bench::sim::{book, figures, studies};
 
@@ -16,6 +17,13 @@ const APART: f64 = 1.5;
 /// A knee must be within this factor of the published one.
 const KNEE: f64 = 1.3;
 
+/// The median error of the measured configurations is at most this, of those that constants were fitted to and of the
+/// others.
+const MEASURED_MEDIAN: f64 = 0.08;
+
+/// At least this share of them is within 15 %.
+const MEASURED_NEAR: f64 = 0.85;
+
 /// Figures with a knee: where half of the height is left.
 const KNEES: [(&str, &str); 3] = [
     ("scalerpc-3a", "out of the server"),
@@ -26,7 +34,7 @@ const KNEES: [(&str, &str); 3] = [
 /// Published orders that are not reproduced: the figure, what should be faster than what, and where. Its notes
 /// say why.
 const REVERSED_ORDERS: [(&str, &str, &str, &[f64]); 1] =
-    [("write_imm", "batch of 8", "batch of 1", &[80.0, 240.0, 320.0, 400.0])];
+    [("write_imm", "batch of 8", "batch of 1", &[80.0])];
 
 /// All figures in one test, so that each is simulated only once. `cargo xtask figures`
 #[test]
@@ -45,11 +53,18 @@ fn figures_are_reproduced_and_the_book_shows_them() {
     let studies = studies();
     let results: Vec<_> = studies.iter().map(|study| study.evaluate().unwrap()).collect();
     results.iter().for_each(|result| goals(result, &mut wrong));
+    let simulated = measured::simulate(&measured::configurations().unwrap()).unwrap();
+    for (name, is_fitted) in [("fitted", true), ("tried", false)] {
+        let errors = Errors::of(&simulated, |one| one.fitted == is_fitted).unwrap();
+        if errors.median > MEASURED_MEDIAN || errors.near < MEASURED_NEAR {
+            wrong.push(format!("measured configurations, {name}: {errors:?}"));
+        }
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
     assert_eq!(book::missing_figures(&figures), [""; 0], "figures that the book does not show");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
-    for (file, wanted) in book::files(&drawn, &results).unwrap() {
+    for (file, wanted) in book::files(&drawn, &results, &simulated).unwrap() {
         let there = fs::read_to_string(source.join(&file)).unwrap_or_default();
         assert!(
             there == wanted,

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use anyhow::{Context, Result};
 
 use super::figure::{Drawn, Figure, Use, median_and_worst};
+use super::measured::{self, Simulated};
 use super::picture::svg;
 use super::study::{Study, StudyResult};
 
@@ -41,6 +42,7 @@ const PAGES: [Page; 4] = [
         figures: &[
             "scalerpc-3a",
             "scalerpc-1b",
+            "herd-6",
             "herd-clients",
             "fasst-2",
             "erpc-1",
@@ -58,6 +60,7 @@ const PAGES: [Page; 4] = [
         figures: &[
             "kalia-batch",
             "kalia-13",
+            "kalia-13-pcie",
             "herd-5",
             "kalia-sequencer",
             "rfp-3",
@@ -75,7 +78,11 @@ const PAGES: [Page; 4] = [
 ];
 
 /// All generated files of the book, by their names under its source folder.
-pub fn files(drawn: &[Drawn<'_>], results: &[StudyResult<'_>]) -> Result<BTreeMap<String, String>> {
+pub fn files(
+    drawn: &[Drawn<'_>],
+    results: &[StudyResult<'_>],
+    simulated: &[Simulated],
+) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for page in &PAGES {
         let mut text = format!("# {}\n\n{}\n\n{WARNING}\n", page.title, page.about);
@@ -89,6 +96,7 @@ pub fn files(drawn: &[Drawn<'_>], results: &[StudyResult<'_>]) -> Result<BTreeMa
     }
     files.insert("figures-errors.md".to_owned(), errors(drawn));
     files.insert("figures-backends.md".to_owned(), studies(results));
+    files.insert("figures-measured.md".to_owned(), measured::page(simulated));
     for result in results {
         files.insert(format!("figures/{}.svg", result.study.name), result.studied.picture.clone());
     }

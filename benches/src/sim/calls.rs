@@ -31,7 +31,7 @@ fn write_imm() -> Figure {
         x_label: "clients",
         y_label: "M/s",
         axis: Axis::Linear,
-        notes: "RawWrite is the nearest published system, not the same one: `write_imm` answers by WRITE with immediate and posts a receive for each request, while RawWrite polls its memory. All ten points are missed. With 80 clients, Fig. 3a of the same paper has 3.2 M WRITEs/s out of the server, where this figure has 8.2 M calls/s; no set of constants meets both. The order of the two batches is also reversed at most points: RawWrite gains from a batch of 8, while the model loses, because 640 and more work requests do not fit into its cache.",
+        notes: "RawWrite is the nearest published system, not the same one: `write_imm` answers by WRITE with immediate and posts a receive for each request, while RawWrite polls its memory. All ten points are missed. With 80 clients, Fig. 3a of the same paper has 3.2 M WRITEs/s out of the server, where this figure has 8.2 M calls/s; no set of constants meets both. With 80 clients the order of the two batches is also reversed: RawWrite gains from a batch of 8, while the model loses, because 640 work requests do not fit into its buffer.",
         series: vec![
             Series::new("batch of 1", &one, rate(1)).missed(),
             Series::new("batch of 8", &eight, rate(8)).missed(),

@@ -2,6 +2,7 @@
 
 mod backends;
 pub mod book;
+mod bursts;
 mod calls;
 mod connectx5;
 mod datagram;
@@ -12,6 +13,7 @@ mod flows;
 mod herd;
 mod kalia;
 mod latency;
+pub mod measured;
 pub mod picture;
 mod rfp;
 mod rig;

@@ -116,7 +116,12 @@ impl Rack {
 
     /// Another program of the machine, which opens the device separately.
     pub(super) fn program(&self, machine: &Machine) -> Result<Machine> {
-        self.open(machine.node, 4096)
+        self.program_with(machine, 4096)
+    }
+
+    /// Another program of the machine, with this much shared memory.
+    pub(super) fn program_with(&self, machine: &Machine, bytes: usize) -> Result<Machine> {
+        self.open(machine.node, bytes)
     }
 
     fn open(&self, node: NodeId, bytes: usize) -> Result<Machine> {
@@ -227,18 +232,6 @@ impl Thread {
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         self.targets.push(Target { qp, blocks, way: None, outstanding: 0, posted: 0 });
         Ok(())
-    }
-
-    /// Connects two threads that access each other's memory over one pair of queue pairs.
-    pub(super) fn connect_both(
-        a: (&mut Thread, &Machine),
-        b: (&mut Thread, &Machine),
-    ) -> Result<()> {
-        let (mut here, mut there) = (a.0.pair(QpType::Rc)?, b.0.pair(QpType::Rc)?);
-        join(&mut here, &mut there)?;
-        let block = |work: Work| [(0, work.len as u64)];
-        a.0.add(here, b.1, &block(a.0.work))?;
-        b.0.add(there, a.1, &block(b.0.work))
     }
 
     /// Adds a UD queue pair that sends to these.

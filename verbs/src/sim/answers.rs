@@ -61,8 +61,8 @@ impl World {
         let processed_ns = node.nic.process_answer(costs, now_ns);
         let Some(pair) = node.pairs.get_mut(to.number) else { return processed_ns };
         let Some(number) = pair.number_of(psn) else { return processed_ns };
-        let Some(line) = pair.wqe(number).map(|wqe| wqe.line) else { return processed_ns };
-        processed_ns.max(node.nic.find_for_ack(costs, now_ns, (to.number, number), line))
+        let Some(request) = pair.wqe(number).map(|wqe| wqe.arrival) else { return processed_ns };
+        processed_ns.max(node.nic.find_for_ack(costs, now_ns, request))
     }
 
     /// Handles a refused message. Responses to earlier READs and atomics are still in flight, and come first.

@@ -52,14 +52,21 @@ impl World {
         let to_itself = message.from.node == to.node;
         let mut at_ns = node.nic.deliver(costs, self.now_ns, len, what, to_itself);
         if let Some(pair) = node.pairs.get_mut(to.number) {
-            if matches!(what, Inbound::Response(_))
-                && let Some(number) = pair.number_of(message.psn)
-                && let Some(line) = pair.wqe(number).map(|wqe| wqe.line)
-            {
-                let (of, context) = ((to.number, number), &mut pair.context);
-                let found_ns = node.nic.find_for_response(costs, self.now_ns, of, context, line);
-                at_ns = at_ns.max(found_ns);
-            }
+            let found_ns = match what {
+                Inbound::Write | Inbound::Receive => self.now_ns,
+                Inbound::ReadRequest(_) | Inbound::Atomic(_) => {
+                    node.nic.find_to_respond(costs, self.now_ns, to.number, &mut pair.context)
+                }
+                Inbound::Response(_) => {
+                    let number = pair.number_of(message.psn);
+                    let request = number.and_then(|number| pair.wqe(number)).map(|wqe| wqe.arrival);
+                    request.map_or(self.now_ns, |request| {
+                        let (qp, context) = (to.number, &mut pair.context);
+                        node.nic.find_for_response(costs, self.now_ns, qp, context, request)
+                    })
+                }
+            };
+            at_ns = at_ns.max(found_ns);
             at_ns = at_ns.max(pair.landed_ns);
             pair.landed_ns = at_ns + landing_ns;
         }
@@ -298,6 +305,8 @@ impl World {
         pair.done_before(number);
         if let Some((rkey, start, len)) = filled {
             self.record_local_write(to.node, rkey, start, len);
+            // A program may poll the memory that its READ fills instead of a completion queue.
+            self.wake_watchers(to.node, rkey);
         }
         self.retire(to);
         self.fetch(to);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::event::QpId;
 use super::memory::LocalAddress;
-use super::nic::{Context, Line};
+use super::nic::{Arrival, Context};
 use super::receives::Receives;
 use crate::{CompletionOpcode, QpState, QpType, SharedSlice, Status};
 
@@ -37,8 +37,8 @@ pub(super) struct Wqe {
     pub(super) pushed: bool,
     /// Whether it is the last of its doorbell.
     pub(super) last: bool,
-    /// Where the NIC caches it.
-    pub(super) line: Line,
+    /// When it arrived in the NIC's buffer.
+    pub(super) arrival: Arrival,
 }
 
 /// The parameters of a queue pair.
@@ -117,6 +117,8 @@ pub(super) struct Pair {
     pub(super) nak_sent: bool,
     /// When the last message's bytes are in memory: none behind it is executed earlier.
     pub(super) landed_ns: u64,
+    /// When the last response has its bytes: none behind it leaves earlier.
+    pub(super) last_reply_ns: u64,
     /// The results of the last atomics, for a peer that retries.
     pub(super) atomics: VecDeque<(u32, u64)>,
 }
@@ -160,6 +162,7 @@ impl Pair {
             expected: 0,
             nak_sent: false,
             landed_ns: 0,
+            last_reply_ns: 0,
             atomics: VecDeque::new(),
         }
     }

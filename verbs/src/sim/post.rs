@@ -4,7 +4,7 @@ use super::context::Context;
 use super::event::QpId;
 use super::memory::LocalAddress;
 use super::message::Kind;
-use super::nic::{Line, wqe_lines};
+use super::nic::{Arrival, wqe_lines};
 use super::pair::{Pair, Wqe};
 use super::world::World;
 use crate::work_request::Work;
@@ -78,7 +78,7 @@ impl World {
             inline: inline_len.is_some(),
             pushed: false,
             last: false,
-            line: Line::default(),
+            arrival: Arrival::default(),
         };
         if let Some(pair) = self.pair(qp) {
             pair.sends.push_back(wqe);

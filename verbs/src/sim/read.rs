@@ -95,7 +95,13 @@ impl World {
         let response = &mut self.messages[index];
         response.psn = psn;
         fill(&mut response.payload);
-        let at_ns = from_ns + self.config.costs.pcie_read_ns;
+        let node = &mut self.nodes[usize::from(to.node)];
+        let mut at_ns = node.nic.read_memory(&self.config.costs, from_ns);
+        if let Some(pair) = node.pairs.get_mut(to.number) {
+            // Responses leave in the order of the requests.
+            at_ns = at_ns.max(pair.last_reply_ns);
+            pair.last_reply_ns = at_ns;
+        }
         self.events.push(at_ns, Event::Reply(index));
     }
 

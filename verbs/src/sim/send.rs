@@ -16,8 +16,12 @@ impl World {
             QpState::ReadyToSend => {
                 pair.notified = pair.notified.max(pair.number_of(rung).unwrap_or(0));
                 let last = pair.notified.saturating_sub(1);
+                let ahead = last.saturating_sub(pair.base);
                 if let Some(wqe) = pair.wqe(last).filter(|wqe| wqe.pushed) {
-                    nic.keep(&self.config.costs, (qp.number, last), &mut wqe.line);
+                    // The NIC drops a pushed READ that has to wait for answers, and reads it from memory later.
+                    if !wqe.asks || ahead < MAX_RD_ATOMIC as u64 {
+                        nic.keep(&mut wqe.arrival);
+                    }
                 }
                 self.fetch(qp);
             }
@@ -44,24 +48,26 @@ impl World {
         let (costs, now_ns) = (&self.config.costs, self.now_ns);
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
-        let mut is_there = context_read;
+        let (mut is_there, mut sent) = (context_read, 0);
         while !pair.rnr_wait && !pair.has_turn && pair.next < pair.notified {
             let Some(wqe) = pair.sends.get_mut((pair.next - pair.base) as usize) else { return };
             if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
                 return; // An answer will make room.
             }
-            let (of, context) = ((qp.number, pair.next), &mut pair.context);
+            let context = (!context_read).then_some(&mut pair.context);
+            let pushed = wqe.pushed.then_some(&mut wqe.arrival);
             if !is_there
-                && let Some(at_ns) =
-                    nic.find_to_send(costs, now_ns, of, context, wqe.pushed, &mut wqe.line)
+                && let Some(at_ns) = nic.find_to_send(costs, now_ns, qp.number, context, pushed)
+                && sent == 0
             {
                 pair.has_turn = true;
                 return self.events.push(at_ns, Event::Resume { qp, context_read: true });
             }
+            // The NIC reads a queue's requests ahead: those after the first cost reads, and no further wait.
             is_there = true;
             pair.asking += u32::from(wqe.asks);
             if !wqe.pushed {
-                nic.keep(costs, of, &mut wqe.line);
+                nic.keep(&mut wqe.arrival);
             }
             let work = Work {
                 lines: wqe.lines.into(),
@@ -78,7 +84,13 @@ impl World {
             let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
             self.events.push(at_ns, launch);
             pair.next += 1;
+            sent += 1;
             if wqe.last && pair.next < pair.notified {
+                let next_is_pushed = pair.wqe(pair.next).is_some_and(|wqe| wqe.pushed);
+                if context_read && next_is_pushed && sent < costs.turn_requests {
+                    is_there = false;
+                    continue;
+                }
                 pair.has_turn = true;
                 let turn_ns = nic.next_turn(now_ns, context_read);
                 let turn_ns = turn_ns.max(now_ns + costs.queue_pair_ns);

@@ -37,9 +37,12 @@ impl Costs {
 
             // 350 ns is what HERD's inlining saves (Fig. 2: 2.48 against 2.13 us); eRPC's READ leaves less room.
             pcie_read_ns: 276,
+            // The same on average; memory does not always answer alike, and threads therefore do not stay in step.
+            read_memory_ns: 176,
+            read_memory_spread_ns: 200,
             pcie_write_ns: 150,
-            // 78 M reads/s. When reads are the limit: 60 to 65 M in ScaleRPC, Fig. 3a, 58 to 82 M in Kalia 2016, Fig. 13.
-            pcie_read_ps: 12_800,
+            // 70 M reads/s. When reads are the limit: 60 to 65 M in ScaleRPC, Fig. 3a, 58 to 82 M in Kalia 2016, Fig. 13.
+            pcie_read_ps: 14_200,
             // PCIe 3.0 x8, 7.88 GB/s, 26 bytes of headers with 256.
             pcie_write_byte_ps: 140,
 
@@ -57,8 +60,8 @@ impl Costs {
             // As measured with Connect-IB.
             queue_pair_ns: 120,
 
-            // 35.6 M RC WRITEs: HERD, Fig. 3b; 35.9 M: ScaleRPC, Fig. 3a; 35 M: Kalia 2016, table 1.
-            inbound_ps: 28_200,
+            // 34.3 M UC and 35.6 M RC WRITEs: HERD, Fig. 3b; 35.9 M: ScaleRPC, Fig. 3a; 35 M: Kalia 2016, table 1.
+            inbound_ps: 29_000,
             // 34 M: Kalia 2016, table 1.
             inbound_receive_ps: 29_000,
             // 21.8 M receives with payload in Kalia 2016, table 1, some 24 M in FaSST's calls, 30.4 M in ScaleRPC, Fig. 1b.
@@ -75,18 +78,28 @@ impl Costs {
             // section 3.3.
             read_response_ps: 43_500,
             read_response_byte_ps: 53,
+            // 10 M READs of 232 B, 7 M of 264: FaSST's measured configurations.
+            read_response_part_ps: 40_000,
             // 2.7 M, at one address or at many: Kalia 2016, table 1. The unit is busy as for a READ.
             atomic_ps: 39_000,
             atomic_lock_ps: 370_000,
             atomic_locks: 1,
 
-            // ScaleRPC, Fig. 3a, FaSST, Fig. 2, Kalia 2016, Fig. 13 together. Contexts have 256 bytes (mlx4).
-            cache_lines: 427,
+            // 256 bytes (mlx4). With the reads below: FaSST's measured configurations, 40 to 720 queue pairs; HERD, Fig. 6.
+            cache_lines: 328,
             context_lines: 4,
-            // 22 more reads if all misses than if all hits: ScaleRPC, Fig. 3a; 7.5 for a work request alone: Kalia
-            // 2016, Fig. 13.
-            context_miss_reads: 8,
-            request_miss_reads: 5,
+            // 22 more reads per WRITE if all contexts miss than if all hit: ScaleRPC, Fig. 3a.
+            context_miss_reads: 6,
+            // A window of 32 is up to 1.3 times as fast as one of 8: FaSST's measured configurations.
+            turn_requests: 2,
+            // 256 READs outstanding, with no loss: FaSST's measured configurations.
+            cached_requests: 512,
+            // 7.5 reads per READ at 11 M, 4.5 at 13 M: Kalia 2016, Fig. 13.
+            request_miss_reads: 7,
+            request_miss_ps: 50_000,
+            // 7.6 reads per WRITE with 560 outstanding: ScaleRPC, Fig. 3a.
+            cached_unacknowledged: 140,
+            acknowledged_miss_reads: 5,
 
             // ScaleRPC, Fig. 3b: the knee is at 17 MB of blocks.
             ddio_pages: 4_300,

@@ -25,8 +25,11 @@ impl Costs {
             max_pushed_lines: 6,
 
             pcie_read_ns: 330,
+            // As any other read.
+            read_memory_ns: 330,
+            read_memory_spread_ns: 0,
             pcie_write_ns: 200,
-            pcie_read_ps: 4_200,
+            pcie_read_ps: 3_000,
             pcie_write_byte_ps: 70,
 
             // The vendor's 200 M messages per second. The values below are scaled from Connect-IB by it.
@@ -46,17 +49,25 @@ impl Costs {
 
             read_request_ps: 7_000,
             read_request_byte_ps: 30,
-            read_response_ps: 9_000,
+            // 43 M outgoing READs: eRPC, Fig. 1.
+            read_response_ps: 22_500,
             read_response_byte_ps: 30,
+            read_response_part_ps: 0,
             atomic_ps: 15_000,
             atomic_lock_ps: 400_000,
             atomic_locks: 4096,
 
-            // eRPC, Fig. 1: half the rate remains with 5,000 queue pairs.
-            cache_lines: 19_000,
+            // 30.8 and 23 M READs with 1,120 and 4,480 queue pairs: eRPC, Fig. 1, with `pcie_read_ps`.
+            cache_lines: 2_090,
             context_lines: 6,
             context_miss_reads: 2,
+            // As Connect-IB; the buffer is larger, but not measured.
+            turn_requests: 8,
+            cached_requests: 1_200,
             request_miss_reads: 2,
+            request_miss_ps: 3_000,
+            cached_unacknowledged: 1_200,
+            acknowledged_miss_reads: 0,
 
             // As Connect-IB.
             ddio_pages: 4_300,

@@ -39,6 +39,11 @@ pub struct Costs {
 
     /// A read over PCIe, from the request to the first bytes.
     pub pcie_read_ns: u64,
+    /// A read of the bytes that an incoming READ requests, from the request to the first bytes, if memory answers at
+    /// once.
+    pub read_memory_ns: u64,
+    /// The most that memory adds to that.
+    pub read_memory_spread_ns: u64,
     /// A write over PCIe.
     pub pcie_write_ns: u64,
     /// The PCIe read unit, for one cache line, in picoseconds.
@@ -80,6 +85,8 @@ pub struct Costs {
     pub read_response_ps: u64,
     /// The READ unit, for each byte of an incoming response.
     pub read_response_byte_ps: u64,
+    /// The READ unit, for each 256 bytes of an incoming response after the first.
+    pub read_response_part_ps: u64,
     /// The READ unit, for an atomic.
     pub atomic_ps: u64,
     /// How long an atomic holds its lock.
@@ -87,14 +94,24 @@ pub struct Costs {
     /// The number of locks of atomics; the low bits of the address select one.
     pub atomic_locks: u64,
 
-    /// Capacity of the cache of contexts and work requests, in lines of 64 bytes.
+    /// Capacity of the cache of contexts, in lines of 64 bytes.
     pub cache_lines: u32,
     /// Lines of a queue pair's context that the requester needs.
     pub context_lines: u8,
+    /// The most work requests that a queue pair sends after the NIC has read its context, before others have their turn.
+    pub turn_requests: u32,
     /// PCIe reads for a missed line of a context, address translations included.
     pub context_miss_reads: u64,
+    /// Capacity of the buffer of work requests.
+    pub cached_requests: u32,
     /// PCIe reads for a missed work request.
     pub request_miss_reads: u64,
+    /// The READ unit, for a missed work request.
+    pub request_miss_ps: u64,
+    /// Capacity of that buffer for WRITEs and SENDs that wait for their acknowledgement.
+    pub cached_unacknowledged: u32,
+    /// PCIe reads for a missed work request whose acknowledgement arrives.
+    pub acknowledged_miss_reads: u64,
 
     /// Pages of 4 KiB in the last-level cache that WRITEs can use.
     pub ddio_pages: u32,

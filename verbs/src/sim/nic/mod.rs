@@ -8,8 +8,9 @@
 //! 1. *Doorbell.* The CPU pushes a single short work request over MMIO, by the cache line (BlueFlame). For a
 //!    list or a long work request, it writes a doorbell, and the NIC reads the work requests over PCIe. Both
 //!    are limited by lines per second.
-//! 2. *Context.* The NIC looks up the queue pair's context in its cache, and stores the work request there.
-//!    If a line was replaced, the PCIe read unit reads it again, at a limited number of reads per second.
+//! 2. *Context.* The NIC looks up the queue pair's context in its cache, and keeps the work request in a
+//!    buffer. What is missing, the PCIe read unit reads again, at a limited number of reads per second. Several
+//!    waiting requests of a queue pair share one read of its context.
 //! 3. *Out.* The outbound unit processes the work request, and its bytes that are not inline, which it reads
 //!    over PCIe. A queue pair uses only one of several processing units, so that alone it is slower than the
 //!    NIC.
@@ -20,11 +21,19 @@
 //!    exclude one another; atomics have locks. A WRITE into a page that is not in the last-level cache waits
 //!    for memory (DDIO).
 //! 6. *Acknowledgement*, which uses the responder's outbound unit and link, and the requester's inbound unit.
-//!    The requester looks up the work request in its cache again, and for a READ's response also the context.
+//!    The requester looks up the work request in its buffer again, and for a READ's response also the context.
 //! 7. *Completion*, written over PCIe by the inbound unit, unless it is unsignaled.
 //!
-//! The responder's part of a context never misses: WRITEs into a server are as fast with 800 and more queue
-//! pairs as with one (ScaleRPC, Fig. 1b; HERD, section 3.3).
+//! An incoming WRITE needs nothing that is cached: WRITEs into a server are as fast with 800 and more queue pairs
+//! as with one (ScaleRPC, Fig. 1b; HERD, section 3.3). A responder to READs and atomics records each of them until
+//! it is answered (mlx4 keeps these records in host memory, in the table of RDMARC entries), and therefore needs the
+//! context: among FaSST's machines, which read from each other, a READ costs three times the PCIe reads of
+//! ScaleRPC's WRITE.
+//!
+//! # Replacement
+//! The context cache consists of sets of 8 lines; a line replaces a random one of its set. The buffer of work
+//! requests keeps those that arrived last. It has a sharp knee, in the number of outstanding requests; the cache of
+//! contexts has a soft one, in the number of queue pairs.
 //!
 //! The model uses picoseconds, as a small message occupies a unit for a few nanoseconds.
 
@@ -41,6 +50,6 @@ mod work;
 pub use costs::Costs;
 pub use work::NicCounters;
 
-pub(super) use cache::Line;
+pub(super) use cache::Arrival;
 pub(super) use doorbell::Doorbells;
 pub(super) use work::{Context, Inbound, Nic, Work, wqe_lines};

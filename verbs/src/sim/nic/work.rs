@@ -1,6 +1,6 @@
 //! The NIC's processing of each message.
 
-use super::cache::{Cache, Line};
+use super::cache::{Arrival, Cache, Line, Requests};
 use super::costs::Costs;
 use super::pages::Pages;
 use super::unit::{Unit, ns, ps};
@@ -18,6 +18,7 @@ pub(in crate::sim) struct Nic {
     pcie_writes: Unit,
     atomic_locks: Vec<Unit>,
     cache: Cache,
+    requests: Requests,
     pages: Pages,
     counters: NicCounters,
 }
@@ -97,6 +98,9 @@ const LINE_BYTES: usize = 64;
 /// The most bytes of one read over PCIe.
 const READ_BYTES: u64 = 512;
 
+/// The most bytes of one write over PCIe.
+const PCIE_PAYLOAD_BYTES: u64 = 256;
+
 /// The fewest lines that the NIC reads for a work request: 128 bytes, the read completion boundary.
 const FETCHED_LINES: u64 = 2;
 
@@ -122,39 +126,48 @@ impl Nic {
         ns(self.mmio.take(ps(now_ns), lines * costs.mmio_line_ps)) + costs.mmio_ns
     }
 
-    /// Looks up what is needed to send a work request: its queue pair's context, and the request itself if it was
-    /// pushed, or else the translation of the send queue's address. `Some`: something is missing until this time.
+    /// Looks up what is needed to send a work request: its queue pair's context, unless the NIC has just read it,
+    /// and the request itself if it was pushed, or else where the send queue is. `Some`: something is missing until
+    /// this time.
     #[inline]
     pub(in crate::sim) fn find_to_send(
         &mut self,
         costs: &Costs,
         now_ns: u64,
-        of: (u32, u64),
-        context: &mut Context,
-        pushed: bool,
-        line: &mut Line,
+        qp: u32,
+        context: Option<&mut Context>,
+        pushed: Option<&mut Arrival>,
     ) -> Option<u64> {
-        let mut reads = self.touch_context(costs, of.0, context);
-        let (wanted, name, missed_reads) = match pushed {
-            true => (line, request_name(of), costs.request_miss_reads),
-            false => {
-                (&mut context[SEND_QUEUE], context_name(of.0, SEND_QUEUE), costs.context_miss_reads)
-            }
-        };
-        if !self.cache.touch(wanted, name, costs.cache_lines) {
+        let mut reads = 0;
+        if let Some(context) = context {
+            reads += self.touch_context(costs, qp, context, pushed.is_none());
+        }
+        if let Some(arrival) = pushed
+            && !self.requests.has(*arrival, costs.cached_requests)
+        {
+            self.requests.insert(arrival);
             self.counters.cache_misses += 1;
-            reads += missed_reads;
+            self.reads.take(ps(now_ns), costs.request_miss_ps);
+            reads += costs.request_miss_reads;
         }
         (reads > 0).then(|| self.load(costs, now_ns, reads))
     }
 
-    /// The reads for the missing lines of a context.
+    /// The reads for the missing lines of a context, and if wanted of its send queue.
     #[inline]
-    fn touch_context(&mut self, costs: &Costs, qp: u32, context: &mut Context) -> u64 {
+    fn touch_context(
+        &mut self,
+        costs: &Costs,
+        qp: u32,
+        context: &mut Context,
+        with_queue: bool,
+    ) -> u64 {
         let mut missed = 0;
-        for (index, line) in context.iter_mut().take(costs.context_lines.into()).enumerate() {
-            let found = self.cache.touch(line, context_name(qp, index), costs.cache_lines);
-            missed += u64::from(!found);
+        for (index, line) in context.iter_mut().enumerate() {
+            if index < usize::from(costs.context_lines) || (with_queue && index >= SEND_QUEUE) {
+                let found = self.cache.touch(line, context_name(qp, index), costs.cache_lines);
+                missed += u64::from(!found);
+            }
         }
         self.counters.cache_misses += missed;
         missed * costs.context_miss_reads
@@ -179,10 +192,10 @@ impl Nic {
         now_ns + ns(wait_ps)
     }
 
-    /// Caches a work request until it is done.
+    /// Keeps a work request until later ones replace it.
     #[inline]
-    pub(in crate::sim) fn keep(&mut self, costs: &Costs, of: (u32, u64), line: &mut Line) {
-        self.cache.insert(line, request_name(of), costs.cache_lines);
+    pub(in crate::sim) fn keep(&mut self, arrival: &mut Arrival) {
+        self.requests.insert(arrival);
     }
 
     /// When the NIC has a work request and its bytes, and may send it.
@@ -269,11 +282,24 @@ impl Nic {
                 ns(self.reads.take(now_ps, costs.atomic_ps).max(locked_ps))
             }
             Inbound::Response(len) => {
-                let for_ps = costs.read_response_ps + len * costs.read_response_byte_ps;
+                let parts = len.div_ceil(PCIE_PAYLOAD_BYTES).max(1) - 1;
+                let for_ps = costs.read_response_ps
+                    + parts * costs.read_response_part_ps
+                    + len * costs.read_response_byte_ps;
                 let unit_ps = self.reads.take(now_ps, for_ps);
                 ns(unit_ps + len * costs.pcie_write_byte_ps) + costs.pcie_write_ns
             }
         }
+    }
+
+    /// When the bytes that a READ or an atomic requests now are in the NIC.
+    #[inline]
+    pub(in crate::sim) fn read_memory(&mut self, costs: &Costs, now_ns: u64) -> u64 {
+        let spread_ns = match costs.read_memory_spread_ns as u32 {
+            0 => 0,
+            most_ns => self.cache.below(most_ns),
+        };
+        now_ns + costs.read_memory_ns + u64::from(spread_ns)
     }
 
     #[inline]
@@ -300,17 +326,34 @@ impl Nic {
         }
     }
 
+    /// A READ or an atomic needs the responder's part of its queue pair's context. Returns when it is there.
+    #[inline]
+    pub(in crate::sim) fn find_to_respond(
+        &mut self,
+        costs: &Costs,
+        now_ns: u64,
+        qp: u32,
+        context: &mut Context,
+    ) -> u64 {
+        let reads = self.touch_context(costs, qp, context, false);
+        if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
+    }
+
     /// A response needs its work request and its queue pair's context. Returns when both are there.
     #[inline]
     pub(in crate::sim) fn find_for_response(
         &mut self,
         costs: &Costs,
         now_ns: u64,
-        of: (u32, u64),
+        qp: u32,
         context: &mut Context,
-        line: Line,
+        request: Arrival,
     ) -> u64 {
-        let reads = self.touch_context(costs, of.0, context) + self.missed_request(costs, of, line);
+        let mut reads = self.touch_context(costs, qp, context, false);
+        if self.is_missing(request, costs.cached_requests) {
+            reads += costs.request_miss_reads;
+            self.reads.take(ps(now_ns), costs.request_miss_ps);
+        }
         if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
     }
 
@@ -320,21 +363,22 @@ impl Nic {
         &mut self,
         costs: &Costs,
         now_ns: u64,
-        of: (u32, u64),
-        line: Line,
+        request: Arrival,
     ) -> u64 {
-        let reads = self.missed_request(costs, of, line);
-        if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
+        if costs.acknowledged_miss_reads > 0
+            && self.is_missing(request, costs.cached_unacknowledged)
+        {
+            return self.load(costs, now_ns, costs.acknowledged_miss_reads);
+        }
+        now_ns
     }
 
-    /// The reads for a missing work request.
+    /// Whether a work request is no longer in the buffer.
     #[inline]
-    fn missed_request(&mut self, costs: &Costs, of: (u32, u64), line: Line) -> u64 {
-        if self.cache.has(line, request_name(of)) {
-            return 0;
-        }
-        self.counters.cache_misses += 1;
-        costs.request_miss_reads
+    fn is_missing(&mut self, request: Arrival, capacity: u32) -> bool {
+        let missing = !self.requests.has(request, capacity);
+        self.counters.cache_misses += u64::from(missing);
+        missing
     }
 
     /// When an answer sent now reaches the other NIC.
@@ -359,23 +403,19 @@ impl Nic {
     }
 }
 
-/// The cache locations of a queue pair's context lines, and of its send queue's address translation.
-pub(in crate::sim) type Context = [Line; SEND_QUEUE + 1];
+/// The cache locations of a queue pair's context lines, and of what the NIC needs to read its requests from memory.
+pub(in crate::sim) type Context = [Line; SEND_QUEUE + SEND_QUEUE_LINES];
 
 /// The line after those of the context itself.
 const SEND_QUEUE: usize = 6;
 
-/// Distinguishes names of context lines from those of work requests.
-const CONTEXT: u32 = 1 << 31;
+/// The lines that the NIC needs to read a queue pair's requests from memory: the address translation of its send
+/// queue, and its doorbell record.
+const SEND_QUEUE_LINES: usize = 2;
 
 #[inline]
 fn context_name(qp: u32, index: usize) -> u64 {
-    u64::from(qp) << 32 | u64::from(CONTEXT | index as u32)
-}
-
-#[inline]
-fn request_name((qp, number): (u32, u64)) -> u64 {
-    u64::from(qp) << 32 | u64::from(number as u32 & !CONTEXT)
+    u64::from(qp) << 32 | index as u64
 }
 
 #[cfg(test)]
