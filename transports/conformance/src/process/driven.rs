@@ -1,7 +1,7 @@
 //! The driven side: a process that reads commands line by line and answers each with a line.
 //!
 //! Servers: `serve ADDRESS SETUP`, `open GATE`, `metrics`, `holdings`, `shutdown`, `ended`. Clients: `connect ADDRESS`,
-//! `visit ADDRESS TIMES`, `await_death`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`, `sessions ADDRESS COUNT`, `burst CALLS`, `leave`. Both: `quit`.
+//! `visit ADDRESS TIMES`, `await_death`, `hold GATE COUNT`, `stream LEN`, `crowd ADDRESS CLIENTS CALLS`, `sessions ADDRESS COUNT`, `burst CALLS FIRST COUNT`, `leave`. Both: `quit`.
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
@@ -93,7 +93,10 @@ impl Driven<'_> {
                 self.crowd(address, number(&mut words), number(&mut words))
             }
             "sessions" => self.open_sessions(word(&mut words), number(&mut words)),
-            "burst" => self.burst(number(&mut words)),
+            "burst" => {
+                let [calls, first, count] = [(); 3].map(|()| number(&mut words));
+                self.burst(calls, first as usize, count as usize)
+            }
             "leave" => {
                 self.sessions.clear();
                 "left".to_owned()
@@ -232,10 +235,10 @@ impl Driven<'_> {
         "opened".to_owned()
     }
 
-    /// Each session makes `calls` calls at once; every response is checked.
-    fn burst(&mut self, calls: u64) -> String {
+    /// Each of so many sessions from the first on makes `calls` calls at once; every response is checked.
+    fn burst(&mut self, calls: u64, first: usize, count: usize) -> String {
         let world = World::new(self.fixture);
-        for client in &mut self.sessions {
+        for client in &mut self.sessions[first..first + count] {
             let message = pattern::make(calls, 32);
             let pending: Vec<_> =
                 (0..calls).map(|_| world.start(client, |c| c.start_echo(&message))).collect();
