@@ -280,22 +280,27 @@ fn a_shutdown_answers_what_is_in_flight_and_frees_the_address() {
 fn calls_fail_when_their_servers_node_dies() {
     let (mut rack, client, (node, server)) = rack(1);
     let idle = rack.spawn_program(client, async |host| connect(&host).await.hold().await);
-    let busy = rack.spawn_program(client, async |host| {
-        let slow = connect(&host).await;
-        loop {
-            if let Err(error) = slow.echo(b"ping").await {
-                return (error, host.now());
+    // They call in different phases, so that a request of some is on its way when the node dies.
+    let busy: [_; 4] = std::array::from_fn(|_| {
+        rack.spawn_program(client, async |host| {
+            let slow = connect(&host).await;
+            loop {
+                if let Err(error) = slow.echo(b"ping").await {
+                    return (error, host.now());
+                }
             }
-        }
+        })
     });
     rack.run_for(1_000_000);
     rack.inject(Fault::KillNode(node));
     assert!(server.is_down());
     rack.run_for(6_000_000_000);
-    // One client notices by its queue pair when it sends, the other by the server's silence.
-    let (error, at) = busy.take().unwrap();
-    assert_eq!(error, RpcError::PeerGone { may_have_run: true });
-    assert!(at < 4 * SECOND, "{at:?}");
+    // A client whose request was not acknowledged notices by its queue pair, any other by the server's silence.
+    let ends = busy.map(|busy| busy.take().unwrap());
+    for (error, _) in &ends {
+        assert_eq!(*error, RpcError::PeerGone { may_have_run: true });
+    }
+    assert!(ends.iter().any(|(_, at)| *at < 4 * SECOND), "{ends:?}");
     assert_eq!(idle.take(), Some(Err(RpcError::PeerGone { may_have_run: true })));
     // The server restarts under the same name.
     rack.inject(Fault::RestartNode(node));
