@@ -58,7 +58,7 @@ pub enum Next {
     /// At this virtual time, or earlier on an event.
     At(u64),
     /// On an event: a completion in a queue that it has polled, a wake-up of that queue's channel, a write into a
-    /// region that it watches, or its waker.
+    /// region that it watches or that is watched on that channel, or its waker.
     OnEvent,
     /// Never: it has finished and is dropped.
     Never,
@@ -175,12 +175,15 @@ impl World {
             let watchers = self.nodes[usize::from(node)].regions.watchers(rkey);
             self.wake(watchers[index]);
         }
-        if let Some(channel) = self.node(node).regions.take_event(rkey) {
+        let Some((channel, is_armed)) = self.node(node).regions.take_event(rkey) else { return };
+        if is_armed {
             channel.signal();
-            match channel.poller() {
-                Some(actor) => self.wake(actor),
-                None => self.wake_all(node),
-            }
+        }
+        match channel.poller() {
+            // It polls the region too, whether it is armed or not.
+            Some(actor) => self.wake(actor),
+            None if is_armed => self.wake_all(node),
+            None => {}
         }
     }
 

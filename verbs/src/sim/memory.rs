@@ -303,11 +303,12 @@ impl Regions {
         }
     }
 
-    /// The channel that gets an event now that a region was written. It gets no other before it is armed again.
-    pub(super) fn take_event(&mut self, rkey: u32) -> Option<Arc<Channel>> {
+    /// The channel on which a region is watched that was written, and whether it gets an event: no other before the region is
+    /// armed again.
+    pub(super) fn take_event(&mut self, rkey: u32) -> Option<(Arc<Channel>, bool)> {
         let region = self.by_key.get_mut(&rkey)?;
-        let channel = region.channel.as_ref()?;
-        std::mem::take(&mut region.armed).then(|| Arc::clone(channel))
+        let channel = Arc::clone(region.channel.as_ref()?);
+        Some((channel, std::mem::take(&mut region.armed)))
     }
 
     /// Drops all of the node's memory.
