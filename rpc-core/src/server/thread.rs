@@ -248,10 +248,10 @@ impl ServerThread {
             }
             let is_left =
                 now >= refuse_until || self.transports.iter().all(|it| it.connections() == 0);
-            let is_done = is_left
-                && self.dispatcher.is_refusing()
-                && self.dispatcher.is_done()
-                && self.drain(now);
+            // From the beginning: answers that are still to be made may have to go another way.
+            let is_drained = self.drain(now);
+            let is_done =
+                is_left && self.dispatcher.is_refusing() && self.dispatcher.is_done() && is_drained;
             if is_done || now >= until {
                 self.say_goodbye(now, until);
             }

@@ -81,8 +81,8 @@ pub trait ServerTransport: Send {
 /// The steps in which a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindDown {
-    /// Done when no posted answer waits for its client to fetch it. The driver polls in between, so a step that was done
-    /// may have more to do.
+    /// Done when no posted answer waits for its client to fetch it. The driver polls in between and calls are still answered,
+    /// so a step that was done may have more to do.
     Drain,
     /// Says goodbye to all clients, after everything that was flushed. Done when it has left: what is still here when the
     /// transport is dropped may be lost. The driver does not poll any more; requests that arrive now are not handled.
