@@ -65,13 +65,19 @@ fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
     // With the smallest slots, nearly all requests and responses are split.
     let slot = dice.pick(&[MIN_SLOT_BYTES, 256, 4096]);
     let mut without = Without::default();
-    if !backend.options().is_empty() && dice.once_in(2) {
+    let has = |name| backend.options().iter().any(|option| option.name == name);
+    if has("without") && dice.once_in(2) {
         for left in Optimization::ALL {
             // Without recovery, losses would not be repaired.
             if *left != Optimization::Recovery && dice.once_in(3) {
                 without = without.and(*left);
             }
         }
+    }
+    if has("retries") {
+        // Few of them make responses come in another way all the time.
+        let (retries, fetch) = (dice.pick(&[1, 5, 100]), dice.pick(&[64, 256, 1024]));
+        return format!("&slot={slot}&retries={retries}&fetch={fetch}");
     }
     match without.is_empty() {
         true => format!("&slot={slot}"),

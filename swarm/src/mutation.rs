@@ -20,11 +20,13 @@ pub enum Mutation {
     EarlyReuse,
     /// A bug of the backend `datagram`.
     Datagram(Bug),
+    /// A bug of the backend `rfp`.
+    Rfp(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 8] = [
+    pub const ALL: [Mutation; 11] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -33,6 +35,9 @@ impl Mutation {
         Mutation::Datagram(Bug::DoubleCredit),
         Mutation::Datagram(Bug::ForgottenResponse),
         Mutation::Datagram(Bug::FormerLife),
+        Mutation::Rfp(Bug::UncheckedLap),
+        Mutation::Rfp(Bug::SkippedDrain),
+        Mutation::Rfp(Bug::OvertakenOperation),
     ];
 
     /// Its name on the command line.
@@ -42,10 +47,15 @@ impl Mutation {
             Mutation::BlindRetry => "blind-retry",
             Mutation::LostWakeUp => "lost-wake-up",
             Mutation::EarlyReuse => "early-reuse",
-            Mutation::Datagram(Bug::LostDuplicateCheck) => "lost-duplicate-check",
-            Mutation::Datagram(Bug::DoubleCredit) => "double-credit",
-            Mutation::Datagram(Bug::ForgottenResponse) => "forgotten-response",
-            Mutation::Datagram(Bug::FormerLife) => "former-life",
+            Mutation::Datagram(bug) | Mutation::Rfp(bug) => match bug {
+                Bug::LostDuplicateCheck => "lost-duplicate-check",
+                Bug::DoubleCredit => "double-credit",
+                Bug::ForgottenResponse => "forgotten-response",
+                Bug::FormerLife => "former-life",
+                Bug::UncheckedLap => "unchecked-lap",
+                Bug::SkippedDrain => "skipped-drain",
+                Bug::OvertakenOperation => "overtaken-operation",
+            },
         }
     }
 
@@ -53,6 +63,7 @@ impl Mutation {
     pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
         match self {
             Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),
+            Mutation::Rfp(bug) => Some((registry::find("rfp")?, bug)),
             _ => None,
         }
     }

@@ -85,6 +85,27 @@ fn packets_of_an_earlier_connection_are_found() {
     is_found_in_datagram(Bug::FormerLife, &signs);
 }
 
+#[track_caller]
+fn is_found_in_rfp(bug: Bug, by: &[&str]) {
+    is_found_in(registry::find("rfp"), Mutation::Rfp(bug), by);
+}
+
+#[test]
+fn a_line_of_any_lap_is_found() {
+    let signs = ["a line that no response begins with", "the server is gone"];
+    is_found_in_rfp(Bug::UncheckedLap, &signs);
+}
+
+#[test]
+fn responses_left_behind_in_a_switch_are_found() {
+    is_found_in_rfp(Bug::SkippedDrain, &["deadline passed", "did not end in time"]);
+}
+
+#[test]
+fn a_cancellation_of_the_next_call_is_found() {
+    is_found_in_rfp(Bug::OvertakenOperation, &["the server is gone", "cancelled"]);
+}
+
 #[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();

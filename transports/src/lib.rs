@@ -25,6 +25,7 @@ mod planted;
 pub mod registry;
 mod rendezvous;
 mod repair;
+mod rfp;
 pub mod send_recv;
 mod slots;
 mod tcp;

@@ -1,7 +1,7 @@
 //! Bugs of the protocols that are planted to see that tests find them. Only with the feature `planted-bugs`: what users
 //! run has nothing of this, as `is_planted` is `false` to the compiler.
 
-/// A bug of the backend `datagram`.
+/// A bug of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// The server runs a request again that comes again.
@@ -12,6 +12,12 @@ pub enum Bug {
     ForgottenResponse,
     /// Both ends take what was sent to a former session of the same number.
     FormerLife,
+    /// `rfp`: the client takes a line for new whatever lap it is of.
+    UncheckedLap,
+    /// `rfp`: the client stops fetching as soon as the server says that it sends.
+    SkippedDrain,
+    /// `rfp`: the server takes a request before the operations that were sent before it.
+    OvertakenOperation,
 }
 
 #[cfg(feature = "planted-bugs")]

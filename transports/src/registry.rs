@@ -2,12 +2,13 @@
 
 use crate::contract::Backend;
 use crate::datagram::Datagram;
+use crate::rfp::Rfp;
 use crate::send_recv::SendRecv;
 use crate::tcp::Tcp;
 use crate::write_imm::WriteImm;
 
 /// Every backend. The first is the default.
-pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram, &SendRecv, &Tcp];
+pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram, &SendRecv, &Tcp, &Rfp];
 
 /// The backend that an address without `backend=` means.
 pub fn default_backend() -> &'static dyn Backend {

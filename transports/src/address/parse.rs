@@ -146,7 +146,10 @@ mod tests {
             ("rdma2://kv", "`rdma2`; known are: shm, rdma, tcp"),
             ("shm://", "``"),
             ("shm://a/b", "`a/b`"),
-            ("shm://kv?backend=tcp2", "`tcp2`; known are: write_imm, datagram, send_recv, tcp"),
+            (
+                "shm://kv?backend=tcp2",
+                "`tcp2`; known are: write_imm, datagram, send_recv, tcp, rfp",
+            ),
             ("shm://kv?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
             ("rdma://node:1?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
             ("tcp://node:1?backend=datagram", "`datagram` goes with shm://NAME"),

@@ -4,7 +4,7 @@ use farcall_verbs::{Buffer, CompletionOpcode, Status, WorkCompletion, WorkReques
 
 use crate::kit::memory::Charge;
 use crate::kit::sender::Sender;
-use crate::slots::carrier::Carrier;
+use crate::slots::carrier::{Carrier, ClientCarrier, ServerCarrier};
 use crate::slots::wire::client_in;
 
 /// One end of a connection, and the receives that it has used, if they are its own.
@@ -48,24 +48,24 @@ impl Carrier for Sends {
 
     #[inline(always)]
     fn post_inline(
-        &self,
+        &mut self,
         sender: &mut Sender,
         _slot: u32,
-        message: &[u8],
+        message: &mut [u8],
         imm: u32,
         must_signal: bool,
     ) -> bool {
-        sender.send_imm(message, imm, must_signal)
+        sender.send_imm(&*message, imm, must_signal)
     }
 
-    fn request(&self, _slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
+    fn request(&mut self, _slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
         WorkRequest::send(message).imm(imm).into()
     }
 
     /// Where it has arrived. Only a SEND fills the buffer of its receive: after a WRITE there are an earlier message's bytes.
     #[inline]
     fn read<'a>(
-        &self,
+        &mut self,
         completion: &'a WorkCompletion,
         _slot: u32,
         _scratch: &'a mut [u8],
@@ -95,3 +95,7 @@ impl Carrier for Sends {
         sender.check(|qp| used.drain(..).try_for_each(|buffer| qp.post_recv(0, Some(buffer))))
     }
 }
+
+impl ClientCarrier for Sends {}
+
+impl ServerCarrier for Sends {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_core::site::Site;
 use farcall_verbs::{CompletionQueueHandle, Device, ProtectionDomain};
 
-use super::carrier::{Carrier, Receives};
+use super::carrier::{Receives, ServerCarrier};
 use super::connection::Connection;
 use super::link::Link;
 use super::server::Server;
@@ -18,7 +18,7 @@ use crate::rendezvous::server::LargeMessages;
 
 /// Makes the server's ends of one backend's connections.
 pub(crate) trait MakeEnds: fmt::Debug + Send + Sync {
-    type Carrier: Carrier + 'static;
+    type Carrier: ServerCarrier + 'static;
 
     /// Completions that a connection may have outstanding.
     fn completions(&self, terms: &Terms) -> usize;

@@ -1,32 +1,45 @@
 //! How messages travel: the part in which backends differ.
 
 use std::fmt;
+use std::ops::Range;
 
-use farcall_verbs::{Buffer, WorkCompletion, WorkRequest};
+use farcall_core::time::Instant;
+use farcall_verbs::{Buffer, RemoteSlice, WorkCompletion, WorkRequest};
 
 use crate::kit::sender::Sender;
+use crate::rendezvous::server::Misbehaved;
 
 /// How the messages of one end of a connection travel.
 pub(crate) trait Carrier: fmt::Debug + Send {
+    /// Bytes that it writes behind each message.
+    const TRAILER_BYTES: usize = 0;
+
     /// The client that a completion names. Its queue pair shows whether that is true.
     fn client_of(completion: &WorkCompletion) -> u32;
 
-    /// Posts the message of a slot inline. `false`: the queue pair is broken.
+    /// Leaves the message of a slot where the peer fetches it. `false`: it has to be posted.
+    #[inline(always)]
+    fn place(&mut self, _slot: u32, _message: &[u8]) -> bool {
+        false
+    }
+
+    /// Posts the message of a slot inline, with room for the trailer; if it is empty, the immediate alone. `false`: the queue
+    /// pair is broken.
     fn post_inline(
-        &self,
+        &mut self,
         sender: &mut Sender,
         slot: u32,
-        message: &[u8],
+        message: &mut [u8],
         imm: u32,
         must_signal: bool,
     ) -> bool;
 
-    /// The work request that carries the message of a slot in this buffer.
-    fn request(&self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static>;
+    /// The work request that carries the message of a slot in this buffer, with room for the trailer.
+    fn request(&mut self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static>;
 
     /// The message that a completion announces, as private bytes. `None` if it announces none that the slot could hold.
     fn read<'a>(
-        &self,
+        &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
         scratch: &'a mut [u8],
@@ -37,6 +50,140 @@ pub(crate) trait Carrier: fmt::Debug + Send {
 
     /// At the client: the message has been handled. `false`: the queue pair is broken.
     fn recycle(&mut self, sender: &mut Sender, completion: &mut WorkCompletion) -> bool;
+}
+
+/// At the client: how responses are fetched, if they are. What is here by default does it for a carrier that sends all.
+pub(crate) trait ClientCarrier: Carrier {
+    /// Some responses are fetched.
+    const FETCHES: bool = false;
+
+    /// A request has arrived at the server.
+    fn sent(&mut self) {}
+
+    /// A poll begins, while so many calls have no response.
+    fn look(&mut self, _outstanding: usize, _now: Instant) {}
+
+    /// What to READ now, at most `most` bytes.
+    fn next_fetch(&mut self, _most: usize) -> Option<Fetch> {
+        None
+    }
+
+    /// There is something to READ at once.
+    fn must_fetch(&self) -> bool {
+        false
+    }
+
+    /// The next message among the bytes of a READ, from `at` on, which it advances. `None`: there are no more.
+    ///
+    /// # Errors
+    /// What the server did wrong.
+    fn next_message(
+        &mut self,
+        _bytes: &mut [u8],
+        _at: &mut usize,
+    ) -> Result<Option<Found>, Misbehaved> {
+        Ok(None)
+    }
+
+    /// All messages of a READ have been taken; so many they were, and so many calls still have no response.
+    fn fetched(&mut self, _what: Fetched, _messages: usize, _outstanding: usize) {}
+
+    /// The server says that it sends its responses from now on. `false`: it must not say that.
+    fn server_sends(&mut self, _epoch: u32) -> bool {
+        false
+    }
+
+    /// The server has said goodbye. `true`: what it has left is fetched first, as long as it [fetches](ClientCarrier::fetches).
+    fn server_leaves(&mut self) -> bool {
+        false
+    }
+
+    /// Responses may be left that are not fetched yet.
+    fn fetches(&self) -> bool {
+        false
+    }
+
+    /// What to tell the server, the argument of [`Op::Mode`](super::wire::Op::Mode).
+    fn take_request_of_mode(&mut self) -> Option<u32> {
+        None
+    }
+}
+
+/// A READ of responses.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) remote: RemoteSlice,
+    pub(crate) what: Fetched,
+}
+
+/// What a READ of responses brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    /// The responses that are ready.
+    Ready,
+    /// The response of this slot, which was too long for those.
+    Long { slot: u32 },
+}
+
+/// A response among those that were ready.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// These bytes of what was read.
+    Message { slot: u32, bytes: Range<usize> },
+    /// It has to be read from elsewhere: it is a later [`next_fetch`](ClientCarrier::next_fetch).
+    Elsewhere,
+}
+
+/// At the server: how requests are found that no completion announces. What is here by default does it for a carrier whose
+/// completions announce all.
+pub(crate) trait ServerCarrier: Carrier {
+    /// Requests come without completions.
+    const LOOKS: bool = false;
+
+    /// The next request, if it has arrived, and so have the operations that were sent before.
+    fn waiting(&self) -> Option<Waiting> {
+        None
+    }
+
+    /// The immediate of a request has arrived.
+    fn handle_announcement(&mut self) {}
+
+    /// An operation has arrived that is no part of a message, after all requests that are [waiting](ServerCarrier::waiting).
+    fn handle_operation(&mut self) {}
+
+    /// The message of the next request, as private bytes. `None` if it is longer than a slot.
+    fn take<'a>(&mut self, _request: Waiting, _scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+        None
+    }
+
+    /// From now on the arrival of a request makes an event, where the device can tell.
+    fn arm(&self) {}
+
+    /// What the client says of how it wants its responses. If it must be told that they are sent from now on, gives the
+    /// argument of that.
+    ///
+    /// # Errors
+    /// The client must not say that.
+    fn handle_mode(&mut self, _argument: u32) -> Result<Option<u32>, Misbehaved> {
+        Err("an operation that this backend does not have")
+    }
+
+    /// Sends all responses from now on, until the end. If the client must be told, gives the argument of that.
+    fn stop_placing(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// Responses wait that the client may not have fetched.
+    fn has_placed(&self) -> bool {
+        false
+    }
+}
+
+/// A request that has arrived without a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) slot: u32,
+    pub(crate) len: u32,
 }
 
 /// The receives of one server thread's connections.

@@ -8,8 +8,8 @@ use farcall_core::transport::{
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::carrier::Carrier;
-use super::link::{Fetched, Link, owned};
+use super::carrier::ClientCarrier;
+use super::link::{Arrived, Link, owned};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
 use crate::kit::completions::{Completions, failure};
@@ -20,6 +20,10 @@ use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit};
 /// Chunks of large messages that one poll moves: some 20 us of copying, which is what a small call
 /// may have to wait for.
 const STEPS_PER_POLL: usize = 2;
+
+/// Parts of large responses that are read at a time by a client that reads small ones too: enough to keep a link busy, and some
+/// 20 us on one of 100 Gbit/s.
+const PARTS_AT_A_TIME: usize = 2;
 
 /// How far a slot's request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +42,7 @@ enum Phase {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+pub(super) struct Slot {
     generation: u32,
     /// Bytes to post, header included; 0 for a large request.
     len: u32,
@@ -49,7 +53,7 @@ struct Slot {
 
 /// A connection to one server thread.
 #[derive(Debug)]
-pub(crate) struct Client<C: Carrier> {
+pub(crate) struct Client<C: ClientCarrier> {
     // Dropped in this order: queue pair, completion queue.
     window: Window<C>,
     completions: Completions,
@@ -58,26 +62,29 @@ pub(crate) struct Client<C: Carrier> {
 
 /// The slots, and what became of them.
 #[derive(Debug)]
-struct Window<C> {
-    link: Link<C>,
-    slots: Box<[Slot]>,
-    free: Vec<u32>,
+pub(super) struct Window<C> {
+    pub(super) link: Link<C>,
+    pub(super) slots: Box<[Slot]>,
+    pub(super) free: Vec<u32>,
     transfers: Transfers,
-    fetched: Vec<Fetched>,
+    pub(super) arrived: Arrived,
     max_message: u64,
     /// The longest request that goes in a slot.
     max_small: usize,
     over: Option<TransportFailure>,
     /// The sink was told so.
     told: bool,
+    /// The server has said goodbye, and has left responses that are still to be fetched.
+    pub(super) is_left: bool,
 }
 
 /// Why the connection must end.
-type Broken = FailureKind;
+pub(super) type Broken = FailureKind;
 
-const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request waits for");
+pub(super) const NONSENSE: Broken =
+    FailureKind::PeerMisbehaved("a message that no request waits for");
 
-impl<C: Carrier> Client<C> {
+impl<C: ClientCarrier> Client<C> {
     pub(crate) fn new(
         completions: Completions,
         (link, pd): (Link<C>, ProtectionDomain),
@@ -93,16 +100,17 @@ impl<C: Carrier> Client<C> {
             // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
             free: (0..terms.window).rev().collect(),
             transfers: Transfers::new(terms.window, &pd, memory),
-            fetched: Vec::new(),
+            arrived: Arrived::default(),
             max_message: terms.max_message,
             over: None,
             told: false,
+            is_left: false,
         };
         Client { window, completions, scratch: vec![0; terms.slot as usize].into() }
     }
 }
 
-impl<C: Carrier> ClientTransport for Client<C> {
+impl<C: ClientCarrier> ClientTransport for Client<C> {
     fn limits(&self) -> Limits {
         Limits { window: self.window.slots.len() as u32, max_message: self.window.max_message }
     }
@@ -181,7 +189,14 @@ impl<C: Carrier> ClientTransport for Client<C> {
             self.window.close(why.kind, sink);
             return Progress::IDLE;
         }
-        let completed = match self.completions.poll() {
+        let mut completed = self.completions.poll();
+        if C::FETCHES && matches!(&completed, Ok(none) if none.is_empty()) {
+            // Some devices complete a READ while it is posted. What the server has sent comes first: if it is gone, a READ ends
+            // the connection.
+            self.window.fetch(now);
+            completed = self.completions.poll();
+        }
+        let completed = match completed {
             Ok(completed) => completed,
             Err(error) => {
                 self.window.close(failure(error), sink);
@@ -197,12 +212,18 @@ impl<C: Carrier> ClientTransport for Client<C> {
             self.window.link.recycle(completion);
         }
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
+        if C::FETCHES {
+            if let Err(broken) = self.window.take_responses(sink) {
+                self.window.close(broken, sink);
+            }
+            self.window.fetch(now);
+        }
         if !self.window.is_calm() {
             let (moved, next) = self.window.drive(now, sink);
             progress.worked += moved;
             progress.next = next;
         }
-        if self.completions.is_batch(found) {
+        if self.completions.is_batch(found) || (C::FETCHES && self.window.must_fetch()) {
             progress.next = PollAt::Now;
         }
         progress.scanned = self.completions.scanned();
@@ -231,7 +252,7 @@ impl<C: Carrier> ClientTransport for Client<C> {
     }
 }
 
-impl<C: Carrier> Drop for Client<C> {
+impl<C: ClientCarrier> Drop for Client<C> {
     fn drop(&mut self) {
         self.close(Closing::Goodbye);
     }
@@ -247,7 +268,7 @@ impl Slot {
     }
 }
 
-impl<C: Carrier> Window<C> {
+impl<C: ClientCarrier> Window<C> {
     /// The slot that the next request takes, if it can be posted.
     #[inline]
     fn next_free(&self) -> Result<u32, Backpressure> {
@@ -295,7 +316,7 @@ impl<C: Carrier> Window<C> {
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         if completion.status != Status::Success {
-            return Err(lost(completion));
+            return Err(if self.is_left { FailureKind::Goodbye } else { lost(completion) });
         }
         match (completion.opcode, completion.imm) {
             (CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
@@ -310,7 +331,10 @@ impl<C: Carrier> Window<C> {
                 }
             }
             (CompletionOpcode::Send | CompletionOpcode::Write | CompletionOpcode::Read, _) => {
-                self.link.retire(completion.id, &mut self.fetched);
+                if C::FETCHES && completion.opcode == CompletionOpcode::Write {
+                    self.link.carrier.sent();
+                }
+                self.link.retire(completion.id, &mut self.arrived);
                 Ok(())
             }
             _ => Err(FailureKind::PeerMisbehaved("a completion of a kind that nobody asked for")),
@@ -326,9 +350,25 @@ impl<C: Carrier> Window<C> {
         scratch: &mut [u8],
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
-        let Some(&slot) = self.slots.get(index as usize) else { return Err(NONSENSE) };
         let message = self.link.read(completion, index, scratch).ok_or(NONSENSE)?;
+        self.handle_bytes(index, message, sink)
+    }
+
+    /// This message is in the slot, or was fetched for it.
+    #[inline]
+    pub(super) fn handle_bytes(
+        &mut self,
+        index: u32,
+        message: &[u8],
+        sink: &mut dyn ReplySink,
+    ) -> Result<(), Broken> {
+        let Some(&slot) = self.slots.get(index as usize) else { return Err(NONSENSE) };
         let (generation, kind, body) = split(message).ok_or(NONSENSE)?;
+        let is_over = generation != slot.generation || slot.phase == Phase::Free;
+        if C::FETCHES && is_over && kind == Kind::Grant {
+            // Fetched after the operation that ended its request.
+            return Ok(());
+        }
         if generation != slot.generation {
             return Err(NONSENSE);
         }
@@ -385,12 +425,19 @@ impl<C: Carrier> Window<C> {
                 }
                 Ok(())
             }
+            (Kind::Dropped, Phase::Announced | Phase::Sending) if slot.abandoned => {
+                self.end(index);
+                Ok(())
+            }
             _ => Err(NONSENSE),
         }
     }
 
     #[cold]
     fn handle_operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
+        if op == Op::Mode {
+            return if self.link.carrier.server_sends(index) { Ok(()) } else { Err(NONSENSE) };
+        }
         let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
         let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
         match op {
@@ -401,6 +448,10 @@ impl<C: Carrier> Window<C> {
             // For an abandoned request it comes too late to matter.
             Op::Chunk if slot.abandoned => Ok(()),
             Op::Chunk if slot.phase == Phase::Sending && self.transfers.credit(index) => Ok(()),
+            Op::Goodbye if C::FETCHES && self.link.carrier.server_leaves() => {
+                self.is_left = true;
+                Ok(())
+            }
             Op::Goodbye => Err(FailureKind::Goodbye),
             _ => Err(NONSENSE),
         }
@@ -414,8 +465,17 @@ impl<C: Carrier> Window<C> {
 
     fn has_work(&self) -> bool {
         let news = self.over.is_some() || self.link.is_broken();
-        let posts = self.link.has_posts() || self.transfers.can_move();
-        (news && !self.told) || (posts && !news && self.link.has_room())
+        let moves = self.transfers.can_move() && self.may_move();
+        let posts = self.link.has_posts() || moves;
+        let fetches = C::FETCHES && self.must_fetch();
+        (news && !self.told) || ((posts || fetches) && !news && self.link.has_room())
+    }
+
+    /// One more part of a large message may be posted. Where responses are fetched, a READ of small ones waits for those of
+    /// large ones that were posted before.
+    #[inline]
+    fn may_move(&self) -> bool {
+        self.link.has_room() && (!C::FETCHES || self.link.parts_under_way() < PARTS_AT_A_TIME)
     }
 
     /// Moves large messages on, a bounded number of bytes, and notices what broke. Answers how many
@@ -430,7 +490,7 @@ impl<C: Carrier> Window<C> {
             return (0, PollAt::OnEvent);
         }
         let mut moved = 0;
-        for Fetched { slot, part } in self.fetched.drain(..) {
+        for (slot, part) in self.arrived.parts.drain(..) {
             self.transfers.fetched(slot, part);
         }
         while let Some((index, buffer)) = self.transfers.take_whole() {
@@ -445,7 +505,7 @@ impl<C: Carrier> Window<C> {
         // What waited before goes before.
         self.link.ring();
         for _ in 0..STEPS_PER_POLL {
-            if !self.link.has_room() {
+            if !self.may_move() {
                 break;
             }
             let Some((index, transfer)) = self.transfers.next() else { break };
@@ -457,10 +517,10 @@ impl<C: Carrier> Window<C> {
                         self.slots[index as usize].phase = Phase::Posted;
                     }
                 }
-                Transfer::Fetch { into, remote } => self.link.fetch(index, into, remote),
+                Transfer::Fetch { into, remote } => self.link.fetch_part(index, into, remote),
             }
         }
-        let next = if self.transfers.can_move() && self.link.has_room() {
+        let next = if self.transfers.can_move() && self.may_move() {
             PollAt::Now
         } else if self.transfers.wants_memory() {
             PollAt::At(now.saturating_add_nanos(memory::RETRY_NANOS))

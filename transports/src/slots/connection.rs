@@ -2,14 +2,18 @@
 
 use farcall_core::transport::CallToken;
 use farcall_verbs::QpNumber;
+use zerocopy::FromBytes;
 
-use super::carrier::Carrier;
+use super::carrier::ServerCarrier;
 use super::link::Link;
+use super::requests::Disconnect;
+use super::wire::{Kind, split};
 use crate::contract::{DropGuard, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::memory::Charge;
 use crate::kit::roster::Member;
 use crate::rendezvous::server::LargeMessages;
+use crate::rendezvous::wire::Announce;
 
 /// What became of a slot's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,21 @@ pub(crate) struct Slot {
     pub(crate) large_reply: bool,
 }
 
+impl Slot {
+    /// The length of the request that this message announces.
+    #[cold]
+    pub(crate) fn announced(&mut self, message: &[u8]) -> Result<u64, Disconnect> {
+        let Some((generation, Kind::Announce, body)) = split(message) else {
+            return Err("a malformed header".into());
+        };
+        let Ok(announce) = Announce::read_from_bytes(body) else {
+            return Err("a malformed announcement".into());
+        };
+        self.generation = generation;
+        Ok(announce.len.get())
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection<C> {
     pub(crate) link: Link<C>,
@@ -51,7 +70,7 @@ pub(crate) struct Connection<C> {
     _drop_guard: DropGuard,
 }
 
-impl<C: Carrier> Connection<C> {
+impl<C: ServerCarrier> Connection<C> {
     pub(crate) fn new(
         link: Link<C>,
         large: LargeMessages,
@@ -99,7 +118,7 @@ impl<C: Carrier> Connection<C> {
     }
 }
 
-impl<C: Carrier> Member for Connection<C> {
+impl<C: ServerCarrier> Member for Connection<C> {
     fn id(&self) -> ClientId {
         self.id
     }

@@ -4,7 +4,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::RequestSink;
 use zerocopy::IntoBytes;
 
-use super::carrier::Carrier;
+use super::carrier::ServerCarrier;
 use super::connection::Phase;
 use super::link::owned;
 use super::requests::{Clients, Disconnect};
@@ -14,7 +14,7 @@ use crate::kit::lending::Lending;
 use crate::rendezvous::server::{Landed, Room};
 use crate::rendezvous::wire::OverLimit;
 
-impl<C: Carrier> Clients<C> {
+impl<C: ServerCarrier> Clients<C> {
     /// A large request wants to land.
     #[cold]
     pub(super) fn handle_announcement(
@@ -130,8 +130,9 @@ impl<C: Carrier> Clients<C> {
         self.lending.stop_waiting(client, index);
         let Some(connection) = self.roster.get(client) else { return };
         drop(connection.large.take_request(index));
-        connection.slots[index as usize].phase = Phase::Idle;
-        connection.link.post_op(Op::Dropped, index);
+        let slot = &mut connection.slots[index as usize];
+        slot.phase = Phase::Idle;
+        connection.link.post_dropped(index, slot.generation);
         self.roster.enter_line(client);
         self.serve_waiting(now);
     }

@@ -7,7 +7,7 @@ use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, ProtectionDomain, QueuePair, RemoteSlice};
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
 use crate::kit::sender::Sender;
@@ -40,6 +40,7 @@ pub(crate) const fn stride(slot_bytes: u32) -> u32 {
 #[derive(Debug, Clone, Copy)]
 struct Post {
     imm: u32,
+    /// Of no meaning without bytes.
     slot: u32,
     len: u32,
     /// Its completion is waited for.
@@ -54,21 +55,25 @@ enum UnderWay {
     /// Part of a large request.
     Chunk,
     /// Where part of a large response arrives.
-    Fetch { slot: u32 },
+    Part { slot: u32 },
+    /// Where responses arrive.
+    Responses(Fetched),
 }
 
-/// Part of a large response, fetched.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub(crate) slot: u32,
-    pub(crate) part: Buffer,
+/// What was READ.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// Parts of large responses, with their slots.
+    pub(crate) parts: Vec<(u32, Buffer)>,
+    /// Responses that the carrier fetches.
+    pub(crate) responses: Vec<(Fetched, Buffer)>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Link<C> {
     // The queue pair goes before the memory that it works on.
     sender: Sender,
-    carrier: C,
+    pub(crate) carrier: C,
     outbox: Vec<Post>,
     slot_bytes: usize,
     client: u32,
@@ -78,6 +83,8 @@ pub(crate) struct Link<C> {
     staging: Box<[Option<Buffer>]>,
     spare: Vec<Buffer>,
     under_way: VecDeque<UnderWay>,
+    /// Parts of large responses under way.
+    parts: usize,
 }
 
 impl<C: Carrier> Link<C> {
@@ -106,6 +113,7 @@ impl<C: Carrier> Link<C> {
             staging: buffers.into_iter().map(Some).collect(),
             spare,
             under_way: VecDeque::with_capacity(sizes.send_depth as usize),
+            parts: 0,
         })
     }
 
@@ -127,7 +135,7 @@ impl<C: Carrier> Link<C> {
     /// The longest message that goes in a slot.
     #[inline]
     pub(crate) fn max_in_slot(&self) -> usize {
-        self.slot_bytes - HEADER_BYTES
+        self.slot_bytes - HEADER_BYTES - C::TRAILER_BYTES
     }
 
     /// One more work request has room, after those that wait.
@@ -164,12 +172,16 @@ impl<C: Carrier> Link<C> {
     pub(crate) fn post(&mut self, slot: u32, generation: u32, kind: Kind, len: usize) {
         let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
         put_header(message, generation, kind);
+        if self.carrier.place(slot, &message[..len]) {
+            return;
+        }
         let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
-        if !self.sender.is_inline(len) || self.urgent || self.sender.room() == 0 {
+        let posted = len + C::TRAILER_BYTES;
+        if !self.sender.is_inline(posted) || self.urgent || self.sender.room() == 0 {
             return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
         let Link { sender, carrier, .. } = self;
-        if !carrier.post_inline(sender, slot, &message[..len], imm, false) {
+        if !carrier.post_inline(sender, slot, &mut message[..posted], imm, false) {
             self.urgent = true;
         }
     }
@@ -187,6 +199,16 @@ impl<C: Carrier> Link<C> {
     pub(crate) fn post_op(&mut self, op: Op, slot: u32) {
         let imm = Immediate { op, client: self.client, slot }.to_wire();
         self.push(Post { imm, slot, len: 0, signaled: false });
+    }
+
+    /// Tells the client that its announced request was dropped.
+    #[cold]
+    pub(crate) fn post_dropped(&mut self, slot: u32, generation: u32) {
+        let mut message = [0; HEADER_BYTES];
+        put_header(&mut message, generation, Kind::Dropped);
+        if !self.carrier.place(slot, &message) {
+            self.post_op(Op::Dropped, slot);
+        }
     }
 
     /// Queues the last message of all, whose completion says that all have arrived.
@@ -231,12 +253,16 @@ impl<C: Carrier> Link<C> {
             if sender.is_broken() || sender.room() == 0 {
                 break;
             }
-            let len = len as usize;
+            if len == 0 {
+                carrier.post_inline(sender, slot, &mut [], imm, signaled);
+                posted += 1;
+                continue;
+            }
+            let len = len as usize + C::TRAILER_BYTES;
             let staged = &mut staging[slot as usize];
             match staged {
-                _ if len == 0 => carrier.post_inline(sender, slot, &[], imm, signaled),
                 Some(buffer) if sender.is_inline(len) => {
-                    carrier.post_inline(sender, slot, &buffer[..len], imm, signaled)
+                    carrier.post_inline(sender, slot, &mut buffer[..len], imm, signaled)
                 }
                 _ => {
                     let Some(mut buffer) = staged.take() else { break };
@@ -259,8 +285,15 @@ impl<C: Carrier> Link<C> {
     }
 
     /// Reads a part of a large response at once.
-    pub(crate) fn fetch(&mut self, slot: u32, into: Buffer, remote: RemoteSlice) {
-        self.post_at_once(WorkRequest::read(into, remote), UnderWay::Fetch { slot });
+    pub(crate) fn fetch_part(&mut self, slot: u32, into: Buffer, remote: RemoteSlice) {
+        self.parts += 1;
+        self.post_at_once(WorkRequest::read(into, remote), UnderWay::Part { slot });
+    }
+
+    /// Parts of large responses that are being read.
+    #[inline]
+    pub(crate) fn parts_under_way(&self) -> usize {
+        self.parts
     }
 
     fn post_at_once<'a>(&mut self, request: impl Into<WorkRequest<'a>>, under_way: UnderWay) {
@@ -272,21 +305,25 @@ impl<C: Carrier> Link<C> {
 
     /// A work request of ours has completed, and so have all before it.
     #[inline]
-    pub(crate) fn retire(&mut self, id: u64, fetched: &mut Vec<Fetched>) {
+    pub(crate) fn retire(&mut self, id: u64, arrived: &mut Arrived) {
         self.sender.retire(id);
         if !self.under_way.is_empty() {
-            self.reclaim(fetched);
+            self.reclaim(arrived);
         }
     }
 
-    fn reclaim(&mut self, fetched: &mut Vec<Fetched>) {
-        let Link { sender, under_way, spare, slot_bytes, .. } = self;
+    fn reclaim(&mut self, arrived: &mut Arrived) {
+        let Link { sender, under_way, spare, slot_bytes, parts, .. } = self;
         sender.reclaim(&mut |mut buffer| match under_way.pop_front() {
             Some(UnderWay::Message) => {
                 buffer.set_len(*slot_bytes);
                 spare.push(buffer);
             }
-            Some(UnderWay::Fetch { slot }) => fetched.push(Fetched { slot, part: buffer }),
+            Some(UnderWay::Part { slot }) => {
+                *parts -= 1;
+                arrived.parts.push((slot, buffer));
+            }
+            Some(UnderWay::Responses(what)) => arrived.responses.push((what, buffer)),
             // Dropped: it goes back to its pool with the request's other parts.
             Some(UnderWay::Chunk) | None => {}
         });
@@ -313,12 +350,35 @@ impl<C: Carrier> Link<C> {
     /// The message that a completion announces: see [`Carrier::read`].
     #[inline]
     pub(crate) fn read<'a>(
-        &self,
+        &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
         scratch: &'a mut [u8],
     ) -> Option<&'a [u8]> {
         self.carrier.read(completion, slot, scratch)
+    }
+}
+
+impl<C: ClientCarrier> Link<C> {
+    /// Reads the responses that its carrier wants to fetch.
+    #[inline]
+    pub(crate) fn fetch_responses(&mut self) {
+        while self.has_room()
+            && let Some(mut into) = self.spare.pop()
+        {
+            let Some(Fetch { remote, what }) = self.carrier.next_fetch(into.len()) else {
+                return self.spare.push(into);
+            };
+            into.set_len(remote.len() as usize);
+            self.post_at_once(WorkRequest::read(into, remote), UnderWay::Responses(what));
+        }
+    }
+
+    /// Takes the buffer of a READ of responses back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, mut buffer: Buffer) {
+        buffer.set_len(self.slot_bytes);
+        self.spare.push(buffer);
     }
 }
 

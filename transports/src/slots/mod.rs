@@ -13,12 +13,14 @@ pub(crate) mod accept;
 pub(crate) mod carrier;
 pub(crate) mod client;
 mod connection;
+mod fetching;
 mod large;
 pub(crate) mod link;
 mod replies;
 mod requests;
 mod server;
 pub(crate) mod wire;
+pub(crate) mod writes;
 
 #[cfg(test)]
 pub(crate) mod tests;

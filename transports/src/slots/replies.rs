@@ -5,13 +5,13 @@ use farcall_core::transport::{CallToken, Replies};
 use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
-use super::carrier::Carrier;
+use super::carrier::ServerCarrier;
 use super::connection::{Connection, Phase};
 use super::requests::Clients;
 use super::wire::{HEADER_BYTES, Kind};
 use crate::kit::lending::Lending;
 
-impl<C: Carrier> Replies for Clients<C> {
+impl<C: ServerCarrier> Replies for Clients<C> {
     #[inline]
     fn reserve(&mut self, call: &CallToken, len: usize) -> Result<&mut [u8], ReserveError> {
         let Clients { roster, lending, drafts, .. } = self;
@@ -41,7 +41,7 @@ impl<C: Carrier> Replies for Clients<C> {
 }
 
 #[cold]
-fn reserve_large<'c, C: Carrier>(
+fn reserve_large<'c, C: ServerCarrier>(
     connection: &'c mut Connection<C>,
     lending: &mut Lending,
     drafts: &'c mut Drafts,
@@ -54,7 +54,7 @@ fn reserve_large<'c, C: Carrier>(
     Ok(drafts.open(connection.large.reserve(slot, len, lending)?))
 }
 
-impl<C: Carrier> Clients<C> {
+impl<C: ServerCarrier> Clients<C> {
     #[cold]
     fn post_large(&mut self, call: &CallToken, len: usize) {
         let index = call.slot();

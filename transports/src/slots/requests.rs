@@ -3,17 +3,15 @@
 use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
-use zerocopy::FromBytes;
 
-use super::carrier::Carrier;
+use super::carrier::ServerCarrier;
 use super::connection::{Connection, Phase};
-use super::link::Fetched;
+use super::link::Arrived;
 use super::wire::{Immediate, Kind, Op, split};
 use crate::kit::lending::Lending;
 use crate::kit::memory::LargeBuffers;
 use crate::kit::roster::Roster;
 use crate::rendezvous::server::Misbehaved;
-use crate::rendezvous::wire::Announce;
 
 #[derive(Debug)]
 pub(crate) struct Clients<C> {
@@ -25,7 +23,8 @@ pub(crate) struct Clients<C> {
     pub(crate) drafts: Drafts,
     /// Clients whose posts failed, or that hold memory and do not move on; the next poll drops them.
     pub(crate) broken: Vec<u32>,
-    fetched: Vec<Fetched>,
+    /// Nothing: a server reads nothing.
+    arrived: Arrived,
 }
 
 /// A message has arrived, and took a receive.
@@ -48,14 +47,21 @@ impl From<Misbehaved> for Disconnect {
     }
 }
 
-impl<C: Carrier> Clients<C> {
+impl<C: ServerCarrier> Clients<C> {
     pub(crate) fn new(
         roster: Roster<Connection<C>>,
         lending: Lending,
         assembly: LargeBuffers,
         drafts: Drafts,
     ) -> Clients<C> {
-        Clients { roster, lending, assembly, drafts, broken: Vec::new(), fetched: Vec::new() }
+        Clients {
+            roster,
+            lending,
+            assembly,
+            drafts,
+            broken: Vec::new(),
+            arrived: Arrived::default(),
+        }
     }
 
     /// Takes new clients over, and drops those that were withdrawn.
@@ -99,7 +105,7 @@ impl<C: Carrier> Clients<C> {
             return self.remove(client, Disconnect::Lost(completion.status), sink);
         }
         if !is_arrival(completion) {
-            connection.link.retire(completion.id, &mut self.fetched);
+            connection.link.retire(completion.id, &mut self.arrived);
             if connection.link.has_posts() {
                 self.roster.enter_line(client);
             }
@@ -147,15 +153,30 @@ impl<C: Carrier> Clients<C> {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Result<(), Disconnect> {
-        let Some(connection) = self.roster.get(client) else { return Ok(()) };
         let Some(Immediate { op, client: named, slot: index }) = Immediate::from_wire(imm) else {
             return Err("an immediate that names no operation".into());
         };
         if named != client {
             return Err("an immediate that names another client".into());
         }
+        if C::LOOKS {
+            if op == Op::Message
+                && let Some(connection) = self.roster.get(client)
+            {
+                connection.link.carrier.handle_announcement();
+            }
+            // Those that were sent before an operation come before it.
+            self.take_requests(client, scratch, now, sink);
+        }
+        let Some(connection) = self.roster.get(client) else { return Ok(()) };
         if op != Op::Message {
+            if op != Op::Chunk {
+                connection.link.carrier.handle_operation();
+            }
             return self.handle_operation(client, op, index, completion, now, sink);
+        }
+        if C::LOOKS {
+            return Ok(());
         }
         let Some(slot) = connection.slots.get_mut(index as usize) else {
             return Err("a slot outside the window".into());
@@ -166,14 +187,53 @@ impl<C: Carrier> Clients<C> {
         let Some(message) = connection.link.read(completion, index, scratch) else {
             return Err("a length beyond the slot".into());
         };
-        let Some((generation, Kind::Announce, body)) = split(message) else {
-            return Err("a malformed header".into());
-        };
-        let Ok(announce) = Announce::read_from_bytes(body) else {
-            return Err("a malformed announcement".into());
-        };
-        slot.generation = generation;
-        self.handle_announcement(client, index, announce.len.get(), now)
+        let len = slot.announced(message)?;
+        self.handle_announcement(client, index, len, now)
+    }
+
+    /// Takes the requests of a client that have arrived without completions, at most a window of them. Gives their number.
+    pub(crate) fn take_requests(
+        &mut self,
+        client: u32,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> u32 {
+        let mut taken = 0;
+        loop {
+            let Some(connection) = self.roster.get(client) else { return taken };
+            if taken as usize == connection.slots.len() {
+                return taken;
+            }
+            let Some(waiting) = connection.link.carrier.waiting() else { return taken };
+            let index = waiting.slot;
+            if connection.slots.get(index as usize).is_none_or(|slot| slot.phase != Phase::Idle) {
+                self.remove(client, "a request in a slot that is not free".into(), sink);
+                return taken;
+            }
+            taken += 1;
+            let message = connection.link.carrier.take(waiting, scratch);
+            let slot = &mut connection.slots[index as usize];
+            let handled = match message {
+                None => Err("a length beyond the slot".into()),
+                Some(message) => match split(message) {
+                    Some((generation, Kind::Inline, body)) => {
+                        slot.generation = generation;
+                        slot.phase = Phase::Busy;
+                        let token = connection.token_of(index, generation);
+                        sink.request(token, Message::Borrowed(body), self);
+                        Ok(())
+                    }
+                    _ => slot
+                        .announced(message)
+                        .and_then(|len| self.handle_announcement(client, index, len, now)),
+                },
+            };
+            if let Err(why) = handled {
+                self.remove(client, why, sink);
+                return taken;
+            }
+        }
     }
 
     #[cold]
@@ -187,6 +247,13 @@ impl<C: Carrier> Clients<C> {
         sink: &mut dyn RequestSink,
     ) -> Result<(), Disconnect> {
         let Some(connection) = self.roster.get(client) else { return Ok(()) };
+        if op == Op::Mode {
+            if let Some(argument) = connection.link.carrier.handle_mode(index)? {
+                connection.link.post_op(Op::Mode, argument);
+                self.roster.enter_line(client);
+            }
+            return Ok(());
+        }
         let Some(&slot) = connection.slots.get(index as usize) else {
             return Err("a slot outside the window".into());
         };
@@ -213,7 +280,7 @@ impl<C: Carrier> Clients<C> {
                 Ok(())
             }
             Op::Goodbye => Err(Disconnect::Goodbye),
-            Op::Chunk | Op::Release | Op::Dropped | Op::Message => {
+            Op::Chunk | Op::Release | Op::Dropped | Op::Message | Op::Mode => {
                 Err("an operation that the slot does not wait for".into())
             }
         }
@@ -230,8 +297,23 @@ impl<C: Carrier> Clients<C> {
     pub(crate) fn has_unfetched(&self) -> bool {
         self.roster.iter().any(|connection| {
             connection.link.has_posts()
+                || connection.link.carrier.has_placed()
                 || connection.slots.iter().any(|slot| slot.phase == Phase::Lent)
         })
+    }
+
+    /// Leaves no responses for clients to fetch from now on, and tells them.
+    #[cold]
+    pub(crate) fn stop_placing(&mut self) {
+        for client in 0..self.roster.end() {
+            if let Some(connection) = self.roster.get(client)
+                && let Some(argument) = connection.link.carrier.stop_placing()
+            {
+                connection.link.post_op(Op::Mode, argument);
+                self.roster.enter_line(client);
+            }
+        }
+        self.ring();
     }
 
     /// One doorbell for each client that has posts.

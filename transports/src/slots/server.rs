@@ -6,7 +6,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
 use farcall_verbs::{CqError, Device, Drafts, Status};
 
-use super::carrier::{Carrier, Receives};
+use super::carrier::{Receives, ServerCarrier};
 use super::connection::Connection;
 use super::requests::{Clients, Disconnect};
 use crate::contract::{Config, SetupError};
@@ -19,7 +19,7 @@ use crate::kit::roster::Roster;
 
 /// All connections of one server thread.
 #[derive(Debug)]
-pub(crate) struct Server<C: Carrier, R: Receives> {
+pub(crate) struct Server<C: ServerCarrier, R: Receives> {
     // Dropped in this order: queue pairs, completion queues.
     clients: Clients<C>,
     queues: Vec<Completions>,
@@ -29,7 +29,7 @@ pub(crate) struct Server<C: Carrier, R: Receives> {
     is_closed: bool,
 }
 
-impl<C: Carrier, R: Receives> Server<C, R> {
+impl<C: ServerCarrier, R: Receives> Server<C, R> {
     /// A server thread's half for the clients that arrive, whose completions come to the queues of these clusters.
     pub(crate) fn new(
         device: &Device,
@@ -61,6 +61,25 @@ impl<C: Carrier, R: Receives> Server<C, R> {
             self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
         }
         Progress::IDLE
+    }
+
+    /// Takes the requests that have arrived without completions.
+    fn look(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let mut progress =
+            Progress { scanned: self.clients.roster.count() as u32, ..Progress::IDLE };
+        for client in 0..self.clients.roster.end() {
+            progress.worked += self.clients.take_requests(client, &mut self.scratch, now, sink);
+        }
+        progress
+    }
+
+    /// Gets ready to sleep: a request makes an event, where the device can tell. `false`: there is one already.
+    fn arm_requests(&self) -> bool {
+        let mut carriers = self.clients.roster.iter().map(|it| &it.link.carrier);
+        carriers.all(|carrier| {
+            carrier.arm();
+            carrier.waiting().is_none()
+        })
     }
 
     /// The rare work: clients whose posts failed, requests that wait for memory.
@@ -95,7 +114,7 @@ impl<C: Carrier, R: Receives> Server<C, R> {
     }
 }
 
-impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
+impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let mut progress = Progress::IDLE;
@@ -126,6 +145,9 @@ impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
             self.receives.replenish();
             progress.next = PollAt::Now;
         }
+        if C::LOOKS {
+            progress = progress.and(self.look(now, sink));
+        }
         if self.clients.need_attention() {
             progress.next = progress.next.earlier(self.attend(now, sink));
         }
@@ -143,6 +165,9 @@ impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
     }
 
     fn arm(&mut self) -> bool {
+        if C::LOOKS && !self.arm_requests() {
+            return false;
+        }
         let Server { clients, queues, .. } = self;
         let has_work = || clients.roster.has_news() || !clients.broken.is_empty();
         queues.iter_mut().all(|queue| queue.arm(has_work))
@@ -154,6 +179,9 @@ impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
 
     fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
         if step == WindDown::Drain {
+            if C::LOOKS {
+                self.clients.stop_placing();
+            }
             return !self.clients.has_unfetched();
         }
         self.say_goodbye();
@@ -163,7 +191,7 @@ impl<C: Carrier, R: Receives> ServerTransport for Server<C, R> {
     }
 }
 
-impl<C: Carrier, R: Receives> Drop for Server<C, R> {
+impl<C: ServerCarrier, R: Receives> Drop for Server<C, R> {
     fn drop(&mut self) {
         self.say_goodbye();
     }

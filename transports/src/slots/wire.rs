@@ -3,7 +3,7 @@
 //! Everything here was written by a peer until it is checked: parsing returns `Option`, never
 //! panics, and works on private copies only.
 
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the header in front of every message in a slot.
@@ -20,7 +20,9 @@ pub(crate) struct Header {
     pub(crate) generation: U32,
     /// A [`Kind`].
     pub(crate) kind: u8,
-    reserved: [u8; 3],
+    reserved: u8,
+    /// What a carrier notes on the message.
+    note: U16,
 }
 
 /// What a message in a slot is.
@@ -37,11 +39,14 @@ pub(crate) enum Kind {
     Lent = 4,
     /// Server: the announced request is over the limit ([`OverLimit`](crate::rendezvous::wire::OverLimit)).
     OverLimit = 5,
+    /// Server: what [`Op::Dropped`] says, among responses that are fetched in order.
+    Dropped = 6,
 }
 
 impl Kind {
     fn from_wire(byte: u8) -> Option<Kind> {
-        [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit]
+        use Kind::{Announce, Dropped, Grant, Inline, Lent, OverLimit};
+        [Inline, Announce, Grant, Lent, OverLimit, Dropped]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -53,6 +58,16 @@ pub(crate) fn put_header(message: &mut [u8], generation: u32, kind: Kind) {
     // One store, because the device will load these bytes as one word at once.
     let word = u64::from(generation) | u64::from(kind as u8) << 32;
     message[..HEADER_BYTES].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Writes a carrier's note on a message, after its header.
+pub(crate) fn put_note(message: &mut [u8], note: u16) {
+    message[HEADER_BYTES - 2..HEADER_BYTES].copy_from_slice(&note.to_le_bytes());
+}
+
+/// The carrier's note on a message; 0 if it has no header.
+pub(crate) fn note_of(message: &[u8]) -> u16 {
+    Header::ref_from_prefix(message).map_or(0, |(header, _)| header.note.get())
 }
 
 /// Splits a message into generation, kind and body.
@@ -88,6 +103,9 @@ pub(crate) enum Op {
     /// Server: the cancelled request was dropped before a handler saw it. Not a message: it may
     /// follow a grant that the client has not read out of the slot yet.
     Dropped = 5,
+    /// How responses travel, for backends that have several ways. Instead of the slot it has an argument, whose meaning the
+    /// backend knows.
+    Mode = 6,
 }
 
 const SLOT_BITS: u32 = 10;
@@ -130,6 +148,7 @@ impl Immediate {
             3 => Op::Release,
             4 => Op::Goodbye,
             5 => Op::Dropped,
+            6 => Op::Mode,
             _ => return None,
         };
         Some(Immediate { op, client: client_in(wire), slot: wire & ((1 << SLOT_BITS) - 1) })
@@ -170,7 +189,7 @@ mod tests {
                 let slot = (immediate.op == Op::Message).then_some(immediate.slot);
                 prop_assert_eq!(Immediate::message_of(immediate.client, wire), slot);
             } else {
-                prop_assert!(wire >> 29 > 5);
+                prop_assert!(wire >> 29 > 6);
             }
         }
 

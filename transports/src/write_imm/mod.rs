@@ -29,9 +29,6 @@
 //! a region of `window * slot` bytes, so beyond some hundreds of clients per NIC its cache of
 //! queue-pair contexts and translations misses.
 
-mod carrier;
-mod setup;
-
 #[cfg(test)]
 mod tests;
 
@@ -46,8 +43,8 @@ use crate::kit::completions::Completions;
 use crate::slots::accept::Serving;
 use crate::slots::client::Client;
 use crate::slots::wire;
-use carrier::OwnReceives;
-use setup::{Port, Ports, Side, Sizes};
+use crate::slots::writes::OwnReceives;
+use crate::slots::writes::setup::{Port, Ports, Side, Sizes, check};
 
 /// The backend `write_imm`.
 #[derive(Debug)]
@@ -65,7 +62,7 @@ impl Backend for WriteImm {
     }
 
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
-        setup::check(fabric.device(NAME)?.caps())
+        check(NAME, fabric.device(NAME)?.caps())
     }
 
     fn death_notice(&self) -> DeathNotice {
@@ -118,7 +115,8 @@ impl PendingClient for Pending {
     fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
         let Pending { port, completions, device, memory } = *self;
         let Answer { terms, setup, timeout } = answer;
-        let end = port.connect(&device, terms, setup, Side::Client, timeout)?;
+        let connected = port.connect(&device, terms, setup, Side::Client, timeout)?;
+        let end = connected.link(|writes| writes)?;
         Ok(Box::new(Client::new(completions, end, terms, memory)))
     }
 }

@@ -1,6 +1,7 @@
 //! What the suite knows of each backend, in one entry per backend: a further backend adds a folder and a line to [`ALL`].
 
 pub mod datagram;
+pub mod rfp;
 pub mod send_recv;
 mod slots;
 pub mod tcp;
@@ -52,7 +53,7 @@ pub struct RackVariant {
 
 /// Every backend.
 pub const ALL: &[&Backend] =
-    &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND, &tcp::BACKEND];
+    &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND, &tcp::BACKEND, &rfp::BACKEND];
 
 impl Backend {
     /// Whether it runs on a byte stream, and not on a device.

@@ -1,4 +1,4 @@
-//! One end of a `write_imm` or `send_recv` connection, driven by hand. The layout is written down a second time, byte by
+//! One end of a `write_imm`, `send_recv` or `rfp` connection, driven by hand. The layout is written down a second time, byte by
 //! byte, so that a change of it is noticed.
 
 use std::{
@@ -16,7 +16,7 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backends::{UnconnectedEnd, send_recv, write_imm},
+    backends::{UnconnectedEnd, rfp, send_recv, write_imm},
     hostile::{
         Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
         shake_hands, welcome_client,
@@ -33,18 +33,23 @@ pub(crate) enum Carrier {
     Writes,
     /// `send_recv`: SENDs into receives.
     Sends,
+    /// `rfp`, whose server was told to send: WRITEs to the ends of cells, and back into slots.
+    Cells,
 }
 
 impl Carrier {
     /// That of the backend under test.
     pub(crate) fn of(world: &World) -> Carrier {
-        if world.backend().name == send_recv::NAME { Carrier::Sends } else { Carrier::Writes }
+        let all = [Carrier::Writes, Carrier::Sends, Carrier::Cells];
+        let carrier = all.into_iter().find(|carrier| carrier.backend() == world.backend().name);
+        carrier.expect("a backend of slots")
     }
 
     fn backend(self) -> &'static str {
         match self {
             Carrier::Writes => write_imm::NAME,
             Carrier::Sends => send_recv::NAME,
+            Carrier::Cells => rfp::NAME,
         }
     }
 }
@@ -77,6 +82,8 @@ pub(crate) mod op {
     pub(crate) const RELEASE: u32 = 3;
     /// Nothing follows.
     pub(crate) const GOODBYE: u32 = 4;
+    /// How responses travel, in `rfp`.
+    pub(crate) const MODE: u32 = 6;
 }
 
 /// Bytes that can be written at once.
@@ -110,6 +117,18 @@ struct SendsSetup {
     credits: u32,
 }
 
+/// What the server of `rfp` says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CellsSetup {
+    cells: Vec<u8>,
+    responses: RemoteRegion,
+    most_lines: u32,
+    looks: bool,
+}
+
+/// The argument of [`op::MODE`] by which a client of `rfp` asks that responses are sent.
+const SEND: u32 = 1;
+
 /// A queue pair with receives, and slots for the other end.
 pub(crate) struct RawPair {
     carrier: Carrier,
@@ -117,6 +136,13 @@ pub(crate) struct RawPair {
     cq: CompletionQueue,
     slots: SharedRegion,
     window: u32,
+    slot: u32,
+    /// Messages into the other end's cells, and out of our own; operations sent.
+    sent: u32,
+    taken: u32,
+    operations: u32,
+    /// Where an `rfp` client fetches responses: there are none.
+    responses: Option<SharedRegion>,
     scratch: SharedRegion,
     _device: Device,
 }
@@ -130,6 +156,9 @@ pub(crate) struct End {
     pub(crate) theirs: RemoteRegion,
     /// This client's number at its server.
     pub(crate) client: u32,
+    is_server: bool,
+    /// Where an `rfp` server leaves responses.
+    pub(crate) responses: Option<RemoteRegion>,
     /// What was agreed.
     pub(crate) terms: Terms,
     broken: bool,
@@ -179,7 +208,7 @@ impl RawPair {
             .max_recv_wr(DEPTH);
         let mut qp = pd.create_qp(config).expect("a queue pair");
         match carrier {
-            Carrier::Writes => qp.post_recvs(0..DEPTH as u64).expect("receives"),
+            Carrier::Writes | Carrier::Cells => qp.post_recvs(0..DEPTH as u64).expect("receives"),
             Carrier::Sends => {
                 let size = terms.slot as usize;
                 let region = pd.alloc_private(RECEIVES_OF_SENDS * size).expect("buffers");
@@ -189,7 +218,26 @@ impl RawPair {
                 }
             }
         }
-        RawPair { carrier, qp, cq, slots, window: terms.window, scratch, _device: device.clone() }
+        let Terms { window, slot, .. } = *terms;
+        let responses = (carrier == Carrier::Cells).then(|| {
+            let bytes = (2 * window + 1) * 64 + window * stride(slot);
+            pd.alloc_shared(bytes as usize, Access::REMOTE_READ).expect("responses")
+        });
+        let (sent, taken, operations, _device) = (0, 0, 0, device.clone());
+        RawPair {
+            carrier,
+            qp,
+            cq,
+            slots,
+            window,
+            slot,
+            sent,
+            taken,
+            operations,
+            responses,
+            scratch,
+            _device,
+        }
     }
 
     fn setup_as(&self, client: u32) -> Vec<u8> {
@@ -199,17 +247,39 @@ impl RawPair {
 
     fn setup_with(&self, endpoint: Vec<u8>, client: u32) -> Vec<u8> {
         match self.carrier {
-            Carrier::Writes => {
+            Carrier::Writes | Carrier::Cells => {
                 encode_setup(&WritesSetup { endpoint, slots: self.slots.remote(), client })
             }
             Carrier::Sends => encode_setup(&SendsSetup { endpoint, client, credits: self.window }),
         }
     }
 
+    /// What a server says of itself.
+    fn server_setup(&self, client: u32) -> Vec<u8> {
+        let setup = self.setup_as(client);
+        match &self.responses {
+            None => setup,
+            Some(responses) => encode_setup(&CellsSetup {
+                cells: setup,
+                responses: responses.remote(),
+                most_lines: 1,
+                looks: true,
+            }),
+        }
+    }
+
+    /// Connects to the server with that setup, as [`connect`](RawPair::connect).
+    fn connect_to_server(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
+        match self.carrier {
+            Carrier::Cells => self.connect(&decode_setup::<CellsSetup>(setup).cells),
+            _ => self.connect(setup),
+        }
+    }
+
     /// Connects to the end with that setup; gives where this one may write, and the client's number.
     fn connect(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
         let (endpoint, slots, client) = match self.carrier {
-            Carrier::Writes => {
+            Carrier::Writes | Carrier::Cells => {
                 let WritesSetup { endpoint, slots, client } = decode_setup(setup);
                 (endpoint, slots, client)
             }
@@ -222,6 +292,22 @@ impl RawPair {
         let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
         self.qp.connect(&endpoint, &options).expect("connect");
         (slots, client)
+    }
+}
+
+impl RawPair {
+    /// The request in the next of our cells, and its slot.
+    fn take_cell(&mut self) -> Option<(u32, Vec<u8>)> {
+        let end = ((self.taken % self.window + 1) * stride(self.slot)) as usize;
+        let trailer = self.slots.load_u64(end - 8);
+        if trailer as u16 != (self.taken + 1) as u16 {
+            return None;
+        }
+        self.taken += 1;
+        let (slot, len) = ((trailer >> 32) as u32 & 0x3ff, (trailer >> 42) as usize);
+        let mut bytes = vec![0; len];
+        self.slots.copy_out(end - 8 - len.next_multiple_of(8), &mut bytes);
+        Some((slot, bytes))
     }
 }
 
@@ -250,8 +336,14 @@ pub(crate) fn connect(
     let mut pair = RawPair::open(carrier, &device, &wanted);
     let welcome =
         shake_hands(&mut *stream, &hello(carrier.backend(), service, wanted, pair.setup()))?;
-    let (theirs, client) = pair.connect(&welcome.setup);
-    Ok(End::new(pair, (theirs, client), welcome.terms, (stream, is_liveness_socket), clock))
+    let (theirs, client) = pair.connect_to_server(&welcome.setup);
+    let mut end =
+        End::new(pair, (theirs, client), welcome.terms, (stream, is_liveness_socket), clock);
+    if carrier == Carrier::Cells {
+        end.responses = Some(decode_setup::<CellsSetup>(&welcome.setup).responses);
+        end.operate(op::MODE, SEND);
+    }
+    Ok(end)
 }
 
 /// Shakes hands as a server that keeps the rules so far.
@@ -262,11 +354,17 @@ pub(crate) fn accept(carrier: Carrier, listener: &mut RawListener, most: Terms) 
     let ((pair, theirs), terms, stream) = welcome_client(listener, most, |terms, setup| {
         let mut pair = RawPair::open(carrier, &device, &terms);
         let (theirs, _) = pair.connect(setup);
-        let ours = pair.setup_as(CLIENT);
+        let ours = pair.server_setup(CLIENT);
         ((pair, theirs), ours)
     });
     let clock = Box::new(RealClock(Instant::now()));
-    End::new(pair, (theirs, CLIENT), terms, (stream, false), clock)
+    let mut end = End::new(pair, (theirs, CLIENT), terms, (stream, false), clock);
+    end.is_server = true;
+    if carrier == Carrier::Cells {
+        // It has not begun to fetch yet.
+        end.operate(op::MODE, 0);
+    }
+    end
 }
 
 impl End {
@@ -283,6 +381,8 @@ impl End {
             received: VecDeque::new(),
             theirs,
             client,
+            is_server: false,
+            responses: None,
             terms,
             broken: false,
             stream,
@@ -354,6 +454,21 @@ impl End {
             Carrier::Writes => {
                 self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
             }
+            Carrier::Cells if self.is_server || message.is_empty() => {
+                self.pair.operations += 1;
+                self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
+            }
+            Carrier::Cells => {
+                let cell = self.pair.sent % self.terms.window;
+                self.pair.sent += 1;
+                let number = self.pair.sent & 0xffff | self.pair.operations << 16;
+                let trailer = [number, slot | (message.len() as u32) << 10];
+                let mut bytes = message.to_vec();
+                bytes.resize(message.len().next_multiple_of(8), 0);
+                bytes.extend(trailer.map(u32::to_le_bytes).concat());
+                let at = self.slot_address(cell + 1) - bytes.len() as u64;
+                self.write(at, self.theirs.rkey, &bytes, Some(imm))
+            }
             Carrier::Sends if self.broken => false,
             Carrier::Sends => {
                 self.pair.scratch.copy_in(0, message);
@@ -377,13 +492,20 @@ impl End {
     /// Takes completions; gives the status of the work request with this id, if it has completed. Messages are kept for
     /// [`next_message`](End::next_message).
     fn poll(&mut self, id: u64) -> Option<Status> {
+        let is_of_cells = self.pair.carrier == Carrier::Cells;
+        while is_of_cells
+            && self.is_server
+            && let Some((slot, request)) = self.pair.take_cell()
+        {
+            self.received.push_back((self.immediate(op::MESSAGE, slot), request));
+        }
         let found = self.pair.cq.poll(&mut self.completions).unwrap_or(0);
         let mut status = None;
         for completion in &mut self.completions[..found] {
             match (completion.status, completion.imm) {
                 (ended, _) if completion.id == id => status = Some(ended),
                 (Status::Success, Some(imm)) => {
-                    let bytes = match &completion.buffer {
+                    let mut bytes = match &completion.buffer {
                         Some(buffer) => buffer.to_vec(),
                         None => {
                             let at = (imm & 0x3ff) as usize % self.terms.window as usize;
@@ -395,7 +517,15 @@ impl End {
                             bytes
                         }
                     };
-                    self.received.push_back((imm, bytes));
+                    let of = imm >> 29;
+                    let is_in_cell = self.is_server && of == op::MESSAGE;
+                    if is_of_cells && bytes.len() >= 8 {
+                        // How long the server had the request.
+                        bytes[6..8].fill(0);
+                    }
+                    if !(is_of_cells && (is_in_cell || of == op::MODE)) {
+                        self.received.push_back((imm, bytes));
+                    }
                     let buffer = completion.buffer.take().map(|mut buffer| {
                         buffer.set_len(buffer.capacity());
                         buffer
@@ -450,7 +580,7 @@ impl End {
 
     /// A WRITE that changes nothing, but fails when the peer is gone.
     fn write_nothing(&mut self) -> bool {
-        let bytes: &[u8] = if self.pair.carrier == Carrier::Writes { &[0] } else { &[] };
+        let bytes: &[u8] = if self.pair.carrier == Carrier::Sends { &[] } else { &[0] };
         self.write(self.theirs.addr, self.theirs.rkey, bytes, None)
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn responses_that_no_request_waits_for(world: &World) {
             end.send(slot, &message(generation, kind::ANNOUNCE, &[0; 8]))
         }),
         ("a slot outside the window", |end, _, _| end.operate(op::MESSAGE, 0x3ff)),
-        ("an unknown operation", |end, slot, _| end.operate(6, slot)),
+        ("an unknown operation", |end, slot, _| end.operate(7, slot)),
         ("a credit for nothing", |end, slot, _| end.operate(op::CHUNK, slot)),
         ("a client's operation", |end, slot, _| end.operate(op::RELEASE, slot)),
         ("a message shorter than its header", |end, slot, _| end.send(slot, &[1, 2, 3])),

@@ -1,11 +1,13 @@
 //! WRITE_WITH_IMM into the slots that the peer keeps for this end.
 
+pub(crate) mod setup;
+
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
-use super::setup::Sizes;
+use self::setup::Sizes;
+use super::carrier::{Carrier, ClientCarrier, Receives, ServerCarrier};
+use super::link::stride;
 use crate::kit::sender::{Sender, work_id};
-use crate::slots::carrier::{Carrier, Receives};
-use crate::slots::link::stride;
 
 /// The slots of both ends, and the receives that the peer's immediates take.
 #[derive(Debug)]
@@ -45,6 +47,26 @@ impl Writes {
         let RemoteRegion { addr, rkey, .. } = self.peer_slots;
         RemoteSlice::new(addr.wrapping_add(u64::from(slot) * self.stride), rkey, len as u64)
     }
+
+    /// The last `len` bytes of the peer's slot.
+    #[inline]
+    pub(crate) fn remote_end(&self, slot: u32, len: usize) -> RemoteSlice {
+        let RemoteRegion { addr, rkey, .. } = self.peer_slots;
+        let end = addr.wrapping_add(u64::from(slot + 1) * self.stride);
+        RemoteSlice::new(end.wrapping_sub(len as u64), rkey, len as u64)
+    }
+
+    /// Our slots.
+    #[inline]
+    pub(crate) fn slots(&self) -> &SharedRegion {
+        &self.slots
+    }
+
+    /// Where in [`slots`](Writes::slots) a slot ends.
+    #[inline]
+    pub(crate) fn slot_end(&self, slot: u32) -> usize {
+        (slot as usize + 1) * self.stride as usize
+    }
 }
 
 impl Carrier for Writes {
@@ -56,17 +78,18 @@ impl Carrier for Writes {
 
     #[inline(always)]
     fn post_inline(
-        &self,
+        &mut self,
         sender: &mut Sender,
         slot: u32,
-        message: &[u8],
+        message: &mut [u8],
         imm: u32,
         must_signal: bool,
     ) -> bool {
-        sender.write_imm(message, self.remote(slot, message.len()), imm, must_signal)
+        let remote = self.remote(slot, message.len());
+        sender.write_imm(message, remote, imm, must_signal)
     }
 
-    fn request(&self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
+    fn request(&mut self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
         let remote = self.remote(slot, message.len());
         WorkRequest::write(message, remote).imm(imm).into()
     }
@@ -74,7 +97,7 @@ impl Carrier for Writes {
     /// From the completion itself where it carries the message, else read once out of the slot.
     #[inline]
     fn read<'a>(
-        &self,
+        &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
         scratch: &'a mut [u8],
@@ -108,6 +131,10 @@ impl Carrier for Writes {
         true
     }
 }
+
+impl ClientCarrier for Writes {}
+
+impl ServerCarrier for Writes {}
 
 /// Each connection posts its own receives.
 #[derive(Debug)]

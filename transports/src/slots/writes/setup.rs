@@ -8,39 +8,40 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::carrier::Writes;
+use super::Writes;
 use crate::contract::{MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::sender::work_id;
 use crate::kit::setup;
 use crate::rendezvous::CHUNK_BYTES;
 use crate::slots::accept::{MadeEnd, MakeEnds};
+use crate::slots::carrier::Carrier;
 use crate::slots::link::{Link, LinkSizes, stride};
 use crate::slots::wire::MAX_CLIENTS;
 
-/// Refuses devices that cannot carry this backend.
+/// Refuses devices that cannot carry the messages of `backend`.
 ///
-/// It assumes nothing of the order in which a WRITE's bytes land, nor that completions carry messages: a
+/// They assume nothing of the order in which a WRITE's bytes land, nor that completions carry messages: a
 /// message is looked at when the completion of its own WRITE_WITH_IMM has been polled, which is after all
 /// of its bytes.
-pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
+pub(crate) fn check(backend: &str, caps: &Capabilities) -> Result<(), SetupError> {
     for operation in [Operation::WriteWithImm, Operation::Write, Operation::Read] {
         if !caps.supports(QpType::Rc, operation) {
             return Err(SetupError::Unsupported(format!(
-                "write_imm needs RC {operation:?}, which this device does not have"
+                "{backend} needs RC {operation:?}, which this device does not have"
             )));
         }
     }
     if caps.max_send_wr < 2 || caps.max_recv_wr < 2 || caps.max_cqe < 4 {
         return Err(SetupError::Unsupported(format!(
-            "write_imm needs room for 2 work requests each way and their completions; this device has {}, {} and {}",
+            "{backend} needs room for 2 work requests each way and their completions; this device has {}, {} and {}",
             caps.max_send_wr, caps.max_recv_wr, caps.max_cqe
         )));
     }
     let longest = CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
     if caps.max_message < longest {
         return Err(SetupError::Unsupported(format!(
-            "write_imm needs messages of {longest} bytes; the longest of this device has {}",
+            "{backend} needs messages of {longest} bytes; the longest of this device has {}",
             caps.max_message
         )));
     }
@@ -158,7 +159,7 @@ impl Port {
         peer: &[u8],
         side: Side,
         timeout: Duration,
-    ) -> Result<(Link<Writes>, ProtectionDomain), SetupError> {
+    ) -> Result<Connected, SetupError> {
         let peer: EndSetup = setup::decode(peer)?;
         let endpoint = setup::decode_endpoint(&peer.endpoint)?;
         self.sizes = Sizes::new(terms, device.caps());
@@ -174,7 +175,33 @@ impl Port {
         self.qp.connect(&endpoint, &ConnectOptions::default().setup_timeout(timeout))?;
         let Port { qp, slots, pd, sizes, client } = self;
         let writes = Writes::new(slots, peer.slots, &sizes, client);
-        Ok((Link::new(qp, writes, &sizes.link, client, &pd)?, pd))
+        Ok(Connected { qp, writes, sizes: sizes.link, client, pd })
+    }
+
+    /// The domain of all its memory.
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+/// An end that is connected.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    qp: QueuePair,
+    pub(crate) writes: Writes,
+    sizes: LinkSizes,
+    client: u32,
+    pd: ProtectionDomain,
+}
+
+impl Connected {
+    /// Its link, with its [`Writes`] or with a carrier made of them.
+    pub(crate) fn link<C: Carrier>(
+        self,
+        carrier: impl FnOnce(Writes) -> C,
+    ) -> Result<(Link<C>, ProtectionDomain), SetupError> {
+        let Connected { qp, writes, sizes, client, pd } = self;
+        Ok((Link::new(qp, carrier(writes), &sizes, client, &pd)?, pd))
     }
 }
 
@@ -198,7 +225,8 @@ impl MakeEnds for Ports {
         let NewClient { terms, setup: theirs, timeout } = *client;
         let port = Port::open(&self.0, queue, terms, id.number)?;
         let setup = port.setup();
-        let (link, pd) = port.connect(&self.0, terms, theirs, Side::Server, timeout)?;
+        let connected = port.connect(&self.0, terms, theirs, Side::Server, timeout)?;
+        let (link, pd) = connected.link(|writes| writes)?;
         Ok(MadeEnd { link, pd, terms: *terms, setup })
     }
 }
@@ -241,11 +269,11 @@ mod tests {
 
     #[test]
     fn what_the_device_lacks_is_told() {
-        assert!(check(&caps()).is_ok());
+        assert!(check("write_imm", &caps()).is_ok());
         let refused = |change: fn(&mut Capabilities), what: &str| {
             let mut caps = caps();
             change(&mut caps);
-            let error = check(&caps).unwrap_err().to_string();
+            let error = check("write_imm", &caps).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         };
         refused(

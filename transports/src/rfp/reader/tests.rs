@@ -1,0 +1,125 @@
+use farcall_verbs::{Access, Device};
+use proptest::prelude::*;
+
+use super::super::lines::{LINE_BYTES, Ring, ring_lines};
+use super::*;
+
+const WINDOW: u32 = 4;
+const MOST: u32 = 3;
+const SLOT: u32 = 1024;
+
+/// A ring, and a reader of it.
+struct Bench {
+    region: farcall_verbs::SharedRegion,
+    ring: Ring,
+    reader: Reader,
+}
+
+fn bench() -> Bench {
+    let pd = Device::open("shm-plain").unwrap().alloc_pd().unwrap();
+    let bytes = ring_lines(WINDOW, MOST) as usize * LINE_BYTES;
+    let region = pd.alloc_shared(bytes, Access::REMOTE_READ).unwrap();
+    let ring = Ring::new(region.clone(), WINDOW, MOST);
+    Bench { region, ring, reader: Reader::new(WINDOW, SLOT, MOST) }
+}
+
+impl Bench {
+    /// One READ, and the messages that it brings; `None`: it has brought nothing.
+    fn read(&mut self, outstanding: u32, spoil: impl Fn(&mut [u8])) -> Option<Vec<(u32, Vec<u8>)>> {
+        self.reader.start();
+        let read = self.reader.next(outstanding, 16 * LINE_BYTES, Instant::ZERO);
+        let Some(Read::Lines(lines)) = read else { panic!("{read:?}") };
+        let mut bytes = vec![0; lines.len() * LINE_BYTES];
+        self.region.copy_out(lines.start as usize * LINE_BYTES, &mut bytes);
+        spoil(&mut bytes);
+        let (mut at, mut found) = (0, Vec::new());
+        while let Some(message) = self.reader.next_message(&mut bytes, &mut at).unwrap() {
+            let Message::Here { slot, bytes: range } = message else { panic!("{message:?}") };
+            found.push((slot, bytes[range].to_vec()));
+        }
+        let brought = self.reader.read_lines(found.len(), 1, Instant::ZERO);
+        brought.then_some(found)
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages_of_all_lengths_come_in_order_lap_after_lap(
+        lengths in prop::collection::vec(8..=168usize, 1..300),
+        waiting in 1..=2 * WINDOW as usize,
+    ) {
+        let mut bench = bench();
+        let message = |(index, len): (usize, &usize)| {
+            (index as u32 % WINDOW, vec![index as u8; *len])
+        };
+        let messages: Vec<_> = lengths.iter().enumerate().map(message).collect();
+        let mut read = Vec::new();
+        for some in messages.chunks(waiting) {
+            some.iter().for_each(|(slot, bytes)| bench.ring.put(*slot, bytes));
+            let due = read.len() + some.len();
+            for _ in 0..4 * waiting {
+                read.extend(bench.read(WINDOW, |_| {}).unwrap_or_default());
+            }
+            prop_assert_eq!(read.len(), due);
+        }
+        prop_assert_eq!(read, messages);
+    }
+
+    #[test]
+    fn any_lines_are_messages_or_nothing(bytes: Vec<u8>) {
+        let (mut bytes, mut at) = (bytes, 0);
+        let mut reader = bench().reader;
+        while let Ok(Some(Message::Here { bytes: range, .. })) = reader.next_message(&mut bytes, &mut at) {
+            prop_assert!(range.end <= bytes.len() && at <= bytes.len());
+        }
+    }
+}
+
+#[test]
+fn a_read_that_comes_too_early_brings_nothing() {
+    let mut bench = bench();
+    assert_eq!(bench.read(1, |_| {}), None);
+    bench.ring.put(2, b"response");
+    assert_eq!(bench.read(1, |_| {}), Some(vec![(2, b"response".to_vec())]));
+    assert_eq!(bench.read(1, |_| {}), None);
+}
+
+#[test]
+fn a_line_that_was_read_before_it_was_written_is_read_again() {
+    let mut bench = bench();
+    let long = [7; 150];
+    bench.ring.put(1, &long);
+    // The first READ asks for one line, the next for what the message has.
+    assert_eq!(bench.read(1, |_| {}), Some(vec![]));
+    for torn in 0..3 {
+        let of_the_lap_before = |bytes: &mut [u8]| bytes[torn * LINE_BYTES..][..LINE_BYTES].fill(0);
+        assert_eq!(bench.read(1, of_the_lap_before), None, "line {torn}");
+    }
+    assert_eq!(bench.read(1, |_| {}), Some(vec![(1, long.to_vec())]));
+}
+
+#[test]
+fn reads_grow_with_what_is_ready() {
+    let mut bench = bench();
+    for slot in 0..WINDOW {
+        bench.ring.put(slot, b"response");
+    }
+    let brought: Vec<_> = (0..3).map(|_| bench.read(WINDOW, |_| {}).unwrap().len()).collect();
+    assert_eq!(brought, [1, 2, 1]);
+}
+
+#[test]
+fn a_long_response_is_read_from_its_own_place() {
+    let mut bench = bench();
+    bench.ring.put_elsewhere(3, 1000);
+    bench.reader.start();
+    assert_eq!(bench.reader.next(1, 64, Instant::ZERO), Some(Read::Lines(0..1)));
+    let mut line = [0; LINE_BYTES];
+    bench.region.copy_out(0, &mut line);
+    assert_eq!(bench.reader.next_message(&mut line, &mut 0), Ok(Some(Message::Elsewhere)));
+    assert!(bench.reader.read_lines(1, 0, Instant::ZERO));
+    assert_eq!(bench.reader.next(1, 64, Instant::ZERO), Some(Read::Long { slot: 3, len: 1000 }));
+    assert!(!bench.reader.has_no_long());
+    bench.reader.read_long();
+    assert!(bench.reader.has_no_long());
+}

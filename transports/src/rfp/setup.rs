@@ -1,0 +1,125 @@
+//! What each end makes before they are connected, and what they tell each other about it.
+
+use farcall_core::site::Site;
+use farcall_verbs::{
+    Access, Capabilities, CompletionQueueHandle, Device, ProtectionDomain, RemoteRegion, WriteOrder,
+};
+use serde::{Deserialize, Serialize};
+
+use super::fetch_size::MAX_LINES;
+use super::fetches::Fetches;
+use super::lines::{LINE_BYTES, ring_lines};
+use super::responses::Responses;
+use super::switch::Switch;
+use crate::contract::{Answer, NewClient, SetupError, Terms};
+use crate::kit::accept_queue::ClientId;
+use crate::kit::device_channel::DeviceChannel;
+use crate::kit::setup::decode;
+use crate::slots::accept::{MadeEnd, MakeEnds};
+use crate::slots::link::{Link, stride};
+use crate::slots::writes::setup::{Port, Side, Sizes};
+
+/// Whether a request has landed is seen in its cell: WRITEs land in order. Otherwise only a completion tells.
+pub(super) fn lands_in_order(caps: &Capabilities) -> bool {
+    caps.write_order == WriteOrder::LeftToRight
+}
+
+/// How a connection's responses lie in the server's memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    pub(super) window: u32,
+    pub(super) slot_bytes: u32,
+    /// Lines of the longest response that waits in the ring.
+    pub(super) most_lines: u32,
+}
+
+impl Places {
+    pub(super) fn new(terms: &Terms, fetch_bytes: u32) -> Places {
+        // A READ fills one buffer of a slot.
+        let most = (MAX_LINES as u32).min(terms.slot / LINE_BYTES as u32);
+        let most_lines = (fetch_bytes / LINE_BYTES as u32).clamp(1, most);
+        Places { window: terms.window, slot_bytes: terms.slot, most_lines }
+    }
+
+    /// Bytes of the ring, and of a place for each slot.
+    fn bytes(&self) -> u64 {
+        let ring = u64::from(ring_lines(self.window, self.most_lines)) * LINE_BYTES as u64;
+        ring + u64::from(self.window) * u64::from(stride(self.slot_bytes))
+    }
+}
+
+/// The server's part of the handshake.
+#[derive(Debug, Serialize, Deserialize)]
+struct ServerSetup {
+    /// That of its cells.
+    cells: Vec<u8>,
+    /// Where responses wait.
+    responses: RemoteRegion,
+    /// The longest response that waits in the ring, in lines.
+    most_lines: u32,
+    /// The server looks for requests; otherwise each has to come with an immediate.
+    looks: bool,
+}
+
+/// Connects a client to the server that gave this answer.
+pub(super) fn connect(
+    port: Port,
+    device: &Device,
+    answer: &Answer<'_>,
+    switch: Switch,
+) -> Result<(Link<Fetches>, ProtectionDomain), SetupError> {
+    let Answer { terms, setup, timeout } = *answer;
+    let ServerSetup { cells, responses, most_lines, looks } = decode(setup)?;
+    let places = Places { most_lines, ..Places::new(terms, 0) };
+    let is_possible = (1..=Places::new(terms, u32::MAX).most_lines).contains(&most_lines);
+    if !is_possible || responses.len < places.bytes() {
+        return Err(SetupError::Misbehaved("its ring of responses is too small"));
+    }
+    let connected = port.connect(device, terms, &cells, Side::Client, timeout)?;
+    connected.link(|writes| Fetches::new(writes, responses, &places, looks, switch))
+}
+
+/// Makes the server's ends of connections.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) device: Device,
+    pub(super) site: Site,
+    pub(super) fetch_bytes: u32,
+}
+
+impl MakeEnds for Ends {
+    type Carrier = Responses;
+
+    fn completions(&self, terms: &Terms) -> usize {
+        Sizes::new(terms, self.device.caps()).completions()
+    }
+
+    fn make(
+        &self,
+        queue: &CompletionQueueHandle,
+        id: ClientId,
+        client: &NewClient<'_>,
+    ) -> Result<MadeEnd<Responses>, SetupError> {
+        let NewClient { terms, setup: theirs, timeout } = *client;
+        let Ends { device, site, fetch_bytes } = self;
+        let port = Port::open(device, queue, terms, id.number)?;
+        let places = Places::new(terms, *fetch_bytes);
+        let region = port.pd().alloc_shared(places.bytes() as usize, Access::REMOTE_READ)?;
+        let looks = lands_in_order(device.caps());
+        let setup = ServerSetup {
+            cells: port.setup(),
+            responses: region.remote(),
+            most_lines: places.most_lines,
+            looks,
+        };
+        let setup = postcard::to_allocvec(&setup).unwrap_or_default();
+        let connected = port.connect(device, terms, theirs, Side::Server, timeout)?;
+        if device.caps().write_events {
+            let channel = DeviceChannel::at(site, device)?;
+            connected.writes.slots().watch(channel.channel())?;
+        }
+        let (link, pd) =
+            connected.link(|writes| Responses::new(writes, region, &places, looks, site))?;
+        Ok(MadeEnd { link, pd, terms: *terms, setup })
+    }
+}
