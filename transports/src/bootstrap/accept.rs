@@ -70,7 +70,8 @@ impl Acceptance {
         let Accepted { withdraw, on_disconnect, take_stream, .. } = accepted;
         let sent = stream.send(&handshake.welcome(greeting)).map_err(Left::from);
         match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
-            Ok(ServerStep::Ready) if self.is_open() => {
+            // Also when the server has begun to end meanwhile: the client may have calls under way, which its thread ends.
+            Ok(ServerStep::Ready) => {
                 let socket = stream.into_socket();
                 match take_stream {
                     Some(take) => self.hand_over(socket, take, withdraw),
