@@ -83,6 +83,13 @@ impl Responses {
         put_note(message, service_time::to_note(took));
     }
 
+    /// Requests come without immediates. Those that have one wait for it: otherwise the client could send the next before the
+    /// receive of the last is posted again.
+    #[inline]
+    fn may_look(&self) -> bool {
+        self.looks && (self.places || self.is_ending)
+    }
+
     fn send(&mut self) -> u32 {
         self.places = false;
         self.epoch
@@ -155,7 +162,7 @@ impl ServerCarrier for Responses {
         let Trailer { number, operations, slot, len } = Trailer::from_word(word);
         let in_order = operations == self.operations || is_planted(Bug::OvertakenOperation);
         let is_next = number == self.turn.number() && in_order;
-        (is_next && (self.looks || self.announced > 0)).then_some(Waiting { slot, len })
+        (is_next && (self.may_look() || self.announced > 0)).then_some(Waiting { slot, len })
     }
 
     fn handle_announcement(&mut self) {

@@ -100,7 +100,8 @@ impl<C: ClientCarrier> Client<C> {
             // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
             free: (0..terms.window).rev().collect(),
             transfers: Transfers::new(terms.window, &pd, memory),
-            arrived: Arrived::default(),
+            // A long one for each call, and those that are ready.
+            arrived: Arrived::with_room(if C::FETCHES { terms.window as usize + 1 } else { 0 }),
             max_message: terms.max_message,
             over: None,
             told: false,

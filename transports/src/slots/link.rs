@@ -69,6 +69,13 @@ pub(crate) struct Arrived {
     pub(crate) responses: Vec<(Fetched, Buffer)>,
 }
 
+impl Arrived {
+    /// With room for so many responses at a time.
+    pub(crate) fn with_room(responses: usize) -> Arrived {
+        Arrived { parts: Vec::new(), responses: Vec::with_capacity(responses) }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Link<C> {
     // The queue pair goes before the memory that it works on.
