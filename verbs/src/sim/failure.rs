@@ -70,7 +70,29 @@ impl World {
         if self.pair(qp).is_some_and(|pair| pair.state != QpState::Error) {
             self.note(qp, || "breaks".to_owned());
             self.fail(qp, u64::MAX, Status::Flushed);
+            self.tell_of_shared(qp);
         }
+    }
+
+    /// A queue pair that receives from a shared queue has no receives to flush. A NIC reports by an event of its own that it
+    /// takes no more of them (InfiniBand specification, "last WQE reached"); here a flushed receive without a buffer does.
+    fn tell_of_shared(&mut self, qp: QpId) {
+        let Some(cq) = self.pair(qp).filter(|pair| pair.srq.is_some()).map(|pair| pair.recv_cq)
+        else {
+            return;
+        };
+        let completion = Completion {
+            id: 0,
+            qp: qp.number,
+            status: Status::Flushed,
+            opcode: CompletionOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            source: None,
+            buffer: None,
+            ended: Ended::Receive,
+        };
+        self.complete(qp, cq, completion);
     }
 
     /// Moves a queue pair to the error state for its owner: sending stops, and the flush follows.

@@ -14,7 +14,7 @@ pub struct Errors {
     pub median: f64,
     /// The largest absolute error.
     pub worst: f64,
-    /// The share of configurations with an error of at most [`NEAR`].
+    /// The share of configurations with an error of at most 15 %.
     pub near: f64,
 }
 
