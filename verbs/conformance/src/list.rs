@@ -153,6 +153,7 @@ const CASES: &[Case] = cases! {
     lifetime {
         resources_may_be_dropped_in_any_order;
         a_queue_pair_outlives_the_handles_it_was_made_from;
+        a_queue_pair_is_gone_before_its_memory;
         a_dropped_queue_pair_does_not_send_what_its_buffer_holds_later;
         a_dropped_queue_pair_does_not_write_into_memory_given_back;
         posted_receives_of_a_dropped_queue_pair_are_not_given_twice;

@@ -223,12 +223,25 @@ impl SendSide {
         if remote.len == 0 {
             return Ok((NonNull::dangling().as_ptr(), access)); // No bytes, no key: as on hardware.
         }
-        let region = self.region(remote.rkey).map_err(Outcome::Failed)?;
+        let region = match self.region(remote.rkey) {
+            Ok(region) => region,
+            Err(status) => return Err(self.without_region(status)),
+        };
         if !region.access.contains(access) {
             return Err(Outcome::Failed(Status::RemoteAccess));
         }
         let target = region.at(remote.addr, remote.len);
         Ok((target.ok_or(Outcome::Failed(Status::RemoteAccess))?, region.access))
+    }
+
+    /// How a work request ends whose region cannot be had: a peer may have destroyed first its queue pair, then the region,
+    /// since we looked. Nobody is there any more to deny access.
+    #[cold]
+    fn without_region(&self, status: Status) -> Outcome {
+        match &self.outbox {
+            Some(outbox) if !outbox.is_ready() => outbox.not_ready(),
+            _ => Outcome::Failed(status),
+        }
     }
 
     fn write(

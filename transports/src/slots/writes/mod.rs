@@ -105,12 +105,12 @@ impl Carrier for Writes {
         if let Some(payload) = completion.payload() {
             return Some(payload);
         }
-        let len = completion.byte_len as usize;
-        if len > self.slot_bytes {
+        let (at, len) = (slot as usize * self.stride as usize, completion.byte_len as usize);
+        if len > self.slot_bytes || at >= self.slots.len() {
             return None;
         }
         let message = &mut scratch[..len];
-        self.slots.copy_out(slot as usize * self.stride as usize, message);
+        self.slots.copy_out(at, message);
         Some(message)
     }
 

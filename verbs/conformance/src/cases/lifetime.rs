@@ -2,7 +2,9 @@
 
 use std::any::Any;
 
-use farcall_verbs::{Access, Endpoint, GRH_BYTES, QpType, Status, WorkRequest};
+use farcall_verbs::{
+    Access, ConnectOptions, Endpoint, GRH_BYTES, PostError, QpState, QpType, Status, WorkRequest,
+};
 
 use crate::end::{End, Role, turn};
 use crate::rig::{QKEY, Rig, discover, expose, filled, held, join_here, patient, pattern, room};
@@ -85,6 +87,52 @@ pub(crate) async fn a_queue_pair_outlives_the_handles_it_was_made_from(
     drop(rig);
     // The last handle of its pool, domain and device.
     ensure_eq!(arrived.as_deref(), Some(&b"held"[..]), "the message");
+    Ok(())
+}
+
+/// A READ that finds neither queue pair nor region any more fails because nobody answers: only who is there denies access.
+pub(crate) async fn a_queue_pair_is_gone_before_its_memory(end: &mut End) -> CaseResult {
+    const ROUNDS: usize = 10;
+    let soon = ConnectOptions::default().retry_timeout_ns(300_000_000);
+    for round in 0..ROUNDS {
+        let mut rig = Rig::unconnected(end.device(), QpType::Rc)?;
+        rig.connect_with(end, &soon).await?;
+        match end.role() {
+            Role::Target => {
+                let region = expose(end, &rig.pd, 4096, Access::REMOTE_READ)?;
+                end.hear::<()>().await?;
+                drop(rig);
+                drop(region);
+            }
+            Role::Initiator => {
+                let theirs = discover(end).await?;
+                let mut buffer = room(&rig.pd, 4096)?;
+                let mut is_told = false;
+                let status = loop {
+                    buffer.set_len(4096);
+                    let read = WorkRequest::read(buffer, theirs.slice(0, 4096)?).signaled(1);
+                    match rig.qp.post_send_one(read) {
+                        Ok(()) => {}
+                        Err((PostError::State(QpState::Error), _)) => break Status::Flushed,
+                        Err((error, _)) => return Err(error.into()),
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        end.tell(&())?;
+                    }
+                    let completion = rig.completion(end).await?;
+                    if completion.status != Status::Success {
+                        break completion.status;
+                    }
+                    let read = completion.buffer.or_else(|| rig.reclaimed().pop());
+                    buffer = read.ok_or_else(|| Halt::failed("a READ kept its buffer"))?;
+                    turn().await;
+                };
+                let is_gone = matches!(status, Status::RetryExceeded | Status::Flushed);
+                ensure!(is_gone, "round {round}: {status:?}");
+            }
+        }
+        end.meet().await?;
+    }
     Ok(())
 }
 
