@@ -40,6 +40,8 @@ pub struct Point {
     pub outstanding: Option<usize>,
     /// Options of the address, such as `backend=write_imm&slot=4096`.
     pub options: String,
+    /// The clients of a machine are threads of one process that has opened its device once, and so are the server's.
+    pub shares_devices: bool,
     /// The configuration of the rack.
     pub config: SimConfig,
     /// CPU costs of calls in addition to posting and polling.
@@ -65,6 +67,7 @@ impl Default for Point {
             streams: false,
             outstanding: None,
             options: "backend=write_imm".into(),
+            shares_devices: false,
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
             warm_up_ns: 200_000,
@@ -236,6 +239,9 @@ pub fn measure(point: &Point) -> Result<Measured> {
     ensure!(point.batch > 0 && point.client_nodes > 0, "clients that send something, somewhere");
     let mut rack = Rack::with_config(point.seed, point.config.clone());
     rack.set_cpu_costs(point.cpu);
+    if point.shares_devices {
+        rack.share_devices();
+    }
     let server = rack.add_node();
     let address = format!("sim://{server}/echo?window={}&{}", point.batch, point.options);
     let builder = Server::builder()

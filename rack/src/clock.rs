@@ -10,7 +10,7 @@ struct NodeClock(Node);
 
 impl Clock for NodeClock {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.now_ns())
+        Instant::from_nanos(self.0.clock_ns())
     }
 }
 

@@ -178,7 +178,7 @@ impl Dialling {
     /// What this end has to say.
     fn prepare(&self) -> Result<Client, ConnectError> {
         let (backend, config) = (self.address.backend(), self.address.config());
-        let device = self.from.node.device();
+        let device = self.network.device(&self.from);
         let (fabric, share) = (fabric(backend, &device), self.options.share);
         let pending = backend
             .dial(&Placement { site: &self.site, fabric, share }, config)

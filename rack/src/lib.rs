@@ -91,6 +91,12 @@ impl Rack {
         self.network.set_costs(costs);
     }
 
+    /// From now on the clients and server threads of a node share one opened device, as those of a process do that does not
+    /// open one for each: they contend for the lock of its doorbells.
+    pub fn share_devices(&mut self) {
+        self.network.share_devices();
+    }
+
     fn life(&self, node: NodeId) -> NodeLife {
         NodeLife::new(self.sim.node(node))
     }

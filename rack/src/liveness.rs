@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use farcall_verbs::sim::{Next, Node, Turn};
+use farcall_verbs::sim::{Next, Node, NodeId, Turn};
 
 use farcall_transports::bootstrap::OnPeerGone;
 
@@ -31,6 +31,11 @@ impl NodeLife {
     pub(super) fn new(node: Node) -> NodeLife {
         let restarts = node.restarts();
         NodeLife { node, restarts }
+    }
+
+    /// Its number, and which start.
+    pub(super) fn key(&self) -> (NodeId, u32) {
+        (self.node.id(), self.restarts)
     }
 
     /// It still runs, and was not restarted.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_transports::contract::Fabric;
 use farcall_transports::{Backend, runs_on_stream};
 use farcall_verbs::Device;
-use farcall_verbs::sim::Node;
+use farcall_verbs::sim::{Node, NodeId};
 
 use farcall_transports::bootstrap::{Admission, OnPeerGone};
 use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep};
@@ -43,6 +43,8 @@ pub(super) struct Network {
 struct State {
     listening: BTreeMap<(u16, String), Arc<Listening>>,
     costs: CpuCosts,
+    /// By node and start, where the programs of a node share an opened device.
+    shared_devices: Option<BTreeMap<(NodeId, u32), Device>>,
     /// Of the next stream.
     seed: u64,
 }
@@ -76,6 +78,20 @@ impl Network {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A device of that node: opened anew, or the one that its programs share.
+    pub(super) fn device(&self, life: &NodeLife) -> Device {
+        match &mut self.lock().shared_devices {
+            None => life.node.device(),
+            Some(devices) => {
+                devices.entry(life.key()).or_insert_with(|| life.node.device()).clone()
+            }
+        }
+    }
+
+    pub(super) fn share_devices(&self) {
+        self.lock().shared_devices.get_or_insert_default();
     }
 
     pub(super) fn costs(&self) -> CpuCosts {

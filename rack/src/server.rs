@@ -69,8 +69,8 @@ impl Binding for RackBinding<'_> {
         if network.listening(address).is_some() {
             return Err(in_use());
         }
-        // Opened for each thread, as `rdma://` addresses do.
-        let devices: Vec<_> = sites.iter().map(|_| life.node.device()).collect();
+        // Opened for each thread, as `rdma://` addresses do, unless the rack shares them.
+        let devices: Vec<_> = sites.iter().map(|_| network.device(life)).collect();
         let threads =
             sites.iter().zip(devices.iter().map(|device| fabric(address.backend(), device)));
         let of = (address.backend(), config);

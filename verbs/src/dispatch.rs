@@ -401,6 +401,15 @@ impl Registration {
         }
     }
 
+    /// Stores a word later, if the device is a simulated one whose core has not come to it; otherwise `false`.
+    #[cfg(feature = "sim")]
+    pub(crate) fn publish(&self, offset: usize, word: u64) -> bool {
+        match self {
+            Registration::Sim(region) => region.publish(offset, word),
+            _ => false,
+        }
+    }
+
     /// Asks for an event with the next write into it, if it is watched.
     pub(crate) fn arm(&self, rkey: u32) {
         let _ = rkey;

@@ -16,6 +16,7 @@ mod latency;
 pub mod measured;
 pub mod picture;
 mod rfp;
+mod rfp_calls;
 mod rig;
 mod scalerpc;
 mod shared;
@@ -36,6 +37,7 @@ pub fn figures() -> Vec<Figure> {
         connectx5::figures(),
         latency::figures(),
         calls::figures(),
+        rfp_calls::figures(),
     ];
     groups.into_iter().flatten().collect()
 }

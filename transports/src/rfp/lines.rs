@@ -172,6 +172,6 @@ impl Ring {
     fn put_line(&self, ahead: u32, line: Line, part: &[u8]) {
         let at = (self.cursor.line + ahead) as usize * LINE_BYTES;
         self.region.copy_in(at + WORD_BYTES, part);
-        self.region.store_release_u64(at, line.to_word(self.cursor.lap).to_le());
+        self.region.publish_u64(at, line.to_word(self.cursor.lap).to_le());
     }
 }

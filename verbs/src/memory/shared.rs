@@ -166,6 +166,22 @@ impl SharedRegion {
         self.word_u64(offset).store(value, Ordering::Release);
     }
 
+    /// As [`store_release_u64`](SharedRegion::store_release_u64), for a word by which peers that READ see that the rest is
+    /// there. On a simulated device with timed turns it takes effect when the core has come to it: after the CPU time of its
+    /// turn so far, as a request that is posted leaves.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    #[inline]
+    pub fn publish_u64(&self, offset: usize, value: u64) {
+        let word = self.word_u64(offset);
+        #[cfg(feature = "sim")]
+        if self.memory.registration().publish(offset, value) {
+            return;
+        }
+        word.store(value, Ordering::Release);
+    }
+
     /// Copies into the region, low addresses first.
     ///
     /// # Panics

@@ -118,6 +118,9 @@ pub struct SimConfig {
     pub faults: FaultRates,
     /// Cores of each node, on which its actors run.
     pub cores: usize,
+    /// A core's [published words](crate::SharedRegion::publish_u64) take effect, and its clock goes on, with the CPU time of its
+    /// turn. Otherwise both stand still during a turn, as for programs whose turns are short.
+    pub timed_turns: bool,
 }
 
 impl Default for SimConfig {
@@ -130,6 +133,7 @@ impl Default for SimConfig {
             durability: Durability::default(),
             faults: FaultRates::default(),
             cores: 8,
+            timed_turns: false,
         }
     }
 }
@@ -163,6 +167,12 @@ impl SimConfig {
     /// Sets [`faults`](SimConfig::faults).
     pub fn faults(mut self, faults: FaultRates) -> Self {
         self.faults = faults;
+        self
+    }
+
+    /// Sets [`timed_turns`](SimConfig::timed_turns).
+    pub fn timed_turns(mut self) -> Self {
+        self.timed_turns = true;
         self
     }
 

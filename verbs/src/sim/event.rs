@@ -51,6 +51,8 @@ pub(super) enum Event {
     Flush(QpId),
     /// A peer may have been silent for too long.
     Timer(QpId),
+    /// A store of a core takes effect.
+    Publish(u32),
     /// An actor's alarm is due.
     Alarm(u32),
     /// An actor's turn.

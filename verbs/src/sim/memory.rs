@@ -9,6 +9,7 @@ use foldhash::fast::FixedState;
 
 use super::channel::Channel;
 use super::context::Context;
+use super::event::Event;
 use super::media::Span;
 use super::world::{World, lock};
 use crate::dispatch;
@@ -141,6 +142,13 @@ impl Registration {
         Ok(Wake::Event)
     }
 
+    /// Stores a word when the CPU time of the turn so far has passed. `false`: none has, and the caller stores it.
+    pub(crate) fn publish(&self, offset: usize, word: u64) -> bool {
+        let Some(world) = self.world.upgrade() else { return false };
+        let store = Publication { pages: Arc::clone(&self.pages), offset: offset as u64, word };
+        lock(&world).publish(store)
+    }
+
     /// Asks for an event with the next write.
     pub(crate) fn arm(&self, rkey: u32) {
         self.with_regions(|regions| regions.arm(rkey, true));
@@ -149,6 +157,37 @@ impl Registration {
     /// Takes that back.
     pub(crate) fn disarm(&self, rkey: u32) {
         self.with_regions(|regions| regions.arm(rkey, false));
+    }
+}
+
+/// A store into memory that takes effect later.
+#[derive(Debug)]
+pub(super) struct Publication {
+    pages: Arc<Pages>,
+    offset: u64,
+    word: u64,
+}
+
+impl World {
+    /// Keeps a store until the CPU time of the turn so far has passed. `false`: none has, or too many are kept.
+    fn publish(&mut self, store: Publication) -> bool {
+        let charged_ns = self.actors.charged_ns();
+        if charged_ns == 0 || !self.config.timed_turns {
+            return false;
+        }
+        let Some(number) = self.publications.insert(store) else { return false };
+        self.events.push(self.now_ns + charged_ns, Event::Publish(number));
+        true
+    }
+
+    pub(super) fn store(&mut self, number: u32) {
+        let Some(Publication { pages, offset, word }) = self.publications.remove(number) else {
+            return;
+        };
+        let target = pages.at(offset);
+        // SAFETY: the word lies in pages that this value keeps alive, as its owner checked. The owner may read there
+        // meanwhile, which the copy tolerates.
+        unsafe { copy_forward(target, word.to_ne_bytes().as_ptr(), 8) };
     }
 }
 

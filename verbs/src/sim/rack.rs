@@ -303,6 +303,13 @@ impl Node {
             && !world.cut.contains(&(from, to))
     }
 
+    /// What a clock shows to the program whose turn it is: see [`SimConfig::timed_turns`].
+    pub fn clock_ns(&self) -> u64 {
+        let world = lock(&self.world);
+        let in_turn_ns = if world.config.timed_turns { world.actors.charged_ns() } else { 0 };
+        world.now_ns + in_turn_ns
+    }
+
     /// Adds CPU time to the turn of the current actor. Requests that it posts afterwards leave later by that
     /// time.
     pub fn busy(&self, ns: u64) {

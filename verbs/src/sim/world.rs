@@ -8,8 +8,10 @@ use super::agenda::Agenda;
 use super::config::SimConfig;
 use super::event::{Event, QpId};
 use super::faults::Fault;
+use super::memory::Publication;
 use super::message::Messages;
 use super::node::NodeState;
+use super::slots::Slots;
 use super::trace::Trace;
 use crate::dice::Dice;
 
@@ -22,6 +24,8 @@ pub(crate) struct World {
     pub(super) config: SimConfig,
     pub(super) nodes: Vec<NodeState>,
     pub(super) messages: Messages,
+    /// Stores that have not taken effect.
+    pub(super) publications: Slots<Publication>,
     pub(super) actors: Schedule,
     /// Pairs of nodes, from and to, whose messages are lost.
     pub(super) cut: BTreeSet<(u16, u16)>,
@@ -59,6 +63,7 @@ impl World {
             config,
             nodes: Vec::new(),
             messages: Messages::default(),
+            publications: Slots::default(),
             actors: Schedule::default(),
             cut: BTreeSet::new(),
             faults: Vec::new(),
@@ -141,6 +146,7 @@ impl World {
             Event::Retry(qp) => self.retry(qp),
             Event::Flush(qp) => self.flush(qp),
             Event::Timer(qp) => self.handle_timer(qp),
+            Event::Publish(store) => self.store(store),
             Event::Alarm(actor) => return self.handle_alarm(actor),
             Event::Turn { actor, token } => return self.begin_turn(actor, token),
             Event::Fault(index) => self.apply_scheduled_fault(index),

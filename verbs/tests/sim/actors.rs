@@ -190,3 +190,32 @@ fn an_actor_is_dropped_when_it_has_finished_or_its_node_dies() {
     assert!(killed.get());
     assert!(sim.run_until_idle(1_000), "nothing of it is left");
 }
+
+#[test]
+fn what_a_timed_turn_publishes_is_there_when_the_core_has_come_to_it() {
+    let shown_at_ns = |config: SimConfig| {
+        let mut sim = Sim::with_config(1, config);
+        let node = sim.add_node();
+        let region = End::new(&sim, node, QpType::Rc).region;
+        let shown = Rc::new(region);
+        let (published, handle, clock) = (shown.clone(), sim.node(node), Rc::new(Cell::new(0)));
+        let told = clock.clone();
+        let mut is_done = false;
+        sim.spawn(node, move |_| {
+            if !std::mem::replace(&mut is_done, true) {
+                handle.busy(700);
+                published.publish_u64(8, 5);
+                told.set(handle.clock_ns());
+                handle.busy(300);
+            }
+            Turn::then(Next::OnEvent)
+        });
+        sim.run_for(0);
+        while shown.load_u64(8) != 5 {
+            sim.run_for(10);
+        }
+        (sim.now_ns(), clock.get())
+    };
+    assert_eq!(shown_at_ns(without_costs().timed_turns()), (700, 700));
+    assert_eq!(shown_at_ns(without_costs()), (0, 0));
+}
