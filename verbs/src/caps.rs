@@ -22,11 +22,15 @@ pub enum Operation {
     FetchAdd,
     /// Makes the peer's persistent memory durable.
     Flush,
+    /// Binds a memory window of this side to a part of a region.
+    BindWindow,
+    /// Invalidates the key of a memory window of this side.
+    InvalidateWindow,
 }
 
 impl Operation {
     /// Every operation, in a fixed order.
-    pub const ALL: [Operation; 8] = [
+    pub const ALL: [Operation; 10] = [
         Operation::Send,
         Operation::SendWithImm,
         Operation::Write,
@@ -35,6 +39,8 @@ impl Operation {
         Operation::CompareAndSwap,
         Operation::FetchAdd,
         Operation::Flush,
+        Operation::BindWindow,
+        Operation::InvalidateWindow,
     ];
 }
 
@@ -90,6 +96,11 @@ pub struct Capabilities {
     pub srq_of_other_domain: bool,
     /// Supports [flushes](crate::WorkRequest::flush) that make remote data durable.
     pub flush: bool,
+    /// The most [memory windows](crate::MemoryWindow); 0 if the device has none.
+    pub max_mw: usize,
+    /// A memory window gives access to its own bytes only, as the InfiniBand specification has it. Otherwise its key reaches
+    /// every byte of its region.
+    pub window_bounds: bool,
     /// Supports [persistent memory](crate::ProtectionDomain::open_persistent).
     pub persistent_memory: bool,
     /// Supports completion channels, on which a poller can sleep.
@@ -122,21 +133,27 @@ impl Capabilities {
 
 /// A set of [`Operation`]s, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OperationSet(u8);
+pub(crate) struct OperationSet(u16);
 
 impl OperationSet {
     pub(crate) const fn of(operations: &[Operation]) -> Self {
         let mut bits = 0;
         let mut i = 0;
         while i < operations.len() {
-            bits |= 1 << operations[i] as u8;
+            bits |= 1 << operations[i] as u16;
             i += 1;
         }
         OperationSet(bits)
     }
 
+    /// These too.
+    #[cfg(feature = "ibverbs")]
+    pub(crate) const fn with(self, operations: &[Operation]) -> Self {
+        OperationSet(self.0 | OperationSet::of(operations).0)
+    }
+
     #[inline]
     pub(crate) const fn contains(self, operation: Operation) -> bool {
-        self.0 & (1 << operation as u8) != 0
+        self.0 & (1 << operation as u16) != 0
     }
 }

@@ -9,8 +9,8 @@ use crate::dispatch::{self, on_device};
 use crate::faults::{FaultInjector, Layer};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion, QueuePair,
-    QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
+    Endpoint, MemoryWindow, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion,
+    QueuePair, QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
 };
 
 /// The length limit of a region, which addresses of one mapping can span.
@@ -219,6 +219,17 @@ impl ProtectionDomain {
         within("region length", len, MAX_REGION_BYTES)?;
         let (region, persistence) = self.domain.open_persistent(name, len, access)?;
         Ok(PersistentRegion::new(SharedRegion::new(region), persistence))
+    }
+
+    /// Allocates a memory window, free. Queue pairs of this domain can bind it to memory of this domain.
+    ///
+    /// # Errors
+    /// If the device has no memory windows, or no more of them.
+    pub fn alloc_memory_window(&self) -> Result<MemoryWindow, VerbsError> {
+        if self.domain.caps().max_mw == 0 {
+            return Err(VerbsError::Unsupported("memory windows"));
+        }
+        self.domain.alloc_window()
     }
 
     /// Creates a receive queue that several queue pairs share.

@@ -14,8 +14,8 @@ use crate::memory::region::Region;
 #[cfg(feature = "sim")]
 use crate::sim;
 use crate::{
-    Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, OpenError, OpenOptions,
-    PortInfo, QueuePairConfig, VerbsError, Wake, shm,
+    Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, MemoryWindow, OpenError,
+    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -83,6 +83,11 @@ per_device! {
     #[derive(Debug)]
     #[allow(dead_code)] // Some are only held for their drop.
     Registration { shm: shm::Pages, ibv: ibv::Registration, sim: sim::Registration }
+
+    /// A memory window. Dropping it takes away the access that it gives.
+    #[derive(Debug)]
+    #[allow(dead_code)] // Some are only held for their drop.
+    Window { shm: Arc<shm::Window>, ibv: Arc<ibv::Window>, sim: sim::Window }
 
     /// A completion queue, as its poller uses it.
     #[derive(Debug)]
@@ -293,6 +298,27 @@ impl Domain {
             _ => {
                 let _ = (name, len, access);
                 Err(VerbsError::Unsupported("persistent memory"))
+            }
+        }
+    }
+
+    /// Allocates a free memory window.
+    pub(crate) fn alloc_window(&self) -> Result<MemoryWindow, VerbsError> {
+        match self {
+            Domain::Shm(domain) => {
+                let window = shm::Window::alloc(domain)?;
+                let rkey = window.first_key();
+                Ok(MemoryWindow::new(Window::Shm(Arc::new(window)), domain.number, rkey))
+            }
+            #[cfg(feature = "ibverbs")]
+            Domain::Ibv(domain) => {
+                let (window, rkey) = ibv::Window::alloc(domain)?;
+                Ok(MemoryWindow::new(Window::Ibv(Arc::new(window)), domain.number, rkey))
+            }
+            #[cfg(feature = "sim")]
+            Domain::Sim(domain) => {
+                let (window, rkey) = domain.alloc_window()?;
+                Ok(MemoryWindow::new(Window::Sim(window), domain.number, rkey))
             }
         }
     }

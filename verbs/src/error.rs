@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{Operation, QpState, QpType};
+use crate::{Operation, QpState, QpType, WindowError};
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -254,6 +254,9 @@ pub enum PostError {
     /// The memory belongs to another device or protection domain.
     #[error("the memory belongs to another protection domain")]
     Foreign,
+    /// A memory window cannot be bound or invalidated like this.
+    #[error(transparent)]
+    Window(#[from] WindowError),
     /// The remote address of an atomic is not a multiple of 8.
     #[error("an atomic at {addr:#x}, which is not a multiple of 8")]
     Misaligned {

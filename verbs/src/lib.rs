@@ -44,8 +44,8 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, Drafts, PersistentRegion, PrivateRegion, RemoteRegion, RemoteSlice,
-    SharedRegion, SharedSlice, Wake,
+    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion,
+    RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
 };
 pub use open_options::OpenOptions;
 pub use port::{GidInfo, GidType, PortInfo, PortState};

@@ -19,6 +19,8 @@ pub enum Status {
     LocalLength,
     /// The local memory does not allow the access.
     LocalProtection,
+    /// A memory window could not be bound: an earlier binding, of another queue pair, had not been invalidated yet.
+    WindowBind,
     /// The peer found the request invalid (a misaligned atomic, or a message that is too long for it).
     RemoteInvalidRequest,
     /// The remote key, range or access flags do not allow it.
@@ -50,6 +52,10 @@ pub enum CompletionOpcode {
     CompareAndSwap,
     /// A fetch-and-add.
     FetchAdd,
+    /// The binding of a memory window.
+    BindWindow,
+    /// The invalidation of a memory window.
+    InvalidateWindow,
     /// A flush.
     Flush,
     /// A receive, consumed by a peer's SEND (or flushed).

@@ -1,8 +1,9 @@
 //! Work requests, whose constructors cannot express an invalid one.
 
+use crate::memory::window::Binder;
 use crate::{
-    AddressHandle, Buffer, Capabilities, Operation, PostError, QpNumber, QpType, RemoteSlice,
-    SharedSlice,
+    Access, AddressHandle, Buffer, Capabilities, MemoryWindow, Operation, PostError, QpNumber,
+    QpType, RemoteSlice, SharedSlice,
 };
 
 /// The source bytes of a SEND or WRITE.
@@ -119,6 +120,8 @@ pub(crate) enum Work<'a> {
     CompareAndSwap { into: LocalMut, remote: RemoteSlice, expected: u64, new: u64 },
     FetchAdd { into: LocalMut, remote: RemoteSlice, add: u64 },
     Flush { remote: RemoteSlice },
+    BindWindow { window: &'a mut MemoryWindow, memory: SharedSlice, access: Access },
+    InvalidateWindow { window: &'a mut MemoryWindow },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +190,27 @@ impl<'a> WorkRequest<'a> {
         WorkRequest { work: Work::Flush { remote }, signaled: None }
     }
 
+    /// Binds a free memory window to memory of this side. From now on the peer of the queue pair may use the window's
+    /// [key](MemoryWindow::remote) as `access` allows. The region needs [`Access::MW_BIND`], and none of the flags in `access`.
+    /// The binding takes effect before work requests that are posted after it: a peer that one of these tells of the key may
+    /// use it. The queue pair, which must be of type RC, the window and the memory belong to one protection domain.
+    #[inline]
+    pub fn bind_window(
+        window: &'a mut MemoryWindow,
+        memory: SharedSlice,
+        access: Access,
+    ) -> WorkRequest<'a> {
+        WorkRequest { work: Work::BindWindow { window, memory, access }, signaled: None }
+    }
+
+    /// Invalidates the key of a memory window, on the queue pair that it is bound on. When this completes, accesses with the
+    /// key fail, and those that the device had let through have ended: the peer's bytes do not change any more. Bind the
+    /// window on another queue pair only then; on this one a binding may be posted at once.
+    #[inline]
+    pub fn invalidate_window(window: &'a mut MemoryWindow) -> WorkRequest<'a> {
+        WorkRequest { work: Work::InvalidateWindow { window }, signaled: None }
+    }
+
     /// Reports its completion, even on success, which retires all requests before it.
     #[inline]
     pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
@@ -199,7 +223,13 @@ impl WorkRequest<'_> {
     /// Checks whether a queue pair of this type and protection domain may post it. Every device does this
     /// before its own checks.
     #[inline]
-    pub(crate) fn check(&self, ty: QpType, pd: u32, caps: &Capabilities) -> Result<(), PostError> {
+    pub(crate) fn check(
+        &self,
+        ty: QpType,
+        pd: u32,
+        binder: &Binder,
+        caps: &Capabilities,
+    ) -> Result<(), PostError> {
         let (operation, local, remote) = match &self.work {
             Work::Send { local, imm: None, .. } => (Operation::Send, local.len(), None),
             Work::Send { local, .. } => (Operation::SendWithImm, local.len(), None),
@@ -216,6 +246,8 @@ impl WorkRequest<'_> {
             Work::FetchAdd { into, remote, .. } => (Operation::FetchAdd, into.len(), Some(remote)),
             // It has no local memory, but its range has the length limit of a message.
             Work::Flush { remote } => (Operation::Flush, remote.len as usize, None),
+            Work::BindWindow { .. } => (Operation::BindWindow, 0, None),
+            Work::InvalidateWindow { .. } => (Operation::InvalidateWindow, 0, None),
         };
         if !caps.supports(ty, operation) {
             return Err(PostError::Unsupported { ty, operation });
@@ -231,11 +263,17 @@ impl WorkRequest<'_> {
         if len > max {
             return Err(PostError::TooLong { len, max });
         }
-        self.check_memory(ty, pd, caps.max_inline)
+        self.check_memory(ty, pd, binder, caps.max_inline)
     }
 
     #[inline]
-    fn check_memory(&self, ty: QpType, pd: u32, max_inline: usize) -> Result<(), PostError> {
+    fn check_memory(
+        &self,
+        ty: QpType,
+        pd: u32,
+        binder: &Binder,
+        max_inline: usize,
+    ) -> Result<(), PostError> {
         let of_local = |local: &Local<'_>| match local {
             Local::Buffer(buffer) => Ok(buffer.pd()),
             Local::Shared(slice) => Ok(slice.pd()),
@@ -259,6 +297,17 @@ impl WorkRequest<'_> {
                 LocalMut::Shared(slice) => slice.pd(),
             },
             Work::Flush { .. } => pd, // It has no local memory.
+            Work::BindWindow { window, memory, access } => {
+                if window.pd() != pd || memory.pd() != pd {
+                    return Err(PostError::Foreign);
+                }
+                window.check_binding(memory, *access)?;
+                pd
+            }
+            Work::InvalidateWindow { window } => {
+                window.check_invalidation(binder)?;
+                pd
+            }
         };
         if found == pd { Ok(()) } else { Err(PostError::Foreign) }
     }

@@ -117,6 +117,23 @@ const CASES: &[Case] = cases! {
         an_access_error_breaks_only_its_queue_pair;
         made_up_keys_reach_nothing;
     }
+    windows {
+        a_bound_window_gives_its_peer_access: MemoryWindows;
+        a_key_may_be_told_behind_its_binding: MemoryWindows;
+        a_window_gives_the_access_it_was_bound_with: MemoryWindows;
+        bytes_outside_a_window_are_refused: WindowBounds;
+        a_key_is_for_the_peer_of_its_queue_pair: MemoryWindows;
+        an_invalidated_key_is_refused: MemoryWindows;
+        each_binding_has_a_key_of_its_own: MemoryWindows;
+        nothing_lands_behind_an_invalidation: MemoryWindows;
+        a_binding_that_cannot_be_is_refused: MemoryWindows;
+        many_windows_share_a_region: MemoryWindows;
+        a_window_keeps_its_region: MemoryWindows;
+        a_window_is_free_when_its_queue_pair_is_gone: MemoryWindows;
+        a_write_through_a_window_wakes_its_owner: MemoryWindows, WriteEvents;
+        windows_that_come_and_go_leave_nothing: MemoryWindows, Usage;
+        windows_that_are_not_there_are_refused: NoMemoryWindows;
+    }
     persistence {
         persistent_memory_is_found_again_by_its_name: PersistentMemory;
         peers_use_persistent_memory_like_any_other: PersistentMemory;

@@ -34,6 +34,12 @@ pub enum Need {
     WriteEvents,
     /// WRITEs that land left to right.
     OrderedWrites,
+    /// Memory windows.
+    MemoryWindows,
+    /// Memory windows that give access to their own bytes only.
+    WindowBounds,
+    /// A device without memory windows.
+    NoMemoryWindows,
     /// Flushes.
     Flush,
     /// Persistent memory.
@@ -73,6 +79,12 @@ impl Need {
             Need::OrderedWrites => {
                 (caps.write_order == WriteOrder::LeftToRight, "WRITEs land in any order")
             }
+            Need::MemoryWindows => (caps.max_mw > 0, "no memory windows"),
+            Need::WindowBounds => (
+                caps.max_mw > 0 && caps.window_bounds,
+                "the key of a memory window reaches its whole region",
+            ),
+            Need::NoMemoryWindows => (caps.max_mw == 0, "the device has memory windows"),
             Need::Flush => (caps.flush, "no flush"),
             Need::PersistentMemory => (caps.persistent_memory, "no persistent memory"),
             Need::NoPersistence => (

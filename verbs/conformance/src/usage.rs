@@ -17,7 +17,7 @@ pub struct Usage {
     pub threads: usize,
     /// Queue pairs, completion queues and shared receive queues of a simulated NIC.
     pub queues: usize,
-    /// Regions registered with a simulated NIC.
+    /// Regions registered with a simulated NIC, and its memory windows.
     pub regions: usize,
 }
 

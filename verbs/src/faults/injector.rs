@@ -130,6 +130,8 @@ impl<'a> Outgoing<'a> {
             }
             Work::FetchAdd { remote, .. } => (Operation::FetchAdd, Some(*remote), None, None),
             Work::Flush { remote } => (Operation::Flush, Some(*remote), None, None),
+            Work::BindWindow { .. } => (Operation::BindWindow, None, None, None),
+            Work::InvalidateWindow { .. } => (Operation::InvalidateWindow, None, None, None),
         };
         let to = match &request.work {
             Work::Send { to, .. } => to.map(|to| to.qp),

@@ -252,6 +252,8 @@ fn opcode(work: &Work<'_>) -> CompletionOpcode {
         Work::CompareAndSwap { .. } => CompletionOpcode::CompareAndSwap,
         Work::FetchAdd { .. } => CompletionOpcode::FetchAdd,
         Work::Flush { .. } => CompletionOpcode::Flush,
+        Work::BindWindow { .. } => CompletionOpcode::BindWindow,
+        Work::InvalidateWindow { .. } => CompletionOpcode::InvalidateWindow,
     }
 }
 
@@ -262,7 +264,7 @@ fn has_buffer(work: &Work<'_>) -> bool {
         Work::Read { into, .. }
         | Work::CompareAndSwap { into, .. }
         | Work::FetchAdd { into, .. } => matches!(into, crate::LocalMut::Buffer(_)),
-        Work::Flush { .. } => false,
+        Work::Flush { .. } | Work::BindWindow { .. } | Work::InvalidateWindow { .. } => false,
     }
 }
 

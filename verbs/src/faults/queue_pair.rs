@@ -10,6 +10,7 @@ use super::layer::{Layer, SharedPair};
 use super::lock;
 use super::pair::Pair;
 use crate::dispatch::{self, on_device};
+use crate::memory::window::Binder;
 use crate::{
     Buffer, Capabilities, ConnectError, ConnectOptions, PostError, QpNumber, QpState, QpType,
     QueuePairConfig, RemoteSlice, VerbsError, WorkRequest,
@@ -21,6 +22,8 @@ pub(crate) struct QueuePair {
     shared: Arc<SharedPair>,
     number: u32,
     pd: u32,
+    /// That of the device's queue pair.
+    binder: Binder,
     caps: Capabilities,
 }
 
@@ -40,15 +43,20 @@ impl QueuePair {
         config.max_send_wr += max_copies;
         let qp = domain.create_qp(config)?;
         let number = on_device!(QueuePair, &qp, qp => qp.number());
+        let binder = on_device!(QueuePair, &qp, qp => qp.binder().clone());
         let pd = on_device!(Domain, domain, domain => domain.number);
         let pair = Mutex::new(Pair::new(qp, domain, ty, max_copies));
         let shared = Arc::new(SharedPair { ty, own_receives, pair });
         layer.insert(number, &shared);
-        Ok(QueuePair { layer: Arc::clone(layer), shared, number, pd, caps })
+        Ok(QueuePair { layer: Arc::clone(layer), shared, number, pd, binder, caps })
     }
 
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    pub(crate) fn binder(&self) -> &Binder {
+        &self.binder
     }
 
     pub(crate) fn state(&self) -> QpState {
@@ -78,7 +86,7 @@ impl QueuePair {
         request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         let ty = self.shared.ty;
-        let verdict = match request.check(ty, self.pd, &self.caps) {
+        let verdict = match request.check(ty, self.pd, &self.binder, &self.caps) {
             Ok(()) => {
                 let mut room = [0; PAYLOAD_VIEW_BYTES];
                 let facts = Outgoing::of(QpNumber(self.number), ty, &request, &mut room);

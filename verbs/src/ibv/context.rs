@@ -10,8 +10,8 @@ use super::events::Events;
 use super::port::{self, Port};
 use super::status;
 use super::sys::{
-    Handle, Library, Zeroed, ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_port_attr,
-    ibv_qp_init_attr, ibv_qp_type,
+    Handle, Library, Zeroed, ibv_atomic_cap, ibv_context, ibv_device_attr,
+    ibv_device_cap_flags as cap, ibv_port_attr, ibv_qp_init_attr, ibv_qp_type,
 };
 use crate::caps::OperationSet;
 use crate::{Capabilities, OpenError, OpenOptions, Operation, PortInfo, Visibility, WriteOrder};
@@ -141,11 +141,15 @@ fn byte(number: c_int) -> u8 {
     number.clamp(0, 255) as u8
 }
 
-/// The vendor of kernel Soft-RoCE. It looks for the buffers of shared receives in the domain of the queue pair.
+/// The vendor of kernel Soft-RoCE. It looks for the buffers of shared receives in the domain of the queue pair, and compares an
+/// access through a memory window with the bounds of the region (`check_rkey` in `rxe_resp.c`).
 const SOFT_ROCE_VENDOR: u32 = 0xff_ffff;
 
 fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usize) -> Capabilities {
-    use Operation::{CompareAndSwap, FetchAdd, Read, Send, SendWithImm, Write, WriteWithImm};
+    use Operation::{
+        BindWindow, CompareAndSwap, FetchAdd, InvalidateWindow, Read, Send, SendWithImm, Write,
+        WriteWithImm,
+    };
     let count = |number: c_int| number.max(0) as usize;
     let atomics = device.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE;
     let srq = device.max_srq > 0 && device.max_srq_wr > 0;
@@ -153,7 +157,16 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         true => count(device.max_qp_wr).min(count(device.max_srq_wr)),
         false => count(device.max_qp_wr),
     };
-    let one_sided = [Send, SendWithImm, Write, WriteWithImm, Read, CompareAndSwap, FetchAdd];
+    let windows = device.device_cap_flags & cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0 != 0;
+    let max_mw = if windows { count(device.max_mw) } else { 0 };
+    let mut rc = OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm, Read]);
+    if atomics {
+        rc = rc.with(&[CompareAndSwap, FetchAdd]);
+    }
+    if max_mw > 0 {
+        rc = rc.with(&[BindWindow, InvalidateWindow]);
+    }
+    let is_soft_roce = device.vendor_id == SOFT_ROCE_VENDOR;
     Capabilities {
         max_inline,
         max_sge: count(device.max_sge),
@@ -166,8 +179,10 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         completion_payload: 0,
         atomics,
         srq,
-        srq_of_other_domain: device.vendor_id != SOFT_ROCE_VENDOR,
+        srq_of_other_domain: !is_soft_roce,
         flush: false,
+        max_mw,
+        window_bounds: !is_soft_roce,
         persistent_memory: false,
         wait: true,
         write_events: false, // A NIC tells of completions only.
@@ -176,7 +191,7 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         // responsible for the data (volume 1, sections 9.5 and 9.7.5).
         write_order: WriteOrder::Unordered,
         visibility: Visibility::CompletionMeansDelivered,
-        rc: OperationSet::of(if atomics { &one_sided } else { &one_sided[..5] }),
+        rc,
         uc: OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm]),
         ud: OperationSet::of(&[Send, SendWithImm]),
     }

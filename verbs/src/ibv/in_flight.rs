@@ -33,12 +33,14 @@ pub(super) struct Sent {
     pub(super) len: u32,
 }
 
-const OPCODES: [CompletionOpcode; 5] = [
+const OPCODES: [CompletionOpcode; 7] = [
     CompletionOpcode::Send,
     CompletionOpcode::Write,
     CompletionOpcode::Read,
     CompletionOpcode::CompareAndSwap,
     CompletionOpcode::FetchAdd,
+    CompletionOpcode::BindWindow,
+    CompletionOpcode::InvalidateWindow,
 ];
 
 impl SendSlots {

@@ -28,7 +28,8 @@ pub(super) fn registered(
     let mapping = Mapping::anonymous(len).map_err(status::resource("memory for a region"))?;
     let library = domain.context.library;
     let (start, pd) = (mapping.start(), domain.raw.raw());
-    let wanted = raw_access(access, domain.context.caps().atomics);
+    let caps = domain.context.caps();
+    let wanted = raw_access(access, caps.atomics, caps.max_mw > 0);
     let mut mr = None;
     if access.contains(Access::RELAXED_ORDERING) {
         let relaxed = wanted | flags::IBV_ACCESS_RELAXED_ORDERING.0;
@@ -62,25 +63,43 @@ pub(super) fn registered(
     }))
 }
 
+impl Registration {
+    /// Its handle, for a binding.
+    pub(super) fn raw(&self) -> *mut ibv_mr {
+        self.mr.raw()
+    }
+}
+
 /// The access that peers have on a queue pair. The region restricts it further.
 pub(super) fn remote_access(ty: QpType, atomics: bool) -> u32 {
     match ty {
-        QpType::Rc => raw_access(Access::all(), atomics),
-        QpType::Uc => raw_access(Access::REMOTE_WRITE, atomics),
+        QpType::Rc => raw_access(Access::all(), atomics, false),
+        QpType::Uc => raw_access(Access::REMOTE_WRITE, atomics, false),
         QpType::Ud => 0,
     }
 }
 
-/// Translates access flags. A device without atomics may refuse the flag for them.
-fn raw_access(access: Access, atomics: bool) -> u32 {
+/// The access through a window. It writes through its region, so that one's local writing is what it needs.
+pub(super) fn window_access(access: Access) -> u32 {
+    raw_access(access, true, false) & !flags::IBV_ACCESS_LOCAL_WRITE.0
+}
+
+/// Translates access flags. A device without atomics or windows may refuse the flag for them.
+fn raw_access(access: Access, atomics: bool, windows: bool) -> u32 {
     // Local writes: for receives and READs, and required for remote writes.
     let mut raw = flags::IBV_ACCESS_LOCAL_WRITE.0;
     for (ours, theirs) in [
         (Access::REMOTE_READ, flags::IBV_ACCESS_REMOTE_READ),
         (Access::REMOTE_WRITE, flags::IBV_ACCESS_REMOTE_WRITE),
         (Access::REMOTE_ATOMIC, flags::IBV_ACCESS_REMOTE_ATOMIC),
+        (Access::MW_BIND, flags::IBV_ACCESS_MW_BIND),
     ] {
-        if access.contains(ours) && (atomics || ours != Access::REMOTE_ATOMIC) {
+        let offered = match ours {
+            Access::REMOTE_ATOMIC => atomics,
+            Access::MW_BIND => windows,
+            _ => true,
+        };
+        if offered && access.contains(ours) {
             raw |= theirs.0;
         }
     }
@@ -107,10 +126,13 @@ mod tests {
 
     #[test]
     fn access_is_the_requested_one_and_local_writing() {
-        assert_eq!(raw_access(Access::empty(), true), 1);
-        assert_eq!(raw_access(Access::REMOTE_WRITE, true), 3);
-        assert_eq!(raw_access(Access::REMOTE_READ, false), 5);
-        assert_eq!(raw_access(Access::all(), true), 15, "relaxed ordering is requested separately");
-        assert_eq!(raw_access(Access::all(), false), 7, "without atomics");
+        assert_eq!(raw_access(Access::empty(), true, true), 1);
+        assert_eq!(raw_access(Access::REMOTE_WRITE, true, true), 3);
+        assert_eq!(raw_access(Access::REMOTE_READ, false, false), 5);
+        let all = raw_access(Access::all(), true, true);
+        assert_eq!(all, 31, "relaxed ordering is requested separately");
+        assert_eq!(raw_access(Access::all(), false, true), 23, "without atomics");
+        assert_eq!(raw_access(Access::all(), true, false), 15, "without windows");
+        assert_eq!(window_access(Access::REMOTE_WRITE), 2);
     }
 }

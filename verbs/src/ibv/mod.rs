@@ -31,6 +31,7 @@ mod shared_receive;
 mod status;
 mod sys;
 mod timers;
+mod window;
 
 pub(crate) use address_handle::AddressHandle;
 pub(crate) use channel::Channel;
@@ -42,3 +43,4 @@ pub(crate) use endpoint::IbvEndpoint;
 pub(crate) use memory::Registration;
 pub(crate) use queue_pair::{Parts as QueuePairParts, QueuePair};
 pub(crate) use shared_receive::SharedReceiveQueue;
+pub(crate) use window::Window;

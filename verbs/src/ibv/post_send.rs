@@ -7,7 +7,9 @@ use super::in_flight::{Held, Memory, Sent};
 use super::pending::Bytes;
 use super::queue_pair::QueuePair;
 use super::status;
-use super::sys::{atomic_t, ibv_post_send, ibv_send_flags, ibv_wr_opcode as opcode, rdma_t, ud_t};
+use super::sys::{
+    atomic_t, bind_mw_t, ibv_post_send, ibv_send_flags, ibv_wr_opcode as opcode, rdma_t, ud_t,
+};
 use crate::work_request::Work;
 use crate::{
     CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, RemoteSlice, WorkRequest,
@@ -62,7 +64,14 @@ impl QueuePair {
         if self.pending.is_full() {
             self.ring_doorbell();
         }
-        self.take(request);
+        let WorkRequest { work, signaled } = request;
+        match work {
+            Work::BindWindow { window, memory, access } => {
+                return self.post_binding(window, memory, access, signaled);
+            }
+            Work::InvalidateWindow { window } => self.post_invalidation(window, signaled),
+            work => self.take(work, signaled),
+        }
         Ok(())
     }
 
@@ -113,7 +122,7 @@ impl QueuePair {
             return Err(PostError::State(state));
         }
         let domain = &self.domain;
-        request.check(self.shared.ty, domain.number, domain.context.caps())?;
+        request.check(self.shared.ty, domain.number, &self.binder, domain.context.caps())?;
         match &request.work {
             // The device would give the same answer, but break the queue pair first.
             Work::CompareAndSwap { remote, .. } | Work::FetchAdd { remote, .. }
@@ -143,8 +152,7 @@ impl QueuePair {
 
     /// Appends a checked work request to the list that waits for the doorbell.
     #[inline]
-    fn take(&mut self, request: WorkRequest<'_>) {
-        let WorkRequest { work, signaled } = request;
+    fn take(&mut self, work: Work<'_>, signaled: Option<u64>) {
         let mut address = None;
         let (bytes, memory, raw_opcode, kind, imm, raw_to) = match work {
             Work::Send { local: from, imm, to } => {
@@ -184,7 +192,9 @@ impl QueuePair {
                 let to = RawTo::word(remote, add, 0);
                 (bytes, memory, raw, CompletionOpcode::FetchAdd, None, to)
             }
-            Work::Flush { .. } => unreachable!("refused by WorkRequest::check"),
+            Work::BindWindow { .. } | Work::InvalidateWindow { .. } | Work::Flush { .. } => {
+                unreachable!("posted by `post`, or refused by WorkRequest::check")
+            }
         };
         let number = self.posted;
         self.append(bytes, raw_opcode, kind, imm, signaled, raw_to);
@@ -195,7 +205,7 @@ impl QueuePair {
 
     /// Appends an entry to the list. Inlined, because most of it depends on the constant arguments.
     #[inline(always)]
-    fn append(
+    pub(super) fn append(
         &mut self,
         bytes: Bytes<'_>,
         opcode: opcode::Type,
@@ -224,6 +234,8 @@ impl QueuePair {
             RawTo::Memory(rdma) => raw.wr.rdma = rdma,
             RawTo::Word(atomic) => raw.wr.atomic = atomic,
             RawTo::Datagram(ud) => raw.wr.ud = ud,
+            RawTo::Window(bind) => raw.bind_mw_tso_union.bind_mw = bind,
+            RawTo::Invalidated(rkey) => raw.imm_data_invalidated_rkey_union.invalidated_rkey = rkey,
         }
     }
 
@@ -263,11 +275,15 @@ impl QueuePair {
 
 /// The remote side of a work request, as the device wants it.
 #[derive(Clone, Copy)]
-enum RawTo {
+pub(super) enum RawTo {
     Connected,
     Memory(rdma_t),
     Word(atomic_t),
     Datagram(ud_t),
+    /// A window of ours that is bound.
+    Window(bind_mw_t),
+    /// A key of ours that is invalidated.
+    Invalidated(u32),
 }
 
 impl RawTo {

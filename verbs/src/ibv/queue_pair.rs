@@ -19,6 +19,8 @@ use super::sys::{
     Handle, Zeroed, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr, ibv_qp_state,
     ibv_qp_type,
 };
+use super::window::BoundWindows;
+use crate::memory::window::Binder;
 use crate::{Buffer, PostError, QpState, QpType, VerbsError};
 
 /// The shared state of a queue pair. It outlives the queue pair, because a poller may still use it.
@@ -104,6 +106,9 @@ pub(crate) struct QueuePair {
     /// Posted without a doorbell yet.
     pub(super) pending: Pending,
     pub(super) in_flight: InFlight,
+    /// What windows know it by, and those that it may have bound.
+    pub(super) binder: Binder,
+    pub(super) windows: BoundWindows,
     receives: Receives,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
@@ -169,6 +174,8 @@ impl QueuePair {
             max_send_wr: max_send_wr as u64,
             pending: Pending::new(max_send_wr, max_inline),
             in_flight: InFlight::new(max_send_wr),
+            binder: Binder::default(),
+            windows: BoundWindows::default(),
             receives,
             send_cq,
             recv_cq,
@@ -243,6 +250,12 @@ impl QueuePair {
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         self.shared.state()
+    }
+
+    /// What windows know it by.
+    #[cfg(feature = "faults")]
+    pub(crate) fn binder(&self) -> &Binder {
+        &self.binder
     }
 
     pub(crate) fn endpoint(&self) -> IbvEndpoint {
@@ -323,6 +336,7 @@ impl Drop for QueuePair {
         registry.remove_pair(self.raw.address());
         self.shared.set_state(QpState::Error);
         self.detach();
+        self.windows.deallocate(self.raw.address());
         // SAFETY: ours, and no longer in the registry. If this succeeds, the device has released all memory posted
         // here.
         let code = unsafe { (library.destroy_qp)(self.raw.raw()) };

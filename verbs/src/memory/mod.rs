@@ -11,6 +11,7 @@ pub(crate) mod region;
 mod remote;
 mod shared;
 pub(crate) mod stores;
+pub(crate) mod window;
 
 pub use drafts::Drafts;
 pub use persistent::PersistentRegion;
@@ -18,3 +19,4 @@ pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
 pub(crate) use shared::WATCHED_ELSEWHERE;
 pub use shared::{Access, SharedRegion, SharedSlice, Wake};
+pub use window::{MemoryWindow, WindowError};

@@ -21,6 +21,9 @@ bitflags::bitflags! {
         /// [`write_order`](crate::Capabilities::write_order): only a completion says that all have landed. Large
         /// WRITEs may be faster with it.
         const RELAXED_ORDERING = 8;
+        /// [Memory windows](crate::MemoryWindow) may be bound to the region. A window needs none of the flags above of its
+        /// region: peers that only use windows need no access to the region itself.
+        const MW_BIND = 16;
     }
 }
 
@@ -253,6 +256,27 @@ impl SharedSlice {
         assert!(bytes.len() <= self.len, "{} bytes out of {}", bytes.len(), self.len);
         // SAFETY: in range, as `SharedRegion::slice` checked; `bytes` is exclusively ours.
         unsafe { copy_forward(bytes.as_mut_ptr(), self.start(), bytes.len()) };
+    }
+
+    /// What the region allows.
+    pub(crate) fn region_access(&self) -> Access {
+        self.memory.access()
+    }
+
+    /// The address under which peers know its first byte.
+    pub(crate) fn remote_address(&self) -> u64 {
+        self.memory.address_of(self.start())
+    }
+
+    /// The key of its region.
+    pub(crate) fn region_key(&self) -> u32 {
+        self.memory.rkey()
+    }
+
+    /// What keeps its region registered.
+    #[cfg(feature = "ibverbs")]
+    pub(crate) fn registration(&self) -> &crate::dispatch::Registration {
+        self.memory.registration()
     }
 
     /// Its region's key, its address and its length.

@@ -19,6 +19,7 @@ use super::peer::{Peer, lock, socket_name};
 use super::receive::MAX_MESSAGE_BYTES;
 use super::region::{LentRegion, Pages, RegionMemory};
 use super::region_words::{REGION_SLOTS, RegionWord, RegionWords};
+use super::window::{self, WINDOW_SLOTS, WindowRecord};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
@@ -35,6 +36,10 @@ pub(crate) const MTU_BYTES: usize = 4096;
 /// Bytes copied from the caller's slice while posting. The device could take any number; this is what
 /// current NICs take, so that code tested here runs there.
 pub(crate) const MAX_INLINE_BYTES: usize = 256;
+
+/// Peers map a region for writing that allows any of these.
+pub(super) const MAPPED_FOR_WRITING: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
 
 /// An opened device.
 #[derive(Debug)]
@@ -58,6 +63,10 @@ struct Tables {
     free_slots: Vec<u32>,
     used_slots: u32,
     pairs: HashMap<u32, Weak<Pair>>,
+    /// The slots of windows, by the upper bits of their keys.
+    windows: HashMap<u32, u32>,
+    free_windows: Vec<u32>,
+    used_windows: u32,
 }
 
 impl Context {
@@ -136,7 +145,7 @@ impl Context {
             |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
         let (file, mapping) =
             memfd::create("farcall-region", pages).map_err(system("memory for a region"))?;
-        if !access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+        if !access.intersects(MAPPED_FOR_WRITING) {
             memfd::seal_for_readers(file.as_fd()).map_err(system("sealing a region"))?;
         }
         let mut tables = lock(&self.tables);
@@ -158,7 +167,9 @@ impl Context {
                 return Err(system("random key")(error));
             }
             let key = u32::from_ne_bytes(key);
-            if key != 0 && !tables.regions.contains_key(&key) {
+            let is_used = tables.regions.contains_key(&key)
+                || tables.windows.contains_key(&window::base(key));
+            if key != 0 && !is_used {
                 break key;
             }
         };
@@ -185,6 +196,52 @@ impl Context {
 
     pub(super) fn region(&self, rkey: u32) -> Option<Arc<LentRegion>> {
         lock(&self.tables).regions.get(&rkey).cloned()
+    }
+
+    /// Finds a free slot for a window, and upper bits for its keys that no other key has.
+    pub(super) fn add_window(&self) -> Result<(u32, u32), VerbsError> {
+        let mut tables = lock(&self.tables);
+        let slot = match tables.free_windows.pop() {
+            Some(slot) => slot,
+            None if tables.used_windows < WINDOW_SLOTS => {
+                tables.used_windows += 1;
+                tables.used_windows - 1
+            }
+            None => {
+                let max = WINDOW_SLOTS as usize;
+                return Err(VerbsError::Limit { what: "memory windows", asked: max + 1, max });
+            }
+        };
+        let base = loop {
+            let mut key = [0; 4];
+            if let Err(error) = getrandom(&mut key, GetRandomFlags::empty()) {
+                tables.free_windows.push(slot);
+                return Err(VerbsError::System { what: "random key", source: error.into() });
+            }
+            let base = window::base(u32::from_ne_bytes(key));
+            let is_used = tables.windows.contains_key(&base)
+                || tables.regions.keys().any(|key| window::base(*key) == base);
+            if base != 0 && !is_used {
+                break base;
+            }
+        };
+        tables.windows.insert(base, slot);
+        Ok((base, slot))
+    }
+
+    pub(super) fn remove_window(&self, base: u32, slot: u32) {
+        let mut tables = lock(&self.tables);
+        tables.windows.remove(&base);
+        tables.free_windows.push(slot);
+    }
+
+    /// The slot of the window that has keys like this.
+    pub(super) fn window(&self, rkey: u32) -> Option<u32> {
+        lock(&self.tables).windows.get(&window::base(rkey)).copied()
+    }
+
+    pub(super) fn window_record(&self, slot: u32) -> &WindowRecord {
+        self.words.window(slot)
     }
 
     /// A peer has written into a region, and saw that its owner waits. It is believed only once for each arm,
@@ -289,7 +346,10 @@ fn plain_capabilities() -> Capabilities {
 }
 
 fn capabilities() -> Capabilities {
-    use Operation::{CompareAndSwap, FetchAdd, Read, Send, SendWithImm, Write, WriteWithImm};
+    use Operation::{
+        BindWindow, CompareAndSwap, FetchAdd, InvalidateWindow, Read, Send, SendWithImm, Write,
+        WriteWithImm,
+    };
     Capabilities {
         max_inline: MAX_INLINE_BYTES,
         max_sge: 1,
@@ -304,6 +364,8 @@ fn capabilities() -> Capabilities {
         srq: true,
         srq_of_other_domain: true,
         flush: false,
+        max_mw: WINDOW_SLOTS as usize,
+        window_bounds: true,
         persistent_memory: false,
         wait: true,
         write_events: true,
@@ -322,6 +384,8 @@ fn capabilities() -> Capabilities {
             Read,
             CompareAndSwap,
             FetchAdd,
+            BindWindow,
+            InvalidateWindow,
         ]),
         uc: OperationSet::of(&[Send, SendWithImm, Write, WriteWithImm]),
         ud: OperationSet::of(&[Send, SendWithImm]),

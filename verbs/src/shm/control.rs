@@ -178,6 +178,7 @@ impl Connection {
             ask::HELLO => self.answer(&Answer::default(), &[context.words_file()]),
             ask::ATTACH => self.attach(context, &question),
             ask::REGION => self.region(context, question.rkey),
+            ask::WINDOW => self.window(context, question.rkey),
             ask::CLOSED => {
                 self.handle_closed(question.from_qp, question.to_qp);
                 return true;
@@ -223,6 +224,11 @@ impl Connection {
             ..Answer::default()
         };
         self.answer(&answer, &[region.file.as_fd()])
+    }
+
+    fn window(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
+        let slot = context.window(rkey).ok_or(answer::NO_REGION)?;
+        self.answer(&Answer { slot, ..Answer::default() }, &[])
     }
 
     /// The peer has dropped a queue pair.

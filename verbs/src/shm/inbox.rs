@@ -44,6 +44,8 @@ pub(crate) struct StateLine {
 pub(crate) struct SenderLine {
     /// Shared credits that the peer has taken so far, wrapping (see `shared_receive`).
     pub(crate) taken: AtomicU32,
+    /// Odd while the peer accesses memory through a [window](super::window): it counts each begin and each end.
+    pub(crate) in_window: AtomicU32,
 }
 
 #[repr(C)]

@@ -33,6 +33,7 @@ mod shared_receive;
 mod slow;
 mod spsc;
 mod sync;
+mod window;
 mod wire;
 
 pub(crate) use completion_queue::{CompletionQueue, CqHandle};
@@ -45,6 +46,7 @@ pub(crate) use events::Channel;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, ShmEndpoint};
 pub(crate) use region::Pages;
 pub(crate) use shared_receive::SharedReceiveQueue;
+pub(crate) use window::Window;
 
 /// The device's name.
 pub(crate) const NAME: &str = "shm";

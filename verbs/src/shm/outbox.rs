@@ -105,6 +105,17 @@ impl Outbox {
         self.lines().state.state.load(Ordering::Acquire) == InboxState::Ready as u32
     }
 
+    /// Tells the peer that an access through a window of its begins, and fences: what is checked from now on counts.
+    pub(super) fn enter_window(&self) {
+        self.lines().sender.in_window.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Tells it that the access has ended.
+    pub(super) fn leave_window(&self) {
+        self.lines().sender.in_window.fetch_add(1, Ordering::Release);
+    }
+
     /// Whether the peer's queue pair will never take messages again.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.not_ready(), Outcome::Failed(_))

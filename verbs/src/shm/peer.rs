@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ use rustix::net::{
     connect, shutdown, socket_with,
 };
 
+use super::context::MAPPED_FOR_WRITING;
 use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
-use super::region::{MappedRegion, PeersWord};
+use super::region::{MappedParts, MappedRegion};
 use super::region_words::{REGION_SLOTS, RegionWords};
+use super::window::{self, WINDOW_SLOTS};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
@@ -35,6 +37,8 @@ pub(crate) struct Peer {
     words: Arc<RegionWords>,
     dead: AtomicBool,
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
+    /// The slots of its windows, by the upper bits of their keys.
+    windows: Mutex<HashMap<u32, u32>>,
     /// Queue pairs to notify when it dies.
     pairs: Mutex<Vec<Weak<Pair>>>,
     questions: Questions,
@@ -89,6 +93,7 @@ impl Peer {
             words: Arc::new(RegionWords::new(words)),
             dead: AtomicBool::new(false),
             regions: Mutex::default(),
+            windows: Mutex::default(),
             pairs: Mutex::default(),
             questions: Questions::default(),
         })
@@ -119,6 +124,16 @@ impl Peer {
         }
         regions.remove(&rkey);
         drop(regions);
+        let window = lock(&self.windows).get(&window::base(rkey)).copied();
+        if let Some(slot) = window
+            && let Some(bound) = self.bound(rkey, slot)
+        {
+            return Some(bound);
+        }
+        self.ask_for_region(rkey).or_else(|| self.ask_for_window(rkey))
+    }
+
+    fn ask_for_region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
         let question = Question { what: ask::REGION, rkey, ..Question::default() };
         let (answer, fds) = self.ask(&question, REGION_TIMEOUT).ok()?;
         let region = Arc::new(self.map_region(rkey, &answer, &fds)?);
@@ -127,6 +142,33 @@ impl Peer {
         }
         lock(&self.regions).insert(rkey, Arc::clone(&region));
         Some(region)
+    }
+
+    /// Finds out where the window with such keys is.
+    fn ask_for_window(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
+        let question = Question { what: ask::WINDOW, rkey, ..Question::default() };
+        let (answer, _) = self.ask(&question, REGION_TIMEOUT).ok()?;
+        if answer.slot >= WINDOW_SLOTS {
+            return None;
+        }
+        let mut windows = lock(&self.windows);
+        if windows.len() >= WINDOW_SLOTS as usize {
+            windows.clear(); // Most are of windows that are gone.
+        }
+        windows.insert(window::base(rkey), answer.slot);
+        drop(windows);
+        self.bound(rkey, answer.slot)
+    }
+
+    /// The memory that the window in this slot gives access to, if it is bound under this key.
+    fn bound(&self, rkey: u32, slot: u32) -> Option<Arc<MappedRegion>> {
+        let bound = self.words.window(slot).load().filter(|bound| bound.rkey == rkey)?;
+        let known = lock(&self.regions).get(&bound.region).cloned();
+        let region = match known.filter(|region| region.is_alive()) {
+            Some(region) => region,
+            None => self.ask_for_region(bound.region)?,
+        };
+        region.window(&bound, &self.words, slot).map(Arc::new)
     }
 
     /// How many regions the peer has deregistered so far.
@@ -150,18 +192,18 @@ impl Peer {
         {
             return None;
         }
-        let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        Some(MappedRegion {
+        let writable = access.intersects(MAPPED_FOR_WRITING);
+        let parts = MappedParts {
             mapping: memfd::map_foreign(file.as_fd(), len, writable).ok()?,
             base: answer.addr,
             len: answer.len,
             rkey,
             access,
             pd: answer.pd,
-            word: PeersWord::new(&self.words, answer.slot),
+            slot: answer.slot,
             generation: answer.generation,
-            told: AtomicU32::new(0),
-        })
+        };
+        Some(MappedRegion::new(parts, &self.words))
     }
 
     /// Makes `pair` fail when this peer dies, or at once if it is dead already.

@@ -26,6 +26,7 @@ use super::shared_receive::{CreditPage, SharedReceiveQueue};
 use super::spsc::{Producer, queue};
 use super::wire::{Gid, receives};
 use crate::event_fd::new_event;
+use crate::memory::window::Binder;
 use crate::{Buffer, QpState, QpType, VerbsError};
 
 pub(super) use connect::attach;
@@ -67,6 +68,8 @@ enum Receives {
 
 pub(crate) struct QueuePair {
     pair: Arc<Pair>,
+    /// What windows know it by.
+    binder: Binder,
     /// Send work requests posted so far, and the limit of that count as last computed.
     posted: u64,
     limit: u64,
@@ -173,6 +176,7 @@ impl QueuePair {
         }
         Ok(QueuePair {
             pair,
+            binder: Binder::default(),
             posted: 0,
             limit: max_send_wr as u64,
             max_send_wr: max_send_wr as u64,
@@ -193,6 +197,12 @@ impl QueuePair {
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         self.pair.state()
+    }
+
+    /// What windows know it by.
+    #[cfg(feature = "faults")]
+    pub(crate) fn binder(&self) -> &Binder {
+        &self.binder
     }
 
     pub(crate) fn endpoint(&self) -> ShmEndpoint {

@@ -9,6 +9,7 @@ use super::context::Context;
 use super::events::Channel;
 use super::peer::Peer;
 use super::region_words::{RegionWord, RegionWords};
+use super::window::BoundTo;
 use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::mapping::Mapping;
 use crate::{Access, VerbsError, Wake};
@@ -95,7 +96,7 @@ impl Drop for RegionMemory {
 }
 
 /// The word of a peer's region, which each write looks at.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PeersWord {
     word: NonNull<RegionWord>,
     /// Keeps it mapped.
@@ -108,8 +109,9 @@ unsafe impl Send for PeersWord {}
 unsafe impl Sync for PeersWord {}
 
 impl PeersWord {
-    pub(crate) fn new(words: &Arc<RegionWords>, slot: u32) -> PeersWord {
-        PeersWord { word: NonNull::from(words.word(slot)), _words: Arc::clone(words) }
+    /// `word` is one of `words`.
+    fn new(words: &Arc<RegionWords>, word: &RegionWord) -> PeersWord {
+        PeersWord { word: NonNull::from(word), _words: Arc::clone(words) }
     }
 
     #[inline]
@@ -122,20 +124,114 @@ impl PeersWord {
 /// A mapping of a peer's region.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
-    pub(super) mapping: Mapping,
+    start: NonNull<u8>,
+    memory: MappedMemory,
     /// Its address at its owner. Remote addresses are relative to it.
+    base: u64,
+    len: u64,
+    pub(super) rkey: u32,
+    /// What its own key allows; nothing, if it is a window.
+    pub(super) access: Access,
+    pub(super) pd: u32,
+    word: PeersWord,
+    generation: u32,
+    /// The word of the region, which its owner arms.
+    armed_word: PeersWord,
+    /// The last arm that its owner was told of a write under.
+    told: AtomicU32,
+}
+
+/// What keeps a mapped region mapped.
+#[derive(Debug)]
+enum MappedMemory {
+    Own(#[allow(dead_code)] Mapping),
+    /// It is a window to this region.
+    Window {
+        of: Arc<MappedRegion>,
+        access: Access,
+        qp: u32,
+    },
+}
+
+// SAFETY: `start` points into a mapping that `memory` keeps. The users of the pointer decide who may read or write there.
+unsafe impl Send for MappedRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MappedRegion {}
+
+/// What a peer says of a region of its own.
+pub(super) struct MappedParts {
+    /// At least `len` bytes.
+    pub(super) mapping: Mapping,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) rkey: u32,
     pub(super) access: Access,
     pub(super) pd: u32,
-    pub(super) word: PeersWord,
+    pub(super) slot: u32,
     pub(super) generation: u32,
-    /// The last arm that its owner was told of a write under.
-    pub(super) told: AtomicU32,
 }
 
 impl MappedRegion {
+    pub(super) fn new(parts: MappedParts, words: &Arc<RegionWords>) -> MappedRegion {
+        let MappedParts { mapping, base, len, rkey, access, pd, slot, generation } = parts;
+        debug_assert!(mapping.len() as u64 >= len);
+        let word = || PeersWord::new(words, words.word(slot));
+        MappedRegion {
+            start: mapping.start_non_null(),
+            memory: MappedMemory::Own(mapping),
+            base,
+            len,
+            rkey,
+            access,
+            pd,
+            word: word(),
+            generation,
+            armed_word: word(),
+            told: AtomicU32::new(0),
+        }
+    }
+
+    /// A window to this region, as the peer describes it in slot `slot`; `None` if it is not inside.
+    pub(super) fn window(
+        self: &Arc<Self>,
+        bound: &BoundTo,
+        words: &Arc<RegionWords>,
+        slot: u32,
+    ) -> Option<MappedRegion> {
+        let start = NonNull::new(self.at(bound.addr, bound.len)?)?;
+        let access = Access::from_bits(u8::try_from(bound.access).ok()?)?;
+        let memory = MappedMemory::Window { of: Arc::clone(self), access, qp: bound.qp };
+        Some(MappedRegion {
+            start,
+            memory,
+            base: bound.addr,
+            len: bound.len,
+            rkey: bound.rkey,
+            access: Access::empty(),
+            pd: self.pd,
+            word: PeersWord::new(words, words.window(slot).word()),
+            generation: bound.generation,
+            armed_word: self.armed_word.clone(),
+            told: AtomicU32::new(0),
+        })
+    }
+
+    /// Whether the peer of this queue pair may use it: a window is for one, a region for all of its domain.
+    pub(super) fn is_for(&self, peers_qp: u32) -> bool {
+        match &self.memory {
+            MappedMemory::Own(_) => true,
+            MappedMemory::Window { qp, .. } => *qp == peers_qp,
+        }
+    }
+
+    /// What it allows, if it is a window.
+    pub(super) fn window_access(&self) -> Option<Access> {
+        match &self.memory {
+            MappedMemory::Own(_) => None,
+            MappedMemory::Window { access, .. } => Some(*access),
+        }
+    }
+
     /// Whether its owner still has it registered.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
@@ -145,13 +241,16 @@ impl MappedRegion {
     /// Whether its owner may wait for a write; to be asked after one and a sequentially consistent fence.
     #[inline]
     pub(super) fn is_armed(&self) -> bool {
-        self.word.get().is_armed()
+        self.armed_word.get().is_armed()
     }
 
     /// Tells the owner of a write, if it waits for one: once for each arm, as it may take a while to take that
     /// back.
     #[cold]
     pub(super) fn tell_of_write(&self, peer: &Peer) {
+        if let MappedMemory::Window { of, .. } = &self.memory {
+            return of.tell_of_write(peer);
+        }
         let Some(arm) = self.word.get().armed(self.generation) else { return };
         let before = self.told.swap(arm, Ordering::Relaxed);
         if before != arm && !peer.tell_written(self.rkey) {
@@ -166,8 +265,8 @@ impl MappedRegion {
         if offset > self.len || len > self.len - offset {
             return None;
         }
-        // SAFETY: `offset <= len`, and the mapping was made with at least `len` bytes.
-        Some(unsafe { self.mapping.start().add(offset as usize) })
+        // SAFETY: `offset <= len`, and `len` bytes from `start` are mapped.
+        Some(unsafe { self.start.as_ptr().add(offset as usize) })
     }
 }
 

@@ -1,5 +1,5 @@
 //! The words by which a context tells its peers about its regions: whether each is alive, and whether its
-//! owner waits for a write into it.
+//! owner waits for a write into it. The records of [windows](super::window) follow them in the same file.
 //!
 //! The file behind them is sealed: only their owner can write them. A peer that writes into a region looks
 //! at the region's word afterwards, and tells the owner if the word is armed. Neither side can miss the
@@ -7,6 +7,7 @@
 //! memory. One of the two fences comes first, and what was stored before it is seen by the other side.
 
 use super::sync::{AtomicU64, Ordering, fence};
+use super::window::{WINDOW_SLOTS, WindowRecord};
 use crate::memory::mapping::Mapping;
 
 /// Slots of one context's file of region words; the first is not for a region.
@@ -43,6 +44,11 @@ fn next_even(number: u32) -> u32 {
 }
 
 impl RegionWord {
+    #[cfg(test)]
+    pub(super) fn new() -> RegionWord {
+        RegionWord(AtomicU64::new(0))
+    }
+
     /// A region begins in this slot: its generation. The slot is nobody else's.
     pub(crate) fn register(&self) -> u32 {
         let word = self.0.load(Ordering::Relaxed);
@@ -61,6 +67,11 @@ impl RegionWord {
     #[inline]
     pub(crate) fn is_alive(&self, generation: u32) -> bool {
         generation_of(self.0.load(Ordering::Acquire)) == generation
+    }
+
+    /// The generation of the region in this slot, if there is one.
+    pub(crate) fn living(&self) -> Option<u32> {
+        Some(generation_of(self.0.load(Ordering::Acquire))).filter(|generation| generation & 1 == 1)
     }
 
     /// Its owner waits for a write from now on: it is told of one whose bytes a look after this does not see.
@@ -101,7 +112,11 @@ pub(crate) struct RegionWords {
 }
 
 impl RegionWords {
-    pub(crate) const BYTES: usize = REGION_SLOTS as usize * size_of::<u64>();
+    /// Bytes of the words, which the records of windows follow.
+    const WORD_BYTES: usize = REGION_SLOTS as usize * size_of::<u64>();
+
+    pub(crate) const BYTES: usize =
+        Self::WORD_BYTES + WINDOW_SLOTS as usize * size_of::<WindowRecord>();
 
     /// `mapping` has [`RegionWords::BYTES`] bytes.
     pub(crate) fn new(mapping: Mapping) -> RegionWords {
@@ -114,6 +129,16 @@ impl RegionWords {
         let slot = slot.min(REGION_SLOTS - 1) as usize;
         // SAFETY: the mapping has REGION_SLOTS words, page-aligned, which only atomics touch.
         unsafe { &*self.mapping.start().cast::<RegionWord>().add(slot) }
+    }
+
+    /// The record of a window.
+    pub(super) fn window(&self, slot: u32) -> &WindowRecord {
+        let slot = slot.min(WINDOW_SLOTS - 1) as usize;
+        // SAFETY: the records follow the words, at a multiple of a page. They consist of atomics.
+        unsafe {
+            let first = self.mapping.start().add(Self::WORD_BYTES).cast::<WindowRecord>();
+            &*first.add(slot)
+        }
     }
 
     /// Deregistrations so far, wrapping.

@@ -34,6 +34,10 @@ pub(super) struct SendSide {
     /// The peer's recently used regions, indexed by the low bits of their keys.
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
     pub(super) peer: Option<Arc<Peer>>,
+    /// The peer's queue pair.
+    pub(super) peers_qp: u32,
+    /// The peer has been told that this side accesses its memory through a window.
+    in_window: bool,
     /// The peer's count of deregistrations when `regions` was last checked.
     deregistrations: u64,
     /// Which of `regions` were written since their owners were last told, one bit each.
@@ -159,7 +163,18 @@ impl SendSide {
             Task::Atomic { room, remote, change } => {
                 self.atomic(room, *remote, |word| change.apply(word))
             }
+            Task::BindWindow(bind) => {
+                bind.execute(pair.number);
+                Outcome::Done(0)
+            }
+            Task::InvalidateWindow { window, inside } => {
+                window.invalidate();
+                end_accesses(pair, inside)
+            }
         };
+        if self.in_window {
+            self.leave_window();
+        }
         match outcome {
             // Unreliable connections have no negative acknowledgements: what fails there is lost.
             Outcome::Wait(wait) if pair.ty == QpType::Uc && wait != Wait::Room => {
@@ -198,7 +213,9 @@ impl SendSide {
             if rkey == 0 {
                 return Err(Status::RemoteAccess); // No region has it; the peer need not be asked.
             }
-            let region = peer.region(rkey).filter(|region| region.pd == outbox.pd);
+            let region = peer
+                .region(rkey)
+                .filter(|region| region.pd == outbox.pd && region.is_for(self.peers_qp));
             *cached = Some(region.ok_or(Status::RemoteAccess)?);
         }
         cached.as_ref().ok_or(Status::RemoteAccess)
@@ -228,10 +245,37 @@ impl SendSide {
             Err(status) => return Err(self.without_region(status)),
         };
         if !region.access.contains(access) {
-            return Err(Outcome::Failed(Status::RemoteAccess));
+            return self.target_in_window(remote, access);
         }
         let target = region.at(remote.addr, remote.len);
         Ok((target.ok_or(Outcome::Failed(Status::RemoteAccess))?, region.access))
+    }
+
+    /// The same through a window: the peer is told before, and after the access by [`leave_window`](Self::leave_window), so
+    /// that it can wait for its end. Ends in an error if the region that was found is none.
+    fn target_in_window(
+        &mut self,
+        remote: RemoteSlice,
+        wanted: Access,
+    ) -> Result<(*mut u8, Access), Outcome> {
+        let denied = Outcome::Failed(Status::RemoteAccess);
+        let region = &self.regions[remote.rkey as usize % CACHED_REGIONS];
+        let (Some(region), Some(outbox)) = (region, &self.outbox) else { return Err(denied) };
+        let Some(access) = region.window_access().filter(|access| access.contains(wanted)) else {
+            return Err(denied);
+        };
+        let Some(target) = region.at(remote.addr, remote.len) else { return Err(denied) };
+        outbox.enter_window();
+        self.in_window = true;
+        // The peer invalidates, fences, and looks whether we are inside; we have entered and fenced.
+        if region.is_alive() { Ok((target, access)) } else { Err(denied) }
+    }
+
+    fn leave_window(&mut self) {
+        self.in_window = false;
+        if let Some(outbox) = &self.outbox {
+            outbox.leave_window();
+        }
     }
 
     /// How a work request ends whose region cannot be had: a peer may have destroyed first its queue pair, then the region,
@@ -328,6 +372,18 @@ impl SendSide {
         unsafe { copy_forward(room.start(), old.to_ne_bytes().as_ptr(), 8) };
         Outcome::Done(8)
     }
+}
+
+/// Whether the accesses of the queue pair's peer through windows have ended that had begun before this was first asked.
+/// `inside` is where the peer was then.
+fn end_accesses(pair: &Pair, inside: &mut Option<u32>) -> Outcome {
+    let Some(inbox) = pair.inbox() else { return Outcome::Done(0) };
+    let now = inbox.lines().sender.in_window.load(Ordering::Acquire);
+    let before = *inside.get_or_insert(now);
+    if before & 1 == 0 || now != before {
+        return Outcome::Done(0);
+    }
+    Outcome::Wait(Wait::Access)
 }
 
 /// Stores a message of any length into a peer's memory; in any order, if the region allows it.

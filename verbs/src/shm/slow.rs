@@ -2,11 +2,13 @@
 //! its inbox, or to connect. Pollers and the control thread retry it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::completion_queue::SendDone;
 use super::outbox::Outbox;
 use super::pair::{Pair, gate};
+use super::window::{Bind, Window};
 use crate::{CompletionOpcode, RemoteSlice, SharedSlice, Status};
 
 /// The `rnr_retry` value that means: retry forever.
@@ -34,6 +36,8 @@ pub(super) enum Wait {
     Room,
     /// The peer has not processed a message that may be too long for its receive.
     Verdict,
+    /// The peer is accessing memory through a window.
+    Access,
 }
 
 /// The source bytes of a send.
@@ -148,6 +152,12 @@ pub(super) enum Task {
         remote: RemoteSlice,
         change: Change,
     },
+    BindWindow(Bind),
+    /// `inside`: how often the peer had begun or ended an access through a window when the window had been invalidated.
+    InvalidateWindow {
+        window: Arc<Window>,
+        inside: Option<u32>,
+    },
 }
 
 impl Task {
@@ -157,6 +167,7 @@ impl Task {
                 bytes.len() as u64
             }
             Task::Read { remote, .. } | Task::Atomic { remote, .. } => remote.len,
+            Task::BindWindow(_) | Task::InvalidateWindow { .. } => 0,
         }
     }
 
@@ -167,6 +178,8 @@ impl Task {
             Task::Read { .. } => CompletionOpcode::Read,
             Task::Atomic { change: Change::Add(_), .. } => CompletionOpcode::FetchAdd,
             Task::Atomic { .. } => CompletionOpcode::CompareAndSwap,
+            Task::BindWindow(_) => CompletionOpcode::BindWindow,
+            Task::InvalidateWindow { .. } => CompletionOpcode::InvalidateWindow,
         }
     }
 }
@@ -269,7 +282,10 @@ impl SlowQueue {
                     self.waiting = Some((wait, since));
                     let waited = now.saturating_sub(since);
                     let (limit, status) = match wait {
-                        Wait::NotReady => (side.retry_timeout_ns, Status::RetryExceeded),
+                        // A live peer is inside for the time of a copy.
+                        Wait::NotReady | Wait::Access => {
+                            (side.retry_timeout_ns, Status::RetryExceeded)
+                        }
                         Wait::Receive if side.rnr_retry == RETRY_FOREVER => return true,
                         Wait::Receive => {
                             let limit = side.rnr_timer_ns.saturating_mul(side.rnr_retry.into());

@@ -13,7 +13,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Must change with any record or shared memory layout.
-pub(crate) const PROTOCOL_VERSION: u32 = 3;
+pub(crate) const PROTOCOL_VERSION: u32 = 4;
 
 /// The most descriptors attached to one record.
 pub(crate) const MAX_FDS: usize = 3;
@@ -33,6 +33,8 @@ pub(crate) mod ask {
     pub(crate) const CLOSED: u32 = 4;
     /// No question: a region was written whose owner waits for that. There is no answer.
     pub(crate) const WRITTEN: u32 = 5;
+    /// Find a memory window by a key. The answer says where its record is.
+    pub(crate) const WINDOW: u32 = 6;
 }
 
 /// Status codes of answers.
@@ -86,7 +88,7 @@ pub(crate) struct Question {
     pub(crate) to_qp: u32,
     pub(crate) secret: u64,
     pub(crate) ty: u32,
-    /// REGION: the requested key. WRITTEN: the key of the region.
+    /// REGION, WINDOW: the requested key. WRITTEN: the key of the region.
     pub(crate) rkey: u32,
 }
 
@@ -105,6 +107,7 @@ pub(crate) struct Answer {
     /// ATTACH: how receives are counted (see [`receives`]).
     pub(crate) receives: u32,
     /// REGION: the access flags, the slot of its region word, and the word's value while the region lives.
+    /// WINDOW: the slot of its record.
     pub(crate) access: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,

@@ -33,7 +33,12 @@ impl World {
         let Some(pair) = self.pair(to).filter(|pair| pair.state == QpState::ReadyToSend) else {
             return;
         };
-        let Some(number) = pair.number_of(psn).filter(|number| *number < pair.next) else { return };
+        let number = match pair.number_of(psn) {
+            // The number that the peer missed is of a work request that stayed here and is done.
+            None if answer == Answer::OutOfSequence && pair.has_skipped => Some(pair.base),
+            number => number,
+        };
+        let Some(number) = number.filter(|number| *number < pair.next) else { return };
         pair.retries_left = RETRIES;
         pair.done_before(match answer {
             Answer::Sent | Answer::Done => number + 1,

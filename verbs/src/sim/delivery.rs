@@ -48,6 +48,7 @@ impl World {
                 Inbound::Atomic(remote.addr)
             }
             Kind::Response => Inbound::Response(len),
+            Kind::Bind(_) | Kind::Invalidate(_) => return self.messages.release(index), // Never sent.
         };
         let to_itself = message.from.node == to.node;
         let mut at_ns = node.nic.deliver(costs, self.now_ns, len, what, to_itself);
@@ -106,11 +107,11 @@ impl World {
     /// Handles a message of a reliable connection: each is executed in order, and once.
     fn deliver_reliable(&mut self, index: u32) {
         let message = &self.messages[index];
-        let (from, to, psn) = (message.from, message.to, message.psn);
+        let (from, to, psn, skipped) = (message.from, message.to, message.psn, message.skipped);
         let Some(pair) = self.pair(to) else { return };
         let expected = pair.expected;
         match psn.wrapping_sub(expected) as i32 {
-            0 => {}
+            ahead if ahead == skipped as i32 => {}
             ahead if ahead > 0 => {
                 if !std::mem::replace(&mut pair.nak_sent, true) {
                     self.answer(to, from, expected, Answer::OutOfSequence);
@@ -167,7 +168,9 @@ impl World {
                 self.atomic(index, remote, move |old| old.wrapping_add(add))
             }
             Kind::Flush(remote) => self.flush_memory(index, remote),
-            Kind::Datagram { .. } | Kind::Response => Outcome::Answered,
+            Kind::Datagram { .. } | Kind::Response | Kind::Bind(_) | Kind::Invalidate(_) => {
+                Outcome::Answered
+            }
         }
     }
 

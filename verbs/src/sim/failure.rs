@@ -113,6 +113,9 @@ impl World {
     pub(super) fn destroy(&mut self, qp: QpId) {
         let node = &mut self.nodes[usize::from(qp.node)];
         let Some(mut pair) = node.pairs.remove(qp.number) else { return };
+        if pair.has_skipped {
+            node.regions.windows.free_of(qp.number);
+        }
         for wqe in pair.sends.drain(..) {
             // Messages that have left may still arrive: they contain their bytes.
             self.messages[wqe.message].source = None;

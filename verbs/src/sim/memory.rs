@@ -11,6 +11,7 @@ use super::channel::Channel;
 use super::context::Context;
 use super::event::Event;
 use super::media::Span;
+use super::windows::{Windows, base};
 use super::world::{World, lock};
 use crate::dispatch;
 use crate::memory::WATCHED_ELSEWHERE;
@@ -201,6 +202,7 @@ fn region(registration: Registration, access: Access, rkey: u32, pd: u32, addres
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     by_key: HashMap<u32, Registered, FixedState>,
+    pub(super) windows: Windows,
     registered: u64,
     next_address: u64,
     /// The number of regions at which dead ones are searched for.
@@ -229,6 +231,8 @@ pub(super) struct Found {
     pages: Option<Arc<Pages>>,
     offset: u64,
     len: u64,
+    /// The key of the region.
+    pub(super) rkey: u32,
     persistent: Option<u32>,
     pub(super) access: Access,
     /// Whether actors wait for writes into it.
@@ -250,7 +254,7 @@ impl Regions {
         self.sweep();
         let rkey = loop {
             let key = draw();
-            if key != 0 && !self.by_key.contains_key(&key) {
+            if key != 0 && !self.by_key.contains_key(&key) && !self.windows.has(base(key)) {
                 break key;
             }
         };
@@ -287,25 +291,50 @@ impl Regions {
         self.by_key.values().filter(|registered| registered.pages.strong_count() > 0).count()
     }
 
-    /// Finds the memory of `remote`, if its region allows `access` and is in this protection domain.
-    pub(super) fn find(&self, remote: RemoteSlice, access: Access, pd: u32) -> Option<Found> {
+    /// Whether a region has a key with these upper bits.
+    pub(super) fn has_key_like(&self, upper: u32) -> bool {
+        self.by_key.keys().any(|key| base(*key) == upper)
+    }
+
+    /// Finds the memory of `remote`, if its region allows `access` and is in this protection domain, or a window allows it to
+    /// the peer of queue pair `qp`.
+    pub(super) fn find(
+        &self,
+        remote: RemoteSlice,
+        access: Access,
+        pd: u32,
+        qp: u32,
+    ) -> Option<Found> {
         let RemoteSlice { addr, len, rkey } = remote;
         if len == 0 {
             // No bytes, no key: as on hardware.
-            let nothing =
-                Found { pages: None, offset: 0, len, persistent: None, access, watched: false };
+            let nothing = Found {
+                pages: None,
+                offset: 0,
+                len,
+                rkey,
+                persistent: None,
+                access,
+                watched: false,
+            };
             return Some(nothing);
         }
-        let region = self.by_key.get(&rkey)?;
+        let (rkey, region, allowed) = match self.by_key.get(&rkey) {
+            Some(region) => (rkey, region, region.access),
+            None => {
+                let bound = self.windows.find(remote, access, qp)?;
+                (bound.region, self.by_key.get(&bound.region)?, bound.access)
+            }
+        };
         let offset = addr.wrapping_sub(region.address);
         let fits = offset <= region.len && len <= region.len - offset;
-        if region.pd != pd || !region.access.contains(access) || !fits {
+        if region.pd != pd || !allowed.contains(access) || !fits {
             return None;
         }
         let pages = Some(region.pages.upgrade()?);
         let watched = region.is_watched();
-        let (persistent, access) = (region.persistent, region.access);
-        Some(Found { pages, offset, len, persistent, access, watched })
+        let persistent = region.persistent;
+        Some(Found { pages, offset, len, rkey, persistent, access: allowed, watched })
     }
 
     /// The range of persistent memory at an offset in a key's region.
@@ -353,6 +382,7 @@ impl Regions {
     /// Drops all of the node's memory.
     pub(super) fn forget_all(&mut self) {
         self.by_key.clear();
+        self.windows.forget_all();
     }
 
     pub(super) fn watchers(&self, rkey: u32) -> &[u32] {

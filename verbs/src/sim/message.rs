@@ -6,6 +6,7 @@ use super::event::QpId;
 use super::memory::{Found, LocalAddress};
 use super::receives::Receive;
 use super::slots::prefetch;
+use super::windows::Bound;
 use crate::{QpType, RemoteSlice};
 
 /// Payloads longer than this release their memory when their message is done.
@@ -31,11 +32,20 @@ pub(super) enum Kind {
     },
     /// Makes persistent memory durable.
     Flush(RemoteSlice),
+    /// Binds a memory window of this NIC. It has no message.
+    Bind(Bound),
+    /// Invalidates a key of this NIC. It has no message.
+    Invalidate(u32),
     /// The bytes that a READ or an atomic requested; empty for a flush.
     Response,
 }
 
 impl Kind {
+    /// Whether the NIC executes it by itself.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Kind::Bind(_) | Kind::Invalidate(_))
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Kind::Send => "SEND",
@@ -45,6 +55,8 @@ impl Kind {
             Kind::CompareAndSwap { .. } => "compare-and-swap",
             Kind::FetchAdd { .. } => "fetch-and-add",
             Kind::Flush(_) => "FLUSH",
+            Kind::Bind(_) => "binding",
+            Kind::Invalidate(_) => "invalidation",
             Kind::Response => "response",
         }
     }
@@ -60,6 +72,8 @@ pub(super) struct Message {
     pub(super) from: QpId,
     pub(super) to: QpId,
     pub(super) psn: u32,
+    /// How many numbers before `psn` are of work requests that stayed in the NIC.
+    pub(super) skipped: u32,
     pub(super) imm: Option<u32>,
     pub(super) payload: Vec<u8>,
     /// Where the payload is before it is fetched, and its length.
@@ -154,6 +168,7 @@ impl Message {
             from,
             to,
             psn: 0,
+            skipped: 0,
             imm: None,
             payload: Vec::new(),
             source: None,

@@ -83,6 +83,7 @@ mod send;
 mod shared_receive;
 mod slots;
 mod trace;
+mod windows;
 mod world;
 mod write;
 
@@ -101,3 +102,4 @@ pub(crate) use memory::Registration;
 pub(crate) use persistent::Persistent;
 pub(crate) use queue_pair::{Config as QueuePairParts, QueuePair, SimEndpoint};
 pub(crate) use shared_receive::SharedReceiveQueue;
+pub(crate) use windows::Window;

@@ -8,6 +8,7 @@ use super::pair::Pair;
 use super::queue::Queue;
 use super::receives::Receives;
 use super::slots::Slots;
+use super::windows::MAX_WINDOWS;
 use super::world::World;
 use crate::Capabilities;
 use crate::caps::OperationSet;
@@ -55,6 +56,8 @@ pub struct NicResources {
     pub shared_receive_queues: usize,
     /// Registered regions that peers can reach.
     pub regions: usize,
+    /// Memory windows.
+    pub memory_windows: usize,
 }
 
 /// A shared receive queue.
@@ -77,6 +80,7 @@ impl NodeState {
             completion_queues: self.queues.len(),
             shared_receive_queues: self.srqs.len(),
             regions: self.regions.owned(),
+            memory_windows: self.regions.windows.owned(),
         }
     }
 
@@ -128,6 +132,8 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         srq: true,
         srq_of_other_domain: true,
         flush: true,
+        max_mw: MAX_WINDOWS,
+        window_bounds: true,
         persistent_memory: true,
         wait: true,
         write_events: true,

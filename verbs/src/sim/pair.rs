@@ -85,6 +85,10 @@ pub(super) struct Pair {
     /// One more than the number of the last one retired by a polled completion.
     pub(super) retired: u64,
     pub(super) max_send_wr: u64,
+    /// Work requests posted since the last message that stay in the NIC.
+    pub(super) skipped: u32,
+    /// Whether there has been one.
+    pub(super) has_skipped: bool,
     /// Changes to cancel messages on their way to the wire.
     pub(super) epoch: u16,
     pub(super) last_launch_ns: u64,
@@ -143,6 +147,8 @@ impl Pair {
             rung: 0,
             retired: 0,
             max_send_wr: max_send_wr as u64,
+            skipped: 0,
+            has_skipped: false,
             epoch: 0,
             last_launch_ns: 0,
             context: Context::default(),

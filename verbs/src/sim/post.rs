@@ -4,9 +4,11 @@ use super::context::Context;
 use super::event::QpId;
 use super::memory::LocalAddress;
 use super::message::Kind;
-use super::nic::{Arrival, wqe_lines};
+use super::nic::{Arrival, BIND_LINES, INVALIDATE_LINES, wqe_lines};
 use super::pair::{Pair, Wqe};
+use super::windows::Bound;
 use super::world::World;
+use crate::memory::window::{Binder, Binding};
 use crate::work_request::Work;
 use crate::{
     Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, SharedSlice, WorkRequest,
@@ -34,9 +36,10 @@ impl World {
         context: &Context,
         qp: QpId,
         request: WorkRequest<'a>,
+        binder: &Binder,
     ) -> Result<(u64, Option<Buffer>), (PostError, WorkRequest<'a>)> {
         let checked = match self.pair(qp) {
-            Some(pair) => check(pair, context, &request).map(|()| pair.posted()),
+            Some(pair) => check(pair, context, &request, binder).map(|()| pair.posted()),
             None => Err(PostError::State(QpState::Error)),
         };
         let number = match checked {
@@ -51,18 +54,32 @@ impl World {
             _ => self.pair(qp).and_then(|pair| pair.peer).unwrap_or(qp),
         };
         let Parts { kind, asks, opcode, imm, len, inline, source, into, buffer, held } =
-            parts(work);
+            parts(work, binder);
         let inline_len = (source.is_none() && into.is_none()).then_some(inline.len());
         let lines = {
             let datagram = matches!(kind, Kind::Datagram { .. });
             let atomic = matches!(kind, Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. });
             let remote = atomic || matches!(kind, Kind::Write(_) | Kind::Read(_) | Kind::Flush(_));
-            wqe_lines(datagram, remote, atomic, inline_len)
+            match kind {
+                Kind::Bind(_) => BIND_LINES,
+                Kind::Invalidate(_) => INVALIDATE_LINES,
+                _ => wqe_lines(datagram, remote, atomic, inline_len),
+            }
         };
         let class = self.pair(qp).map_or(QpType::Rc, |pair| pair.ty);
+        let skipped = match self.pair(qp) {
+            Some(pair) if kind.is_local() => {
+                pair.has_skipped = true;
+                pair.skipped += 1;
+                0
+            }
+            Some(pair) => std::mem::take(&mut pair.skipped),
+            None => 0,
+        };
         let index = self.messages.insert(class, kind, qp, to);
         let message = &mut self.messages[index];
         (message.psn, message.imm, message.source) = (number as u32, imm, source);
+        message.skipped = skipped;
         message.payload.extend_from_slice(inline);
         let wqe = Wqe {
             id: signaled.unwrap_or(0),
@@ -89,11 +106,16 @@ impl World {
 }
 
 /// Whether a work request may be posted.
-fn check(pair: &Pair, context: &Context, request: &WorkRequest<'_>) -> Result<(), PostError> {
+fn check(
+    pair: &Pair,
+    context: &Context,
+    request: &WorkRequest<'_>,
+    binder: &Binder,
+) -> Result<(), PostError> {
     if matches!(pair.state, QpState::Init | QpState::ReadyToReceive) {
         return Err(PostError::State(pair.state));
     }
-    request.check(pair.ty, pair.pd, context.caps())?;
+    request.check(pair.ty, pair.pd, binder, context.caps())?;
     if let Work::Send { to: Some(to), .. } = &request.work {
         let way = to.handle.sim().ok_or(PostError::Foreign)?;
         if way.world != context.world_name() {
@@ -108,7 +130,7 @@ fn check(pair: &Pair, context: &Context, request: &WorkRequest<'_>) -> Result<()
     }
 }
 
-fn parts(work: Work<'_>) -> Parts<'_> {
+fn parts<'a>(work: Work<'a>, binder: &Binder) -> Parts<'a> {
     match work {
         Work::Send { local, imm, to } => {
             let kind = match to {
@@ -130,6 +152,15 @@ fn parts(work: Work<'_>) -> Parts<'_> {
         }
         Work::Flush { remote } => {
             Parts { asks: true, ..bare(Kind::Flush(remote), CompletionOpcode::Flush) }
+        }
+        Work::BindWindow { window, memory, access } => {
+            let region = memory.region_key();
+            let Binding { rkey, addr, len, .. } = window.bind(binder, memory, access);
+            let bound = Bound { rkey, qp: 0, region, access, addr, len };
+            bare(Kind::Bind(bound), CompletionOpcode::BindWindow)
+        }
+        Work::InvalidateWindow { window } => {
+            bare(Kind::Invalidate(window.invalidate()), CompletionOpcode::InvalidateWindow)
         }
     }
 }

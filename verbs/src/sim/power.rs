@@ -37,7 +37,7 @@ impl World {
         let World { nodes, dice, config, .. } = self;
         let node = &mut nodes[usize::from(to.node)];
         // Persistence is the only permission needed: in Linux, too, only persistent memory may be flushed.
-        let found = node.regions.find(remote, Access::empty(), pd);
+        let found = node.regions.find(remote, Access::empty(), pd, to.number);
         let Some(found) = found.filter(|found| remote.is_empty() || found.is_persistent()) else {
             return Outcome::Refused(Answer::AccessError);
         };

@@ -13,6 +13,7 @@ use super::node::gid;
 use super::pair::{Pair, PairParts, RETRIES, RetryPolicy, Wqe};
 use super::shared_receive::SharedReceiveQueue;
 use super::world::World;
+use crate::memory::window::Binder;
 use crate::{
     Buffer, ConnectError, ConnectOptions, PostError, QpState, QpType, RemoteSlice, VerbsError,
     WorkRequest,
@@ -54,6 +55,8 @@ pub(crate) struct QueuePair {
     ty: QpType,
     pd: u32,
     has_srq: bool,
+    /// What windows know it by.
+    binder: Binder,
     /// Buffers of send work requests, with the requests' numbers, until they are retired.
     pub(super) in_flight: VecDeque<(u64, Buffer)>,
 }
@@ -83,6 +86,7 @@ impl QueuePair {
             ty,
             pd: *pd,
             has_srq: srq.is_some(),
+            binder: Binder::default(),
             in_flight: VecDeque::new(),
         })
     }
@@ -101,6 +105,12 @@ impl QueuePair {
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         self.lock().pair(self.id).map_or(QpState::Error, |pair| pair.state)
+    }
+
+    /// What windows know it by.
+    #[cfg(feature = "faults")]
+    pub(crate) fn binder(&self) -> &Binder {
+        &self.binder
     }
 
     pub(crate) fn endpoint(&self) -> SimEndpoint {
@@ -168,7 +178,7 @@ impl QueuePair {
         request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         let mut world = self.context.lock();
-        let (number, buffer) = world.post(&self.context, self.id, request)?;
+        let (number, buffer) = world.post(&self.context, self.id, request, &self.binder)?;
         if let Some(buffer) = buffer {
             self.in_flight.push_back((number, buffer));
         }

@@ -12,7 +12,7 @@ impl World {
         let to = self.messages[index].to;
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
         let regions = &self.nodes[usize::from(to.node)].regions;
-        let Some(found) = regions.find(remote, Access::REMOTE_READ, pd) else {
+        let Some(found) = regions.find(remote, Access::REMOTE_READ, pd, to.number) else {
             return Outcome::Refused(Answer::AccessError);
         };
         self.push_queue(to.node);
@@ -29,7 +29,7 @@ impl World {
         let (to, psn) = (self.messages[index].to, self.messages[index].psn);
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
         let regions = &self.nodes[usize::from(to.node)].regions;
-        let Some(found) = regions.find(remote, Access::REMOTE_ATOMIC, pd) else {
+        let Some(found) = regions.find(remote, Access::REMOTE_ATOMIC, pd, to.number) else {
             return Outcome::Refused(Answer::AccessError);
         };
         if !remote.addr.is_multiple_of(8) {
@@ -39,7 +39,7 @@ impl World {
         let old = found.change(change);
         self.record_landing(to.node, found.span(0, 8));
         if found.watched {
-            self.wake_watchers(to.node, remote.rkey);
+            self.wake_watchers(to.node, found.rkey);
         }
         if let Some(pair) = self.pair(to) {
             if pair.atomics.len() == MAX_RD_ATOMIC {

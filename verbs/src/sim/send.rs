@@ -77,9 +77,11 @@ impl World {
                 datagram: pair.ty == QpType::Ud,
             };
             let at_ns = nic.send(costs, now_ns, work);
+            let is_local = pair.has_skipped && self.messages[wqe.message].kind.is_local();
+            let window_ns = if is_local { costs.window_ns } else { 0 };
             // Work leaves in posting order, although inline bytes are available sooner, and each request occupies the
             // queue pair's processing unit.
-            let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns);
+            let at_ns = at_ns.max(pair.last_launch_ns + costs.queue_pair_ns) + window_ns;
             pair.last_launch_ns = at_ns;
             let launch = Event::Launch { qp, epoch: pair.epoch, psn: pair.next as u32 };
             self.events.push(at_ns, launch);
@@ -106,6 +108,14 @@ impl World {
             return;
         }
         let Some(number) = pair.number_of(psn) else { return };
+        if pair.has_skipped {
+            let index = pair.wqe(number).map(|wqe| wqe.message);
+            let kind = index.map(|index| self.messages[index].kind);
+            if let Some(kind) = kind.filter(Kind::is_local) {
+                return self.execute_locally(qp, number, kind);
+            }
+        }
+        let Some(pair) = self.pair(qp) else { return };
         let (ty, first) = (pair.ty, number == pair.base);
         let Some(wqe) = pair.wqe(number) else { return };
         let (index, asked) = (wqe.message, if wqe.asks { u64::from(wqe.len) } else { 0 });

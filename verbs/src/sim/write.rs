@@ -46,7 +46,7 @@ impl World {
         let (to, imm) = (self.messages[index].to, self.messages[index].imm);
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
         let regions = &self.nodes[usize::from(to.node)].regions;
-        let Some(into) = regions.find(remote, Access::REMOTE_WRITE, pd) else {
+        let Some(into) = regions.find(remote, Access::REMOTE_WRITE, pd, to.number) else {
             return Outcome::Refused(Answer::AccessError);
         };
         let offset = remote.addr.wrapping_sub(FIRST_ADDRESS);
@@ -62,13 +62,14 @@ impl World {
         if remote.len > 0 && self.lands_slowly() {
             let srq = self.pair(to).and_then(|pair| pair.srq);
             let chunk_bytes = chunk_bytes(remote.len as usize);
-            let landing = Landing { into, chunk_bytes, receive, rkey: remote.rkey, srq };
+            let rkey = into.rkey;
+            let landing = Landing { into, chunk_bytes, receive, rkey, srq };
             return self.begin_landing(index, landing);
         }
         into.write(0, &self.messages[index].payload);
         self.record_landing(to.node, into.span(0, remote.len as usize));
         if into.watched {
-            self.wake_watchers(to.node, remote.rkey);
+            self.wake_watchers(to.node, into.rkey);
         }
         if let Some(receive) = receive {
             let opcode = CompletionOpcode::RecvWriteWithImm;

@@ -52,6 +52,10 @@ pub(crate) async fn capabilities_do_not_contradict_each_other(end: &mut End) -> 
         ensure!(!caps.supports(QpType::Ud, operation), "UD with {operation:?}");
     }
     ensure_eq!(caps.supports(QpType::Rc, Operation::Flush), caps.flush, "RC with flush");
+    for operation in [Operation::BindWindow, Operation::InvalidateWindow] {
+        ensure_eq!(caps.supports(QpType::Rc, operation), caps.max_mw > 0, "RC with {operation:?}");
+        ensure!(!caps.supports(QpType::Ud, operation), "UD with {operation:?}");
+    }
     for operation in [Operation::Read, Operation::Flush] {
         ensure!(!caps.supports(QpType::Uc, operation), "UC with {operation:?}");
     }

@@ -17,3 +17,4 @@ pub(crate) mod protection;
 pub(crate) mod receiving;
 pub(crate) mod shared_receive;
 pub(crate) mod watching;
+pub(crate) mod windows;

@@ -11,7 +11,7 @@ use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 const ALL: Access = Access::all();
 
 /// A request of `operation` on `there`, whose own memory is in order.
-fn request(
+pub(super) fn request(
     rig: &Rig,
     operation: Operation,
     there: RemoteSlice,
@@ -30,7 +30,7 @@ fn request(
 }
 
 /// The same with its bytes in itself, if that can be: devices may have a short way for those.
-fn inline_request(
+pub(super) fn inline_request(
     rig: &Rig,
     operation: Operation,
     there: RemoteSlice,
@@ -43,7 +43,7 @@ fn inline_request(
     })
 }
 
-fn one_sided(end: &End) -> Vec<Operation> {
+pub(super) fn one_sided(end: &End) -> Vec<Operation> {
     let sided = [
         Operation::Write,
         Operation::WriteWithImm,

@@ -8,16 +8,18 @@ mod library;
 
 use std::ptr::NonNull;
 
-pub(super) use rdma_sys::{atomic_t, rdma_t, ud_t};
+pub(super) use rdma_sys::{atomic_t, bind_mw_t, ibv_mw_bind_info, rdma_t, ud_t};
 pub(super) use rdma_sys::{
     ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_atomic_cap, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_mr, ibv_pd,
-    ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
-    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq,
-    ibv_srq_init_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_device_cap_flags, ibv_event_type, ibv_mr,
+    ibv_mw, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr,
+    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags,
+    ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_status, ibv_wr_opcode,
 };
 pub(super) use rdma_sys::{
-    ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_req_notify_cq,
+    ibv_alloc_mw, ibv_dealloc_mw, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_post_srq_recv,
+    ibv_req_notify_cq,
 };
 
 pub(super) use library::Library;

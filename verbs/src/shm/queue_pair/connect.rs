@@ -42,6 +42,7 @@ impl QueuePair {
         let side = unsafe { pair.side() };
         side.outbox = Some(outbox);
         side.peer = Some(Arc::clone(&context));
+        side.peers_qp = peer.qp;
         side.rnr_retry = options.rnr_retry;
         side.rnr_timer_ns = options.rnr_timer_ns;
         side.retry_timeout_ns = options.retry_timeout_ns;

@@ -1,18 +1,21 @@
 //! Posting send work requests.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::QueuePair;
+use crate::dispatch;
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::completion_queue::attention;
 use crate::shm::context::MAX_INLINE_BYTES;
 use crate::shm::pair::gate;
 use crate::shm::peer::lock;
 use crate::shm::slow::{Bytes, Change as AtomicChange, Item, Outcome, Room, Task};
+use crate::shm::window::{Bind, Window};
 use crate::work_request::{Destination, Work};
 use crate::{
-    Buffer, CompletionOpcode, Local, LocalMut, PostError, QpState, QpType, RemoteSlice, Status,
-    WorkRequest,
+    Buffer, CompletionOpcode, Local, LocalMut, MemoryWindow, PostError, QpState, QpType,
+    RemoteSlice, Status, WorkRequest,
 };
 
 impl QueuePair {
@@ -247,7 +250,7 @@ impl QueuePair {
         if matches!(pair.state(), QpState::Init | QpState::ReadyToReceive) {
             return Err(PostError::State(pair.state()));
         }
-        request.check(pair.ty, pair.pd, pair.context.caps())?;
+        request.check(pair.ty, pair.pd, &self.binder, pair.context.caps())?;
         if let Work::Send { to: Some(to), .. } = &request.work {
             to.handle.shm().ok_or(PostError::Foreign)?;
         }
@@ -268,6 +271,13 @@ impl QueuePair {
             match into {
                 LocalMut::Buffer(buffer) => (Room::At(buffer.start()), Some(buffer)),
                 LocalMut::Shared(slice) => (Room::Shared(slice), None),
+            }
+        }
+        fn of_window(window: &MemoryWindow) -> Arc<Window> {
+            match window.device() {
+                dispatch::Window::Shm(window) => Arc::clone(window),
+                #[cfg(any(feature = "ibverbs", feature = "sim"))]
+                _ => unreachable!("its domain belongs to this device: WorkRequest::check"),
             }
         }
         match work {
@@ -300,6 +310,15 @@ impl QueuePair {
             Work::FetchAdd { into, remote, add } => {
                 let (room, buffer) = room(into);
                 (Task::Atomic { room, remote, change: AtomicChange::Add(add) }, buffer)
+            }
+            Work::BindWindow { window, memory, access } => {
+                let region = memory.region_key();
+                let binding = window.bind(&self.binder, memory, access);
+                (Task::BindWindow(Bind { window: of_window(window), binding, region }), None)
+            }
+            Work::InvalidateWindow { window } => {
+                window.invalidate();
+                (Task::InvalidateWindow { window: of_window(window), inside: None }, None)
             }
             Work::Flush { .. } => unreachable!("refused by WorkRequest::check"),
         }

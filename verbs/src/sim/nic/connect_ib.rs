@@ -53,6 +53,7 @@ impl Costs {
             outbound_ack_ps: 1_400,
             // 16.6 M answers of one core over one queue pair per port, 27.4 M over three: Kalia 2016, section 4.
             queue_pair_ns: 120,
+            window_ns: 330, // One PCIe read.
 
             // 121 M UC WRITEs, 122 M receives without payload, 82 M with: Kalia 2016, table 1.
             inbound_ps: 8_260,

@@ -59,6 +59,7 @@ impl Costs {
             outbound_ack_ps: 5_500,
             // As measured with Connect-IB.
             queue_pair_ns: 120,
+            window_ns: 276, // One PCIe read.
 
             // 34.3 M UC and 35.6 M RC WRITEs: HERD, Fig. 3b; 35.9 M: ScaleRPC, Fig. 3a; 35 M: Kalia 2016, table 1.
             inbound_ps: 29_000,

@@ -40,6 +40,7 @@ impl Costs {
             outbound_fetch_byte_ps: 68,
             outbound_ack_ps: 1_000,
             queue_pair_ns: 80,
+            window_ns: 330, // One PCIe read.
 
             inbound_ps: 6_500,
             inbound_receive_ps: 6_500,

@@ -65,6 +65,10 @@ pub struct Costs {
     pub outbound_ack_ps: u64,
     /// How long one queue pair's processing unit is busy with a work request.
     pub queue_pair_ns: u64,
+    /// How much longer it is busy with the binding or the invalidation of a memory window. No measurement is published. It is
+    /// assumed to be one read over PCIe: the NIC needs the region's entry of its translation table to check a binding, and the
+    /// driver lets the following work request wait (a fence) until the window's entry is changed.
+    pub window_ns: u64,
 
     /// The inbound unit, for a WRITE.
     pub inbound_ps: u64,

@@ -30,6 +30,10 @@
 //! context: among FaSST's machines, which read from each other, a READ costs three times the PCIe reads of
 //! ScaleRPC's WRITE.
 //!
+//! # Memory windows
+//! A binding or an invalidation is a work request that ends in the requester's outbound unit. The queue pair starts the next one
+//! when the key has changed, [`window_ns`](Costs::window_ns) later.
+//!
 //! # Replacement
 //! The context cache consists of sets of 8 lines; a line replaces a random one of its set. The buffer of work
 //! requests keeps those that arrived last. It has a sharp knee, in the number of outstanding requests; the cache of
@@ -52,4 +56,4 @@ pub use work::NicCounters;
 
 pub(super) use cache::Arrival;
 pub(super) use doorbell::Doorbells;
-pub(super) use work::{Context, Inbound, Nic, Work, wqe_lines};
+pub(super) use work::{BIND_LINES, Context, INVALIDATE_LINES, Inbound, Nic, Work, wqe_lines};

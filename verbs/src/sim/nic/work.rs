@@ -93,6 +93,13 @@ pub(in crate::sim) fn wqe_lines(
     (segments + data).div_ceil(LINE_BYTES) as u8
 }
 
+/// Lines of the binding of a memory window in the layout of mlx5: a control segment of 16 bytes, the update's of 48, the key's
+/// of 64, and 64 for the memory.
+pub(in crate::sim) const BIND_LINES: u8 = 3;
+
+/// Lines of an invalidation: the same without the memory.
+pub(in crate::sim) const INVALIDATE_LINES: u8 = 2;
+
 const LINE_BYTES: usize = 64;
 
 /// The most bytes of one read over PCIe.
