@@ -204,6 +204,8 @@ fn name(operation: Operation) -> &'static str {
         Operation::CompareAndSwap => "COMPARE_AND_SWAP",
         Operation::FetchAdd => "FETCH_ADD",
         Operation::Flush => "FLUSH",
+        Operation::BindWindow => "BIND_MW",
+        Operation::InvalidateWindow => "LOCAL_INV",
         _ => "another",
     }
 }

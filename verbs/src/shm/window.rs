@@ -58,7 +58,7 @@ fn halves(low: u32, high: u32) -> u64 {
 }
 
 impl WindowRecord {
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn new() -> WindowRecord {
         WindowRecord {
             word: RegionWord::new(),
@@ -186,5 +186,45 @@ mod tests {
         let second = record.load().unwrap();
         assert!(second.rkey == 0x102 && second.generation != first.generation);
         assert!(!record.word().is_alive(first.generation), "the binding before");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod ring_loom {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    /// A peer that writes through a window meets its invalidation: what the owner sees when it has seen the peer outside is the
+    /// last that lands.
+    #[test]
+    fn ring_nothing_lands_behind_an_invalidation() {
+        loom::model(|| {
+            let word = Arc::new(RegionWord::new());
+            let memory = Arc::new(AtomicU32::new(0));
+            let in_window = Arc::new(AtomicU32::new(0));
+            let generation = word.register();
+            let writing = {
+                let (word, memory, in_window) = (word.clone(), memory.clone(), in_window.clone());
+                thread::spawn(move || {
+                    in_window.fetch_add(1, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                    if word.is_alive(generation) {
+                        memory.store(1, Ordering::Relaxed);
+                    }
+                    in_window.fetch_add(1, Ordering::Release);
+                })
+            };
+            word.deregister();
+            fence(Ordering::SeqCst);
+            if in_window.load(Ordering::Acquire) & 1 == 0 {
+                let seen = memory.load(Ordering::Relaxed);
+                writing.join().unwrap();
+                assert_eq!(memory.load(Ordering::Relaxed), seen, "a write behind the invalidation");
+            } else {
+                writing.join().unwrap();
+            }
+        });
     }
 }
