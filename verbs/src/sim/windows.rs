@@ -103,10 +103,11 @@ impl Windows {
         is_free
     }
 
-    fn invalidate(&mut self, rkey: u32) {
-        if let Some(window) = self.by_base.get_mut(&base(rkey)) {
-            window.bound = None;
-        }
+    /// Invalidates a key. `false`: it was not valid.
+    fn invalidate(&mut self, rkey: u32) -> bool {
+        let window = self.by_base.get_mut(&base(rkey));
+        let bound = window.map(|window| &mut window.bound);
+        bound.is_some_and(|bound| bound.take_if(|bound| bound.rkey == rkey).is_some())
     }
 
     /// Frees the windows that were bound on a queue pair that is gone.
@@ -148,14 +149,16 @@ impl World {
         }
         match kind {
             Kind::Bind(bound) => {
-                if !node.regions.windows.bind(Bound { qp: qp.number, ..bound }) {
+                let to = Bound { qp: qp.number, ..bound };
+                let is_free = node.regions.windows.bind(to);
+                if !is_free {
                     return self.fail(qp, number, Status::WindowBind);
                 }
             }
             Kind::Invalidate(rkey) => {
-                node.regions.windows.invalidate(rkey);
-                // A WRITE that was let through is still landing: it completes behind it.
-                if landed_ns > now_ns {
+                let was_valid = node.regions.windows.invalidate(rkey);
+                // A WRITE that was let through is still landing: it completes behind that, when it comes here again.
+                if was_valid && landed_ns > now_ns {
                     let launch = Event::Launch { qp, epoch, psn: number as u32 };
                     return self.events.push(landed_ns, launch);
                 }

@@ -352,7 +352,14 @@ pub(crate) async fn nothing_lands_behind_an_invalidation(end: &mut End) -> CaseR
                     Ok((is_half || looks > 1000).then_some(()))
                 })
                 .await?;
-                invalidate(end, &mut rig, &mut window).await?;
+                rig.post(WorkRequest::invalidate_window(&mut window).signaled(2))?;
+                let done = rig.completion(end).await?;
+                if done.status == Status::Flushed {
+                    // The peer's next WRITE was denied first, which broke the queue pair.
+                    rig.serve_until_met(end).await?;
+                    continue;
+                }
+                ensure_eq!((done.id, done.status), (2, Status::Success), "the invalidation");
                 // At once: the last word is what a WRITE that goes on changes last.
                 let last = region.load_u64(BYTES - 8);
                 let before = held(&region, 0, BYTES);

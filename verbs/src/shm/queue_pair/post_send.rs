@@ -56,6 +56,19 @@ impl QueuePair {
         if self.try_write_imm(bytes, remote, imm, signaled) {
             return Ok(());
         }
+        self.post_write_imm_generally(bytes, remote, imm, signaled)
+    }
+
+    /// Apart, so that the code that drops any work request does not become part of every caller.
+    #[cold]
+    #[inline(never)]
+    fn post_write_imm_generally(
+        &mut self,
+        bytes: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
         let request = WorkRequest::inline_write_imm(bytes, remote, imm, signaled);
         self.post_general(request).map_err(|(error, _)| error)
     }
