@@ -164,7 +164,7 @@ impl SendSide {
                 self.atomic(room, *remote, |word| change.apply(word))
             }
             Task::BindWindow(bind) => {
-                bind.execute(pair.number);
+                bind.execute();
                 Outcome::Done(0)
             }
             Task::InvalidateWindow { window, inside } => {

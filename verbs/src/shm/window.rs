@@ -121,10 +121,8 @@ pub(crate) struct Window {
 /// A binding that waits for its turn in the send queue, with what it needs.
 #[derive(Debug)]
 pub(super) struct Bind {
-    pub(super) window: Arc<Window>,
-    pub(super) binding: Binding,
-    /// The key of the region.
-    pub(super) region: u32,
+    window: Arc<Window>,
+    to: BoundTo,
 }
 
 impl Window {
@@ -149,11 +147,16 @@ impl Window {
 }
 
 impl Bind {
-    /// Gives access to the peer of this queue pair of ours.
-    pub(super) fn execute(&self, qp: u32) {
-        let Binding { rkey, addr, len, access, .. } = self.binding;
-        let (region, access) = (self.region, u32::from(access.bits()));
-        self.window.record().bind(BoundTo { generation: 0, rkey, qp, region, access, addr, len });
+    /// Of a window to a part of the region with this key, for the peer of this queue pair of ours.
+    pub(super) fn new(window: Arc<Window>, binding: &Binding, region: u32, qp: u32) -> Bind {
+        let Binding { rkey, addr, len, access, .. } = *binding;
+        let access = u32::from(access.bits());
+        Bind { window, to: BoundTo { generation: 0, rkey, qp, region, access, addr, len } }
+    }
+
+    /// Gives the access.
+    pub(super) fn execute(&self) {
+        self.window.record().bind(self.to);
     }
 }
 

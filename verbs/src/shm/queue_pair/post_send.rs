@@ -327,7 +327,8 @@ impl QueuePair {
             Work::BindWindow { window, memory, access } => {
                 let region = memory.region_key();
                 let binding = window.bind(&self.binder, memory, access);
-                (Task::BindWindow(Bind { window: of_window(window), binding, region }), None)
+                let bind = Bind::new(of_window(window), &binding, region, self.pair.number);
+                (Task::BindWindow(bind), None)
             }
             Work::InvalidateWindow { window } => {
                 window.invalidate();
