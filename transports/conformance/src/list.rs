@@ -99,6 +99,7 @@ pub const COMMON: &[Case] = cases! {
         Processes: a_killed_client_frees_its_calls,
         Processes: clients_killed_in_large_transfers_leave_nothing,
         Processes: a_stopped_client_stalls_no_other,
+        Processes: a_client_stopped_before_its_first_response_stalls_no_other,
         OneMachine: a_stopped_server_only_delays_calls,
         Processes: clients_release_what_they_held,
     }

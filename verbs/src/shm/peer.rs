@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -14,18 +15,21 @@ use rustix::net::{
 };
 
 use super::context::MAPPED_FOR_WRITING;
-use super::datagram::Questions;
 use super::memfd;
 use super::pair::Pair;
+use super::questions::Questions;
 use super::region::{MappedParts, MappedRegion};
 use super::region_words::{REGION_SLOTS, RegionWords};
 use super::window::{self, WINDOW_SLOTS};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
-/// How long a request on the data path (the first use of a key) may take. A peer that takes longer counts
-/// as dead, so the limit leaves ample time for one that is busy or briefly stopped.
+/// How long a request for a region may take. A peer that takes longer counts as dead, so the limit leaves ample time for one
+/// that is busy or briefly stopped.
 const REGION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long until a region is asked for again that this process had no descriptor for.
+const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
 
 /// A peer's context.
 #[derive(Debug)]
@@ -43,6 +47,10 @@ pub(crate) struct Peer {
     pairs: Mutex<Vec<Weak<Pair>>>,
     questions: Questions,
 }
+
+/// A peer that has not answered.
+#[derive(Debug)]
+pub(super) struct Gone;
 
 /// Locks a mutex and ignores poisoning. Every critical section of this device is a few plain updates, so a
 /// thread that panics leaves usable data.
@@ -114,61 +122,86 @@ impl Peer {
         answered
     }
 
-    /// Returns the peer's region with this key. The first use of a key costs a request to the peer.
-    pub(crate) fn region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
-        let mut regions = lock(&self.regions);
-        if let Some(region) = regions.get(&rkey)
-            && region.is_alive()
-        {
-            return Some(Arc::clone(region));
-        }
-        regions.remove(&rkey);
-        drop(regions);
-        let window = lock(&self.windows).get(&window::base(rkey)).copied();
-        if let Some(slot) = window
-            && let Some(bound) = self.bound(rkey, slot)
-        {
-            return Some(bound);
-        }
-        self.ask_for_region(rkey).or_else(|| self.ask_for_window(rkey))
+    /// The peer's region with this key, or the one that a window gives access to, if it has been asked for before.
+    pub(super) fn known_region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
+        self.registered(rkey).or_else(|| {
+            let slot = *lock(&self.windows).get(&window::base(rkey))?;
+            let bound = self.words.window(slot).load().filter(|bound| bound.rkey == rkey)?;
+            self.registered(bound.region)?.window(&bound, &self.words, slot).map(Arc::new)
+        })
     }
 
-    fn ask_for_region(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
-        let question = Question { what: ask::REGION, rkey, ..Question::default() };
-        let (answer, fds) = self.ask(&question, REGION_TIMEOUT).ok()?;
-        let region = Arc::new(self.map_region(rkey, &answer, &fds)?);
-        if !region.is_alive() {
-            return None;
+    /// The same without windows.
+    fn registered(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
+        let mut regions = lock(&self.regions);
+        let known = regions.get(&rkey)?;
+        if known.is_alive() {
+            return Some(Arc::clone(known));
         }
-        lock(&self.regions).insert(rkey, Arc::clone(&region));
-        Some(region)
+        regions.remove(&rkey);
+        None
+    }
+
+    /// As [`known_region`](Peer::known_region), and asks the peer, which may take until it counts as dead.
+    pub(super) fn ask_for_region(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
+        if let Some(known) = self.known_region(rkey) {
+            return Ok(Some(known)); // Another queue pair has asked meanwhile.
+        }
+        match self.ask_for_registered(rkey)? {
+            Some(region) => Ok(Some(region)),
+            None => self.ask_for_window(rkey),
+        }
+    }
+
+    fn ask_for_registered(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
+        let Some((answer, fds)) = self.ask_where(ask::REGION, rkey)? else { return Ok(None) };
+        let region = self.map_region(rkey, &answer, &fds).filter(MappedRegion::is_alive);
+        let region = region.map(Arc::new);
+        if let Some(region) = &region {
+            lock(&self.regions).insert(rkey, Arc::clone(region));
+        }
+        Ok(region)
     }
 
     /// Finds out where the window with such keys is.
-    fn ask_for_window(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
-        let question = Question { what: ask::WINDOW, rkey, ..Question::default() };
-        let (answer, _) = self.ask(&question, REGION_TIMEOUT).ok()?;
-        if answer.slot >= WINDOW_SLOTS {
-            return None;
-        }
+    fn ask_for_window(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
+        let slot = match self.ask_where(ask::WINDOW, rkey)? {
+            Some((answer, _)) if answer.slot < WINDOW_SLOTS => answer.slot,
+            _ => return Ok(None),
+        };
         let mut windows = lock(&self.windows);
         if windows.len() >= WINDOW_SLOTS as usize {
             windows.clear(); // Most are of windows that are gone.
         }
-        windows.insert(window::base(rkey), answer.slot);
+        windows.insert(window::base(rkey), slot);
         drop(windows);
-        self.bound(rkey, answer.slot)
+        let bound = self.words.window(slot).load().filter(|bound| bound.rkey == rkey);
+        let Some(bound) = bound else { return Ok(None) };
+        let region = match self.registered(bound.region) {
+            Some(region) => Some(region),
+            None => self.ask_for_registered(bound.region)?,
+        };
+        Ok(region.and_then(|region| region.window(&bound, &self.words, slot)).map(Arc::new))
     }
 
-    /// The memory that the window in this slot gives access to, if it is bound under this key.
-    fn bound(&self, rkey: u32, slot: u32) -> Option<Arc<MappedRegion>> {
-        let bound = self.words.window(slot).load().filter(|bound| bound.rkey == rkey)?;
-        let known = lock(&self.regions).get(&bound.region).cloned();
-        let region = match known.filter(|region| region.is_alive()) {
-            Some(region) => region,
-            None => self.ask_for_region(bound.region)?,
-        };
-        region.window(&bound, &self.words, slot).map(Arc::new)
+    /// Asks for what is behind a key; `None`: nothing.
+    fn ask_where(&self, what: u32, rkey: u32) -> Result<Option<(Answer, Vec<OwnedFd>)>, Gone> {
+        let question = Question { what, rkey, ..Question::default() };
+        let deadline = Instant::now() + REGION_TIMEOUT;
+        loop {
+            match self.ask(&question, REGION_TIMEOUT) {
+                Ok(answered) => return Ok(Some(answered)),
+                Err(ConnectError::Timeout(_) | ConnectError::PeerGone(_)) => {
+                    self.handle_death();
+                    return Err(Gone);
+                }
+                // This process has no free descriptor, which may change.
+                Err(ConnectError::System { .. }) if Instant::now() < deadline => {
+                    thread::sleep(SHORTAGE_RETRY);
+                }
+                Err(_) => return Ok(None),
+            }
+        }
     }
 
     /// How many regions the peer has deregistered so far.
@@ -231,7 +264,7 @@ impl Peer {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Pending requests for inboxes of datagram receivers.
+    /// Pending requests whose answers nobody waits for on its own thread.
     pub(super) fn questions(&self) -> &Questions {
         &self.questions
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
+use super::lookup::Lookup;
 use super::outbox::{Outbox, send};
 use super::pair::Pair;
 use super::peer::Peer;
@@ -38,6 +39,8 @@ pub(super) struct SendSide {
     pub(super) peers_qp: u32,
     /// The peer has been told that this side accesses its memory through a window.
     in_window: bool,
+    /// The request for the region that the oldest work request waits for.
+    lookup: Option<Lookup>,
     /// The peer's count of deregistrations when `regions` was last checked.
     deregistrations: u64,
     /// Which of `regions` were written since their owners were last told, one bit each.
@@ -177,7 +180,9 @@ impl SendSide {
         }
         match outcome {
             // Unreliable connections have no negative acknowledgements: what fails there is lost.
-            Outcome::Wait(wait) if pair.ty == QpType::Uc && wait != Wait::Room => {
+            Outcome::Wait(wait)
+                if pair.ty == QpType::Uc && !matches!(wait, Wait::Room | Wait::Region) =>
+            {
                 Outcome::Done(item.task.len() as u32)
             }
             Outcome::Failed(_) if pair.ty == QpType::Uc => Outcome::Done(item.task.len() as u32),
@@ -195,8 +200,10 @@ impl SendSide {
         }
     }
 
-    /// Returns the peer's region with this key, if it is in the protection domain of the peer's queue pair.
-    fn region(&mut self, rkey: u32) -> Result<&Arc<MappedRegion>, Status> {
+    /// Returns the peer's region with this key, if it is in the protection domain of the peer's queue pair. The first use of a
+    /// key waits for the peer's answer.
+    fn region(&mut self, rkey: u32) -> Result<&Arc<MappedRegion>, Outcome> {
+        const DENIED: Outcome = Outcome::Failed(Status::RemoteAccess);
         let index = rkey as usize % CACHED_REGIONS;
         if self.written & written_bit(rkey) != 0
             && self.regions[index].as_ref().is_some_and(|region| region.rkey != rkey)
@@ -204,21 +211,26 @@ impl SendSide {
             self.ring_for_writes(); // What was written makes room for another.
         }
         let (Some(outbox), Some(peer)) = (&self.outbox, &self.peer) else {
-            return Err(Status::RemoteOperation);
+            return Err(Outcome::Failed(Status::RemoteOperation));
         };
         let cached = &mut self.regions[index];
         let known = cached.as_ref().is_some_and(|region| region.rkey == rkey && region.is_alive());
         if !known {
             *cached = None;
             if rkey == 0 {
-                return Err(Status::RemoteAccess); // No region has it; the peer need not be asked.
+                return Err(DENIED); // No region has it; the peer need not be asked.
             }
-            let region = peer
-                .region(rkey)
-                .filter(|region| region.pd == outbox.pd && region.is_for(self.peers_qp));
-            *cached = Some(region.ok_or(Status::RemoteAccess)?);
+            let region = match peer.known_region(rkey) {
+                Some(region) => region,
+                None => answer_of(&mut self.lookup, peer, rkey)?.ok_or(DENIED)?,
+            };
+            self.lookup = None;
+            if region.pd != outbox.pd || !region.is_for(self.peers_qp) {
+                return Err(DENIED);
+            }
+            *cached = Some(region);
         }
-        cached.as_ref().ok_or(Status::RemoteAccess)
+        cached.as_ref().ok_or(DENIED)
     }
 
     /// The local address of `remote`, if the peer's queue pair takes messages and the region allows `access`.
@@ -242,7 +254,7 @@ impl SendSide {
         }
         let region = match self.region(remote.rkey) {
             Ok(region) => region,
-            Err(status) => return Err(self.without_region(status)),
+            Err(outcome) => return Err(self.without_region(outcome)),
         };
         if !region.access.contains(access) {
             return self.target_in_window(remote, access);
@@ -281,10 +293,10 @@ impl SendSide {
     /// How a work request ends whose region cannot be had: a peer may have destroyed first its queue pair, then the region,
     /// since we looked. Nobody is there any more to deny access.
     #[cold]
-    fn without_region(&self, status: Status) -> Outcome {
+    fn without_region(&self, outcome: Outcome) -> Outcome {
         match &self.outbox {
             Some(outbox) if !outbox.is_ready() => outbox.not_ready(),
-            _ => Outcome::Failed(status),
+            _ => outcome,
         }
     }
 
@@ -384,6 +396,23 @@ fn end_accesses(pair: &Pair, inside: &mut Option<u32>) -> Outcome {
         return Outcome::Done(0);
     }
     Outcome::Wait(Wait::Access)
+}
+
+/// The answer to the question for a region, which is asked if it is not the last one.
+#[cold]
+fn answer_of(
+    lookup: &mut Option<Lookup>,
+    peer: &Arc<Peer>,
+    rkey: u32,
+) -> Result<Option<Arc<MappedRegion>>, Outcome> {
+    let asked = match lookup {
+        Some(asked) if asked.is_for(rkey) => asked,
+        _ => lookup.insert(Lookup::ask(peer, rkey)),
+    };
+    let Some(answer) = asked.answer() else { return Err(Outcome::Wait(Wait::Region)) };
+    let region = answer.clone().filter(|region| region.is_alive());
+    *lookup = None;
+    Ok(region)
 }
 
 /// Stores a message of any length into a peer's memory; in any order, if the region allows it.

@@ -30,6 +30,8 @@ pub(super) enum Outcome {
 pub(super) enum Wait {
     /// The peer has not connected.
     NotReady,
+    /// The peer has not told where its region is.
+    Region,
     /// The peer has posted no receive.
     Receive,
     /// The peer's inbox is full.
@@ -291,8 +293,8 @@ impl SlowQueue {
                             let limit = side.rnr_timer_ns.saturating_mul(side.rnr_retry.into());
                             (limit, Status::RnrRetryExceeded)
                         }
-                        // No time limit while the peer lives: the control thread reports its death.
-                        Wait::Room | Wait::Verdict => return true,
+                        // No time limit while the peer lives: its death is told.
+                        Wait::Region | Wait::Room | Wait::Verdict => return true,
                     };
                     if waited < limit {
                         return true;

@@ -94,10 +94,17 @@ pub fn a_missed_deadline_ends_one_call_only(world: &World) {
     let mut client = world.client(&server);
     let patient: Vec<_> =
         (0..4).map(|value| world.start(&mut client, |c| c.start_hold(1, value))).collect();
+    let mut were_sent = 0;
     for _ in 0..20 {
-        let ended = world.call_within(&mut client, SHORT, |c| c.start_hold(2, 0));
-        assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+        match world.call_within(&mut client, SHORT, |c| c.start_hold(2, 0)) {
+            Err(RpcError::DeadlineExceeded { may_have_run }) => {
+                were_sent += u32::from(may_have_run)
+            }
+            other => panic!("{other:?}"),
+        }
     }
+    // On a busy machine a deadline may pass before the call is sent.
+    assert!(were_sent > 0);
     world.call(&mut client, |c| c.start_open(1)).expect("open");
     for (value, pending) in (0..4).zip(patient) {
         assert_eq!(world.finish(&mut client, pending), Ok(value));

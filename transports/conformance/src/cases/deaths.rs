@@ -150,6 +150,30 @@ pub fn a_stopped_client_stalls_no_other(world: &World) {
     }
 }
 
+/// A client stopped by a signal before the server has ever sent it anything stalls no other.
+pub fn a_client_stopped_before_its_first_response_stalls_no_other(world: &World) {
+    const AT_ONCE: Duration = Duration::from_secs(2);
+    let server = world.serve(Setup::default());
+    let mut other = world.client(&server);
+    let mut peer = world.peer();
+    peer.ask(&format!("connect {}", server.address), "connected");
+    peer.ask("post 1", "posted");
+    world.until("the call is held", || {
+        (world.call(&mut other, |c| c.start_held(1)) == Ok(1)).then_some(())
+    });
+    stop(world, peer.pid());
+    let began = world.now();
+    world.call(&mut other, |c| c.start_open(1)).expect("open");
+    for value in 0..100 {
+        world.call(&mut other, |c| c.start_tally(value)).expect("tally");
+    }
+    let took = world.now() - began;
+    resume(peer.pid());
+    assert!(took < patient(AT_ONCE), "calls beside a stopped client took {took:?}");
+    // It is still there.
+    peer.ask("hold 2 1", "holding");
+}
+
 /// A server stopped by a signal: calls end by their deadlines, and it answers again when it is resumed.
 pub fn a_stopped_server_only_delays_calls(world: &World) {
     let server = world.serve_in_process(Setup::default());

@@ -86,6 +86,7 @@ impl Driven<'_> {
             },
             "visit" => self.visit(word(&mut words), number(&mut words)),
             "await_death" => self.await_death(),
+            "post" => self.post(number(&mut words)),
             "hold" => self.hold(number(&mut words), number(&mut words)),
             "stream" => self.stream(number(&mut words) as usize),
             "crowd" => {
@@ -122,6 +123,16 @@ impl Driven<'_> {
             Err(BindError::InUse { address }) => format!("in-use {address}"),
             Err(error) => format!("failed {error}"),
         }
+    }
+
+    /// Sends one call, and waits for nothing.
+    fn post(&mut self, gate: u64) -> String {
+        let world = World::new(self.fixture);
+        let client = self.client();
+        // The token is dropped; its call stays until the connection ends.
+        let _ = world.start(client, |c| c.start_hold(gate, 0));
+        client.connection().poll();
+        "posted".to_owned()
     }
 
     /// Leaves calls in flight.

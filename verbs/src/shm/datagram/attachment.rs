@@ -1,15 +1,13 @@
-//! Requests an inbox from a receiver on a separate thread, so that a stopped or slow peer does not delay
-//! datagrams to other peers.
+//! The inbox of a receiver, which is asked for it while datagrams are held.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
-use std::thread;
 use std::time::Duration;
 
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::outbox::Outbox;
 use crate::shm::pair::Pair;
 use crate::shm::peer::{Peer, lock};
+use crate::shm::questions::Ask;
 use crate::shm::queue_pair::attach;
 
 /// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample
@@ -47,7 +45,7 @@ impl Attachment {
     pub(super) fn ask(pair: &Arc<Pair>, peer: &Arc<Peer>, qp: u32) -> Arc<Attachment> {
         let attachment = Arc::new(Attachment(Mutex::new(State::Asked(Vec::new()))));
         let question = Question { pair: Arc::downgrade(pair), qp, attachment: attachment.clone() };
-        peer.questions().push(question, peer);
+        peer.questions().push(Box::new(question), peer);
         attachment
     }
 
@@ -118,17 +116,6 @@ pub(super) fn deliver(outbox: &mut Outbox, bytes: &[u8], imm: Option<u32>, qkey:
     takes
 }
 
-/// Pending requests to one peer, which answers them one after the other.
-#[derive(Debug, Default)]
-pub(in crate::shm) struct Questions(Mutex<Backlog>);
-
-#[derive(Debug, Default)]
-struct Backlog {
-    waiting: VecDeque<Question>,
-    /// A thread is sending the requests.
-    asking: bool,
-}
-
 #[derive(Debug)]
 struct Question {
     pair: Weak<Pair>,
@@ -136,40 +123,19 @@ struct Question {
     attachment: Arc<Attachment>,
 }
 
-impl Questions {
-    fn push(&self, question: Question, peer: &Arc<Peer>) {
-        let mut line = lock(&self.0);
-        line.waiting.push_back(question);
-        if !line.asking {
-            let peer = Arc::clone(peer);
-            let ask = move || while peer.questions().ask_next(&peer) {};
-            match thread::Builder::new().name("farcall-attach".into()).spawn(ask) {
-                Ok(_) => line.asking = true,
-                Err(error) => {
-                    tracing::warn!(%error, "datagrams are dropped: no thread to find their receiver");
-                    for question in line.waiting.drain(..) {
-                        question.attachment.handle_answer(None);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends the oldest request. `false`: there is none.
-    fn ask_next(&self, peer: &Arc<Peer>) -> bool {
-        let mut line = lock(&self.0);
-        let Some(Question { pair, qp, attachment }) = line.waiting.pop_front() else {
-            line.asking = false;
-            return false;
-        };
-        drop(line);
-        let Some(pair) = pair.upgrade() else { return true };
+impl Ask for Question {
+    fn ask(self: Box<Self>, peer: &Arc<Peer>) {
+        let Question { pair, qp, attachment } = *self;
+        let Some(pair) = pair.upgrade() else { return };
         // The secret of an endpoint protects connections; a queue key protects datagrams.
         let found = attach(&pair, peer, qp, 0, ANSWER_TIMEOUT).ok();
         let is_there = found.is_some();
         if !attachment.handle_answer(found) && is_there {
             peer.notify_closed(pair.number, qp);
         }
-        true
+    }
+
+    fn give_up(self: Box<Self>) {
+        self.attachment.handle_answer(None);
     }
 }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::peer::Peer;
 
-pub(super) use attachment::Questions;
 pub(super) use destinations::Destinations;
 pub(super) use paths::{Path, Paths};
 pub(super) use receiver::{DatagramReceiver, Supply};
