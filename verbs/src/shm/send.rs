@@ -85,6 +85,28 @@ impl SendSide {
         true
     }
 
+    /// The fast path of an inline WRITE to a connected, ready peer. `false`: nothing was done, and the general path finds out
+    /// why.
+    #[inline]
+    pub(super) fn write_inline(&mut self, bytes: &[u8], remote: RemoteSlice) -> bool {
+        let cached = &self.regions[remote.rkey as usize % CACHED_REGIONS];
+        let (Some(region), Some(outbox)) = (cached, &self.outbox) else { return false };
+        if region.rkey != remote.rkey
+            || remote.len != bytes.len() as u64
+            || !region.access.contains(Access::REMOTE_WRITE)
+            || !region.is_alive()
+            || !outbox.is_ready()
+        {
+            return false;
+        }
+        let Some(target) = region.at(remote.addr, remote.len) else { return false };
+        // SAFETY: `region.at` checked the range in a mapping that allows writing; peers may race with it, which the copy
+        // tolerates.
+        unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
+        self.written |= written_bit(remote.rkey);
+        true
+    }
+
     /// The fast path of a small SEND to a connected peer. `false`: nothing was done, and the general path finds out why.
     #[inline]
     pub(super) fn send_small(&mut self, bytes: &[u8], imm: Option<u32>) -> bool {
