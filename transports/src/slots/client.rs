@@ -317,7 +317,7 @@ impl<C: ClientCarrier> Window<C> {
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         if completion.status != Status::Success {
-            return Err(if self.is_left { FailureKind::Goodbye } else { lost(completion) });
+            return Err(if self.is_left { FailureKind::Goodbye } else { self.lost(completion) });
         }
         match (completion.opcode, completion.imm) {
             (CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
@@ -339,6 +339,22 @@ impl<C: ClientCarrier> Window<C> {
                 Ok(())
             }
             _ => Err(FailureKind::PeerMisbehaved("a completion of a kind that nobody asked for")),
+        }
+    }
+
+    /// What a completion in error says about the connection.
+    #[cold]
+    fn lost(&self, completion: &WorkCompletion) -> Broken {
+        tracing::debug!(status = ?completion.status, "a work request failed");
+        match completion.status {
+            Status::RemoteAccess if self.link.is_in_large_memory() => {
+                FailureKind::PeerMisbehaved("a key or range that gives no access")
+            }
+            Status::LocalLength => FailureKind::PeerMisbehaved("a message longer than its receive"),
+            Status::LocalProtection => FailureKind::Device("local protection"),
+            // Also if the server denies access to what it has registered for the whole connection: the kernel may take the
+            // regions of a killed process before its queue pairs.
+            _ => FailureKind::PeerGone,
         }
     }
 
@@ -539,17 +555,5 @@ impl<C: ClientCarrier> Window<C> {
             tracing::debug!(%why, "connection closed");
             sink.closed(why);
         }
-    }
-}
-
-/// What a completion in error says about the connection.
-#[cold]
-fn lost(completion: &WorkCompletion) -> Broken {
-    tracing::debug!(status = ?completion.status, "a work request failed");
-    match completion.status {
-        Status::RemoteAccess => FailureKind::PeerMisbehaved("a key or range that gives no access"),
-        Status::LocalLength => FailureKind::PeerMisbehaved("a message longer than its receive"),
-        Status::LocalProtection => FailureKind::Device("local protection"),
-        _ => FailureKind::PeerGone,
     }
 }

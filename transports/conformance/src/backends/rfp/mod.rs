@@ -38,6 +38,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileServers: forged_grants,
             HostileServers: a_refusal_of_an_announcement_arrives,
             HostileServers: a_silent_server_that_leaves,
+            HostileServers: a_server_whose_memory_is_gone_is_gone,
         }
     },
     exceptions: &[],

@@ -555,6 +555,11 @@ impl End {
         }
     }
 
+    /// Takes the other end's access to our slots.
+    pub(crate) fn deregister_slots(&mut self) {
+        self.pair.slots = self.pair.scratch.clone();
+    }
+
     /// Whether the other end ends the connection within ten seconds.
     pub(crate) fn is_dropped(&mut self) -> bool {
         let end = self.clock.now() + patient(Duration::from_secs(10));

@@ -162,3 +162,27 @@ pub(crate) fn a_silent_server_that_leaves(world: &World) {
         assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true })), "{end:?}");
     }
 }
+
+/// A server that is killed may lose its memory before its queue pairs. That is no offence.
+pub(crate) fn a_server_whose_memory_is_gone_is_gone(world: &World) {
+    let address = world.fresh_address(&setup(WINDOW));
+    let mut listener = world.raw_listener(&address);
+    let carrier = Carrier::of(world);
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let mut end = accept(carrier, &mut listener, terms(WINDOW, SLOT, LIMIT));
+            end.next_message().expect("a request");
+            end.deregister_slots();
+            end
+        });
+        let mut client: SuitePollClient = world.try_connect(&address).expect("connect");
+        let first = world.start(&mut client, |c| c.start_tally(1));
+        client.connection().poll();
+        let _end = server.join().expect("the server");
+        let second = world.start(&mut client, |c| c.start_tally(2));
+        for call in [first, second] {
+            let ended = world.finish(&mut client, call);
+            assert_eq!(ended, Err(RpcError::PeerGone { may_have_run: true }));
+        }
+    });
+}
