@@ -294,7 +294,8 @@ impl Context {
             return Ok(peer);
         }
         // Dial without the lock, so that a peer that does not answer does not delay the others.
-        let dialed = Arc::new(Peer::dial(gid, self.uid, timeout)?);
+        let own = if gid == self.gid { Arc::downgrade(self) } else { Weak::new() };
+        let dialed = Arc::new(Peer::dial(gid, own, self.uid, timeout)?);
         let mut peers = lock(&self.peers);
         if let Some(peer) = known(&peers) {
             return Ok(peer);

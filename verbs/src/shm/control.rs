@@ -214,16 +214,7 @@ impl Connection {
 
     fn region(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
         let region = context.region(rkey).ok_or(answer::NO_REGION)?;
-        let answer = Answer {
-            pd: region.pd,
-            access: u32::from(region.access.bits()),
-            slot: region.slot,
-            generation: region.generation,
-            addr: region.addr,
-            len: region.len as u64,
-            ..Answer::default()
-        };
-        self.answer(&answer, &[region.file.as_fd()])
+        self.answer(&region.description(), &[region.file.as_fd()])
     }
 
     fn window(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {

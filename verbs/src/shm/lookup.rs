@@ -26,7 +26,11 @@ impl Lookup {
     /// Asks the peer for its region with this key.
     pub(super) fn ask(peer: &Arc<Peer>, rkey: u32) -> Lookup {
         let answer = Arc::default();
-        peer.questions().push(Box::new(Question { rkey, answer: Arc::clone(&answer) }), peer);
+        let question = Box::new(Question { rkey, answer: Arc::clone(&answer) });
+        match peer.is_own() {
+            true => question.ask(peer),
+            false => peer.questions().push(question, peer),
+        }
         Lookup { rkey, answer }
     }
 

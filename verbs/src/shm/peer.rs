@@ -14,7 +14,7 @@ use rustix::net::{
     connect, shutdown, socket_with,
 };
 
-use super::context::MAPPED_FOR_WRITING;
+use super::context::{Context, MAPPED_FOR_WRITING};
 use super::memfd;
 use super::pair::Pair;
 use super::questions::Questions;
@@ -35,6 +35,8 @@ const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(super) gid: Gid,
+    /// Our own context, if that is the peer: it is not asked, but looked at.
+    own: Weak<Context>,
     socket: OwnedFd,
     /// Locked from a request to its answer.
     conversation: Mutex<()>,
@@ -67,7 +69,12 @@ pub(crate) fn socket_name(uid: u32, gid: &Gid) -> io::Result<SocketAddrUnix> {
 
 impl Peer {
     /// Connects to the control thread of a context of the same user.
-    pub(crate) fn dial(gid: Gid, uid: u32, timeout: Duration) -> Result<Peer, ConnectError> {
+    pub(crate) fn dial(
+        gid: Gid,
+        own: Weak<Context>,
+        uid: u32,
+        timeout: Duration,
+    ) -> Result<Peer, ConnectError> {
         let system =
             |what| move |error: io::Errno| ConnectError::System { what, source: error.into() };
         let socket =
@@ -96,6 +103,7 @@ impl Peer {
             .map_err(|_| ConnectError::Malformed("region words"))?;
         Ok(Peer {
             gid,
+            own,
             socket,
             conversation: Mutex::default(),
             words: Arc::new(RegionWords::new(words)),
@@ -142,6 +150,11 @@ impl Peer {
         None
     }
 
+    /// Whether the peer is our own context, which answers at once.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.strong_count() > 0
+    }
+
     /// As [`known_region`](Peer::known_region), and asks the peer, which may take until it counts as dead.
     pub(super) fn ask_for_region(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
         if let Some(known) = self.known_region(rkey) {
@@ -154,9 +167,19 @@ impl Peer {
     }
 
     fn ask_for_registered(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
-        let Some((answer, fds)) = self.ask_where(ask::REGION, rkey)? else { return Ok(None) };
-        let region = self.map_region(rkey, &answer, &fds).filter(MappedRegion::is_alive);
-        let region = region.map(Arc::new);
+        let region = match self.own.upgrade() {
+            Some(context) => context.region(rkey).and_then(|region| {
+                self.map_region(rkey, &region.description(), region.file.as_fd())
+            }),
+            None => {
+                let Some((answer, fds)) = self.ask_where(ask::REGION, rkey)? else {
+                    return Ok(None);
+                };
+                let [file] = fds.as_slice() else { return Ok(None) };
+                self.map_region(rkey, &answer, file.as_fd())
+            }
+        };
+        let region = region.filter(MappedRegion::is_alive).map(Arc::new);
         if let Some(region) = &region {
             lock(&self.regions).insert(rkey, Arc::clone(region));
         }
@@ -165,10 +188,11 @@ impl Peer {
 
     /// Finds out where the window with such keys is.
     fn ask_for_window(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
-        let slot = match self.ask_where(ask::WINDOW, rkey)? {
-            Some((answer, _)) if answer.slot < WINDOW_SLOTS => answer.slot,
-            _ => return Ok(None),
+        let slot = match self.own.upgrade() {
+            Some(context) => context.window(rkey),
+            None => self.ask_where(ask::WINDOW, rkey)?.map(|(answer, _)| answer.slot),
         };
+        let Some(slot) = slot.filter(|slot| *slot < WINDOW_SLOTS) else { return Ok(None) };
         let mut windows = lock(&self.windows);
         if windows.len() >= WINDOW_SLOTS as usize {
             windows.clear(); // Most are of windows that are gone.
@@ -216,8 +240,7 @@ impl Peer {
     }
 
     /// Maps the region that the peer described. Every number is checked before it is used.
-    fn map_region(&self, rkey: u32, answer: &Answer, fds: &[OwnedFd]) -> Option<MappedRegion> {
-        let [file] = fds else { return None };
+    fn map_region(&self, rkey: u32, answer: &Answer, file: BorrowedFd<'_>) -> Option<MappedRegion> {
         let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
         let len = usize::try_from(answer.len).ok()?;
         if !(1..REGION_SLOTS).contains(&answer.slot)
@@ -227,7 +250,7 @@ impl Peer {
         }
         let writable = access.intersects(MAPPED_FOR_WRITING);
         let parts = MappedParts {
-            mapping: memfd::map_foreign(file.as_fd(), len, writable).ok()?,
+            mapping: memfd::map_foreign(file, len, writable).ok()?,
             base: answer.addr,
             len: answer.len,
             rkey,

@@ -10,6 +10,7 @@ use super::events::Channel;
 use super::peer::Peer;
 use super::region_words::{RegionWord, RegionWords};
 use super::window::BoundTo;
+use super::wire::Answer;
 use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::mapping::Mapping;
 use crate::{Access, VerbsError, Wake};
@@ -47,6 +48,21 @@ pub(super) struct LentRegion {
     pub(super) generation: u32,
     /// Where its owner sleeps until a peer has written into it.
     pub(super) watcher: OnceLock<Arc<Channel>>,
+}
+
+impl LentRegion {
+    /// What a peer is told that asks for it.
+    pub(super) fn description(&self) -> Answer {
+        Answer {
+            pd: self.pd,
+            access: u32::from(self.access.bits()),
+            slot: self.slot,
+            generation: self.generation,
+            addr: self.addr,
+            len: self.len as u64,
+            ..Answer::default()
+        }
+    }
 }
 
 impl Pages {
