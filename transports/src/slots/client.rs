@@ -347,7 +347,7 @@ impl<C: ClientCarrier> Window<C> {
     fn lost(&self, completion: &WorkCompletion) -> Broken {
         tracing::debug!(status = ?completion.status, "a work request failed");
         match completion.status {
-            Status::RemoteAccess if self.link.is_in_large_memory() => {
+            Status::RemoteAccess if self.is_in_large_memory() => {
                 FailureKind::PeerMisbehaved("a key or range that gives no access")
             }
             Status::LocalLength => FailureKind::PeerMisbehaved("a message longer than its receive"),
@@ -356,6 +356,11 @@ impl<C: ClientCarrier> Window<C> {
             // regions of a killed process before its queue pairs.
             _ => FailureKind::PeerGone,
         }
+    }
+
+    /// Whether work requests under way may access memory that the server named for a large message.
+    fn is_in_large_memory(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot.phase, Phase::Sending | Phase::Fetching))
     }
 
     /// A message is in one of our slots.

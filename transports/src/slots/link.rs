@@ -319,12 +319,6 @@ impl<C: Carrier> Link<C> {
         }
     }
 
-    /// Whether some work requests under way access memory that the peer named for a large message.
-    pub(crate) fn is_in_large_memory(&self) -> bool {
-        let mut under_way = self.under_way.iter();
-        under_way.any(|what| matches!(what, UnderWay::Chunk | UnderWay::Part { .. }))
-    }
-
     fn reclaim(&mut self, arrived: &mut Arrived) {
         let Link { sender, under_way, spare, slot_bytes, parts, .. } = self;
         sender.reclaim(&mut |mut buffer| match under_way.pop_front() {
