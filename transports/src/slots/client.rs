@@ -360,7 +360,12 @@ impl<C: ClientCarrier> Window<C> {
 
     /// Whether work requests under way may access memory that the server named for a large message.
     fn is_in_large_memory(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot.phase, Phase::Sending | Phase::Fetching))
+        self.slots.iter().any(|slot| match slot.phase {
+            Phase::Sending | Phase::Fetching => true,
+            // Its last chunks may be under way.
+            Phase::Posted => slot.len == 0,
+            Phase::Free | Phase::Reserved | Phase::Announced => false,
+        })
     }
 
     /// A message is in one of our slots.
