@@ -80,7 +80,7 @@ impl Network {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A device of that node: opened anew, or the one that its programs share.
+    /// A device of that node: a new one, or the one that its programs share.
     pub(super) fn device(&self, life: &NodeLife) -> Device {
         match &mut self.lock().shared_devices {
             None => life.node.device(),

@@ -128,11 +128,13 @@ const CASES: &[Case] = cases! {
         nothing_lands_behind_an_invalidation: MemoryWindows;
         a_binding_that_cannot_be_is_refused: MemoryWindows;
         many_windows_share_a_region: MemoryWindows;
+        a_write_through_a_window_wakes_its_owner: MemoryWindows, WriteEvents;
+        windows_that_are_not_there_are_refused: NoMemoryWindows;
+    }
+    window_lifetime {
         a_window_keeps_its_region: MemoryWindows;
         a_window_is_free_when_its_queue_pair_is_gone: MemoryWindows;
-        a_write_through_a_window_wakes_its_owner: MemoryWindows, WriteEvents;
         windows_that_come_and_go_leave_nothing: MemoryWindows, Usage;
-        windows_that_are_not_there_are_refused: NoMemoryWindows;
     }
     persistence {
         persistent_memory_is_found_again_by_its_name: PersistentMemory;

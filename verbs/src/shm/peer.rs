@@ -24,9 +24,9 @@ use super::window::{self, WINDOW_SLOTS};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::{Access, ConnectError};
 
-/// How long a request for a region may take. A peer that takes longer counts as dead, so the limit leaves ample time for one
-/// that is busy or briefly stopped.
-const REGION_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample time for one that is
+/// busy or briefly stopped.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long until a region is asked for again that this process had no descriptor for.
 const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
@@ -211,9 +211,9 @@ impl Peer {
     /// Asks for what is behind a key; `None`: nothing.
     fn ask_where(&self, what: u32, rkey: u32) -> Result<Option<(Answer, Vec<OwnedFd>)>, Gone> {
         let question = Question { what, rkey, ..Question::default() };
-        let deadline = Instant::now() + REGION_TIMEOUT;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
-            match self.ask(&question, REGION_TIMEOUT) {
+            match self.ask(&question, ANSWER_TIMEOUT) {
                 Ok(answered) => return Ok(Some(answered)),
                 Err(ConnectError::Timeout(_) | ConnectError::PeerGone(_)) => {
                     self.handle_death();

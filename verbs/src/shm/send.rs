@@ -59,16 +59,8 @@ impl SendSide {
     /// the general path finds out why.
     #[inline]
     pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
-        let cached = &self.regions[remote.rkey as usize % CACHED_REGIONS];
-        let (Some(region), Some(outbox)) = (cached, &mut self.outbox) else { return false };
-        if region.rkey != remote.rkey
-            || remote.len != bytes.len() as u64
-            || !region.access.contains(Access::REMOTE_WRITE)
-            || !region.is_alive()
-        {
-            return false;
-        }
-        let Some(target) = region.at(remote.addr, remote.len) else { return false };
+        let Some(target) = self.known_target(bytes.len(), remote) else { return false };
+        let Some(outbox) = &mut self.outbox else { return false };
         if outbox.shares_receives()
             || !outbox.is_ready()
             || !outbox.has_room()
@@ -77,7 +69,7 @@ impl SendSide {
             return false;
         }
         let words = words_of(bytes);
-        // SAFETY: `region.at` checked the range in a mapping that allows writing.
+        // SAFETY: `known_target` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
         self.written |= written_bit(remote.rkey);
         let used = bytes.len().div_ceil(8);
@@ -85,22 +77,29 @@ impl SendSide {
         true
     }
 
+    /// Where `len` bytes go, if the region has been used before and lets them in.
+    #[inline(always)]
+    fn known_target(&self, len: usize, remote: RemoteSlice) -> Option<*mut u8> {
+        let region = self.regions[remote.rkey as usize % CACHED_REGIONS].as_ref()?;
+        if region.rkey != remote.rkey
+            || remote.len != len as u64
+            || !region.access.contains(Access::REMOTE_WRITE)
+            || !region.is_alive()
+        {
+            return None;
+        }
+        region.at(remote.addr, remote.len)
+    }
+
     /// The fast path of an inline WRITE to a connected, ready peer. `false`: nothing was done, and the general path finds out
     /// why.
     #[inline]
     pub(super) fn write_inline(&mut self, bytes: &[u8], remote: RemoteSlice) -> bool {
-        let cached = &self.regions[remote.rkey as usize % CACHED_REGIONS];
-        let (Some(region), Some(outbox)) = (cached, &self.outbox) else { return false };
-        if region.rkey != remote.rkey
-            || remote.len != bytes.len() as u64
-            || !region.access.contains(Access::REMOTE_WRITE)
-            || !region.is_alive()
-            || !outbox.is_ready()
-        {
+        let Some(target) = self.known_target(bytes.len(), remote) else { return false };
+        if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
             return false;
         }
-        let Some(target) = region.at(remote.addr, remote.len) else { return false };
-        // SAFETY: `region.at` checked the range in a mapping that allows writing; peers may race with it, which the copy
+        // SAFETY: `known_target` checked the range in a mapping that allows writing; peers may race with it, which the copy
         // tolerates.
         unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
         self.written |= written_bit(remote.rkey);
@@ -313,7 +312,7 @@ impl SendSide {
     }
 
     /// How a work request ends whose region cannot be had: a peer may have destroyed first its queue pair, then the region,
-    /// since we looked. Nobody is there any more to deny access.
+    /// since we looked. Then there is no end any more that denies access.
     #[cold]
     fn without_region(&self, outcome: Outcome) -> Outcome {
         match &self.outbox {

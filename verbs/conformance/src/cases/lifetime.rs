@@ -8,7 +8,7 @@ use farcall_verbs::{
 
 use crate::end::{End, Role, turn};
 use crate::rig::{QKEY, Rig, discover, expose, filled, held, join_here, patient, pattern, room};
-use crate::usage::settles;
+use crate::usage::{Usage, settles};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 const ALL: Access = Access::all();
@@ -288,11 +288,28 @@ pub(crate) async fn connections_that_come_and_go_leave_nothing(end: &mut End) ->
     end.meet().await
 }
 
+/// Carries one more message each way, at which a peer may notice that regions are gone, and waits until both ends hold no more
+/// than before. A device that maps a peer's regions may keep the last few until it needs the place.
+pub(super) async fn settles_after_a_message(
+    end: &mut End,
+    rig: &mut Rig,
+    before: Usage,
+    what: &str,
+) -> CaseResult {
+    const KEPT: usize = 16;
+    rig.receive(2, 8)?;
+    end.meet().await?;
+    rig.post(WorkRequest::send(b"after").signaled(2))?;
+    for _ in 0..2 {
+        rig.success(end, 2).await?;
+    }
+    settles(end, before, KEPT, what).await?;
+    rig.serve_until_met(end).await
+}
+
 /// Hundreds of regions registered, used by the peer and dropped leave nothing behind, at either end.
 pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
     const WARM_UP: usize = 20;
-    // A device that maps a peer's regions may keep the last few until it needs the place.
-    const KEPT: usize = 16;
     let mut rig = Rig::connected(end, QpType::Rc).await?;
     let mut before = end.usage()?;
     for round in 0..300 {
@@ -315,15 +332,7 @@ pub(crate) async fn regions_that_come_and_go_leave_nothing(end: &mut End) -> Cas
         }
         end.meet().await?;
     }
-    // A peer may notice dropped regions only when it is used again.
-    rig.receive(2, 8)?;
-    end.meet().await?;
-    rig.post(WorkRequest::send(b"after").signaled(2))?;
-    for _ in 0..2 {
-        rig.success(end, 2).await?;
-    }
-    settles(end, before, KEPT, "300 regions").await?;
-    rig.serve_until_met(end).await
+    settles_after_a_message(end, &mut rig, before, "300 regions").await
 }
 
 /// Datagram queue pairs and ways to peers that come and go leave nothing behind.

@@ -17,4 +17,5 @@ pub(crate) mod protection;
 pub(crate) mod receiving;
 pub(crate) mod shared_receive;
 pub(crate) mod watching;
+pub(crate) mod window_lifetime;
 pub(crate) mod windows;

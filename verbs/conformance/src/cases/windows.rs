@@ -8,19 +8,19 @@ use farcall_verbs::{
 use crate::cases::protection::{inline_request, one_sided, request};
 use crate::end::{End, Role, turn};
 use crate::rig::{DEPTH, Rig, discover, held, pattern};
-use crate::usage::settles;
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 /// What a window may allow.
-const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+pub(super) const ALL: Access =
+    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
 /// Bytes of the regions of these cases, and of the window in each.
-const REGION: usize = 256;
-const START: usize = 64;
-const LEN: usize = 64;
+pub(super) const REGION: usize = 256;
+pub(super) const START: usize = 64;
+pub(super) const LEN: usize = 64;
 
 /// A region that peers cannot access, and a window to its middle that the peer of `rig` can.
-async fn granted(
+pub(super) async fn granted(
     end: &End,
     rig: &mut Rig,
     access: Access,
@@ -34,7 +34,7 @@ async fn granted(
 }
 
 /// Binds a window to the middle of a region, and waits for that.
-async fn bind(
+pub(super) async fn bind(
     end: &End,
     rig: &mut Rig,
     window: &mut MemoryWindow,
@@ -49,7 +49,7 @@ async fn bind(
 }
 
 /// Invalidates a window, and waits for that.
-async fn invalidate(end: &End, rig: &mut Rig, window: &mut MemoryWindow) -> CaseResult {
+pub(super) async fn invalidate(end: &End, rig: &mut Rig, window: &mut MemoryWindow) -> CaseResult {
     rig.post(WorkRequest::invalidate_window(window).signaled(71))?;
     ensure!(!window.is_bound(), "an invalidated window is bound");
     let done = rig.success(end, 71).await?;
@@ -57,12 +57,12 @@ async fn invalidate(end: &End, rig: &mut Rig, window: &mut MemoryWindow) -> Case
     Ok(())
 }
 
-fn remote(window: &MemoryWindow) -> CaseResult<RemoteRegion> {
+pub(super) fn remote(window: &MemoryWindow) -> CaseResult<RemoteRegion> {
     window.remote().ok_or_else(|| Halt::failed("a bound window has no address"))
 }
 
 /// Posts a request that the peer must deny.
-async fn denied(end: &mut End, rig: &mut Rig, bad: WorkRequest<'static>) -> CaseResult {
+pub(super) async fn denied(end: &mut End, rig: &mut Rig, bad: WorkRequest<'static>) -> CaseResult {
     let text = format!("{bad:?}");
     rig.post(bad.signaled(1))?;
     ensure_eq!(rig.failure(end, 1).await?, Status::RemoteAccess, "{text}");
@@ -488,89 +488,6 @@ pub(crate) async fn many_windows_share_a_region(end: &mut End) -> CaseResult {
     Ok(())
 }
 
-/// A region stays registered as long as a window is bound to it; without the window the access ends.
-pub(crate) async fn a_window_keeps_its_region(end: &mut End) -> CaseResult {
-    let mut rig = Rig::connected(end, QpType::Rc).await?;
-    match end.role() {
-        Role::Target => {
-            let (region, window) = granted(end, &mut rig, ALL).await?;
-            drop(region);
-            end.tell(&remote(&window)?)?;
-            rig.serve_until_met(end).await?;
-            drop(window);
-            rig.serve_until_met(end).await?;
-            rig.serve_until_met(end).await?;
-        }
-        Role::Initiator => {
-            let there = discover(end).await?;
-            let into = rig.pd.alloc_private(LEN)?.into_buffer();
-            rig.post(WorkRequest::read(into, there.all()).signaled(2))?;
-            rig.success(end, 2).await?;
-            let read = rig.reclaimed().pop();
-            ensure_eq!(read.as_deref(), Some(&pattern(1, REGION)[START..][..LEN]), "bytes read");
-            rig.serve_until_met(end).await?;
-            rig.serve_until_met(end).await?;
-            let late = inline_request(&rig, Operation::Write, there.slice(0, 8)?)?;
-            denied(end, &mut rig, late).await?;
-            rig.serve_until_met(end).await?;
-        }
-    }
-    Ok(())
-}
-
-/// The window of a queue pair that is gone can be bound on another; its key then is another too.
-pub(crate) async fn a_window_is_free_when_its_queue_pair_is_gone(end: &mut End) -> CaseResult {
-    let mut rig = Rig::connected(end, QpType::Rc).await?;
-    match end.role() {
-        Role::Target => {
-            let pd = rig.pd.clone();
-            let (region, mut window) = granted(end, &mut rig, ALL).await?;
-            end.tell(&remote(&window)?)?;
-            end.hear::<()>().await?;
-            // The peer has dropped its queue pair. Ours may know that or not.
-            match rig.qp.post_send_one(WorkRequest::invalidate_window(&mut window).signaled(3)) {
-                Ok(()) => {
-                    let done = rig.completion(end).await?;
-                    let flushed = done.status == Status::Flushed;
-                    ensure!(flushed || done.status == Status::Success, "{:?}", done.status);
-                    let part = region.slice(START, LEN);
-                    let again = WorkRequest::bind_window(&mut window, part, ALL).signaled(4);
-                    let _ = rig.qp.post_send_one(again);
-                }
-                Err((PostError::State(QpState::Error), _)) => {}
-                Err((error, _)) => return Err(error.into()),
-            }
-            drop(rig);
-            ensure!(!window.is_bound(), "the window of a queue pair that is gone");
-            let mut rig = Rig::within(end.device(), &pd, QpType::Rc, DEPTH, None)?;
-            rig.connect(end).await?;
-            bind(end, &mut rig, &mut window, &region, ALL).await?;
-            end.tell(&remote(&window)?)?;
-            rig.serve_until_met(end).await?;
-            ensure_eq!(held(&region, START, 8), [9; 8], "bytes written through the window");
-            rig.serve_until_met(end).await?;
-        }
-        Role::Initiator => {
-            let before = discover(end).await?;
-            rig.post(WorkRequest::write(&[8; 8], before.slice(0, 8)?).signaled(1))?;
-            rig.success(end, 1).await?;
-            drop(rig);
-            end.tell(&())?;
-            let mut rig = Rig::connected(end, QpType::Rc).await?;
-            let there = discover(end).await?;
-            rig.post(WorkRequest::write(&[9; 8], there.slice(0, 8)?).signaled(1))?;
-            rig.success(end, 1).await?;
-            rig.serve_until_met(end).await?;
-            if before.rkey != there.rkey {
-                let late = inline_request(&rig, Operation::Write, before.slice(0, 8)?)?;
-                denied(end, &mut rig, late).await?;
-            }
-            rig.serve_until_met(end).await?;
-        }
-    }
-    Ok(())
-}
-
 /// A region is watched, not a key.
 pub(crate) async fn a_write_through_a_window_wakes_its_owner(end: &mut End) -> CaseResult {
     let channel = end.device().create_completion_channel()?;
@@ -592,49 +509,6 @@ pub(crate) async fn a_write_through_a_window_wakes_its_owner(end: &mut End) -> C
         }
     }
     Ok(())
-}
-
-/// Windows, bound and free, that are dropped in any order leave nothing behind.
-pub(crate) async fn windows_that_come_and_go_leave_nothing(end: &mut End) -> CaseResult {
-    const ROUNDS: usize = 120;
-    const WARM_UP: usize = 20;
-    // A device that maps a peer's regions may keep the last few until it needs the place.
-    const KEPT: usize = 16;
-    let mut rig = Rig::connected(end, QpType::Rc).await?;
-    let mut before = end.usage()?;
-    for round in 0..ROUNDS {
-        if round == WARM_UP {
-            before = end.usage()?;
-        }
-        match end.role() {
-            Role::Target => {
-                let (region, mut window) = granted(end, &mut rig, ALL).await?;
-                end.tell(&remote(&window)?)?;
-                rig.serve_until_met(end).await?;
-                match round % 3 {
-                    0 => drop(region),
-                    1 => invalidate(end, &mut rig, &mut window).await?,
-                    _ => drop(window),
-                }
-            }
-            Role::Initiator => {
-                let there = discover(end).await?;
-                rig.post(WorkRequest::write(&[9; 8], there.slice(0, 8)?).signaled(1))?;
-                rig.success(end, 1).await?;
-                rig.serve_until_met(end).await?;
-            }
-        }
-        end.meet().await?;
-    }
-    // A peer may notice dropped regions only when it is used again.
-    rig.receive(2, 8)?;
-    end.meet().await?;
-    rig.post(WorkRequest::send(b"after").signaled(2))?;
-    for _ in 0..2 {
-        rig.success(end, 2).await?;
-    }
-    settles(end, before, KEPT, "120 windows").await?;
-    rig.serve_until_met(end).await
 }
 
 /// A device without windows says so.

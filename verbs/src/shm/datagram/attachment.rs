@@ -1,18 +1,13 @@
 //! The inbox of a receiver, which is asked for it while datagrams are held.
 
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::outbox::Outbox;
 use crate::shm::pair::Pair;
-use crate::shm::peer::{Peer, lock};
+use crate::shm::peer::{ANSWER_TIMEOUT, Peer, lock};
 use crate::shm::questions::Ask;
 use crate::shm::queue_pair::attach;
-
-/// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample
-/// time for one that is busy or briefly stopped.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Datagrams queued for one receiver until it answers; more are dropped.
 const MAX_HELD: usize = 64;

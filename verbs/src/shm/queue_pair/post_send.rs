@@ -10,6 +10,7 @@ use crate::shm::completion_queue::attention;
 use crate::shm::context::MAX_INLINE_BYTES;
 use crate::shm::pair::gate;
 use crate::shm::peer::lock;
+use crate::shm::send::SendSide;
 use crate::shm::slow::{Bytes, Change as AtomicChange, Item, Outcome, Room, Task};
 use crate::shm::window::{Bind, Window};
 use crate::work_request::{Destination, Work};
@@ -78,7 +79,27 @@ impl QueuePair {
         self.post_general(request).map_err(|(error, _)| error)
     }
 
-    /// The fast path: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    /// The sending side, for a fast path: nothing waits, the send queue has room, and at most `most` bytes are inline.
+    #[inline(always)]
+    fn fast_side(&mut self, len: usize, most: usize) -> Option<&mut SendSide> {
+        if len > most || self.posted == self.limit || self.pair.gate.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        // SAFETY: we are the owner and the SLOW bit is clear.
+        Some(unsafe { self.pair.side() })
+    }
+
+    /// Counts a work request that a fast path has executed.
+    #[inline(always)]
+    fn executed(&mut self, opcode: CompletionOpcode, len: usize, signaled: Option<u64>) {
+        let number = self.posted;
+        self.posted = number + 1;
+        if let Some(id) = signaled {
+            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len as u32));
+        }
+    }
+
+    /// The fast path of a WRITE_WITH_IMM: the bytes fit a cell. `false`: nothing was done.
     #[inline]
     fn try_write_imm(
         &mut self,
@@ -87,76 +108,40 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> bool {
-        if bytes.len() > CELL_PAYLOAD_BYTES
-            || self.posted == self.limit
-            || self.pair.gate.load(Ordering::Acquire) != 0
-        {
-            return false;
+        let done = self
+            .fast_side(bytes.len(), CELL_PAYLOAD_BYTES)
+            .is_some_and(|side| side.write_imm_small(bytes, remote, imm));
+        if done {
+            self.executed(CompletionOpcode::Write, bytes.len(), signaled);
         }
-        // SAFETY: we are the owner and the SLOW bit is clear.
-        let side = unsafe { self.pair.side() };
-        if !side.write_imm_small(bytes, remote, imm) {
-            return false;
-        }
-        let number = self.posted;
-        self.posted = number + 1;
-        if let Some(id) = signaled {
-            self.pair.complete(self.pair.done(
-                number,
-                id,
-                CompletionOpcode::Write,
-                Status::Success,
-                bytes.len() as u32,
-            ));
-        }
-        true
+        done
     }
 
-    /// The fast path of a WRITE: nothing waits, and the peer's region is known. `false`: nothing was done.
+    /// The fast path of a WRITE: the peer's region is known. `false`: nothing was done.
     #[inline(never)]
     fn try_write(&mut self, bytes: &[u8], remote: RemoteSlice, signaled: Option<u64>) -> bool {
-        if bytes.len() > MAX_INLINE_BYTES
-            || self.posted == self.limit
-            || self.pair.gate.load(Ordering::Acquire) != 0
-        {
-            return false;
+        let done = self
+            .fast_side(bytes.len(), MAX_INLINE_BYTES)
+            .is_some_and(|side| side.write_inline(bytes, remote));
+        if done {
+            self.executed(CompletionOpcode::Write, bytes.len(), signaled);
         }
-        // SAFETY: we are the owner and the SLOW bit is clear.
-        if !unsafe { self.pair.side() }.write_inline(bytes, remote) {
-            return false;
-        }
-        let number = self.posted;
-        self.posted = number + 1;
-        if let Some(id) = signaled {
-            let (opcode, len) = (CompletionOpcode::Write, bytes.len() as u32);
-            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len));
-        }
-        true
+        done
     }
 
-    /// The fast path of a SEND: nothing waits, and the bytes fit a cell. `false`: nothing was done.
+    /// The fast path of a SEND: the bytes fit a cell. `false`: nothing was done.
     #[inline(never)]
     fn try_send(&mut self, bytes: &[u8], imm: Option<u32>, signaled: Option<u64>) -> bool {
-        if bytes.len() > CELL_PAYLOAD_BYTES
-            || self.posted == self.limit
-            || self.pair.gate.load(Ordering::Acquire) != 0
-        {
-            return false;
+        let done = self
+            .fast_side(bytes.len(), CELL_PAYLOAD_BYTES)
+            .is_some_and(|side| side.send_small(bytes, imm));
+        if done {
+            self.executed(CompletionOpcode::Send, bytes.len(), signaled);
         }
-        // SAFETY: we are the owner and the SLOW bit is clear.
-        if !unsafe { self.pair.side() }.send_small(bytes, imm) {
-            return false;
-        }
-        let number = self.posted;
-        self.posted = number + 1;
-        if let Some(id) = signaled {
-            let (opcode, len) = (CompletionOpcode::Send, bytes.len() as u32);
-            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len));
-        }
-        true
+        done
     }
 
-    /// The fast path of a datagram: inline, to a known destination. `false`: nothing was done.
+    /// The fast path of a datagram: to a known destination. `false`: nothing was done.
     #[inline]
     fn try_send_datagram(
         &mut self,
@@ -165,23 +150,13 @@ impl QueuePair {
         signaled: Option<u64>,
     ) -> bool {
         let Some(handle) = to.handle.shm() else { return false };
-        if bytes.len() > MAX_INLINE_BYTES
-            || self.pair.ty != QpType::Ud
-            || self.posted == self.limit
-            || self.pair.gate.load(Ordering::Acquire) != 0
-        {
+        if self.pair.ty != QpType::Ud {
             return false;
         }
-        // SAFETY: we are the owner and the SLOW bit is clear.
-        let destinations = &mut unsafe { self.pair.side() }.destinations;
-        let Some(route) = destinations.find_known(&handle.peer, to.qp.0) else { return false };
-        destinations.send(route, bytes, None, to.qkey);
-        let number = self.posted;
-        self.posted = number + 1;
-        if let Some(id) = signaled {
-            let (opcode, len) = (CompletionOpcode::Send, bytes.len() as u32);
-            self.pair.complete(self.pair.done(number, id, opcode, Status::Success, len));
-        }
+        let Some(side) = self.fast_side(bytes.len(), MAX_INLINE_BYTES) else { return false };
+        let Some(route) = side.destinations.find_known(&handle.peer, to.qp.0) else { return false };
+        side.destinations.send(route, bytes, None, to.qkey);
+        self.executed(CompletionOpcode::Send, bytes.len(), signaled);
         true
     }
 
