@@ -59,7 +59,9 @@ impl SendSide {
     /// the general path finds out why.
     #[inline]
     pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
-        let Some(target) = self.known_target(bytes.len(), remote) else { return false };
+        let Some(target) = self.known_target(bytes.len(), remote, Access::REMOTE_WRITE) else {
+            return false;
+        };
         let Some(outbox) = &mut self.outbox else { return false };
         if outbox.shares_receives()
             || !outbox.is_ready()
@@ -77,13 +79,13 @@ impl SendSide {
         true
     }
 
-    /// Where `len` bytes go, if the region has been used before and lets them in.
+    /// Where `len` bytes are, if the region has been used before and allows this access.
     #[inline(always)]
-    fn known_target(&self, len: usize, remote: RemoteSlice) -> Option<*mut u8> {
+    fn known_target(&self, len: usize, remote: RemoteSlice, access: Access) -> Option<*mut u8> {
         let region = self.regions[remote.rkey as usize % CACHED_REGIONS].as_ref()?;
         if region.rkey != remote.rkey
             || remote.len != len as u64
-            || !region.access.contains(Access::REMOTE_WRITE)
+            || !region.access.contains(access)
             || !region.is_alive()
         {
             return None;
@@ -95,7 +97,9 @@ impl SendSide {
     /// why.
     #[inline]
     pub(super) fn write_inline(&mut self, bytes: &[u8], remote: RemoteSlice) -> bool {
-        let Some(target) = self.known_target(bytes.len(), remote) else { return false };
+        let Some(target) = self.known_target(bytes.len(), remote, Access::REMOTE_WRITE) else {
+            return false;
+        };
         if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
             return false;
         }
@@ -103,6 +107,20 @@ impl SendSide {
         // tolerates.
         unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
         self.written |= written_bit(remote.rkey);
+        true
+    }
+
+    /// The fast path of a READ from a connected, ready peer. `false`: nothing was done, and the general path finds out why.
+    #[inline]
+    pub(super) fn read_known(&mut self, into: &mut [u8], remote: RemoteSlice) -> bool {
+        let Some(source) = self.known_target(into.len(), remote, Access::REMOTE_READ) else {
+            return false;
+        };
+        if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
+            return false;
+        }
+        // SAFETY: `known_target` checked the range in a mapping; peers may race with it, which the copy tolerates.
+        unsafe { copy_forward(into.as_mut_ptr(), source, into.len()) };
         true
     }
 

@@ -7,7 +7,7 @@ use super::QueuePair;
 use crate::dispatch;
 use crate::shm::cell::CELL_PAYLOAD_BYTES;
 use crate::shm::completion_queue::attention;
-use crate::shm::context::MAX_INLINE_BYTES;
+use crate::shm::context::{MAX_INLINE_BYTES, MTU_BYTES};
 use crate::shm::pair::gate;
 use crate::shm::peer::lock;
 use crate::shm::send::SendSide;
@@ -25,7 +25,7 @@ impl QueuePair {
     #[allow(clippy::result_large_err)] // The request is given back, with the buffer that it owns.
     pub(crate) fn post<'a>(
         &mut self,
-        request: WorkRequest<'a>,
+        mut request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
             && self.try_write_imm(bytes, *remote, *imm, request.signaled)
@@ -45,6 +45,12 @@ impl QueuePair {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: None } = &request.work
             && self.try_write(bytes, *remote, request.signaled)
         {
+            return Ok(());
+        }
+        if let Work::Read { into: LocalMut::Buffer(buffer), remote } = &mut request.work
+            && self.try_read(buffer, *remote)
+        {
+            self.keep_and_complete(request);
             return Ok(());
         }
         self.post_general(request)
@@ -127,6 +133,27 @@ impl QueuePair {
             self.executed(CompletionOpcode::Write, bytes.len(), signaled);
         }
         done
+    }
+
+    /// The fast path of a READ: the peer's region is known. `false`: nothing was done; otherwise the buffer has to be
+    /// [kept](Self::keep_and_complete).
+    #[inline]
+    fn try_read(&mut self, into: &mut Buffer, remote: RemoteSlice) -> bool {
+        let pair = &self.pair;
+        if pair.ty != QpType::Rc || into.pd() != pair.pd {
+            return false;
+        }
+        self.fast_side(into.len(), MTU_BYTES).is_some_and(|side| side.read_known(into, remote))
+    }
+
+    /// Ends a READ into a buffer that a fast path has executed.
+    #[inline]
+    fn keep_and_complete(&mut self, request: WorkRequest<'_>) {
+        if let Work::Read { into: LocalMut::Buffer(buffer), .. } = request.work {
+            let len = buffer.len();
+            self.in_flight.push_back((self.posted, buffer));
+            self.executed(CompletionOpcode::Read, len, request.signaled);
+        }
     }
 
     /// The fast path of a SEND: the bytes fit a cell. `false`: nothing was done.
