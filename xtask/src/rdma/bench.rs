@@ -23,49 +23,46 @@ const SCRIPT: &str = include_str!("bench.sh");
 /// The prefix of a script's line with a measurement: its name and microseconds follow.
 const MARK: &str = "figure ";
 
-/// A measurement, and its upper bound as a multiple of a reference's one-way time.
+/// A measurement, and its upper bound as a multiple of the sum of references.
 struct Goal {
     name: &'static str,
     what: &'static str,
-    yardstick: &'static str,
-    one_ways: f64,
+    yardsticks: &'static [&'static str],
     at_most: f64,
 }
 
-/// References: one-way times of 32 B by RC WRITE, UD SEND and RC SEND.
+/// References: one-way times of 32 B by RC WRITE, UD SEND and RC SEND, and the whole time of an RC READ.
 const WRITE: &str = "ib_write_lat";
 const SEND: &str = "ib_send_lat";
 const RC_SEND: &str = "ib_send_lat_rc";
+const READ: &str = "ib_read_lat";
 
 const GOALS: &[Goal] = &[
     Goal {
         name: "write_latency",
         what: "32 B WRITE through verbs",
-        yardstick: WRITE,
-        one_ways: 1.0,
+        yardsticks: &[WRITE],
         at_most: 1.03,
     },
     Goal {
         name: "echo",
         what: "32 B echo by write_imm, p50",
-        yardstick: WRITE,
-        one_ways: 2.0,
+        yardsticks: &[WRITE, WRITE],
         at_most: 1.25,
     },
     Goal {
         name: "datagrams",
         what: "32 B echo by datagram, p50",
-        yardstick: SEND,
-        one_ways: 2.0,
+        yardsticks: &[SEND, SEND],
         at_most: 1.25,
     },
     Goal {
         name: "send_recv",
         what: "32 B echo by send_recv, p50",
-        yardstick: RC_SEND,
-        one_ways: 2.0,
+        yardsticks: &[RC_SEND, RC_SEND],
         at_most: 1.25,
     },
+    Goal { name: "rfp", what: "32 B echo by rfp, p50", yardsticks: &[WRITE, READ], at_most: 1.25 },
 ];
 
 /// Measures and prints a table.
@@ -78,8 +75,8 @@ pub(crate) fn bench() -> Result<()> {
         bail!("ended with status {status}");
     }
     let text = String::from_utf8_lossy(&output.kept);
-    for yardstick in [WRITE, SEND, RC_SEND] {
-        println!("one way of {yardstick}: median {:.2} us", median(figures(&text, yardstick))?);
+    for yardstick in [WRITE, SEND, RC_SEND, READ] {
+        println!("{yardstick}: median {:.2} us", median(figures(&text, yardstick))?);
     }
     println!(
         "{:<30} {:>10} {:>8} {:>8} {:>8} {:>8}",
@@ -87,15 +84,17 @@ pub(crate) fn bench() -> Result<()> {
     );
     for goal in GOALS {
         let measured = figures(&text, goal.name);
-        let yardstick = figures(&text, goal.yardstick);
-        if measured.len() != yardstick.len() {
-            let (ours, theirs) = (measured.len(), yardstick.len());
-            bail!("{ours} figures of {}, {theirs} of {}", goal.name, goal.yardstick);
+        let references: Vec<Vec<f64>> =
+            goal.yardsticks.iter().map(|yardstick| figures(&text, yardstick)).collect();
+        if references.iter().any(|reference| reference.len() != measured.len()) {
+            bail!("{} and {:?} were not measured as often", goal.name, goal.yardsticks);
         }
         let ratios: Vec<f64> = measured
             .iter()
-            .zip(&yardstick)
-            .map(|(micros, one_way)| micros / (goal.one_ways * one_way))
+            .enumerate()
+            .map(|(round, micros)| {
+                micros / references.iter().map(|times| times[round]).sum::<f64>()
+            })
             .collect();
         let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let most = ratios.iter().copied().fold(0.0, f64::max);

@@ -5,7 +5,7 @@ figure() {
     echo "figure $1 $2"
 }
 
-# perftest NAME TOOL OPTIONS: its one-way time under that name, both ends on this node.
+# perftest NAME TOOL OPTIONS: its time for 32 bytes under that name, both ends on this node.
 perftest() {
     name=$1
     shift
@@ -30,5 +30,7 @@ while [ $round -lt "$rounds" ]; do
     figure datagrams "$(echo_by datagram)"
     perftest ib_send_lat_rc ib_send_lat -c RC
     figure send_recv "$(echo_by send_recv)"
+    perftest ib_read_lat ib_read_lat
+    figure rfp "$(echo_by rfp)"
     round=$((round + 1))
 done
