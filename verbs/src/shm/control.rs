@@ -5,20 +5,22 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use crate::event_fd::{new_event, ring};
 use rustix::event::{Timespec, epoll};
 use rustix::io;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::context::Context;
+use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};
 
 /// How often waiting work is retried while its owner does not poll.
-const RETRY_NS: i64 = 200_000;
+const RETRY_INTERVAL: Duration = Duration::from_micros(200);
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -79,12 +81,14 @@ impl Control {
     /// The thread's body.
     pub(crate) fn run(&self, context: &Weak<Context>, listener: &OwnedFd) {
         let mut connections = HashMap::new();
+        let mut listening = Listening::new(listener, LISTENER);
         let empty =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = [empty; 64];
         while !self.stopped.load(Ordering::SeqCst) {
-            let timeout = (!lock(&self.waiting).is_empty())
-                .then_some(Timespec { tv_sec: 0, tv_nsec: RETRY_NS });
+            let retry = (!lock(&self.waiting).is_empty()).then_some(RETRY_INTERVAL);
+            let timeout = retry.into_iter().chain(listening.resume_in()).min();
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                 Ok(count) => count,
                 Err(io::Errno::INTR) => 0,
@@ -95,24 +99,18 @@ impl Control {
             };
             for event in &events[..count] {
                 match event.data.u64() {
-                    LISTENER => self.accept(listener, &mut connections),
+                    LISTENER => self.accept(&mut listening, &mut connections),
                     WAKE => {}
                     token => self.serve(token, context, &mut connections),
                 }
             }
             self.retry_waiting();
+            listening.resume_if_due(&self.epoll);
         }
     }
 
-    fn accept(&self, listener: &OwnedFd, connections: &mut HashMap<u64, Connection>) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match accept_with(listener, flags) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(%error, "shm control thread cannot accept a peer");
-                return;
-            }
-        };
+    fn accept(&self, listening: &mut Listening<'_>, connections: &mut HashMap<u64, Connection>) {
+        let Some(socket) = listening.accept(&self.epoll) else { return };
         let ours = rustix::process::getuid();
         if !socket_peercred(&socket).is_ok_and(|theirs| theirs.uid == ours) {
             tracing::warn!("a process of another user tried to reach this shm device");

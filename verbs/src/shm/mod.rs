@@ -20,6 +20,7 @@ mod domain;
 mod duplex;
 mod events;
 mod inbox;
+mod listening;
 mod lookup;
 mod memfd;
 mod outbox;
