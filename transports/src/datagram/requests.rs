@@ -135,6 +135,9 @@ impl Sessions {
         }
         if let Some(slot) = session.slots.get(id.slot as usize) {
             match (slot.age(id.generation), slot.phase) {
+                (Age::New, _) if slot.is_long_ago(id.generation) => {
+                    session.begin(id, Phase::Ended);
+                }
                 (Age::New, _) | (Age::Same, Phase::Ended | Phase::Forgotten) => {}
                 (Age::Same, _) => return self.queue_status(client, id.slot),
                 (Age::Stale, _) => return,

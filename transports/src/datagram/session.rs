@@ -112,7 +112,16 @@ impl Slot {
             _ => Age::Stale,
         }
     }
+
+    /// Whether so many calls have passed since the slot's own that its generation will soon seem to be ahead of theirs.
+    #[inline]
+    pub(crate) fn is_long_ago(&self, generation: u32) -> bool {
+        generation.wrapping_sub(self.generation) >= LONG_AGO && self.phase != Phase::Unused
+    }
 }
+
+/// Generations after which a slot takes over a later one: half of those that can be told from earlier ones.
+const LONG_AGO: u32 = 1 << 30;
 
 /// What both ends of a session agreed on.
 #[derive(Debug, Clone, Copy)]

@@ -59,6 +59,20 @@ fn a_late_copy_of_a_plain_call_does_not_run_after_an_idempotent_one() {
     assert_eq!(host.handlers.requests, 4, "the third and the last");
 }
 
+/// Answers in place leave no trace in their slot, which compares generations with that of its last plain call.
+#[test]
+fn a_slot_serves_any_number_of_idempotent_calls() {
+    let mut host = Host::new();
+    let mut client = host.admit();
+    let mut generation = 7_u32;
+    assert_eq!(client.ask(&mut host, Kind::Request, 0, generation, b"plain").len(), 1);
+    for kind in [Kind::Idempotent, Kind::Idempotent, Kind::Idempotent, Kind::Request] {
+        generation = generation.wrapping_add(3 << 29);
+        let answer = client.ask(&mut host, kind, 0, generation, b"later");
+        assert_eq!(answer, heard(Kind::Response, 0, generation, b"later"), "{kind:?}");
+    }
+}
+
 #[test]
 fn answers_that_are_not_kept_go_to_whom_they_belong() {
     let mut host = Host::new();
