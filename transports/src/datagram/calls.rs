@@ -10,9 +10,9 @@ use zerocopy::little_endian::{U32, U64};
 use super::ablation::{Optimization, Without};
 use super::client_port::ClientPort;
 use super::port::{Peer, Port};
-use super::setup::{CREDITS, EndSetup, max_small, part_bytes};
+use super::setup::{CREDITS, max_small, part_bytes};
 use super::wire::{self, Id, Kind, Messages, Range};
-use crate::contract::{Config, SetupError, Terms};
+use crate::contract::{Config, Terms};
 use crate::kit::memory;
 use crate::planted::{Bug, is_planted};
 use crate::repair::releases::Releases;
@@ -43,23 +43,22 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// The calls of the session of that number, with the server that gave this setup.
+    /// The calls of the session of that number, with a server that gave so many credits.
     pub(crate) fn new(
         port: &ClientPort,
         session: u32,
         terms: &Terms,
-        setup: &[u8],
+        peer: Peer,
+        credits: u32,
         config: &Config,
-    ) -> Result<Calls, SetupError> {
-        let theirs = EndSetup::from_bytes(setup)?;
-        let peer = theirs.peer(&port.pd, theirs.epoch, port.mtu)?;
+    ) -> Calls {
         let (part, max_small) = (part_bytes(peer.mtu), max_small(terms, peer.mtu));
         // No more than we have receives for.
-        let credits = theirs.credits.min(CREDITS);
+        let credits = credits.min(CREDITS);
         let without = Without::of(config);
         let is_controlled = port.has_network && !without.has(Optimization::Congestion);
         let most = if is_controlled { terms.window.max(CREDITS) } else { 0 };
-        Ok(Calls {
+        Calls {
             peer,
             session,
             window: Window::new(terms.window),
@@ -69,7 +68,7 @@ impl Calls {
             without,
             max_message: terms.max_message,
             max_small,
-        })
+        }
     }
 
     pub(crate) fn peer(&self) -> &Peer {

@@ -109,7 +109,7 @@ use calls::Calls;
 use client::Client;
 use client_port::{ClientPort, SessionPort};
 use server::Server;
-use setup::Sizes;
+use setup::{EndSetup, Sizes};
 use shared::PortShare;
 
 /// The backend `datagram`.
@@ -188,7 +188,14 @@ impl<P: SessionPort + 'static> PendingClient for Pending<P> {
     fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
         let Pending { mut port, config, .. } = *self;
         let session = port.session();
-        let calls = Calls::new(&port.lock(), session, answer.terms, answer.setup, &config)?;
+        let theirs = EndSetup::from_bytes(answer.setup)?;
+        let (pd, mtu) = {
+            let port = port.lock();
+            (port.pd.clone(), port.mtu)
+        };
+        // Other sessions go on meanwhile: the server's address may have to be resolved.
+        let peer = theirs.peer(&pd, theirs.epoch, mtu)?;
+        let calls = Calls::new(&port.lock(), session, answer.terms, peer, theirs.credits, &config);
         Ok(Box::new(Client::new(port, calls)))
     }
 }

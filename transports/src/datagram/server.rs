@@ -11,11 +11,11 @@ use farcall_verbs::{CqError, Device, ProtectionDomain};
 use super::ablation::Without;
 use super::idle_sessions::IdleSessions;
 use super::outgoing::{Outgoing, STEPS_PER_POLL};
-use super::port::{Port, PortAddress};
+use super::port::{Peer, Port, PortAddress};
 use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
 use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
-use crate::contract::{Accepted, Config, Intake, NewClient, OnDisconnect, SetupError};
+use crate::contract::{Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Terms};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;
@@ -297,14 +297,14 @@ impl LocalEnd {
         &self,
         port: &PortAddress,
         id: ClientId,
-        client: &NewClient<'_>,
+        terms: &Terms,
+        theirs: &EndSetup,
+        peer: Peer,
         on_disconnect: &OnDisconnect,
-    ) -> Result<(Vec<u8>, Session), SetupError> {
-        let NewClient { terms, setup, .. } = *client;
-        let theirs = EndSetup::from_bytes(setup)?;
+    ) -> (Vec<u8>, Session) {
         let salt = u64::from(id.generation) << 32 ^ self.site.now().as_nanos();
         let epoch = mix(port.endpoint.to_bytes(), theirs.mix(salt));
-        let peer = theirs.peer(&self.pd, epoch, self.sizes.mtu)?;
+        let peer = Peer { epoch, ..peer };
         let ours = EndSetup::new(port, id.number, epoch, peer.mtu);
         let bounds = Bounds {
             window: terms.window,
@@ -312,13 +312,19 @@ impl LocalEnd {
             max_small: max_small(terms, peer.mtu),
             part_bytes: part_bytes(peer.mtu),
         };
-        Ok((ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard())))
+        (ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard()))
     }
 }
 
 impl Intake for DatagramIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
+        let NewClient { terms, setup, .. } = client;
+        let theirs = EndSetup::from_bytes(setup)?;
+        // Before the lock: the client's address may have to be resolved.
+        let peer = theirs.peer(&self.local.pd, 0, self.local.sizes.mtu)?;
         let port = self.local.port();
-        self.queue.accept(|id, on_disconnect| self.local.make(&port, id, &client, on_disconnect))
+        self.queue.accept(|id, on_disconnect| {
+            Ok(self.local.make(&port, id, terms, &theirs, peer, on_disconnect))
+        })
     }
 }
