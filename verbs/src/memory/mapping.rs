@@ -82,14 +82,19 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// Maps the first `len` bytes of a memory file. The caller has checked that the file has that many bytes
-    /// and is sealed against shrinking, or that the file is our own.
-    pub(crate) fn of_file(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
+    /// Maps the first `len` bytes of a memory file, and populates it, unless it has holes whose pages that would allocate. The
+    /// caller has checked that the file has that many bytes and is sealed against shrinking, or that the file is our own.
+    pub(crate) fn of_file(
+        file: BorrowedFd<'_>,
+        len: usize,
+        writable: bool,
+        has_holes: bool,
+    ) -> io::Result<Mapping> {
+        let populate = if has_holes { MapFlags::empty() } else { populate(len) };
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
         // other processes, which is why this type gives only raw pointers.
-        let start =
-            unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate(len), file, 0)? };
+        let start = unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate, file, 0)? };
         Ok(Self::from_raw_parts(start.cast(), len))
     }
 

@@ -15,7 +15,7 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-    let mapping = Mapping::of_file(file.as_fd(), len, true)?;
+    let mapping = Mapping::of_file(file.as_fd(), len, true, false)?;
     Ok((file, mapping))
 }
 
@@ -24,16 +24,21 @@ pub(crate) fn seal_for_readers(file: BorrowedFd<'_>) -> io::Result<()> {
     fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Maps a peer's file. Refuses it unless it has `len` bytes and is sealed against shrinking.
+/// Bytes of a block as `fstat` counts them.
+const BLOCK_BYTES: u64 = 512;
+
+/// Maps a peer's file. Refuses it unless it has exactly `len` bytes and is sealed against shrinking. Pages that the peer has
+/// not allocated are not allocated here: the system would charge them to us.
 pub(crate) fn map_foreign(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Mapping> {
     if len == 0 || !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
         return Err(io::Errno::PERM);
     }
-    let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
-    if size < len as u64 {
+    let stat = fstat(file)?;
+    if u64::try_from(stat.st_size) != Ok(len as u64) {
         return Err(io::Errno::INVAL);
     }
-    Mapping::of_file(file, len, writable)
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
+    Mapping::of_file(file, len, writable, allocated < len as u64)
 }
 
 #[cfg(test)]
@@ -50,9 +55,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_shorter_than_promised_is_not_mapped() {
-        let (file, _mapping) = create("test", 4096).unwrap();
-        assert_eq!(map_foreign(file.as_fd(), 8192, true).unwrap_err(), io::Errno::INVAL);
+    fn a_file_of_another_length_than_promised_is_not_mapped() {
+        let (file, _mapping) = create("test", 8192).unwrap();
+        for len in [4096, 12_288] {
+            assert_eq!(map_foreign(file.as_fd(), len, true).unwrap_err(), io::Errno::INVAL);
+        }
+        assert!(map_foreign(file.as_fd(), 8192, true).is_ok());
+    }
+
+    #[test]
+    fn mapping_a_file_of_holes_allocates_nothing() {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 1 << 20).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let _mapping = map_foreign(file.as_fd(), 1 << 20, true).unwrap();
+        assert_eq!(fstat(&file).unwrap().st_blocks, 0);
     }
 
     #[test]

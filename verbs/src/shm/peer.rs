@@ -22,6 +22,7 @@ use super::region::{MappedParts, MappedRegion};
 use super::region_words::{REGION_SLOTS, RegionWords};
 use super::window::{self, WINDOW_SLOTS};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use crate::memory::mapping::page_rounded;
 use crate::{Access, ConnectError};
 
 /// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample time for one that is
@@ -250,7 +251,7 @@ impl Peer {
         }
         let writable = access.intersects(MAPPED_FOR_WRITING);
         let parts = MappedParts {
-            mapping: memfd::map_foreign(file, len, writable).ok()?,
+            mapping: memfd::map_foreign(file, page_rounded(len)?, writable).ok()?,
             base: answer.addr,
             len: answer.len,
             rkey,
