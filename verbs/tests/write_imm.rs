@@ -16,11 +16,11 @@ struct End {
 }
 
 impl End {
-    fn new() -> End {
+    fn new(receives: usize) -> End {
         let device = Device::open("shm").unwrap();
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(1024, None).unwrap();
-        let config = QueuePairConfig::new(QpType::Rc, &cq, &cq);
+        let config = QueuePairConfig::new(QpType::Rc, &cq, &cq).max_recv_wr(receives);
         let qp = pd.create_qp(config).unwrap();
         let region = pd.alloc_shared(1 << 20, Access::REMOTE_WRITE).unwrap();
         End { _pd: pd, cq, qp, region }
@@ -46,9 +46,13 @@ impl End {
 }
 
 fn pair() -> (End, End) {
-    let (mut a, mut b) = (End::new(), End::new());
-    b.qp.post_recvs(0..128).unwrap();
-    a.qp.post_recvs(0..128).unwrap();
+    pair_with(128)
+}
+
+fn pair_with(receives: usize) -> (End, End) {
+    let (mut a, mut b) = (End::new(receives), End::new(receives));
+    b.qp.post_recvs(0..receives as u64).unwrap();
+    a.qp.post_recvs(0..receives as u64).unwrap();
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
     a.connect(&to_b);
     b.connect(&to_a);
@@ -119,4 +123,24 @@ fn two_threads_answer_each_other() {
         a.qp.post_recvs(round..round + 1).unwrap();
     }
     answering.join().unwrap();
+}
+
+/// An end that hears nothing from its peer learns only by looking how much of its stream has been taken.
+#[test]
+fn a_long_stream_in_one_direction_arrives_in_order() {
+    // The smallest ring is overwritten first.
+    const RECEIVES: usize = 56;
+    const IN_FLIGHT: u32 = 40;
+    let (mut a, mut b) = pair_with(RECEIVES);
+    let remote = b.region.remote().slice(0, 0).unwrap();
+    for number in 0..(1 << 17) + 2 * IN_FLIGHT {
+        a.qp.post_send_one(WorkRequest::write(&[], remote).imm(number).signaled(0)).unwrap();
+        a.completions(1);
+        if let Some(oldest) = number.checked_sub(IN_FLIGHT) {
+            let mut got = [WorkCompletion::default()];
+            assert_eq!(b.cq.poll(&mut got).unwrap(), 1, "message {oldest} is lost");
+            assert_eq!(got[0].imm, Some(oldest));
+            b.qp.post_recvs(0..1).unwrap();
+        }
+    }
 }

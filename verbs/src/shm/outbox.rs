@@ -8,8 +8,8 @@ use std::sync::atomic::{Ordering, fence};
 use crossbeam_utils::CachePadded;
 
 use super::cell::{
-    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, Next, SMALL_LAP, second_word,
-    words_of,
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, MAX_CELLS, Next, SMALL_LAP,
+    second_word, words_of,
 };
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
@@ -31,6 +31,10 @@ pub(super) enum Receives {
     Seen(CreditPage),
 }
 
+/// Messages that may be sent without an acknowledgement. After more, as in a stream in one direction, the 16 bits of the next one
+/// could mean a message of the lap before: from then on only the peer's `head` tells what it has taken.
+const MOST_UNACKNOWLEDGED: u64 = (1 << 16) - (MAX_CELLS + duplex::LINES) as u64;
+
 /// A peer's inbox that we write.
 #[derive(Debug)]
 pub(super) struct Outbox {
@@ -46,6 +50,8 @@ pub(super) struct Outbox {
     /// The lines that we open, and those that the peer opens and in which we answer.
     our_lines: CellRing,
     peers_lines: Option<CellRing>,
+    /// The number of the next message when an acknowledgement last told that messages were taken.
+    acknowledged_at: u64,
     /// The last `head` and `posted` read; read again only when they are used up.
     head_seen: u32,
     posted_seen: u32,
@@ -83,6 +89,7 @@ impl Outbox {
             peers_lines,
             written: vec![0; ring.count() as usize].into(),
             flow,
+            acknowledged_at: 0,
             head_seen: 0,
             posted_seen: 0,
             sent: 0,
@@ -164,8 +171,9 @@ impl Outbox {
         let acknowledged = self.flow.acknowledged.load(Ordering::Acquire) as u16;
         let known = self.position().wrapping_sub(self.head_seen);
         let in_flight = u32::from((self.position() as u16).wrapping_sub(acknowledged));
-        if in_flight < known {
+        if in_flight < known && self.number - self.acknowledged_at < MOST_UNACKNOWLEDGED {
             self.head_seen = self.position().wrapping_sub(in_flight);
+            self.acknowledged_at = self.number;
             return in_flight;
         }
         known
