@@ -108,8 +108,10 @@ impl<C: Carrier> Link<C> {
         let count = window + sizes.send_depth as usize;
         let size = stride(sizes.slot) as usize;
         let pool = pd.alloc_private(count * size)?.into_pool(size);
-        let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).take(count).collect();
-        let spare = buffers.split_off(window);
+        let staging: Box<_> = std::iter::from_fn(|| pool.take()).take(window).map(Some).collect();
+        // All come together here when none is under way, and no slot has taken one again.
+        let mut spare = Vec::with_capacity(count);
+        spare.extend(std::iter::from_fn(|| pool.take()).take(count - window));
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
@@ -117,7 +119,7 @@ impl<C: Carrier> Link<C> {
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
-            staging: buffers.into_iter().map(Some).collect(),
+            staging,
             spare,
             under_way: VecDeque::with_capacity(sizes.send_depth as usize),
             parts: 0,

@@ -175,11 +175,18 @@ pub fn deadlines_end_single_calls(world: &World) {
     assert!(poll_once(&mut lasting).is_pending());
     let past = client.tally(1).timeout(Duration::ZERO).wait();
     assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
-    for _ in 0..20 {
-        let late = client.hold(1, 0).timeout(patient(Duration::from_millis(3))).wait();
-        assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    // On a busy machine the deadline of a call may pass before it is sent.
+    let (mut late, mut sent) = (0, 0);
+    while late < 20 || (sent == 0 && late < 1000) {
+        match client.hold(1, 0).timeout(patient(Duration::from_millis(3))).wait() {
+            Err(RpcError::DeadlineExceeded { may_have_run }) => sent += u64::from(may_have_run),
+            other => panic!("a call that nobody ends has ended: {other:?}"),
+        }
+        late += 1;
     }
-    assert_eq!(client.tallied(1).wait().map(|held| held >= 1), Ok(true));
+    assert!(sent > 0, "no call was sent within its deadline");
+    let held = client.tallied(1).wait().expect("a call without a deadline");
+    assert!((1..=1 + sent).contains(&held), "{held} calls have run of {sent} that may have");
     server.open(1);
     assert_eq!(block_on(lasting), Ok(7));
 }
