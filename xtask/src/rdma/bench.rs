@@ -4,12 +4,12 @@
 //! Absolute times of an emulated machine mean little, and depend on the load of the computer. Times measured
 //! within the same second can be compared.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::PRELUDE;
+use super::output::Tee;
 use crate::rdma_vm::{self, Options};
 
 /// Runs of each program in one boot.
@@ -69,12 +69,12 @@ const GOALS: &[Goal] = &[
 pub(crate) fn bench() -> Result<()> {
     let script = format!("{PRELUDE}\nrounds={ROUNDS}\n{SCRIPT}");
     let options = Options { release: true, ..Options::script(1, TIMEOUT, script) };
-    let mut output = Tee { kept: Vec::new() };
+    let mut output = Tee::new();
     let status = rdma_vm::rdma_vm_to(&options, &mut output)?;
     if status != 0 {
         bail!("ended with status {status}");
     }
-    let text = String::from_utf8_lossy(&output.kept);
+    let text = output.text();
     for yardstick in [WRITE, SEND, RC_SEND, READ] {
         println!("{yardstick}: median {:.2} us", median(figures(&text, yardstick))?);
     }
@@ -121,23 +121,6 @@ fn figures(text: &str, name: &str) -> Vec<f64> {
 fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("nothing was measured")
-}
-
-/// Shows the output and keeps a copy.
-struct Tee {
-    kept: Vec<u8>,
-}
-
-impl Write for Tee {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = io::stdout().write(bytes)?;
-        self.kept.extend_from_slice(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The step `rdma`: everything that needs the kernel's verbs, in virtual machines.
 
 mod bench;
+mod output;
 mod own_bounds;
 mod scripts;
 
@@ -13,6 +14,7 @@ use anyhow::{Result, bail};
 
 use crate::rdma_vm::{self, Options};
 use crate::run;
+use output::Tee;
 
 /// A script and its machines.
 struct Boot {
@@ -44,7 +46,13 @@ pub(crate) fn rdma(only: &str) -> Result<()> {
     for boot in boots {
         let begun = Instant::now();
         println!("  [{}]", boot.name);
-        let status = rdma_vm::rdma_vm(&boot.options())?;
+        let mut output = Tee::new();
+        let ended = rdma_vm::rdma_vm_to(&boot.options(), &mut output);
+        if !matches!(ended, Ok(0)) {
+            let failed = output::failed_checks(&output.text());
+            println!("  [{}], the checks that failed, once more:\n{failed}", boot.name);
+        }
+        let status = ended?;
         if status != 0 {
             bail!("{}: ended with status {status}", boot.name);
         }
