@@ -101,6 +101,9 @@ pub struct Capabilities {
     /// A memory window gives access to its own bytes only, as the InfiniBand specification has it. Otherwise its key reaches
     /// every byte of its region.
     pub window_bounds: bool,
+    /// When the invalidation of a memory window completes, no WRITE that was let through before is still landing, as the
+    /// InfiniBand specification has it. Otherwise one packet may be.
+    pub invalidation_waits: bool,
     /// Supports [persistent memory](crate::ProtectionDomain::open_persistent).
     pub persistent_memory: bool,
     /// Supports completion channels, on which a poller can sleep.

@@ -367,6 +367,7 @@ fn capabilities() -> Capabilities {
         flush: false,
         max_mw: WINDOW_SLOTS as usize,
         window_bounds: true,
+        invalidation_waits: true,
         persistent_memory: false,
         wait: true,
         write_events: true,

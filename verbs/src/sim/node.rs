@@ -134,6 +134,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         flush: true,
         max_mw: MAX_WINDOWS,
         window_bounds: true,
+        invalidation_waits: true,
         persistent_memory: true,
         wait: true,
         write_events: true,
