@@ -9,7 +9,7 @@
 //! The ring has as many cells as the receiver has receives. While the reader keeps up, the writer only uses
 //! the first [`SMALL_LAP`] cells, whose lines stay in both cores' caches. With 16 or more lines in use, a
 //! round trip takes twice as long (measured). Each header says where the next cell is: adjacent, at the
-//! start of the ring, or behind the small lap.
+//! start of the ring, behind the small lap, or behind the cell from which the writer last went back to the start.
 
 use super::sync::{AtomicU64, Ordering};
 
@@ -41,6 +41,8 @@ pub(crate) enum Next {
     BehindSmallLap = 2,
     /// The same cell: this message is an answer in the line of the message it answers (see `duplex`).
     Unchanged = 3,
+    /// Right after the cell from which the writer last went back to the start.
+    PastReturn = 4,
 }
 
 /// What a cell carries.
@@ -235,24 +237,45 @@ impl CellRing {
         unsafe { &*self.cells.add(place as usize) }
     }
 
-    /// The index that the header gives for the cell after `index`. The last cell is always followed by the
-    /// first.
-    #[inline]
-    pub(crate) fn after(&self, index: u32, next: u8) -> u32 {
-        if next == Next::Adjacent as u8 {
-            index.wrapping_add(1) & self.mask
-        } else if next == Next::BehindSmallLap as u8 {
-            SMALL_LAP & self.mask
-        } else {
-            0
-        }
-    }
-
     /// The tag of the message at a position that only grows (and wraps). It is never 0, the tag of an unused
     /// cell.
     #[inline]
     pub(crate) fn tag(&self, position: u32) -> u32 {
         position | 1 << 31
+    }
+}
+
+/// Where one end is in the ring. Both ends go the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// Of the next cell.
+    pub(crate) index: u32,
+    /// From which the writer last went back to the start, outside of the small lap.
+    pub(crate) returned_from: u32,
+}
+
+impl Walk {
+    /// Behind the cell here, whose header says `next`. The cell adjacent to the last is the first.
+    #[inline(always)]
+    pub(crate) fn after(self, ring: &CellRing, next: u8) -> Walk {
+        if next == Next::Adjacent as u8 {
+            return Walk { index: self.index.wrapping_add(1) & ring.mask, ..self };
+        }
+        self.after_jump(ring, next)
+    }
+
+    #[inline]
+    fn after_jump(self, ring: &CellRing, next: u8) -> Walk {
+        let Walk { index, returned_from } = self;
+        if next == Next::BehindSmallLap as u8 {
+            Walk { index: SMALL_LAP & ring.mask, returned_from }
+        } else if next == Next::PastReturn as u8 {
+            Walk { index: returned_from.wrapping_add(1) & ring.mask, returned_from }
+        } else if index < SMALL_LAP {
+            Walk { index: 0, returned_from }
+        } else {
+            Walk { index: 0, returned_from: index }
+        }
     }
 }
 
@@ -309,10 +332,18 @@ mod tests {
         let ring = unsafe { CellRing::new(memory.as_ptr(), 64) };
         for next in 0..16 {
             for index in 0..64 {
-                assert!(ring.after(index, next) < 64);
+                let here = Walk { index, returned_from: 63 - index };
+                assert!(here.after(&ring, next).index < 64);
             }
         }
-        assert_eq!((ring.after(63, 0), ring.after(7, 0), ring.after(7, 1)), (0, 8, 0));
+        let after = |index, next: Next| {
+            let there = Walk { index, returned_from: 20 }.after(&ring, next as u8);
+            (there.index, there.returned_from)
+        };
+        assert_eq!((after(63, Next::Adjacent), after(7, Next::Adjacent)), ((0, 20), (8, 20)));
+        assert_eq!((after(7, Next::Start), after(9, Next::Start)), ((0, 20), (0, 9)));
+        assert_eq!(after(3, Next::BehindSmallLap), (8, 20));
+        assert_eq!(after(3, Next::PastReturn), (21, 20));
     }
 
     proptest! {
@@ -359,35 +390,35 @@ mod ring_loom {
                 thread::spawn(move || {
                     // SAFETY: `shared` has COUNT cells and outlives the ring.
                     let ring = unsafe { CellRing::new(shared.0.as_ptr(), COUNT) };
-                    let mut index = 0;
+                    let mut at = Walk::default();
                     for position in 0..MESSAGES {
                         while position.wrapping_sub(shared.1.load(Ordering::Acquire)) >= COUNT {
                             thread::yield_now();
                         }
-                        let cell = ring.cell(index);
+                        let cell = ring.cell(at.index);
                         cell.fill(second_word(position + 10, 0), &[u64::from(position) + 20]);
                         let (tag, next) = (ring.tag(position), Next::Adjacent);
                         cell.publish(Header::new(tag, CellKind::WriteImm, next, 8, 0));
-                        index = ring.after(index, next as u8);
+                        at = at.after(&ring, next as u8);
                     }
                 })
             };
             // SAFETY: `shared` has COUNT cells and outlives the ring.
             let ring = unsafe { CellRing::new(shared.0.as_ptr(), COUNT) };
-            let mut index = 0;
+            let mut at = Walk::default();
             for position in 0..MESSAGES {
                 let header = loop {
-                    let header = ring.cell(index).header();
+                    let header = ring.cell(at.index).header();
                     if header.tag() == ring.tag(position) {
                         break header;
                     }
                     thread::yield_now();
                 };
                 let mut words = [0; CELL_PAYLOAD_BYTES / 8];
-                ring.cell(index).payload(&mut words);
-                assert_eq!(ring.cell(index).second_word(), (position + 10, 0));
+                ring.cell(at.index).payload(&mut words);
+                assert_eq!(ring.cell(at.index).second_word(), (position + 10, 0));
                 assert_eq!(words[0], u64::from(position) + 20);
-                index = ring.after(index, header.next());
+                at = at.after(&ring, header.next());
                 shared.1.store(position + 1, Ordering::Release);
             }
             writer.join().unwrap();

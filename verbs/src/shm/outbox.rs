@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 
 use super::cell::{
     CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, MAX_CELLS, Next, SMALL_LAP,
-    second_word, words_of,
+    Walk, second_word, words_of,
 };
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
@@ -42,8 +42,8 @@ pub(super) struct Outbox {
     lines: NonNull<InboxLines>,
     /// The number of the next message.
     number: u64,
-    /// The ring index of the next cell.
-    index: u32,
+    /// Where the next cell is.
+    at: Walk,
     /// For each cell, one more than the position of the message last written to it.
     written: Box<[u32]>,
     flow: Arc<CachePadded<Flow>>,
@@ -84,7 +84,7 @@ impl Outbox {
             ring,
             lines: inbox.lines_ptr(),
             number: 0,
-            index: 0,
+            at: Walk::default(),
             our_lines: inbox.duplex_lines(),
             peers_lines,
             written: vec![0; ring.count() as usize].into(),
@@ -190,13 +190,13 @@ impl Outbox {
     #[inline(always)]
     pub(super) fn has_room(&mut self) -> bool {
         let in_flight = self.in_flight();
-        self.is_free(self.index, in_flight) || self.has_room_after_reading_head()
+        self.is_free(self.at.index, in_flight) || self.has_room_after_reading_head()
     }
 
     #[cold]
     fn has_room_after_reading_head(&mut self) -> bool {
         self.read_head();
-        self.is_free(self.index, self.position().wrapping_sub(self.head_seen))
+        self.is_free(self.at.index, self.position().wrapping_sub(self.head_seen))
     }
 
     fn read_head(&mut self) {
@@ -298,7 +298,7 @@ impl Outbox {
                 Some(full) => (zerocopy::transmute!(*full), CELL_PAYLOAD_BYTES),
                 None => (words_of(rest), rest.len()),
             };
-            let cell = self.ring.cell((self.index + ahead) & last);
+            let cell = self.ring.cell((self.at.index + ahead) & last);
             let kind = match (ahead, imm) {
                 (0, Some(_)) => CellKind::SendImm,
                 (0, None) => CellKind::Send,
@@ -309,7 +309,7 @@ impl Outbox {
             let len = bytes.len() as u16;
             cell.publish(Header::new(tag, kind, Next::Adjacent, carried as u8, len));
         }
-        self.index = (self.index + cells) & last;
+        self.at.index = (self.at.index + cells) & last;
         self.number += u64::from(cells);
     }
 
@@ -317,14 +317,31 @@ impl Outbox {
     /// message, and past the small lap when that is not free.
     #[inline]
     fn next(&self, in_flight: u32) -> Next {
-        let adjacent = self.index + 1;
-        if adjacent < SMALL_LAP {
-            match self.is_free(adjacent, in_flight) {
-                true => Next::Adjacent,
+        let adjacent = self.at.index + 1;
+        if adjacent < SMALL_LAP && self.is_free(adjacent, in_flight) {
+            Next::Adjacent
+        } else if adjacent >= SMALL_LAP && in_flight == 0 {
+            Next::Start
+        } else if adjacent > SMALL_LAP && adjacent < self.ring.count() {
+            Next::Adjacent
+        } else {
+            self.next_of_burst(adjacent, in_flight)
+        }
+    }
+
+    /// Out of the small lap, or behind the last cell. The message from which the writer went back may not be taken yet. Then
+    /// those that follow it have the cells behind its own first, and after these the cells before it.
+    fn next_of_burst(&self, adjacent: u32, in_flight: u32) -> Next {
+        let is_free = |index| self.is_free(index, in_flight);
+        if adjacent <= SMALL_LAP {
+            let (from, behind) = (self.at.returned_from, self.at.returned_from + 1);
+            let is_past = from >= SMALL_LAP && behind < self.ring.count();
+            match is_past && !is_free(from) && is_free(behind) {
+                true => Next::PastReturn,
                 false => Next::BehindSmallLap,
             }
-        } else if in_flight == 0 {
-            Next::Start
+        } else if !is_free(0) && is_free(SMALL_LAP) {
+            Next::BehindSmallLap
         } else {
             Next::Adjacent // The last is followed by the first.
         }
@@ -416,18 +433,18 @@ impl Outbox {
     ) {
         let in_flight = self.position().wrapping_sub(self.head_seen);
         let next = self.next(in_flight);
-        let following = self.ring.after(self.index, next as u8);
-        if following >= SMALL_LAP && self.is_free(following, in_flight) {
+        let following = self.at.after(&self.ring, next as u8);
+        if following.index >= SMALL_LAP && self.is_free(following.index, in_flight) {
             // It may hold a message so old that its tag has come round again.
-            self.ring.cell(following).clear();
+            self.ring.cell(following.index).clear();
         }
         let taken = self.flow.taken.load(Ordering::Acquire) as u16;
-        let cell = self.ring.cell(self.index);
+        let cell = self.ring.cell(self.at.index);
         cell.fill(second_word(length, imm), payload);
         cell.publish(Header::new(self.ring.tag(self.position()), kind, next, carried, taken));
         self.number += 1;
-        self.written[self.index as usize] = self.position();
-        self.index = following;
+        self.written[self.at.index as usize] = self.position();
+        self.at = following;
     }
 
     /// Wakes a sleeping peer. The fence orders the cell before the load of `armed`; the peer arms before it
@@ -527,3 +544,6 @@ fn piece(bytes: &Bytes, offset: usize) -> ([u64; CELL_PAYLOAD_BYTES / 8], usize)
     unsafe { copy_forward(words.as_mut_ptr().cast(), bytes.start().add(offset), carried) };
     (words, carried)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use zerocopy::IntoBytes;
 
-use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header};
+use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, Walk};
 use super::duplex;
 use super::inbox::InboxLines;
 use super::pair::Pair;
@@ -55,9 +55,9 @@ pub(super) struct Receiver {
     /// The number of the next message, and its tag.
     number: u64,
     tag: u32,
-    /// The ring index of the message that is being taken, and of the next one.
-    index: u32,
-    following: u32,
+    /// Where the message that is being taken is, and the next one.
+    at: Walk,
+    following: Walk,
     /// The lines that the peer opens, and (once connected) those that we open and it answers in.
     peers_lines: CellRing,
     our_lines: Option<CellRing>,
@@ -113,8 +113,8 @@ impl Receiver {
             ring,
             number: 0,
             tag: ring.tag(0),
-            index: 0,
-            following: 0,
+            at: Walk::default(),
+            following: Walk::default(),
             peers_lines: inbox.duplex_lines(),
             our_lines: None,
             run_left: 0,
@@ -169,7 +169,7 @@ impl Receiver {
         if duplex::holds(cell, header, self.tag, number, false) {
             return Some((cell, header, Location::Line));
         }
-        let cell = ring.cell(self.index);
+        let cell = ring.cell(self.at.index);
         let header = cell.header();
         (header.tag() == self.tag).then_some((cell, header, Location::Ring))
     }
@@ -201,8 +201,8 @@ impl Receiver {
             }
             self.location = location;
             self.following = match location {
-                Location::Ring => ring.after(self.index, header.next()),
-                Location::Line | Location::Answer => self.index,
+                Location::Ring => self.at.after(&ring, header.next()),
+                Location::Line | Location::Answer => self.at,
             };
             self.acknowledged = header.extra();
             if self.run_left != 0
@@ -263,7 +263,7 @@ impl Receiver {
             self.pair.flow.take_from_line(self.number);
         }
         self.number += 1;
-        self.index = self.following;
+        self.at = self.following;
         self.tag = self.ring.tag(self.number as u32);
     }
 

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::shm::cell::{CELL_PAYLOAD_BYTES, Cell, CellKind, Header};
+use crate::shm::cell::{CELL_PAYLOAD_BYTES, Cell, CellKind, Header, Walk};
 use crate::shm::completion_queue::CompletionQueue;
 use crate::shm::context::Context;
 use crate::shm::duplex;
@@ -109,7 +109,7 @@ fn post(qp: &mut QueuePair, domain: &Domain, id: u64) {
 #[derive(Default)]
 struct Stream {
     number: u32,
-    index: u32,
+    at: Walk,
 }
 
 impl Stream {
@@ -125,16 +125,16 @@ impl Stream {
         match step {
             Step::Message(cells) => {
                 for words in cells {
-                    publish(ring.cell(self.index), ring.tag(self.number), *words);
+                    publish(ring.cell(self.at.index), ring.tag(self.number), *words);
                     self.number = self.number.wrapping_add(1);
-                    self.index = ring.after(self.index, (words.0 >> 4) as u8 & 0xF);
+                    self.at = self.at.after(&ring, (words.0 >> 4) as u8 & 0xF);
                 }
             }
             Step::Cell { place, ahead, tag, words } => {
                 let number = self.number.wrapping_add(*ahead);
                 let lines = [theirs.duplex_lines(), ours.duplex_lines()];
                 let cell = match place {
-                    0 => ring.cell((self.index + ahead) % ring.count()),
+                    0 => ring.cell((self.at.index + ahead) % ring.count()),
                     line => duplex::cell(&lines[usize::from(line - 1)], number.into()),
                 };
                 publish(cell, tag.unwrap_or(ring.tag(number)), *words);
