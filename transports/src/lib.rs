@@ -26,6 +26,7 @@ pub mod registry;
 mod rendezvous;
 mod repair;
 mod rfp;
+mod scale;
 pub mod send_recv;
 mod slots;
 mod tcp;

@@ -3,12 +3,13 @@
 use crate::contract::Backend;
 use crate::datagram::Datagram;
 use crate::rfp::Rfp;
+use crate::scale::Scale;
 use crate::send_recv::SendRecv;
 use crate::tcp::Tcp;
 use crate::write_imm::WriteImm;
 
 /// Every backend. The first is the default.
-pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram, &SendRecv, &Tcp, &Rfp];
+pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram, &SendRecv, &Tcp, &Rfp, &Scale];
 
 /// The backend that an address without `backend=` means.
 pub fn default_backend() -> &'static dyn Backend {

@@ -3,7 +3,6 @@
 use farcall_core::time::Instant;
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
 
-use super::cells::{TRAILER_BYTES, Trailer, Turn, sealed_bytes, trailer_at};
 use super::lines::{LINE_BYTES, ring_lines};
 use super::reader::{Message, Read, Reader};
 use super::service_time;
@@ -12,6 +11,7 @@ use super::switch::Switch;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::{Carrier, ClientCarrier, Fetch, Fetched, Found};
+use crate::slots::cells::{CellTurn, TRAILER_BYTES, Trailer, sealed_bytes, trailer_at};
 use crate::slots::link::stride;
 use crate::slots::wire::note_of;
 use crate::slots::writes::Writes;
@@ -23,7 +23,7 @@ pub(super) struct Fetches {
     writes: Writes,
     /// The server looks for requests.
     looks: bool,
-    turn: Turn,
+    turn: CellTurn,
     /// Operations sent, round in 16 bits.
     operations: u16,
     responses: RemoteRegion,
@@ -48,7 +48,7 @@ impl Fetches {
         Fetches {
             writes,
             looks,
-            turn: Turn::new(window),
+            turn: CellTurn::new(window),
             operations: 0,
             responses,
             long_at: u64::from(ring_lines(window, most_lines)) * LINE_BYTES as u64,
@@ -223,7 +223,7 @@ impl ClientCarrier for Fetches {
         }
     }
 
-    fn server_sends(&mut self, epoch: u32) -> bool {
+    fn handle_mode(&mut self, epoch: u32) -> bool {
         if self.switch.server_sends(epoch) {
             self.reader.start();
         }

@@ -42,7 +42,6 @@
 //! takes two round trips instead of one. Not where calls are few and slow, or the server has thousands of clients: it looks into
 //! a cell of each.
 
-mod cells;
 mod fetch_size;
 mod fetches;
 mod lines;

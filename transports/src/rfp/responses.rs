@@ -3,7 +3,6 @@
 use farcall_core::site::Site;
 use farcall_verbs::{Buffer, SharedRegion, WorkCompletion, WorkRequest};
 
-use super::cells::{Trailer, Turn, sealed_bytes, trailer_at};
 use super::lines::{LINE_BYTES, Ring, ring_lines};
 use super::service_time;
 use super::setup::Places;
@@ -11,7 +10,8 @@ use super::switch::{Ask, next_epoch};
 use crate::kit::sender::Sender;
 use crate::planted::{Bug, is_planted};
 use crate::rendezvous::server::Misbehaved;
-use crate::slots::carrier::{Carrier, ServerCarrier, Waiting};
+use crate::slots::carrier::{ArrivedOp, Carrier, ServerCarrier, Turn, Waiting};
+use crate::slots::cells::{CellTurn, Trailer, sealed_bytes, trailer_at};
 use crate::slots::link::stride;
 use crate::slots::wire::put_note;
 use crate::slots::writes::Writes;
@@ -25,7 +25,7 @@ pub(super) struct Responses {
     looks: bool,
     /// Requests whose immediates have arrived.
     announced: u32,
-    turn: Turn,
+    turn: CellTurn,
     /// Operations that have arrived, round in 16 bits.
     operations: u16,
     slot_bytes: u32,
@@ -57,7 +57,7 @@ impl Responses {
             writes,
             looks,
             announced: 0,
-            turn: Turn::new(window),
+            turn: CellTurn::new(window),
             operations: 0,
             slot_bytes,
             ring: Ring::new(region.clone(), window, most_lines),
@@ -169,8 +169,9 @@ impl ServerCarrier for Responses {
         self.announced = self.announced.saturating_add(1);
     }
 
-    fn handle_operation(&mut self) {
+    fn handle_operation(&mut self, _: ArrivedOp<'_>) -> Result<Turn, Misbehaved> {
         self.operations = self.operations.wrapping_add(1);
+        Ok(Turn::Now)
     }
 
     #[inline]

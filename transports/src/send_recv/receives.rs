@@ -9,7 +9,7 @@ use farcall_verbs::{
 
 use crate::contract::{Config, SetupError};
 use crate::kit::memory::{Budget, Charge};
-use crate::slots::carrier::Receives;
+use crate::slots::carrier::{ServerCarrier, Shared};
 use crate::slots::link::stride;
 
 /// Requests that each client may have outstanding, however many clients there are.
@@ -143,7 +143,7 @@ impl SharedReceives {
     }
 }
 
-impl Receives for SharedReceives {
+impl<C: ServerCarrier> Shared<C> for SharedReceives {
     #[cold]
     fn replenish(&mut self) {
         if let Err(error) = self.try_replenish() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_core::site::Site;
 use farcall_verbs::{CompletionQueueHandle, Device, ProtectionDomain};
 
-use super::carrier::{Receives, ServerCarrier};
+use super::carrier::{ServerCarrier, Shared};
 use super::connection::Connection;
 use super::link::Link;
 use super::server::Server;
@@ -56,11 +56,11 @@ impl Serving<'_> {
         &self,
         clusters: Arc<Clusters>,
         make: M,
-        receives: impl Receives + 'static,
+        shared: impl Shared<M::Carrier> + 'static,
     ) -> Result<ServerHalf, SetupError> {
         let max_clients = self.max_clients.min(MAX_CLIENTS as usize);
         let (queue, arrivals) = AcceptQueue::new(self.site, max_clients);
-        let server = Server::new(self.device, self.config, arrivals, &clusters, receives)?;
+        let server = Server::new(self.device, self.config, arrivals, &clusters, shared)?;
         let intake = SlotIntake { queue, clusters, make };
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
     }

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, Progress};
+use farcall_core::transport::RequestSink;
 use farcall_verbs::{Buffer, RemoteSlice, WorkCompletion, WorkRequest};
 
+use super::requests::Clients;
+use super::wire::Op;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 
@@ -13,6 +16,9 @@ use crate::rendezvous::server::Misbehaved;
 pub(crate) trait Carrier: fmt::Debug + Send {
     /// Bytes that it writes behind each message.
     const TRAILER_BYTES: usize = 0;
+
+    /// A message that is [placed](Carrier::place) does not overtake what waits to be posted.
+    const PLACES_IN_ORDER: bool = false;
 
     /// The client that a completion names. Its queue pair shows whether that is true.
     fn client_of(completion: &WorkCompletion) -> u32;
@@ -22,6 +28,16 @@ pub(crate) trait Carrier: fmt::Debug + Send {
     fn place(&mut self, _slot: u32, _message: &[u8]) -> bool {
         false
     }
+
+    /// The peer has to be told something before the next operation: see [`post_notice`](Carrier::post_notice).
+    #[inline(always)]
+    fn has_notice(&self) -> bool {
+        false
+    }
+
+    /// Tells the peer of what was placed, and of other things that only carriers know of. There is room for a work request.
+    /// `client` is this connection's number.
+    fn post_notice(&mut self, _sender: &mut Sender, _client: u32) {}
 
     /// Posts the message of a slot inline, with room for the trailer; if it is empty, the immediate alone. `false`: the queue
     /// pair is broken.
@@ -88,8 +104,8 @@ pub(crate) trait ClientCarrier: Carrier {
     /// All messages of a READ have been taken; so many they were, and so many calls still have no response.
     fn fetched(&mut self, _what: Fetched, _messages: usize, _outstanding: usize) {}
 
-    /// The server says that it sends its responses from now on. `false`: it must not say that.
-    fn server_sends(&mut self, _epoch: u32) -> bool {
+    /// The server says how messages travel from now on. `false`: it must not say that.
+    fn handle_mode(&mut self, _argument: u32) -> bool {
         false
     }
 
@@ -140,6 +156,9 @@ pub(crate) trait ServerCarrier: Carrier {
     /// Requests come without completions.
     const LOOKS: bool = false;
 
+    /// The thread wants to know which clients have left, and which [announced](Turn::Handled) something.
+    const IS_SCHEDULED: bool = false;
+
     /// The next request, if it has arrived, and so have the operations that were sent before.
     fn waiting(&self) -> Option<Waiting> {
         None
@@ -149,7 +168,27 @@ pub(crate) trait ServerCarrier: Carrier {
     fn handle_announcement(&mut self) {}
 
     /// An operation has arrived that is no part of a message, after all requests that are [waiting](ServerCarrier::waiting).
-    fn handle_operation(&mut self) {}
+    ///
+    /// # Errors
+    /// What the client did wrong.
+    fn handle_operation(&mut self, _arrived: ArrivedOp<'_>) -> Result<Turn, Misbehaved> {
+        Ok(Turn::Now)
+    }
+
+    /// The next operation that was put off, if it is its turn.
+    #[inline(always)]
+    fn take_deferred(&mut self) -> Option<(Op, u32)> {
+        None
+    }
+
+    /// Requests have been READ out of the client's memory.
+    fn handle_fetched(&mut self, _requests: Buffer) {}
+
+    /// A buffer of requests that were all taken.
+    #[inline(always)]
+    fn take_empty(&mut self) -> Option<Buffer> {
+        None
+    }
 
     /// The message of the next request, as private bytes. `None` if it is longer than a slot.
     fn take<'a>(&mut self, _request: Waiting, _scratch: &'a mut [u8]) -> Option<&'a [u8]> {
@@ -186,11 +225,55 @@ pub(crate) struct Waiting {
     pub(crate) len: u32,
 }
 
-/// The receives of one server thread's connections.
-pub(crate) trait Receives: fmt::Debug + Send {
+/// An operation that has arrived.
+#[derive(Debug)]
+pub(crate) struct ArrivedOp<'a> {
+    pub(crate) op: Op,
+    /// The slot, or the argument.
+    pub(crate) argument: u32,
+    pub(crate) completion: &'a WorkCompletion,
+}
+
+/// When an operation is handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Now,
+    /// After requests that have not arrived yet: it is a later [`take_deferred`](ServerCarrier::take_deferred).
+    Later,
+    /// The carrier has done it.
+    Handled,
+}
+
+/// What the connections of one server thread share.
+pub(crate) trait Shared<C: ServerCarrier>: fmt::Debug + Send {
     /// Clients have come: there must be receives for what they send.
-    fn replenish(&mut self);
+    fn replenish(&mut self) {}
 
     /// The message of a client has been handled.
-    fn recycle(&mut self, completion: &mut WorkCompletion);
+    fn recycle(&mut self, _completion: &mut WorkCompletion) {}
+
+    /// Takes the requests that have arrived without completions.
+    #[inline]
+    fn look(
+        &mut self,
+        clients: &mut Clients<C>,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Progress {
+        let mut progress = Progress { scanned: clients.roster.count() as u32, ..Progress::IDLE };
+        for client in 0..clients.roster.end() {
+            progress.worked += clients.take_requests(client, scratch, now, sink);
+        }
+        progress
+    }
+
+    /// Gets ready to sleep: a request makes an event, where the device can tell. `false`: there is one already.
+    fn arm(&mut self, clients: &mut Clients<C>) -> bool {
+        let mut carriers = clients.roster.iter().map(|it| &it.link.carrier);
+        carriers.all(|carrier| {
+            carrier.arm();
+            carrier.waiting().is_none()
+        })
+    }
 }

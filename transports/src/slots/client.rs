@@ -463,7 +463,7 @@ impl<C: ClientCarrier> Window<C> {
     #[cold]
     fn handle_operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
         if op == Op::Mode {
-            return if self.link.carrier.server_sends(index) { Ok(()) } else { Err(NONSENSE) };
+            return if self.link.carrier.handle_mode(index) { Ok(()) } else { Err(NONSENSE) };
         }
         let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
         let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);

@@ -7,7 +7,7 @@ use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, ProtectionDomain, QueuePair, RemoteSlice};
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
-use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched};
+use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
 use crate::kit::sender::Sender;
@@ -58,6 +58,8 @@ enum UnderWay {
     Part { slot: u32 },
     /// Where responses arrive.
     Responses(Fetched),
+    /// Where requests arrive.
+    Requests,
 }
 
 /// What was READ.
@@ -67,12 +69,14 @@ pub(crate) struct Arrived {
     pub(crate) parts: Vec<(u32, Buffer)>,
     /// Responses that the carrier fetches.
     pub(crate) responses: Vec<(Fetched, Buffer)>,
+    /// Requests that the server fetches.
+    pub(crate) requests: Vec<Buffer>,
 }
 
 impl Arrived {
     /// With room for so many responses at a time.
     pub(crate) fn with_room(responses: usize) -> Arrived {
-        Arrived { parts: Vec::new(), responses: Vec::with_capacity(responses) }
+        Arrived { responses: Vec::with_capacity(responses), ..Arrived::default() }
     }
 }
 
@@ -155,13 +159,13 @@ impl<C: Carrier> Link<C> {
 
     #[inline]
     pub(crate) fn has_posts(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.carrier.has_notice()
     }
 
     /// Posts wait for room in the send queue or for [`ring`](Link::ring), or the link is broken.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
-        self.urgent
+        self.urgent || self.carrier.has_notice()
     }
 
     /// The slot's buffer, at full length, header included. `None` only while more messages are
@@ -181,7 +185,8 @@ impl<C: Carrier> Link<C> {
     pub(crate) fn post(&mut self, slot: u32, generation: u32, kind: Kind, len: usize) {
         let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
         put_header(message, generation, kind);
-        if self.carrier.place(slot, &message[..len]) {
+        let may_place = !C::PLACES_IN_ORDER || self.outbox.is_empty();
+        if may_place && self.carrier.place(slot, &message[..len]) {
             return;
         }
         let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
@@ -249,26 +254,39 @@ impl<C: Carrier> Link<C> {
     /// waits on.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if self.urgent {
+        if self.is_urgent() {
             self.post_waiting();
         }
         self.sender.ring();
     }
 
     fn post_waiting(&mut self) {
-        let Link { sender, carrier, staging, under_way, outbox, .. } = self;
+        let Link { sender, carrier, staging, under_way, outbox, client, .. } = self;
         let mut posted = 0;
         for &Post { imm, slot, len, signaled } in outbox.iter() {
             if sender.is_broken() || sender.room() == 0 {
                 break;
             }
             if len == 0 {
+                if carrier.has_notice() {
+                    carrier.post_notice(sender, *client);
+                    if sender.room() == 0 {
+                        break;
+                    }
+                }
                 carrier.post_inline(sender, slot, &mut [], imm, signaled);
                 posted += 1;
                 continue;
             }
-            let len = len as usize + C::TRAILER_BYTES;
             let staged = &mut staging[slot as usize];
+            if C::PLACES_IN_ORDER
+                && let Some(buffer) = staged
+                && carrier.place(slot, &buffer[..len as usize])
+            {
+                posted += 1;
+                continue;
+            }
+            let len = len as usize + C::TRAILER_BYTES;
             match staged {
                 Some(buffer) if sender.is_inline(len) => {
                     carrier.post_inline(sender, slot, &mut buffer[..len], imm, signaled)
@@ -281,6 +299,9 @@ impl<C: Carrier> Link<C> {
                 }
             };
             posted += 1;
+        }
+        if carrier.has_notice() && !sender.is_broken() && sender.room() > 0 {
+            carrier.post_notice(sender, *client);
         }
         self.outbox.drain(..posted);
         self.urgent = self.sender.is_broken() || !self.outbox.is_empty();
@@ -333,6 +354,7 @@ impl<C: Carrier> Link<C> {
                 arrived.parts.push((slot, buffer));
             }
             Some(UnderWay::Responses(what)) => arrived.responses.push((what, buffer)),
+            Some(UnderWay::Requests) => arrived.requests.push(buffer),
             // Dropped: it goes back to its pool with the request's other parts.
             Some(UnderWay::Chunk) | None => {}
         });
@@ -368,6 +390,36 @@ impl<C: Carrier> Link<C> {
     }
 }
 
+impl<C: Carrier> Link<C> {
+    /// Takes the buffer of a READ back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, mut buffer: Buffer) {
+        buffer.set_len(self.slot_bytes);
+        self.spare.push(buffer);
+    }
+
+    /// Reads requests out of the client's memory at once, at most a slot. `false`: there is no room now.
+    pub(crate) fn fetch_requests(&mut self, remote: RemoteSlice) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let Some(mut into) = self.spare.pop() else { return false };
+        into.set_len(remote.len() as usize);
+        self.post_at_once(WorkRequest::read(into, remote), UnderWay::Requests);
+        true
+    }
+}
+
+impl<C: ServerCarrier> Link<C> {
+    /// Takes the buffers of requests back that were all taken.
+    #[inline(always)]
+    pub(crate) fn give_back_empty(&mut self) {
+        while let Some(empty) = self.carrier.take_empty() {
+            self.give_back(empty);
+        }
+    }
+}
+
 impl<C: ClientCarrier> Link<C> {
     /// Reads the responses that its carrier wants to fetch.
     #[inline]
@@ -381,13 +433,6 @@ impl<C: ClientCarrier> Link<C> {
             into.set_len(remote.len() as usize);
             self.post_at_once(WorkRequest::read(into, remote), UnderWay::Responses(what));
         }
-    }
-
-    /// Takes the buffer of a READ of responses back.
-    #[inline]
-    pub(crate) fn give_back(&mut self, mut buffer: Buffer) {
-        buffer.set_len(self.slot_bytes);
-        self.spare.push(buffer);
     }
 }
 

@@ -11,13 +11,14 @@
 
 pub(crate) mod accept;
 pub(crate) mod carrier;
+pub(crate) mod cells;
 pub(crate) mod client;
 mod connection;
 mod fetching;
 mod large;
 pub(crate) mod link;
 mod replies;
-mod requests;
+pub(crate) mod requests;
 mod server;
 pub(crate) mod wire;
 pub(crate) mod writes;

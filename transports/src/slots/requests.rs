@@ -4,7 +4,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
 
-use super::carrier::ServerCarrier;
+use super::carrier::{ArrivedOp, ServerCarrier, Turn};
 use super::connection::{Connection, Phase};
 use super::link::Arrived;
 use super::wire::{Immediate, Kind, Op, split};
@@ -23,8 +23,12 @@ pub(crate) struct Clients<C> {
     pub(crate) drafts: Drafts,
     /// Clients whose posts failed, or that hold memory and do not move on; the next poll drops them.
     pub(crate) broken: Vec<u32>,
-    /// Nothing: a server reads nothing.
+    /// Requests that were READ, for a moment.
     arrived: Arrived,
+    /// Clients whose carriers have handled what they announced, for the schedule of carriers that have one.
+    pub(crate) announced: Vec<u32>,
+    /// Clients that have left, for the same.
+    pub(crate) departed: Vec<u32>,
 }
 
 /// A message has arrived, and took a receive.
@@ -61,6 +65,8 @@ impl<C: ServerCarrier> Clients<C> {
             drafts,
             broken: Vec::new(),
             arrived: Arrived::default(),
+            announced: Vec::new(),
+            departed: Vec::new(),
         }
     }
 
@@ -86,6 +92,9 @@ impl<C: ServerCarrier> Clients<C> {
             Disconnect::Goodbye => tracing::debug!(client, "a client said goodbye"),
         }
         self.lending.forget(client);
+        if C::IS_SCHEDULED {
+            self.departed.push(client);
+        }
     }
 
     #[inline]
@@ -106,6 +115,12 @@ impl<C: ServerCarrier> Clients<C> {
         }
         if !is_arrival(completion) {
             connection.link.retire(completion.id, &mut self.arrived);
+            if C::LOOKS
+                && let Some(requests) = self.arrived.requests.pop()
+            {
+                connection.link.carrier.handle_fetched(requests);
+                connection.link.give_back_empty();
+            }
             if connection.link.has_posts() {
                 self.roster.enter_line(client);
             }
@@ -170,10 +185,19 @@ impl<C: ServerCarrier> Clients<C> {
         }
         let Some(connection) = self.roster.get(client) else { return Ok(()) };
         if op != Op::Message {
+            let byte_len = completion.byte_len.into();
             if op != Op::Chunk {
-                connection.link.carrier.handle_operation();
+                let arrived = ArrivedOp { op, argument: index, completion };
+                match connection.link.carrier.handle_operation(arrived)? {
+                    Turn::Now => {}
+                    Turn::Later => return Ok(()),
+                    Turn::Handled => {
+                        self.announced.push(client);
+                        return Ok(());
+                    }
+                }
             }
-            return self.handle_operation(client, op, index, completion, now, sink);
+            return self.handle_operation(client, op, index, byte_len, now, sink);
         }
         if C::LOOKS {
             return Ok(());
@@ -205,6 +229,13 @@ impl<C: ServerCarrier> Clients<C> {
             if taken as usize == connection.slots.len() {
                 return taken;
             }
+            if let Some((op, index)) = connection.link.carrier.take_deferred() {
+                if let Err(why) = self.handle_operation(client, op, index, 0, now, sink) {
+                    self.remove(client, why, sink);
+                    return taken;
+                }
+                continue;
+            }
             let Some(waiting) = connection.link.carrier.waiting() else { return taken };
             let index = waiting.slot;
             if connection.slots.get(index as usize).is_none_or(|slot| slot.phase != Phase::Idle) {
@@ -213,6 +244,7 @@ impl<C: ServerCarrier> Clients<C> {
             }
             taken += 1;
             let message = connection.link.carrier.take(waiting, scratch);
+            connection.link.give_back_empty();
             let slot = &mut connection.slots[index as usize];
             let handled = match message {
                 None => Err("a length beyond the slot".into()),
@@ -242,7 +274,7 @@ impl<C: ServerCarrier> Clients<C> {
         client: u32,
         op: Op,
         index: u32,
-        completion: &WorkCompletion,
+        byte_len: u64,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Result<(), Disconnect> {
@@ -259,7 +291,7 @@ impl<C: ServerCarrier> Clients<C> {
         };
         match op {
             Op::Chunk if slot.phase == Phase::Landing => {
-                self.handle_chunk(client, index, completion.byte_len.into(), now, sink)
+                self.handle_chunk(client, index, byte_len, now, sink)
             }
             Op::Cancel => {
                 match slot.phase {

@@ -6,7 +6,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
 use farcall_verbs::{CqError, Device, Drafts, Status};
 
-use super::carrier::{Receives, ServerCarrier};
+use super::carrier::{ServerCarrier, Shared};
 use super::connection::Connection;
 use super::requests::{Clients, Disconnect};
 use crate::contract::{Config, SetupError};
@@ -19,25 +19,25 @@ use crate::kit::roster::Roster;
 
 /// All connections of one server thread.
 #[derive(Debug)]
-pub(crate) struct Server<C: ServerCarrier, R: Receives> {
+pub(crate) struct Server<C: ServerCarrier, S: Shared<C>> {
     // Dropped in this order: queue pairs, completion queues.
     clients: Clients<C>,
     queues: Vec<Completions>,
     clusters: Arc<Clusters>,
-    receives: R,
+    shared: S,
     scratch: Box<[u8]>,
     is_closed: bool,
 }
 
-impl<C: ServerCarrier, R: Receives> Server<C, R> {
+impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
     /// A server thread's half for the clients that arrive, whose completions come to the queues of these clusters.
     pub(crate) fn new(
         device: &Device,
         config: &Config,
         arrivals: Arrivals<Connection<C>>,
         clusters: &Arc<Clusters>,
-        receives: R,
-    ) -> Result<Server<C, R>, SetupError> {
+        shared: S,
+    ) -> Result<Server<C, S>, SetupError> {
         let budget = Budget::new(config.memory);
         let assembly = LargeBuffers::new(&device.alloc_pd()?, Exposure::Private, &budget);
         let (roster, lending) = (Roster::new(arrivals), Lending::new(budget));
@@ -45,7 +45,7 @@ impl<C: ServerCarrier, R: Receives> Server<C, R> {
             clients: Clients::new(roster, lending, assembly, Drafts::new(device)),
             queues: clusters.take_new().collect(),
             clusters: Arc::clone(clusters),
-            receives,
+            shared,
             scratch: vec![0; config.slot as usize].into(),
             is_closed: false,
         })
@@ -61,25 +61,6 @@ impl<C: ServerCarrier, R: Receives> Server<C, R> {
             self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
         }
         Progress::IDLE
-    }
-
-    /// Takes the requests that have arrived without completions.
-    fn look(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
-        let mut progress =
-            Progress { scanned: self.clients.roster.count() as u32, ..Progress::IDLE };
-        for client in 0..self.clients.roster.end() {
-            progress.worked += self.clients.take_requests(client, &mut self.scratch, now, sink);
-        }
-        progress
-    }
-
-    /// Gets ready to sleep: a request makes an event, where the device can tell. `false`: there is one already.
-    fn arm_requests(&self) -> bool {
-        let mut carriers = self.clients.roster.iter().map(|it| &it.link.carrier);
-        carriers.all(|carrier| {
-            carrier.arm();
-            carrier.waiting().is_none()
-        })
     }
 
     /// The rare work: clients whose posts failed, requests that wait for memory.
@@ -114,7 +95,7 @@ impl<C: ServerCarrier, R: Receives> Server<C, R> {
     }
 }
 
-impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
+impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let mut progress = Progress::IDLE;
@@ -132,7 +113,7 @@ impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
             }
             for completion in completed {
                 self.clients.complete(completion, &mut self.scratch, now, sink);
-                self.receives.recycle(completion);
+                self.shared.recycle(completion);
             }
             progress.worked += found as u32;
             progress.scanned += queue.scanned();
@@ -142,11 +123,12 @@ impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
         }
         if have_come {
             self.queues.extend(self.clusters.take_new());
-            self.receives.replenish();
+            self.shared.replenish();
             progress.next = PollAt::Now;
         }
         if C::LOOKS {
-            progress = progress.and(self.look(now, sink));
+            let Server { clients, shared, scratch, .. } = self;
+            progress = progress.and(shared.look(clients, scratch, now, sink));
         }
         if self.clients.need_attention() {
             progress.next = progress.next.earlier(self.attend(now, sink));
@@ -165,7 +147,7 @@ impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
     }
 
     fn arm(&mut self) -> bool {
-        if C::LOOKS && !self.arm_requests() {
+        if C::LOOKS && !self.shared.arm(&mut self.clients) {
             return false;
         }
         let Server { clients, queues, .. } = self;
@@ -191,7 +173,7 @@ impl<C: ServerCarrier, R: Receives> ServerTransport for Server<C, R> {
     }
 }
 
-impl<C: ServerCarrier, R: Receives> Drop for Server<C, R> {
+impl<C: ServerCarrier, S: Shared<C>> Drop for Server<C, S> {
     fn drop(&mut self) {
         self.say_goodbye();
     }

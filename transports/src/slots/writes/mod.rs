@@ -5,7 +5,7 @@ pub(crate) mod setup;
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
 use self::setup::Sizes;
-use super::carrier::{Carrier, ClientCarrier, Receives, ServerCarrier};
+use super::carrier::{Carrier, ClientCarrier, ServerCarrier, Shared};
 use super::link::stride;
 use crate::kit::sender::{Sender, work_id};
 
@@ -29,7 +29,6 @@ impl Writes {
         sizes: &Sizes,
         client: u32,
     ) -> Writes {
-        assert!(peer_slots.len >= sizes.slots_bytes());
         Writes {
             slot_bytes: sizes.link.slot as usize,
             stride: stride(sizes.link.slot).into(),
@@ -140,9 +139,4 @@ impl ServerCarrier for Writes {}
 #[derive(Debug)]
 pub(crate) struct OwnReceives;
 
-impl Receives for OwnReceives {
-    fn replenish(&mut self) {}
-
-    #[inline]
-    fn recycle(&mut self, _: &mut WorkCompletion) {}
-}
+impl<C: ServerCarrier> Shared<C> for OwnReceives {}

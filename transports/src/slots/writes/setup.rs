@@ -127,10 +127,23 @@ impl Port {
         terms: &Terms,
         client: u32,
     ) -> Result<Port, SetupError> {
-        let sizes = Sizes::new(terms, device.caps());
         // A domain for each connection: no client's key opens another client's memory.
         let pd = device.alloc_pd()?;
-        let slots = pd.alloc_shared(sizes.slots_bytes() as usize, Access::REMOTE_WRITE)?;
+        let bytes = Sizes::new(terms, device.caps()).slots_bytes();
+        Port::open_in(pd, device, cq, terms, client, bytes)
+    }
+
+    /// The same in this domain, where the peer writes into so many bytes.
+    pub(crate) fn open_in(
+        pd: ProtectionDomain,
+        device: &Device,
+        cq: &CompletionQueueHandle,
+        terms: &Terms,
+        client: u32,
+        bytes: u64,
+    ) -> Result<Port, SetupError> {
+        let sizes = Sizes::new(terms, device.caps());
+        let slots = pd.alloc_shared(bytes as usize, Access::REMOTE_WRITE)?;
         let config = QueuePairConfig::new(QpType::Rc, cq, cq)
             .max_send_wr(sizes.link.send_depth as usize)
             .max_recv_wr(sizes.recv_depth as usize);
@@ -153,17 +166,31 @@ impl Port {
 
     /// Connects to the peer that said this. `terms` are at most what the port was opened with.
     pub(crate) fn connect(
-        mut self,
+        self,
         device: &Device,
         terms: &Terms,
         peer: &[u8],
         side: Side,
         timeout: Duration,
     ) -> Result<Connected, SetupError> {
+        let bytes = Sizes::new(terms, device.caps()).slots_bytes();
+        self.connect_to(device, terms, peer, side, timeout, bytes)
+    }
+
+    /// The same to a peer in whose memory this end writes into at least so many bytes.
+    pub(crate) fn connect_to(
+        mut self,
+        device: &Device,
+        terms: &Terms,
+        peer: &[u8],
+        side: Side,
+        timeout: Duration,
+        bytes: u64,
+    ) -> Result<Connected, SetupError> {
         let peer: EndSetup = setup::decode(peer)?;
         let endpoint = setup::decode_endpoint(&peer.endpoint)?;
         self.sizes = Sizes::new(terms, device.caps());
-        if peer.slots.len < self.sizes.slots_bytes() {
+        if peer.slots.len < bytes {
             return Err(SetupError::Misbehaved("its slots are fewer than the window"));
         }
         if side == Side::Client {

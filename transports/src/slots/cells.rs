@@ -11,39 +11,39 @@
 const WORD_BYTES: usize = 8;
 
 /// Room for the trailer and the padding before it.
-pub(super) const TRAILER_BYTES: usize = 2 * WORD_BYTES - 1;
+pub(crate) const TRAILER_BYTES: usize = 2 * WORD_BYTES - 1;
 
 /// Bytes that a message and its trailer take.
 #[inline]
-pub(super) const fn sealed_bytes(len: usize) -> usize {
+pub(crate) const fn sealed_bytes(len: usize) -> usize {
     len.next_multiple_of(WORD_BYTES) + WORD_BYTES
 }
 
 /// Where the trailer is in a cell that ends there.
 #[inline]
-pub(super) const fn trailer_at(cell_end: usize) -> usize {
+pub(crate) const fn trailer_at(cell_end: usize) -> usize {
     cell_end - WORD_BYTES
 }
 
 /// What stands behind a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Trailer {
+pub(crate) struct Trailer {
     /// Which request of the connection, from 1 on.
-    pub(super) number: u16,
+    pub(crate) number: u16,
     /// How many operations the client had sent before, by immediates. The server may see them later than this, and a
     /// cancellation of the slot's last call must not hit this one.
-    pub(super) operations: u16,
+    pub(crate) operations: u16,
     /// The slot of the call.
-    pub(super) slot: u32,
+    pub(crate) slot: u32,
     /// Bytes of the message, without the trailer.
-    pub(super) len: u32,
+    pub(crate) len: u32,
 }
 
 const SLOT_BITS: u32 = 10;
 
 impl Trailer {
     #[inline]
-    pub(super) fn to_word(self) -> u64 {
+    pub(crate) fn to_word(self) -> u64 {
         debug_assert!(self.slot < 1 << SLOT_BITS && self.len < 1 << (32 - SLOT_BITS));
         u64::from(self.number)
             | u64::from(self.operations) << 16
@@ -51,7 +51,7 @@ impl Trailer {
     }
 
     #[inline]
-    pub(super) fn from_word(word: u64) -> Trailer {
+    pub(crate) fn from_word(word: u64) -> Trailer {
         let rest = (word >> 32) as u32;
         Trailer {
             number: word as u16,
@@ -64,31 +64,31 @@ impl Trailer {
 
 /// Which cell is next, at either end.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct CellTurn {
     cells: u32,
     cell: u32,
     number: u16,
 }
 
-impl Turn {
-    pub(super) fn new(cells: u32) -> Turn {
-        Turn { cells, cell: 0, number: 1 }
+impl CellTurn {
+    pub(crate) fn new(cells: u32) -> CellTurn {
+        CellTurn { cells, cell: 0, number: 1 }
     }
 
     /// The next cell.
     #[inline]
-    pub(super) fn cell(&self) -> u32 {
+    pub(crate) fn cell(&self) -> u32 {
         self.cell
     }
 
     /// The number of the request that goes there.
     #[inline]
-    pub(super) fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
     #[inline]
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.number = self.number.wrapping_add(1);
         self.cell = if self.cell + 1 == self.cells { 0 } else { self.cell + 1 };
     }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn cells_come_in_turn_and_numbers_go_on() {
-        let mut turn = Turn::new(3);
+        let mut turn = CellTurn::new(3);
         let mut next = || {
             let next = (turn.cell(), turn.number());
             turn.advance();

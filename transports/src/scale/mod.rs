@@ -1,0 +1,263 @@
+//! `scale`: requests by RC WRITE into a message pool that groups of clients use in turn, after ScaleRPC (Chen, Lu, Shu,
+//! EuroSys 2019).
+//!
+//! A NIC keeps the contexts of few queue pairs on its chip, and the last-level cache holds few message buffers. So the
+//! clients of a server thread are divided into groups, one group is served for a time slice, and all groups use the same
+//! memory in turn.
+//!
+//! # The life of a call
+//!
+//! While the client's group is served, and the client knows of its place in the message pool:
+//!
+//! 1. The client takes a free slot of its window and makes the request in a private buffer.
+//! 2. One WRITE puts it at the end of the next cell of its place. Its trailer lands last, where the server looks for it.
+//! 3. The server copies the request once out of the cell, which others could still change, and runs the handler.
+//! 4. The response goes back by WRITE_WITH_IMM into the client's slot, as in `write_imm`, and frees it.
+//!
+//! Otherwise:
+//!
+//! 1. The request goes into the log, a ring in the client's own memory. A WRITE_WITH_IMM of eight bytes says how far the
+//!    log has grown.
+//! 2. In the slice before that of the client's group, the server READs the log. If the group is served, it READs at once.
+//! 3. When the slice has begun, the server handles these requests. The first response names the place into which the client writes
+//!    from now on.
+//!
+//! # The switch
+//!
+//! A group's slice ends when its time is over and clients of another group wait. If there is only one group, or the others have
+//! nothing to do, it never ends. Then:
+//!
+//! 1. The server tells each client that knows of its place to stop, by an immediate.
+//! 2. The client writes its next requests into its log. It confirms by an immediate that it has left. What it wrote into its place
+//!    was posted before that on the same queue pair, so it lands, and is found, before.
+//! 3. The server takes what is in the place. When the confirmation has come, the place is free.
+//!
+//! Meanwhile the next group is served in other places: the pool has two for each client of the largest group, and the one that became
+//! free last is used first. A client that does not confirm keeps its place; it is dropped when another has found none for long.
+//! A client that finds no place is served out of its log.
+//!
+//! So each request goes one way, out of the log or into the place, and none is lost, doubled or taken for another's:
+//! - The server READs all that was announced, in order, also when the client has come in meanwhile.
+//! - Requests in a place are numbered from 1 in each stay, and stamped with the connection's key and the number of the stay.
+//!   What an earlier client of the place has left there has another stamp.
+//! - An operation (a cancellation, a release, the confirmation) is handled after all requests that were sent before it, and
+//!   before all that were sent after it. If it arrives while announced requests are not taken yet, it is deferred. A
+//!   request in a cell says how many operations were sent before it.
+//!
+//! Large messages go by [rendezvous](crate::rendezvous), as in `write_imm`, whichever group is served.
+//!
+//! # Where it differs from the paper
+//!
+//! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
+//! READs them into private memory and not into a second pool. The switch is always told by an immediate, and
+//! never by a response. Groups are of equal size, priorities are not measured, no client is pinned, long calls have no mode of their own,
+//! and the slices of several servers are not synchronized.
+//!
+//! **All clients of a thread share its protection domain**, as they share the pool. A client that guesses where another's place is
+//! can write there, and can forge that client's requests. Do not use it where clients do not trust each other.
+//!
+//! Where WRITEs land in any order, or make no event, each request carries an immediate, and the server looks only when that has
+//! arrived.
+//!
+//! # Knobs
+//!
+//! Those of `write_imm`; at the server `group` (clients) and `slice` (time).
+//!
+//! # When to use it
+//!
+//! Hundreds of clients that trust each other at one server. With few clients it is as fast as `write_imm`.
+
+mod client_state;
+mod groups;
+mod log;
+mod pool;
+mod requests;
+mod schedule;
+mod served;
+mod setup;
+mod slices;
+mod stamp;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use farcall_core::transport::ClientTransport;
+use farcall_verbs::{Access, Device};
+
+use crate::contract::{
+    Answer, Backend, Config, DeathNotice, Fabric, OptionSpec, PendingClient, Placement, ServerHalf,
+    SetupError,
+};
+use crate::kit::clusters::Clusters;
+use crate::kit::completions::Completions;
+use crate::kit::device_channel::DeviceChannel;
+use crate::slots::accept::Serving;
+use crate::slots::client::Client;
+use crate::slots::wire::MAX_WINDOW;
+use crate::slots::writes::setup::{Sizes, check};
+use groups::most_members;
+use pool::{Pool, PoolLayout};
+use schedule::Schedule;
+use setup::{ClientPort, Ends, may_look};
+
+/// The backend `scale`.
+#[derive(Debug)]
+pub(crate) struct Scale;
+
+const NAME: &str = "scale";
+
+/// Clients of a group, unless an address says otherwise (ScaleRPC, section 4).
+const DEFAULT_GROUP: u32 = 40;
+
+const MAX_GROUP: u32 = 160;
+
+/// A slice, unless an address says otherwise (ScaleRPC, section 4).
+const DEFAULT_SLICE: Duration = Duration::from_micros(100);
+
+const SHORTEST_SLICE: Duration = Duration::from_micros(1);
+
+const LONGEST_SLICE: Duration = Duration::from_secs(1);
+
+const GROUP: OptionSpec = OptionSpec {
+    name: "group",
+    expected: || format!("a number of clients from 1 to {MAX_GROUP}"),
+    accepts: |value| group(value).is_some(),
+};
+
+const SLICE: OptionSpec = OptionSpec {
+    name: "slice",
+    expected: || "a time from 1us to 1s, such as 100us".to_owned(),
+    accepts: |value| slice(value).is_some(),
+};
+
+fn group(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|clients| (1..=MAX_GROUP).contains(clients))
+}
+
+fn slice(value: &str) -> Option<Duration> {
+    let (number, unit): (&str, fn(u64) -> Duration) = if let Some(number) = value.strip_suffix("us")
+    {
+        (number, Duration::from_micros)
+    } else if let Some(number) = value.strip_suffix("ms") {
+        (number, Duration::from_millis)
+    } else {
+        (value.strip_suffix('s')?, Duration::from_secs)
+    };
+    let time = unit(number.parse().ok()?);
+    (SHORTEST_SLICE..=LONGEST_SLICE).contains(&time).then_some(time)
+}
+
+/// The option's value, or the default.
+fn option<T>(config: &Config, spec: &OptionSpec, parse: fn(&str) -> Option<T>, default: T) -> T {
+    config.options.get(spec.name).and_then(parse).unwrap_or(default)
+}
+
+impl Backend for Scale {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[GROUP, SLICE]
+    }
+
+    fn max_window(&self) -> u32 {
+        MAX_WINDOW
+    }
+
+    fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
+        check(NAME, fabric.device(NAME)?.caps())
+    }
+
+    /// Neither end sends anything to a peer that it waits for.
+    fn death_notice(&self) -> DeathNotice {
+        DeathNotice::BY_SOCKET
+    }
+
+    fn dial(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+    ) -> Result<Box<dyn PendingClient>, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let terms = config.terms();
+        let sizes = Sizes::new(&terms, device.caps());
+        let completions = Completions::new(at.site, device, sizes.completions())?;
+        let port = ClientPort::open(device, &completions.queue(), &terms)?;
+        Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
+    }
+
+    fn serve(
+        &self,
+        at: &Placement<'_>,
+        config: &Config,
+        max_clients: usize,
+    ) -> Result<ServerHalf, SetupError> {
+        self.check(&at.fabric)?;
+        let device = at.fabric.device(NAME)?;
+        let each = Sizes::new(&config.terms(), device.caps()).completions();
+        let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
+        let group = option(config, &GROUP, group, DEFAULT_GROUP);
+        let slice = option(config, &SLICE, slice, DEFAULT_SLICE);
+        // Those that are served, and as many that are on their way out.
+        let clients = most_members(group).min(u32::try_from(max_clients).unwrap_or(u32::MAX));
+        let layout = PoolLayout::new(2 * clients, &config.terms());
+        let pd = device.alloc_pd()?;
+        let pool = pd.alloc_shared(layout.bytes() as usize, Access::REMOTE_WRITE)?;
+        let looks = may_look(device.caps());
+        if looks {
+            pool.watch(DeviceChannel::at(at.site, device)?.channel())?;
+        }
+        let shared =
+            Schedule::new(group, slice.as_nanos() as u64, Pool::new(pool.clone(), &layout), looks);
+        let (device, next_key) = (device.clone(), AtomicU32::new(1));
+        let ends = Ends { device: device.clone(), pd, pool, layout, next_key };
+        let serving = Serving { site: at.site, device: &device, config, max_clients };
+        serving.half(clusters, ends, shared)
+    }
+}
+
+/// A client whose queue pair is not connected yet.
+struct Pending {
+    // Dropped in this order: queue pair, completion queue.
+    port: ClientPort,
+    completions: Completions,
+    device: Device,
+    memory: u64,
+}
+
+impl PendingClient for Pending {
+    fn setup(&self) -> Vec<u8> {
+        self.port.setup()
+    }
+
+    fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
+        let Pending { port, completions, device, memory } = *self;
+        let end = port.connect(&device, &answer)?;
+        Ok(Box::new(Client::new(completions, end, answer.terms, memory)))
+    }
+}
+
+#[cfg(test)]
+mod option_tests {
+    use super::*;
+
+    #[test]
+    fn slices_have_units_and_bounds() {
+        assert_eq!(slice("100us"), Some(DEFAULT_SLICE));
+        assert_eq!(slice("2ms"), Some(Duration::from_millis(2)));
+        assert_eq!(slice("1s"), Some(LONGEST_SLICE));
+        for wrong in ["", "100", "0us", "2s", "-1us", "1.5ms", "us", "99999999999999999999s"] {
+            assert_eq!(slice(wrong), None, "{wrong}");
+        }
+        assert_eq!(
+            (group("1"), group("160"), group("0"), group("161")),
+            (Some(1), Some(160), None, None)
+        );
+    }
+}

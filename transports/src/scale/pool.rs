@@ -1,0 +1,105 @@
+//! The message pool: places that clients use in turn.
+//!
+//! A place has a cell for each call of the largest window. Which client it belongs to changes with the slices; the latest that
+//! became free is given away first, as its lines are in the last-level cache.
+
+use farcall_verbs::SharedRegion;
+use serde::{Deserialize, Serialize};
+
+use super::wire::MAX_PLACES;
+use crate::contract::Terms;
+use crate::slots::link::stride;
+
+/// Most bytes of a pool, unless one place is larger.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// How a pool is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PoolLayout {
+    pub(super) places: u32,
+    /// Bytes from one place to the next.
+    pub(super) place_bytes: u64,
+    /// Bytes from one cell to the next.
+    pub(super) cell_bytes: u32,
+}
+
+impl PoolLayout {
+    /// With `wanted` places, or fewer if they would be too large together, for clients with at most these terms.
+    pub(super) fn new(wanted: u32, most: &Terms) -> PoolLayout {
+        let cell_bytes = stride(most.slot);
+        let place_bytes = u64::from(most.window) * u64::from(cell_bytes);
+        let fit = MOST_BYTES / place_bytes;
+        let places = u64::from(wanted.min(MAX_PLACES)).min(fit).max(1);
+        PoolLayout { places: places as u32, place_bytes, cell_bytes }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.places) * self.place_bytes
+    }
+
+    /// Whether a client with these terms can use such a pool of so many bytes.
+    pub(super) fn is_possible(&self, terms: &Terms, bytes: u64) -> bool {
+        let least = u64::from(terms.window) * u64::from(self.cell_bytes);
+        (1..=MAX_PLACES).contains(&self.places)
+            && self.cell_bytes >= stride(terms.slot)
+            && self.place_bytes >= least
+            && self.place_bytes.checked_mul(self.places.into()).is_some_and(|all| all <= bytes)
+    }
+
+    /// Where a cell of a place ends in the pool.
+    #[inline]
+    pub(super) fn cell_end(&self, place: u32, cell: u32) -> u64 {
+        u64::from(place) * self.place_bytes + u64::from(cell + 1) * u64::from(self.cell_bytes)
+    }
+}
+
+/// The places that nobody has.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) region: SharedRegion,
+    free: Vec<u32>,
+}
+
+impl Pool {
+    pub(super) fn new(region: SharedRegion, layout: &PoolLayout) -> Pool {
+        Pool { region, free: (0..layout.places).rev().collect() }
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub(super) fn give_back(&mut self, place: u32) {
+        debug_assert!(!self.free.contains(&place));
+        self.free.push(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms { window: 64, slot: 4096, max_message: 1 << 20 };
+
+    #[test]
+    fn a_pool_is_bounded_and_has_a_place_at_least() {
+        let usual = PoolLayout::new(120, &TERMS);
+        assert_eq!((usual.places, usual.cell_bytes), (120, 4160));
+        assert!(usual.is_possible(&TERMS, usual.bytes()));
+        assert!(!usual.is_possible(&TERMS, usual.bytes() - 1));
+        let larger = Terms { window: 1024, slot: 1 << 20, ..TERMS };
+        assert_eq!(PoolLayout::new(120, &larger).places, 1);
+        assert!(!usual.is_possible(&larger, u64::MAX), "cells for smaller slots");
+        assert!(!PoolLayout { places: 0, ..usual }.is_possible(&TERMS, u64::MAX));
+        assert!(!PoolLayout { place_bytes: u64::MAX, ..usual }.is_possible(&TERMS, u64::MAX));
+    }
+
+    #[test]
+    fn cells_do_not_overlap() {
+        let layout = PoolLayout::new(4, &TERMS);
+        assert_eq!(layout.cell_end(0, 0), u64::from(layout.cell_bytes));
+        let last = layout.cell_end(2, 63);
+        assert_eq!(layout.cell_end(3, 0) - last, u64::from(layout.cell_bytes));
+        assert_eq!(layout.cell_end(3, 63), layout.bytes());
+    }
+}

@@ -1,0 +1,326 @@
+//! The server's carrier: requests out of a place of the pool and out of the client's log, responses by WRITE.
+
+use std::collections::VecDeque;
+
+use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
+
+use super::log::LogReader;
+use super::pool::PoolLayout;
+use super::stamp::{self, STAMP_BYTES, stamped_bytes};
+use super::wire::{GROWN, LEFT, note_of_place};
+use crate::kit::sender::Sender;
+use crate::rendezvous::server::Misbehaved;
+use crate::slots::carrier::{ArrivedOp, Carrier, ServerCarrier, Turn, Waiting};
+use crate::slots::cells::{CellTurn, Trailer, trailer_at};
+use crate::slots::wire::{Op, put_note};
+use crate::slots::writes::Writes;
+
+/// Where a client is, as its server knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Its group is not served.
+    Outside,
+    /// It is served. Its requests come out of its log until it knows of its place, which the next response tells.
+    Served { place: Option<u32>, is_told: bool },
+    /// It was told to leave its place, and has not said that it has.
+    Leaving { place: u32 },
+    /// It has left this place, which can be given to another.
+    Left { place: u32 },
+}
+
+/// How a client leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It knew of no place; this one is free.
+    AtOnce(Option<u32>),
+    /// It must be told, and confirms it.
+    WhenTold,
+}
+
+/// A server's end of a connection.
+#[derive(Debug)]
+pub(super) struct Served {
+    /// Where the client says how far its log has grown, and its slots for responses.
+    writes: Writes,
+    pool: SharedRegion,
+    layout: PoolLayout,
+    slot_bytes: u32,
+    window: u32,
+    key: u32,
+    epoch: u32,
+    /// Requests are found by looking, and not by their immediates.
+    looks: bool,
+    /// Requests whose immediates have arrived.
+    announced: u32,
+    standing: Standing,
+    turn: CellTurn,
+    /// Operations that were handled, round in 16 bits.
+    operations: u16,
+    log: LogReader,
+    /// Operations that came after requests of the log which are not taken yet: up to where it had grown.
+    deferred: VecDeque<(u64, Op, u32)>,
+}
+
+/// What is the same for all clients of a thread, and what is not.
+#[derive(Debug)]
+pub(super) struct PoolOfThread {
+    pub(super) pool: SharedRegion,
+    pub(super) layout: PoolLayout,
+    pub(super) key: u32,
+    pub(super) looks: bool,
+}
+
+impl Served {
+    pub(super) fn new(
+        writes: Writes,
+        thread: PoolOfThread,
+        (window, slot_bytes): (u32, u32),
+        log: LogReader,
+    ) -> Served {
+        let PoolOfThread { pool, layout, key, looks } = thread;
+        Served {
+            writes,
+            pool,
+            layout,
+            slot_bytes,
+            window,
+            key,
+            epoch: 0,
+            looks,
+            announced: 0,
+            standing: Standing::Outside,
+            turn: CellTurn::new(window),
+            operations: 0,
+            log,
+            deferred: VecDeque::new(),
+        }
+    }
+
+    /// The client is served from now on.
+    pub(super) fn enter(&mut self, place: Option<u32>) {
+        debug_assert_eq!(self.standing, Standing::Outside);
+        self.standing = Standing::Served { place, is_told: false };
+    }
+
+    /// The client's time is over.
+    pub(super) fn leave(&mut self) -> Leave {
+        match self.standing {
+            Standing::Served { place: Some(place), is_told: true } => {
+                self.standing = Standing::Leaving { place };
+                Leave::WhenTold
+            }
+            Standing::Served { place, .. } => {
+                self.standing = Standing::Outside;
+                Leave::AtOnce(place)
+            }
+            Standing::Outside | Standing::Leaving { .. } | Standing::Left { .. } => {
+                Leave::AtOnce(None)
+            }
+        }
+    }
+
+    /// The place that the client has left, once.
+    pub(super) fn take_left(&mut self) -> Option<u32> {
+        let Standing::Left { place } = self.standing else { return None };
+        self.standing = Standing::Outside;
+        Some(place)
+    }
+
+    /// The client is neither served nor on its way out.
+    pub(super) fn is_outside(&self) -> bool {
+        self.standing == Standing::Outside
+    }
+
+    /// There are requests in its log that were not taken.
+    pub(super) fn has_more(&self) -> bool {
+        self.log.has_more()
+    }
+
+    /// What to READ of its log next. Once it is posted, [`begin_read`](Served::begin_read).
+    #[inline]
+    pub(super) fn next_read(&self) -> Option<RemoteSlice> {
+        self.log.next()
+    }
+
+    pub(super) fn begin_read(&mut self, read: &RemoteSlice) {
+        self.log.begin(read);
+    }
+
+    /// The place into which the client may write.
+    #[inline]
+    fn place_in_use(&self) -> Option<u32> {
+        match self.standing {
+            Standing::Served { place, is_told: true } => place,
+            Standing::Leaving { place } => Some(place),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn waiting_in_place(&self) -> Option<Waiting> {
+        let place = self.place_in_use()?;
+        let end = self.layout.cell_end(place, self.turn.cell()) as usize;
+        let at = trailer_at(end);
+        let word = u64::from_le(self.pool.load_u64(at));
+        let Trailer { number, operations, slot, len } = Trailer::from_word(word);
+        if number != self.turn.number()
+            || operations != self.operations
+            || !(self.looks || self.announced > 0)
+        {
+            return None;
+        }
+        let stamp = u64::from_le(self.pool.load_u64(at - STAMP_BYTES));
+        (stamp == stamp::of(self.key, self.epoch)).then_some(Waiting { slot, len })
+    }
+
+    /// Says on a response which place its client may write into from now on.
+    #[inline]
+    fn invite(&mut self, message: &mut [u8]) {
+        if let Standing::Served { place: Some(place), is_told: false } = self.standing
+            && !message.is_empty()
+        {
+            self.bring_in(place, message);
+        }
+    }
+
+    #[cold]
+    fn bring_in(&mut self, place: u32, message: &mut [u8]) {
+        put_note(message, note_of_place(place));
+        self.standing = Standing::Served { place: Some(place), is_told: true };
+        self.epoch = self.epoch.wrapping_add(1);
+        self.turn = CellTurn::new(self.window);
+        self.announced = 0;
+    }
+
+    fn count(&mut self, op: Op) {
+        if op != Op::Mode {
+            self.operations = self.operations.wrapping_add(1);
+        }
+    }
+}
+
+impl Carrier for Served {
+    #[inline]
+    fn client_of(completion: &WorkCompletion) -> u32 {
+        Writes::client_of(completion)
+    }
+
+    #[inline]
+    fn post_inline(
+        &mut self,
+        sender: &mut Sender,
+        slot: u32,
+        message: &mut [u8],
+        imm: u32,
+        must_signal: bool,
+    ) -> bool {
+        self.invite(message);
+        self.writes.post_inline(sender, slot, message, imm, must_signal)
+    }
+
+    fn request(&mut self, slot: u32, mut message: Buffer, imm: u32) -> WorkRequest<'static> {
+        self.invite(&mut message);
+        self.writes.request(slot, message, imm)
+    }
+
+    /// Requests are [taken](ServerCarrier::take).
+    fn read<'a>(&mut self, _: &'a WorkCompletion, _: u32, _: &'a mut [u8]) -> Option<&'a [u8]> {
+        None
+    }
+
+    #[inline]
+    fn consume_receive(&mut self, sender: &mut Sender) -> bool {
+        self.writes.consume_receive(sender)
+    }
+
+    #[inline]
+    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
+        true
+    }
+}
+
+impl ServerCarrier for Served {
+    const LOOKS: bool = true;
+    const IS_SCHEDULED: bool = true;
+
+    #[inline]
+    fn waiting(&self) -> Option<Waiting> {
+        if matches!(self.standing, Standing::Outside | Standing::Left { .. }) {
+            return None;
+        }
+        self.log.waiting().or_else(|| self.waiting_in_place())
+    }
+
+    fn handle_announcement(&mut self) {
+        self.announced = self.announced.saturating_add(1);
+    }
+
+    fn handle_operation(&mut self, arrived: ArrivedOp<'_>) -> Result<Turn, Misbehaved> {
+        let ArrivedOp { op, argument, completion } = arrived;
+        if op == Op::Mode && argument == GROWN {
+            let mut end = [0; 8];
+            let end = self.writes.read(completion, 0, &mut end).ok_or("a log of no length")?;
+            self.log.grow(end)?;
+            return Ok(Turn::Handled);
+        }
+        if !self.log.has_more() && self.deferred.is_empty() || op == Op::Goodbye {
+            self.count(op);
+            return Ok(Turn::Now);
+        }
+        // A call may be cancelled, and the call in its slot before it; and the client says that it has left.
+        if self.deferred.len() > 2 * self.window as usize {
+            return Err("more operations than its window allows");
+        }
+        self.deferred.push_back((self.log.announced(), op, argument));
+        Ok(Turn::Later)
+    }
+
+    #[inline]
+    fn take_deferred(&mut self) -> Option<(Op, u32)> {
+        let &(after, op, argument) = self.deferred.front()?;
+        if self.log.taken() < after || (op == Op::Mode && self.waiting_in_place().is_some()) {
+            return None;
+        }
+        self.deferred.pop_front();
+        self.count(op);
+        Some((op, argument))
+    }
+
+    fn handle_fetched(&mut self, requests: Buffer) {
+        self.log.arrived(requests);
+    }
+
+    #[inline]
+    fn take_empty(&mut self) -> Option<Buffer> {
+        self.log.take_empty()
+    }
+
+    #[inline]
+    fn take<'a>(&mut self, request: Waiting, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+        if self.log.waiting().is_some() {
+            return self.log.take(request, scratch);
+        }
+        let place = self.place_in_use()?;
+        let sealed = stamped_bytes(request.len as usize);
+        if sealed > self.slot_bytes as usize {
+            return None;
+        }
+        let message = &mut scratch[..request.len as usize];
+        let end = self.layout.cell_end(place, self.turn.cell()) as usize;
+        self.pool.copy_out(end - sealed, message);
+        self.turn.advance();
+        self.announced = self.announced.saturating_sub(1);
+        Some(message)
+    }
+
+    fn handle_mode(&mut self, argument: u32) -> Result<Option<u32>, Misbehaved> {
+        let Standing::Leaving { place } = self.standing else {
+            return Err("it has left a place that it had not to leave");
+        };
+        if argument != LEFT {
+            return Err("a mode that there is not");
+        }
+        self.standing = Standing::Left { place };
+        Ok(None)
+    }
+}

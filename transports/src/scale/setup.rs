@@ -1,0 +1,137 @@
+//! What each end makes before they are connected, and what they tell each other about it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farcall_verbs::{
+    Access, Capabilities, CompletionQueueHandle, Device, ProtectionDomain, RemoteRegion,
+    SharedRegion, WriteOrder,
+};
+use serde::{Deserialize, Serialize};
+
+use super::log::{LogLayout, LogReader, LogWriter};
+use super::pool::PoolLayout;
+use super::requests::{PoolOfServer, Requests};
+use super::served::{PoolOfThread, Served};
+use crate::contract::{Answer, NewClient, SetupError, Terms};
+use crate::kit::accept_queue::ClientId;
+use crate::kit::setup::decode;
+use crate::slots::accept::{MadeEnd, MakeEnds};
+use crate::slots::link::Link;
+use crate::slots::writes::setup::{Port, Side, Sizes};
+
+/// Bytes into which a client says how far its log has grown: a cache line of its own.
+const END_OF_LOG_BYTES: u64 = 64;
+
+/// Whether a request has landed is seen in its cell, and its landing can wake the server. Otherwise only a completion tells.
+pub(super) fn may_look(caps: &Capabilities) -> bool {
+    caps.write_order == WriteOrder::LeftToRight && caps.write_events
+}
+
+/// The client's part of the handshake.
+#[derive(Debug, Serialize, Deserialize)]
+struct ClientSetup {
+    port: Vec<u8>,
+    log: RemoteRegion,
+}
+
+/// The server's part of the handshake.
+#[derive(Debug, Serialize, Deserialize)]
+struct ServerSetup {
+    port: Vec<u8>,
+    pool: RemoteRegion,
+    layout: PoolLayout,
+    /// The connection's, in the stamps of its requests.
+    key: u32,
+    /// The server looks for requests; otherwise each has to come with an immediate.
+    looks: bool,
+}
+
+/// A client's end that is not connected yet.
+#[derive(Debug)]
+pub(super) struct ClientPort {
+    port: Port,
+    log: SharedRegion,
+}
+
+impl ClientPort {
+    pub(super) fn open(
+        device: &Device,
+        queue: &CompletionQueueHandle,
+        terms: &Terms,
+    ) -> Result<ClientPort, SetupError> {
+        let port = Port::open(device, queue, terms, 0)?;
+        let bytes = LogLayout::new(terms).bytes();
+        let log = port.pd().alloc_shared(bytes as usize, Access::REMOTE_READ)?;
+        Ok(ClientPort { port, log })
+    }
+
+    pub(super) fn setup(&self) -> Vec<u8> {
+        let setup = ClientSetup { port: self.port.setup(), log: self.log.remote() };
+        postcard::to_allocvec(&setup).unwrap_or_default()
+    }
+
+    /// Connects to the server that gave this answer.
+    pub(super) fn connect(
+        self,
+        device: &Device,
+        answer: &Answer<'_>,
+    ) -> Result<(Link<Requests>, ProtectionDomain), SetupError> {
+        let Answer { terms, setup, timeout } = *answer;
+        let ServerSetup { port, pool, layout, key, looks } = decode(setup)?;
+        if !layout.is_possible(terms, pool.len) {
+            return Err(SetupError::Misbehaved("its message pool is too small"));
+        }
+        let ClientPort { port: ours, log } = self;
+        let bytes = END_OF_LOG_BYTES;
+        let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
+        let server = PoolOfServer { pool, layout, key, looks };
+        let log = LogWriter::new(log, LogLayout::new(terms));
+        connected.link(|writes| Requests::new(writes, server, terms.window, log))
+    }
+}
+
+/// Makes the server's ends of connections.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) device: Device,
+    /// Of all clients of the thread: they share its pool.
+    pub(super) pd: ProtectionDomain,
+    pub(super) pool: SharedRegion,
+    pub(super) layout: PoolLayout,
+    pub(super) next_key: AtomicU32,
+}
+
+impl MakeEnds for Ends {
+    type Carrier = Served;
+
+    fn completions(&self, terms: &Terms) -> usize {
+        Sizes::new(terms, self.device.caps()).completions()
+    }
+
+    fn make(
+        &self,
+        queue: &CompletionQueueHandle,
+        id: ClientId,
+        client: &NewClient<'_>,
+    ) -> Result<MadeEnd<Served>, SetupError> {
+        let NewClient { terms, setup: theirs, timeout } = *client;
+        let ClientSetup { port: their_port, log } = decode(theirs)?;
+        let log_layout = LogLayout::new(terms);
+        if log.len < log_layout.bytes() {
+            return Err(SetupError::Misbehaved("its log of requests is too small"));
+        }
+        let Ends { device, pd, pool, layout, next_key } = self;
+        let pd = pd.clone();
+        let port = Port::open_in(pd, device, queue, terms, id.number, END_OF_LOG_BYTES)?;
+        let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
+        let looks = may_look(device.caps());
+        let setup = ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, looks };
+        let setup = postcard::to_allocvec(&setup).unwrap_or_default();
+        let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
+        let thread = PoolOfThread { pool: pool.clone(), layout, key, looks };
+        let reader = LogReader::new(log, log_layout);
+        let of_client = (terms.window, terms.slot);
+        let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;
+        Ok(MadeEnd { link, pd, terms: *terms, setup })
+    }
+}

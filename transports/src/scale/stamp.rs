@@ -1,0 +1,53 @@
+//! What stands behind a request in a cell: a stamp and a trailer.
+//!
+//! A place of the pool belongs to one client after the other, and its cells are not cleared. The stamp says whose request it is
+//! and of which stay in a place, so nothing that was left there before is taken for it. The trailer is the last word, and
+//! lands last.
+
+use crate::slots::cells::{Trailer, sealed_bytes, trailer_at};
+
+/// Bytes of a stamp.
+pub(super) const STAMP_BYTES: usize = 8;
+
+/// The stamp of the connection with this key, during this stay.
+#[inline]
+pub(super) const fn of(key: u32, epoch: u32) -> u64 {
+    (key as u64) << 32 | epoch as u64
+}
+
+/// Bytes that a message takes with both.
+#[inline]
+pub(super) const fn stamped_bytes(len: usize) -> usize {
+    sealed_bytes(len) + STAMP_BYTES
+}
+
+/// Writes both behind a message of `len` bytes, and says how long it is with them.
+#[inline]
+pub(super) fn seal(bytes: &mut [u8], len: usize, stamp: u64, trailer: Trailer) -> usize {
+    let all = stamped_bytes(len);
+    let at = trailer_at(all);
+    bytes[at - STAMP_BYTES..at].copy_from_slice(&stamp.to_le_bytes());
+    bytes[at..all].copy_from_slice(&trailer.to_word().to_le_bytes());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_32_byte_argument_takes_one_cache_line() {
+        assert_eq!(stamped_bytes(48), 64);
+    }
+
+    #[test]
+    fn the_trailer_is_last_and_the_stamp_before_it() {
+        let mut bytes = [0; 64];
+        let trailer = Trailer { number: 7, operations: 8, slot: 9, len: 11 };
+        let all = seal(&mut bytes, 11, of(0xaabb_ccdd, 0x1122_3344), trailer);
+        assert_eq!(all, 32);
+        assert_eq!(bytes[16..24], 0xaabb_ccdd_1122_3344u64.to_le_bytes());
+        assert_eq!(bytes[24..32], trailer.to_word().to_le_bytes());
+        assert_eq!(bytes[..16], [0; 16]);
+    }
+}
