@@ -48,7 +48,7 @@ impl Endless for Arc<Handlers> {
 /// A server on each backend, at an address of its own.
 fn servers(handlers: &Arc<Handlers>) -> impl Iterator<Item = (RunningServer, String)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    ["write_imm", "datagram", "send_recv", "rfp"].into_iter().map(|backend| {
+    ["write_imm", "datagram", "send_recv", "rfp", "scale"].into_iter().map(|backend| {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("farcall-dropping-{}-{next}", std::process::id());
         let address = format!("shm://{name}?backend={backend}&window=8");

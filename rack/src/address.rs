@@ -101,7 +101,7 @@ mod tests {
             ("sim://1/", "``"),
             (
                 "sim://1/k?backend=nosuch",
-                "`nosuch`; known are: write_imm, datagram, send_recv, tcp, rfp",
+                "`nosuch`; known are: write_imm, datagram, send_recv, tcp, rfp, scale",
             ),
             ("sim://1/k?device=rxe0", "`device`; known are: backend, window"),
         ] {

@@ -45,7 +45,7 @@ struct Options {
     /// Only this seed, with its faults
     #[arg(long, conflicts_with_all = ["seeds", "first", "threads"])]
     seed: Option<u64>,
-    /// The backend of the calls: write_imm, datagram, send_recv, rfp, tcp, or all, one for each seed
+    /// The backend of the calls: write_imm, datagram, send_recv, rfp, scale, tcp, or all, one for each seed
     #[arg(long, default_value = "all", value_parser = backend)]
     backend: Backend,
     /// Writes the complete trace of that seed to a file

@@ -129,6 +129,7 @@ fn kinds(backend: &Backend) -> [(&'static str, bool, &'static str); 2] {
     match backend.name {
         // On its own it chooses, and when it first has a response sent, the device maps where that goes.
         "rfp" => [("fetched", false, "&responses=fetched"), ("sent", false, "&responses=sent")],
+        "scale" => [("one_group", false, ""), ("switching", false, "&group=1&slice=20us")],
         _ => [("alone", false, ""), ("shared", true, "")],
     }
 }

@@ -148,7 +148,7 @@ mod tests {
             ("shm://a/b", "`a/b`"),
             (
                 "shm://kv?backend=tcp2",
-                "`tcp2`; known are: write_imm, datagram, send_recv, tcp, rfp",
+                "`tcp2`; known are: write_imm, datagram, send_recv, tcp, rfp, scale",
             ),
             ("shm://kv?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
             ("rdma://node:1?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),

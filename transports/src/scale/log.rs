@@ -56,18 +56,21 @@ pub(super) struct LogWriter {
     layout: LogLayout,
     end: u64,
     announced: u64,
+    /// The slot of the last request, and where the log ended before it.
+    last: Option<(u32, u64)>,
 }
 
 impl LogWriter {
     pub(super) fn new(region: SharedRegion, layout: LogLayout) -> LogWriter {
         debug_assert!(region.len() as u64 >= layout.bytes());
-        LogWriter { region, layout, end: 0, announced: 0 }
+        LogWriter { region, layout, end: 0, announced: 0, last: None }
     }
 
     /// Adds the request of a slot.
     pub(super) fn append(&mut self, slot: u32, message: &[u8]) {
         let bytes = WORD_BYTES + message.len().next_multiple_of(WORD_BYTES);
         let page_end = self.layout.page_end(self.end);
+        self.last = Some((slot, self.end));
         if bytes as u64 > page_end - self.end {
             self.store(self.end, 0, 0);
             self.end = page_end;
@@ -75,6 +78,13 @@ impl LogWriter {
         self.store(self.end, slot, message.len() as u32);
         self.region.copy_in(self.layout.offset(self.end) as usize + WORD_BYTES, message);
         self.end += bytes as u64;
+    }
+
+    /// Takes the last request back, if it is of this slot and the server does not know of it.
+    pub(super) fn withdraw(&mut self, slot: u32) -> bool {
+        let Some((_, end)) = self.last.take_if(|(last, _)| *last == slot) else { return false };
+        self.end = end;
+        true
     }
 
     /// Nothing of this length begins here if it is 0: the rest of the page is empty.
@@ -91,7 +101,7 @@ impl LogWriter {
 
     /// How far the log has grown, for the server.
     pub(super) fn announce(&mut self) -> [u8; WORD_BYTES] {
-        self.announced = self.end;
+        (self.announced, self.last) = (self.end, None);
         self.end.to_le_bytes()
     }
 }
@@ -317,6 +327,19 @@ mod tests {
             }
             prop_assert!(!ends.reader.has_more());
         }
+    }
+
+    #[test]
+    fn only_the_last_request_is_taken_back_before_the_server_knows_of_it() {
+        let mut ends = Ends::new();
+        ends.writer.append(0, &[1; 8]);
+        ends.writer.append(1, &[2; 8]);
+        assert!(!ends.writer.withdraw(0) && ends.writer.withdraw(1) && !ends.writer.withdraw(1));
+        ends.writer.append(2, &[3; 8]);
+        ends.reader.grow(&ends.writer.announce()).unwrap();
+        assert!(!ends.writer.withdraw(2));
+        assert!(ends.read());
+        assert_eq!((ends.take(), ends.take()), (Some((0, vec![1; 8])), Some((2, vec![3; 8]))));
     }
 
     #[test]

@@ -94,6 +94,10 @@ impl Carrier for Requests {
         true
     }
 
+    fn withdraw(&mut self, slot: u32) -> bool {
+        self.log.withdraw(slot)
+    }
+
     #[inline]
     fn has_notice(&self) -> bool {
         self.state.must_confirm() || self.log.must_announce()

@@ -39,6 +39,11 @@ pub(crate) trait Carrier: fmt::Debug + Send {
     /// `client` is this connection's number.
     fn post_notice(&mut self, _sender: &mut Sender, _client: u32) {}
 
+    /// Takes back what was placed of this slot, if that can still be done.
+    fn withdraw(&mut self, _slot: u32) -> bool {
+        false
+    }
+
     /// Posts the message of a slot inline, with room for the trailer; if it is empty, the immediate alone. `false`: the queue
     /// pair is broken.
     fn post_inline(

@@ -247,7 +247,7 @@ impl<C: Carrier> Link<C> {
     pub(crate) fn withdraw(&mut self, slot: u32) -> bool {
         let before = self.outbox.len();
         self.outbox.retain(|post| post.slot != slot || post.len == 0);
-        self.outbox.len() < before
+        self.outbox.len() < before || self.carrier.withdraw(slot)
     }
 
     /// One doorbell for all that was posted, and for what waits. What the send queue has no room for

@@ -2,6 +2,7 @@
 
 pub mod datagram;
 pub mod rfp;
+pub mod scale;
 pub mod send_recv;
 mod slots;
 pub mod tcp;
@@ -52,8 +53,14 @@ pub struct RackVariant {
 }
 
 /// Every backend.
-pub const ALL: &[&Backend] =
-    &[&write_imm::BACKEND, &datagram::BACKEND, &send_recv::BACKEND, &tcp::BACKEND, &rfp::BACKEND];
+pub const ALL: &[&Backend] = &[
+    &write_imm::BACKEND,
+    &datagram::BACKEND,
+    &send_recv::BACKEND,
+    &tcp::BACKEND,
+    &rfp::BACKEND,
+    &scale::BACKEND,
+];
 
 impl Backend {
     /// Whether it runs on a byte stream, and not on a device.

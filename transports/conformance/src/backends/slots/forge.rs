@@ -1,4 +1,4 @@
-//! One end of a `write_imm`, `send_recv` or `rfp` connection, driven by hand. The layout is written down a second time, byte by
+//! One end of a `write_imm`, `send_recv`, `rfp` or `scale` connection, driven by hand. The layout is written down a second time, byte by
 //! byte, so that a change of it is noticed.
 
 use std::{
@@ -15,8 +15,9 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::forge_pool::{ClientSetup, GROWN, LEFT, Log, Pool, STOP, ServerSetup};
 use crate::{
-    backends::{UnconnectedEnd, rfp, send_recv, write_imm},
+    backends::{UnconnectedEnd, rfp, scale, send_recv, write_imm},
     hostile::{
         Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
         shake_hands, welcome_client,
@@ -35,12 +36,14 @@ pub(crate) enum Carrier {
     Sends,
     /// `rfp`, whose server was told to send: WRITEs to the ends of cells, and back into slots.
     Cells,
+    /// `scale`, out of the client's log: WRITEs back into slots.
+    Logs,
 }
 
 impl Carrier {
     /// That of the backend under test.
     pub(crate) fn of(world: &World) -> Carrier {
-        let all = [Carrier::Writes, Carrier::Sends, Carrier::Cells];
+        let all = [Carrier::Writes, Carrier::Sends, Carrier::Cells, Carrier::Logs];
         let carrier = all.into_iter().find(|carrier| carrier.backend() == world.backend().name);
         carrier.expect("a backend of slots")
     }
@@ -50,6 +53,7 @@ impl Carrier {
             Carrier::Writes => write_imm::NAME,
             Carrier::Sends => send_recv::NAME,
             Carrier::Cells => rfp::NAME,
+            Carrier::Logs => scale::NAME,
         }
     }
 }
@@ -101,6 +105,9 @@ const OUR_ID: u64 = u64::MAX;
 /// The id of none.
 const NO_ID: u64 = u64::MAX - 1;
 
+/// The id of a READ of a log.
+const LOG_ID: u64 = u64::MAX - 2;
+
 /// What each end of `write_imm` says of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct WritesSetup {
@@ -143,6 +150,9 @@ pub(crate) struct RawPair {
     operations: u32,
     /// Where an `rfp` client fetches responses: there are none.
     responses: Option<SharedRegion>,
+    log: Option<Log>,
+    /// Where a `scale` client has its log.
+    their_log: Option<RemoteRegion>,
     scratch: SharedRegion,
     _device: Device,
 }
@@ -159,6 +169,11 @@ pub(crate) struct End {
     is_server: bool,
     /// Where an `rfp` server leaves responses.
     pub(crate) responses: Option<RemoteRegion>,
+    /// The message pool of a `scale` server.
+    pub(crate) pool: Option<Pool>,
+    /// Which place of it this client has, and how often it had one.
+    pub(crate) place: Option<u32>,
+    pub(crate) stays: u32,
     /// What was agreed.
     pub(crate) terms: Terms,
     broken: bool,
@@ -208,7 +223,9 @@ impl RawPair {
             .max_recv_wr(DEPTH);
         let mut qp = pd.create_qp(config).expect("a queue pair");
         match carrier {
-            Carrier::Writes | Carrier::Cells => qp.post_recvs(0..DEPTH as u64).expect("receives"),
+            Carrier::Writes | Carrier::Cells | Carrier::Logs => {
+                qp.post_recvs(0..DEPTH as u64).expect("receives");
+            }
             Carrier::Sends => {
                 let size = terms.slot as usize;
                 let region = pd.alloc_private(RECEIVES_OF_SENDS * size).expect("buffers");
@@ -223,6 +240,7 @@ impl RawPair {
             let bytes = (2 * window + 1) * 64 + window * stride(slot);
             pd.alloc_shared(bytes as usize, Access::REMOTE_READ).expect("responses")
         });
+        let log = (carrier == Carrier::Logs).then(|| Log::new(&pd, terms));
         let (sent, taken, operations, _device) = (0, 0, 0, device.clone());
         RawPair {
             carrier,
@@ -235,6 +253,8 @@ impl RawPair {
             taken,
             operations,
             responses,
+            log,
+            their_log: None,
             scratch,
             _device,
         }
@@ -251,12 +271,22 @@ impl RawPair {
                 encode_setup(&WritesSetup { endpoint, slots: self.slots.remote(), client })
             }
             Carrier::Sends => encode_setup(&SendsSetup { endpoint, client, credits: self.window }),
+            Carrier::Logs => {
+                let port = WritesSetup { endpoint, slots: self.slots.remote(), client };
+                let log = self.log.as_ref().expect("a log").region.remote();
+                encode_setup(&ClientSetup { port: encode_setup(&port), log })
+            }
         }
     }
 
     /// What a server says of itself.
-    fn server_setup(&self, client: u32) -> Vec<u8> {
+    fn server_setup(&self, client: u32, terms: &Terms) -> Vec<u8> {
         let setup = self.setup_as(client);
+        if let Some(log) = &self.log {
+            let port = decode_setup::<ClientSetup>(&setup).port;
+            let (pool, layout) = (log.pool.remote(), log.layout(terms));
+            return encode_setup(&ServerSetup { port, pool, layout, key: 7, looks: true });
+        }
         match &self.responses {
             None => setup,
             Some(responses) => encode_setup(&CellsSetup {
@@ -272,14 +302,24 @@ impl RawPair {
     fn connect_to_server(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
         match self.carrier {
             Carrier::Cells => self.connect(&decode_setup::<CellsSetup>(setup).cells),
+            Carrier::Logs => self.connect_port(&decode_setup::<ServerSetup>(setup).port),
             _ => self.connect(setup),
         }
     }
 
     /// Connects to the end with that setup; gives where this one may write, and the client's number.
     fn connect(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
+        if self.carrier != Carrier::Logs {
+            return self.connect_port(setup);
+        }
+        let ClientSetup { port, log } = decode_setup(setup);
+        self.their_log = Some(log);
+        self.connect_port(&port)
+    }
+
+    fn connect_port(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
         let (endpoint, slots, client) = match self.carrier {
-            Carrier::Writes | Carrier::Cells => {
+            Carrier::Writes | Carrier::Cells | Carrier::Logs => {
                 let WritesSetup { endpoint, slots, client } = decode_setup(setup);
                 (endpoint, slots, client)
             }
@@ -343,6 +383,11 @@ pub(crate) fn connect(
         end.responses = Some(decode_setup::<CellsSetup>(&welcome.setup).responses);
         end.operate(op::MODE, SEND);
     }
+    if let Some(log) = &mut end.pair.log {
+        let ServerSetup { pool: region, layout, key, .. } = decode_setup(&welcome.setup);
+        end.pool = Some(Pool { region, layout, key });
+        log.set_terms(&end.terms);
+    }
     Ok(end)
 }
 
@@ -354,7 +399,7 @@ pub(crate) fn accept(carrier: Carrier, listener: &mut RawListener, most: Terms) 
     let ((pair, theirs), terms, stream) = welcome_client(listener, most, |terms, setup| {
         let mut pair = RawPair::open(carrier, &device, &terms);
         let (theirs, _) = pair.connect(setup);
-        let ours = pair.server_setup(CLIENT);
+        let ours = pair.server_setup(CLIENT, &terms);
         ((pair, theirs), ours)
     });
     let clock = Box::new(RealClock(Instant::now()));
@@ -383,6 +428,9 @@ impl End {
             client,
             is_server: false,
             responses: None,
+            pool: None,
+            place: None,
+            stays: 0,
             terms,
             broken: false,
             stream,
@@ -469,6 +517,15 @@ impl End {
                 let at = self.slot_address(cell + 1) - bytes.len() as u64;
                 self.write(at, self.theirs.rkey, &bytes, Some(imm))
             }
+            Carrier::Logs if self.is_server || message.is_empty() => {
+                self.write(self.slot_address(slot), self.theirs.rkey, message, Some(imm))
+            }
+            Carrier::Logs => {
+                let log = self.pair.log.as_mut().expect("a log");
+                log.append(slot, message);
+                let end = log.end;
+                self.grow(&end.to_le_bytes())
+            }
             Carrier::Sends if self.broken => false,
             Carrier::Sends => {
                 self.pair.scratch.copy_in(0, message);
@@ -476,6 +533,12 @@ impl End {
                 self.execute(request.imm(imm).signaled(OUR_ID))
             }
         }
+    }
+
+    /// Says how far the log of a `scale` client has grown.
+    pub(crate) fn grow(&mut self, end: &[u8]) -> bool {
+        let imm = self.immediate(op::MODE, GROWN);
+        self.write(self.theirs.addr, self.theirs.rkey, end, Some(imm))
     }
 
     /// Sends an immediate alone.
@@ -504,6 +567,12 @@ impl End {
         for completion in &mut self.completions[..found] {
             match (completion.status, completion.imm) {
                 (ended, _) if completion.id == id => status = Some(ended),
+                (Status::Success, None) if completion.id == LOG_ID => {
+                    let requests = self.pair.log.as_mut().expect("a log").take_read();
+                    let head = op::MESSAGE << 29 | self.client << 10;
+                    let named = requests.into_iter().map(|(slot, bytes)| (head | slot, bytes));
+                    self.received.extend(named);
+                }
                 (Status::Success, Some(imm)) => {
                     let mut bytes = match &completion.buffer {
                         Some(buffer) => buffer.to_vec(),
@@ -518,12 +587,35 @@ impl End {
                         }
                     };
                     let of = imm >> 29;
+                    if self.pair.carrier == Carrier::Logs {
+                        if self.is_server && (of, imm & 0x3ff) == (op::MODE, GROWN) {
+                            let end = u64::from_le(self.pair.slots.load_u64(0));
+                            self.pair.log.as_mut().expect("a log").end = end;
+                        } else if (of, imm & 0x3ff) == (op::MODE, STOP) {
+                            self.place = None;
+                            let nothing = self.pair.scratch.slice(0, 0);
+                            let at = RemoteSlice::new(self.theirs.addr, self.theirs.rkey, 0);
+                            let imm = op::MODE << 29 | self.client << 10 | LEFT;
+                            let left = WorkRequest::write(nothing, at).imm(imm).unsignaled();
+                            self.broken |= self.pair.qp.post_send_one(left).is_err();
+                        } else if bytes.len() >= 8 {
+                            let note = u16::from_le_bytes([bytes[6], bytes[7]]);
+                            if note > 0 {
+                                self.place = Some(u32::from(note) - 1);
+                                self.stays += 1;
+                            }
+                            bytes[6..8].fill(0);
+                        }
+                    }
+                    let is_of_logs = self.pair.carrier == Carrier::Logs;
                     let is_in_cell = self.is_server && of == op::MESSAGE;
                     if is_of_cells && bytes.len() >= 8 {
                         // How long the server had the request.
                         bytes[6..8].fill(0);
                     }
-                    if !(is_of_cells && (is_in_cell || of == op::MODE)) {
+                    if !(is_of_cells && is_in_cell)
+                        && !(of == op::MODE && (is_of_cells || is_of_logs))
+                    {
                         self.received.push_back((imm, bytes));
                     }
                     let buffer = completion.buffer.take().map(|mut buffer| {
@@ -536,7 +628,18 @@ impl End {
                 _ => self.broken = true,
             }
         }
+        self.read_log();
         status
+    }
+
+    /// Reads on in the log of a `scale` client.
+    fn read_log(&mut self) {
+        let (Some(log), Some(theirs)) = (&mut self.pair.log, self.pair.their_log) else { return };
+        let Some(remote) = log.next_read(theirs) else { return };
+        log.reading = remote.len();
+        let into = log.copy_of(remote.len() as usize);
+        let read = WorkRequest::read(into, remote).signaled(LOG_ID);
+        self.broken |= self.pair.qp.post_send_one(read).is_err();
     }
 
     /// The next immediate from the other end, with its message; nothing if the connection has failed, or after a

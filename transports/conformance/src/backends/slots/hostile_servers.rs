@@ -16,7 +16,7 @@ const WINDOW: u32 = 8;
 
 /// Runs a server that answers the first request with `attack`, and gives how two concurrent calls end. The first is small,
 /// or one whose request does not fit a slot; the second is small.
-fn call_hostile_server(
+pub(crate) fn call_hostile_server(
     world: &World,
     large: bool,
     attack: impl FnOnce(End, u32, &[u8]) -> Option<End> + Send,
@@ -46,13 +46,13 @@ fn call_hostile_server(
 }
 
 #[track_caller]
-fn assert_misbehaved(ends: [Result<(), RpcError>; 2], what: &str) {
+pub(crate) fn assert_misbehaved(ends: [Result<(), RpcError>; 2], what: &str) {
     for end in ends {
         assert!(matches!(end, Err(RpcError::PeerMisbehaved { .. })), "{what}: {end:?}");
     }
 }
 
-fn generation(message: &[u8]) -> u32 {
+pub(crate) fn generation(message: &[u8]) -> u32 {
     u32::from_le_bytes(message[..4].try_into().expect("a header"))
 }
 
