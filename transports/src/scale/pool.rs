@@ -13,6 +13,10 @@ use crate::slots::link::stride;
 /// Most bytes of a pool, unless one place is larger.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// Behind the places: into these bytes each client writes once, before its first request. A device that maps memory when it is
+/// first used has then done so while the server answers.
+pub(super) const SPARE_BYTES: u64 = 64;
+
 /// How a pool is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PoolLayout {
@@ -34,6 +38,11 @@ impl PoolLayout {
     }
 
     pub(super) fn bytes(&self) -> u64 {
+        self.spare_at() + SPARE_BYTES
+    }
+
+    /// Where the spare bytes are.
+    pub(super) fn spare_at(&self) -> u64 {
         u64::from(self.places) * self.place_bytes
     }
 
@@ -43,7 +52,11 @@ impl PoolLayout {
         (1..=MAX_PLACES).contains(&self.places)
             && self.cell_bytes >= stride(terms.slot)
             && self.place_bytes >= least
-            && self.place_bytes.checked_mul(self.places.into()).is_some_and(|all| all <= bytes)
+            && self
+                .place_bytes
+                .checked_mul(self.places.into())
+                .and_then(|all| all.checked_add(SPARE_BYTES))
+                .is_some_and(|all| all <= bytes)
     }
 
     /// Where a cell of a place ends in the pool.
@@ -100,6 +113,6 @@ mod tests {
         assert_eq!(layout.cell_end(0, 0), u64::from(layout.cell_bytes));
         let last = layout.cell_end(2, 63);
         assert_eq!(layout.cell_end(3, 0) - last, u64::from(layout.cell_bytes));
-        assert_eq!(layout.cell_end(3, 63), layout.bytes());
+        assert_eq!(layout.cell_end(3, 63), layout.spare_at());
     }
 }

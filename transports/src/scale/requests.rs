@@ -25,6 +25,8 @@ pub(super) struct Requests {
     /// The server looks for requests; otherwise each has an immediate.
     looks: bool,
     window: u32,
+    /// It has not written into the pool yet.
+    is_new: bool,
     state: ClientState,
     turn: CellTurn,
     /// Operations sent, round in 16 bits.
@@ -51,7 +53,19 @@ impl Requests {
         let PoolOfServer { pool, layout, key, looks } = server;
         let state = ClientState::new(layout.places);
         let turn = CellTurn::new(window);
-        Requests { writes, pool, layout, key, looks, window, state, turn, operations: 0, log }
+        Requests {
+            writes,
+            pool,
+            layout,
+            key,
+            looks,
+            window,
+            is_new: true,
+            state,
+            turn,
+            operations: 0,
+            log,
+        }
     }
 
     /// Writes stamp and trailer behind a message that has room for them, and says where all goes.
@@ -106,6 +120,14 @@ impl Carrier for Requests {
     #[cold]
     fn post_notice(&mut self, sender: &mut Sender, client: u32) {
         let imm = |argument| Immediate { op: Op::Mode, client, slot: argument }.to_wire();
+        if std::mem::take(&mut self.is_new) {
+            let RemoteRegion { addr, rkey, .. } = self.pool;
+            let at = addr.wrapping_add(self.layout.spare_at());
+            sender.post(WorkRequest::write(&[0; 8], RemoteSlice::new(at, rkey, 8)), false);
+            if sender.room() == 0 {
+                return;
+            }
+        }
         if self.state.must_confirm() {
             self.state.confirm();
             // The last that this client sent into its place was posted before.

@@ -80,20 +80,16 @@ impl Schedule {
         if !connection.link.carrier.is_outside() {
             return;
         }
-        if self.groups.is_served(client) {
-            if self.served.is_empty() {
-                self.slices.begin(now);
-            }
-            self.enter(client, clients);
-        } else {
-            self.groups.set_waiting(client, true);
+        self.groups.set_waiting(client, true);
+        if self.served.is_empty() && self.groups.is_served(client) {
+            self.slices.begin(now);
         }
     }
 
     /// A client of the group that is served comes in.
     fn enter(&mut self, client: u32, clients: &mut Scaled) {
-        let Some(connection) = clients.roster.get(client) else { return };
         self.groups.set_waiting(client, false);
+        let Some(connection) = clients.roster.get(client) else { return };
         let place = self.pool.take();
         self.is_short |= place.is_none();
         if self.places.len() <= client as usize {
@@ -180,9 +176,6 @@ impl Schedule {
         self.groups.serve(to);
         self.slices.begin(now);
         self.is_short = false;
-        while let Some((_, client)) = self.groups.waiting_from(None, 0) {
-            self.enter(client, clients);
-        }
     }
 
     /// Reads the requests of the group that comes next.
@@ -227,6 +220,10 @@ impl Shared<Served> for Schedule {
         }
         if !self.leaving.is_empty() {
             progress.worked += self.serve_leaving(clients, scratch, now, sink);
+        }
+        // Some may have left in an earlier slice of this group, or come here from another.
+        while let Some((_, client)) = self.groups.waiting_from(None, 0) {
+            self.enter(client, clients);
         }
         for &client in &self.served {
             progress.worked += Self::serve(client, clients, scratch, now, sink);

@@ -259,7 +259,10 @@ impl ServerCarrier for Served {
         let ArrivedOp { op, argument, completion } = arrived;
         if op == Op::Mode && argument == GROWN {
             let mut end = [0; 8];
-            let end = self.writes.read(completion, 0, &mut end).ok_or("a log of no length")?;
+            if completion.byte_len as usize != end.len() {
+                return Err("a log that grows by an unknown length");
+            }
+            let end = self.writes.read(completion, 0, &mut end).ok_or("a log without an end")?;
             self.log.grow(end)?;
             return Ok(Turn::Handled);
         }
