@@ -32,6 +32,8 @@ pub(super) struct Requests {
     /// Operations sent, round in 16 bits.
     operations: u16,
     log: LogWriter,
+    /// The word that next says how far the log has grown.
+    end_word: u32,
 }
 
 /// What the server said of its pool.
@@ -65,6 +67,7 @@ impl Requests {
             turn,
             operations: 0,
             log,
+            end_word: 0,
         }
     }
 
@@ -134,8 +137,10 @@ impl Carrier for Requests {
             self.writes.post_inline(sender, 0, &mut [], imm(LEFT), false);
         }
         if self.log.must_announce() && sender.room() > 0 {
-            let mut end = self.log.announce();
-            self.writes.post_inline(sender, 0, &mut end, imm(GROWN), false);
+            let end = self.log.announce();
+            let at = self.writes.remote_at(8 * u64::from(self.end_word), end.len());
+            self.end_word = (self.end_word + 1) % self.window;
+            sender.write_imm(&end, at, imm(GROWN), false);
         }
     }
 

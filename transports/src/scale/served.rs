@@ -57,6 +57,8 @@ pub(super) struct Served {
     /// Operations that were handled, round in 16 bits.
     operations: u16,
     log: LogReader,
+    /// The word that next says how far the log has grown.
+    end_word: u32,
     /// Operations that came after requests of the log which are not taken yet: up to where it had grown.
     deferred: VecDeque<(u64, Op, u32)>,
 }
@@ -92,6 +94,7 @@ impl Served {
             turn: CellTurn::new(window),
             operations: 0,
             log,
+            end_word: 0,
             deferred: VecDeque::new(),
         }
     }
@@ -258,12 +261,16 @@ impl ServerCarrier for Served {
     fn handle_operation(&mut self, arrived: ArrivedOp<'_>) -> Result<Turn, Misbehaved> {
         let ArrivedOp { op, argument, completion } = arrived;
         if op == Op::Mode && argument == GROWN {
-            let mut end = [0; 8];
-            if completion.byte_len as usize != end.len() {
+            let at = 8 * self.end_word as usize;
+            self.end_word = (self.end_word + 1) % self.window;
+            let end = match completion.payload() {
+                Some(end) => end.first_chunk().copied().map(u64::from_le_bytes),
+                None => Some(u64::from_le(self.writes.slots().load_u64(at))),
+            };
+            if completion.byte_len != 8 {
                 return Err("a log that grows by an unknown length");
             }
-            let end = self.writes.read(completion, 0, &mut end).ok_or("a log without an end")?;
-            self.log.grow(end)?;
+            self.log.grow(end.ok_or("a log without an end")?)?;
             return Ok(Turn::Handled);
         }
         if !self.log.has_more() && self.deferred.is_empty() || op == Op::Goodbye {
@@ -281,7 +288,8 @@ impl ServerCarrier for Served {
     #[inline]
     fn take_deferred(&mut self) -> Option<(Op, u32)> {
         let &(after, op, argument) = self.deferred.front()?;
-        if self.log.taken() < after || (op == Op::Mode && self.waiting_in_place().is_some()) {
+        // What waits in the place says that it was sent before the next operation.
+        if self.log.taken() < after || self.waiting_in_place().is_some() {
             return None;
         }
         self.deferred.pop_front();

@@ -19,8 +19,11 @@ use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::Link;
 use crate::slots::writes::setup::{Port, Side, Sizes};
 
-/// Bytes into which a client says how far its log has grown: a cache line of its own.
-const END_OF_LOG_BYTES: u64 = 64;
+/// Bytes into which a client says how far its log has grown: a word for each call of the window. The words are used in turn,
+/// so that none changes before the server has seen its immediate: each tells of a further call, which is outstanding.
+fn ends_bytes(terms: &Terms) -> u64 {
+    8 * u64::from(terms.window)
+}
 
 /// Whether a request has landed is seen in its cell, and its landing can wake the server. Otherwise only a completion tells.
 pub(super) fn may_look(caps: &Capabilities) -> bool {
@@ -82,7 +85,7 @@ impl ClientPort {
             return Err(SetupError::Misbehaved("its message pool is too small"));
         }
         let ClientPort { port: ours, log } = self;
-        let bytes = END_OF_LOG_BYTES;
+        let bytes = ends_bytes(terms);
         let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
         let server = PoolOfServer { pool, layout, key, looks };
         let log = LogWriter::new(log, LogLayout::new(terms));
@@ -122,7 +125,7 @@ impl MakeEnds for Ends {
         }
         let Ends { device, pd, pool, layout, next_key } = self;
         let pd = pd.clone();
-        let port = Port::open_in(pd, device, queue, terms, id.number, END_OF_LOG_BYTES)?;
+        let port = Port::open_in(pd, device, queue, terms, id.number, ends_bytes(terms))?;
         let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
         let looks = may_look(device.caps());
         let setup = ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, looks };

@@ -55,6 +55,12 @@ impl Writes {
         RemoteSlice::new(end.wrapping_sub(len as u64), rkey, len as u64)
     }
 
+    /// So many bytes from an offset on in the region of the peer's slots.
+    pub(crate) fn remote_at(&self, offset: u64, len: usize) -> RemoteSlice {
+        let RemoteRegion { addr, rkey, .. } = self.peer_slots;
+        RemoteSlice::new(addr.wrapping_add(offset), rkey, len as u64)
+    }
+
     /// Our slots.
     #[inline]
     pub(crate) fn slots(&self) -> &SharedRegion {

@@ -538,7 +538,9 @@ impl End {
     /// Says how far the log of a `scale` client has grown.
     pub(crate) fn grow(&mut self, end: &[u8]) -> bool {
         let imm = self.immediate(op::MODE, GROWN);
-        self.write(self.theirs.addr, self.theirs.rkey, end, Some(imm))
+        let at = self.theirs.addr + u64::from(8 * (self.pair.sent % self.terms.window));
+        self.pair.sent += 1;
+        self.write(at, self.theirs.rkey, end, Some(imm))
     }
 
     /// Sends an immediate alone.
@@ -589,7 +591,9 @@ impl End {
                     let of = imm >> 29;
                     if self.pair.carrier == Carrier::Logs {
                         if self.is_server && (of, imm & 0x3ff) == (op::MODE, GROWN) {
-                            let end = u64::from_le(self.pair.slots.load_u64(0));
+                            let at = 8 * (self.pair.taken % self.terms.window) as usize;
+                            self.pair.taken += 1;
+                            let end = u64::from_le(self.pair.slots.load_u64(at));
                             self.pair.log.as_mut().expect("a log").end = end;
                         } else if (of, imm & 0x3ff) == (op::MODE, STOP) {
                             self.place = None;
