@@ -6,7 +6,7 @@
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::RequestSink;
 
-use super::groups::Groups;
+use super::groups::{Groups, most_members};
 use super::pool::Pool;
 use super::served::{Leave, Served};
 use super::slices::Slices;
@@ -47,8 +47,8 @@ impl Schedule {
             pool,
             has_events,
             have_come: false,
-            served: Vec::new(),
-            leaving: Vec::new(),
+            served: Vec::with_capacity(most_members(group) as usize),
+            leaving: Vec::with_capacity(2 * most_members(group) as usize),
             places: Vec::new(),
             is_short: false,
         }

@@ -28,6 +28,12 @@ enum Standing {
     Left { place: u32 },
 }
 
+/// Most operations that are deferred: a call may be cancelled, and the call in its slot before it; and the client says that it has
+/// left its place.
+const fn most_deferred(window: u32) -> usize {
+    2 * window as usize + 1
+}
+
 /// How a client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
@@ -95,7 +101,7 @@ impl Served {
             operations: 0,
             log,
             end_word: 0,
-            deferred: VecDeque::new(),
+            deferred: VecDeque::with_capacity(most_deferred(window)),
         }
     }
 
@@ -277,8 +283,7 @@ impl ServerCarrier for Served {
             self.count(op);
             return Ok(Turn::Now);
         }
-        // A call may be cancelled, and the call in its slot before it; and the client says that it has left.
-        if self.deferred.len() > 2 * self.window as usize {
+        if self.deferred.len() == most_deferred(self.window) {
             return Err("more operations than its window allows");
         }
         self.deferred.push_back((self.log.announced(), op, argument));

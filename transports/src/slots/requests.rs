@@ -8,6 +8,7 @@ use super::carrier::{ArrivedOp, ServerCarrier, Turn};
 use super::connection::{Connection, Phase};
 use super::link::Arrived;
 use super::wire::{Immediate, Kind, Op, split};
+use crate::kit::completions::POLL_BATCH;
 use crate::kit::lending::Lending;
 use crate::kit::memory::LargeBuffers;
 use crate::kit::roster::Roster;
@@ -65,7 +66,7 @@ impl<C: ServerCarrier> Clients<C> {
             drafts,
             broken: Vec::new(),
             arrived: Arrived::default(),
-            announced: Vec::new(),
+            announced: Vec::with_capacity(if C::IS_SCHEDULED { POLL_BATCH } else { 0 }),
             departed: Vec::new(),
         }
     }
