@@ -39,7 +39,7 @@
 //! So each request goes one way, out of the log or into the place, and none is lost, doubled or taken for another's:
 //! - The server READs all that was announced, in order, also when the client has come in meanwhile.
 //! - Requests in a place are numbered from 1 in each stay, and stamped with the connection's key and the number of the stay.
-//!   What an earlier client of the place has left there has another stamp.
+//!   Trailers are cleared before a place is used again, and what is written there by mistake has another stamp.
 //! - An operation (a cancellation, a release, the confirmation) is handled after all requests that were sent before it, and
 //!   before all that were sent after it. If it arrives while announced requests are not taken yet, it is deferred. A
 //!   request in a cell says how many operations were sent before it.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::MAX_PLACES;
 use crate::contract::Terms;
+use crate::slots::cells::trailer_at;
 use crate::slots::link::stride;
 
 /// Most bytes of a pool, unless one place is larger.
@@ -41,6 +42,11 @@ impl PoolLayout {
         self.spare_at() + SPARE_BYTES
     }
 
+    /// Cells of a place.
+    fn cells(&self) -> u32 {
+        (self.place_bytes / u64::from(self.cell_bytes)) as u32
+    }
+
     /// Where the spare bytes are.
     pub(super) fn spare_at(&self) -> u64 {
         u64::from(self.places) * self.place_bytes
@@ -70,20 +76,27 @@ impl PoolLayout {
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) region: SharedRegion,
+    layout: PoolLayout,
     free: Vec<u32>,
 }
 
 impl Pool {
     pub(super) fn new(region: SharedRegion, layout: &PoolLayout) -> Pool {
-        Pool { region, free: (0..layout.places).rev().collect() }
+        Pool { region, layout: *layout, free: (0..layout.places).rev().collect() }
     }
 
     pub(super) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
+    /// Nothing more lands in this place. Its trailers are cleared: the stamp of a request that is landing comes before its trailer, and
+    /// must not meet that of an earlier one.
     pub(super) fn give_back(&mut self, place: u32) {
         debug_assert!(!self.free.contains(&place));
+        for cell in 0..self.layout.cells() {
+            let end = self.layout.cell_end(place, cell) as usize;
+            self.region.store_release_u64(trailer_at(end), 0);
+        }
         self.free.push(place);
     }
 }

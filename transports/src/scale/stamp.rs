@@ -1,8 +1,8 @@
 //! What stands behind a request in a cell: a stamp and a trailer.
 //!
-//! A place of the pool belongs to one client after the other, and its cells are not cleared. The stamp says whose request it is
-//! and of which stay in a place, so nothing that was left there before is taken for it. The trailer is the last word, and
-//! lands last.
+//! A place of the pool belongs to one client after the other. The stamp says whose request it is and of which stay in a place, so
+//! nothing that another client writes there by mistake is taken for it. The trailer is the last word, and lands last; the pool
+//! clears it before the place is used again.
 
 use crate::slots::cells::{Trailer, sealed_bytes, trailer_at};
 
