@@ -85,15 +85,19 @@ impl Pool {
         Pool { region, layout: *layout, free: (0..layout.places).rev().collect() }
     }
 
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     pub(super) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Nothing more lands in this place. Its trailers are cleared: the stamp of a request that is landing comes before its trailer, and
-    /// must not meet that of an earlier one.
-    pub(super) fn give_back(&mut self, place: u32) {
+    /// Nothing more lands in this place, and only so many of its cells were used. Their trailers are cleared: the stamp of a request
+    /// that is landing comes before its trailer, and must not meet that of an earlier one.
+    pub(super) fn give_back(&mut self, place: u32, used: u32) {
         debug_assert!(!self.free.contains(&place));
-        for cell in 0..self.layout.cells() {
+        for cell in 0..used.min(self.layout.cells()) {
             let end = self.layout.cell_end(place, cell) as usize;
             self.region.store_release_u64(trailer_at(end), 0);
         }
@@ -103,7 +107,12 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use farcall_verbs::{Access, Device};
+
+    use super::super::stamp::{self, Expected};
     use super::*;
+    use crate::slots::carrier::Waiting;
+    use crate::slots::cells::Trailer;
 
     const TERMS: Terms = Terms { window: 64, slot: 4096, max_message: 1 << 20 };
 
@@ -118,6 +127,35 @@ mod tests {
         assert!(!usual.is_possible(&larger, u64::MAX), "cells for smaller slots");
         assert!(!PoolLayout { places: 0, ..usual }.is_possible(&TERMS, u64::MAX));
         assert!(!PoolLayout { place_bytes: u64::MAX, ..usual }.is_possible(&TERMS, u64::MAX));
+    }
+
+    #[test]
+    fn a_stamp_that_lands_before_its_trailer_does_not_meet_an_earlier_trailer() {
+        let layout = PoolLayout::new(1, &TERMS);
+        let pd = Device::open("shm-plain").unwrap().alloc_pd().unwrap();
+        let region = pd.alloc_shared(layout.bytes() as usize, Access::REMOTE_WRITE).unwrap();
+        let mut pool = Pool::new(region.clone(), &layout);
+        let expected =
+            |client, number| Expected { stamp: stamp::of(client, 1), number, operations: 0 };
+        // Each client sends as many requests as there are cells. Of each, all but the last word lands, and then that word.
+        for client in 1..4 {
+            let place = pool.take().unwrap();
+            for cell in 0..TERMS.window {
+                let expected = expected(client, cell as u16 + 1);
+                let mut request = [client as u8; 64];
+                let trailer =
+                    Trailer { number: expected.number, operations: 0, slot: cell, len: 20 };
+                let sealed = stamp::seal(&mut request, 20, expected.stamp, trailer);
+                let end = layout.cell_end(place, cell) as usize;
+                let (front, last) = request[..sealed].split_at(trailer_at(sealed));
+                region.copy_in(end - sealed, front);
+                assert_eq!(stamp::look(&region, end, &expected), None, "an earlier trailer");
+                region.copy_in(trailer_at(end), last);
+                let landed = Some(Waiting { slot: cell, len: 20 });
+                assert_eq!(stamp::look(&region, end, &expected), landed);
+            }
+            pool.give_back(place, TERMS.window + 1);
+        }
     }
 
     #[test]

@@ -61,8 +61,7 @@ impl Schedule {
             self.served.retain(|other| *other != client);
             self.leaving.retain(|(other, _)| *other != client);
             // Its queue pair is gone: nothing more lands there.
-            self.free_place_of(client);
-            clients.announced.retain(|other| *other != client);
+            self.free_place_of(client, u32::MAX);
         }
         if std::mem::take(&mut self.have_come) {
             for connection in clients.roster.iter() {
@@ -74,10 +73,11 @@ impl Schedule {
         }
     }
 
-    /// The log of a client has grown.
+    /// The log of a client has grown, or that of an earlier client of this number that has departed.
     fn note_requests(&mut self, client: u32, clients: &mut Scaled, now: Instant) {
         let Some(connection) = clients.roster.get(client) else { return };
-        if !connection.link.carrier.is_outside() {
+        let carrier = &connection.link.carrier;
+        if !carrier.is_outside() || !carrier.has_more() {
             return;
         }
         self.groups.set_waiting(client, true);
@@ -100,10 +100,26 @@ impl Schedule {
         self.served.push(client);
     }
 
-    fn free_place_of(&mut self, client: u32) {
+    /// The place of this client, of whose cells so many were used, is free.
+    fn free_place_of(&mut self, client: u32, used: u32) {
         if let Some(place) = self.places.get_mut(client as usize).and_then(Option::take) {
-            self.pool.give_back(place);
+            self.pool.give_back(place, used);
         }
+    }
+
+    /// Gives free places to clients that are served and found none.
+    #[cold]
+    fn give_places(&mut self, clients: &mut Scaled) {
+        for &client in &self.served {
+            if self.places[client as usize].is_some() {
+                continue;
+            }
+            let Some(connection) = clients.roster.get(client) else { continue };
+            let Some(place) = self.pool.take() else { return };
+            self.places[client as usize] = Some(place);
+            connection.link.carrier.take_place(place);
+        }
+        self.is_short = false;
     }
 
     /// Takes the requests of a client, and READs on in its log.
@@ -138,9 +154,9 @@ impl Schedule {
             };
             let carrier = &mut connection.link.carrier;
             if carrier.take_left().is_some() {
-                let has_more = carrier.has_more();
+                let (has_more, used) = (carrier.has_more(), carrier.cells_to_clear());
                 self.leaving.swap_remove(at);
-                self.free_place_of(client);
+                self.free_place_of(client, used);
                 self.groups.set_waiting(client, has_more);
                 continue;
             }
@@ -166,7 +182,7 @@ impl Schedule {
                 }
                 Leave::AtOnce(_) => {
                     let has_more = connection.link.carrier.has_more();
-                    self.free_place_of(client);
+                    self.free_place_of(client, 0);
                     self.groups.set_waiting(client, has_more);
                 }
             }
@@ -224,6 +240,9 @@ impl Shared<Served> for Schedule {
         // Some may have left in an earlier slice of this group, or come here from another.
         while let Some((_, client)) = self.groups.waiting_from(None, 0) {
             self.enter(client, clients);
+        }
+        if self.is_short && self.pool.has_free() {
+            self.give_places(clients);
         }
         for &client in &self.served {
             progress.worked += Self::serve(client, clients, scratch, now, sink);

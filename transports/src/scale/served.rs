@@ -6,12 +6,12 @@ use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkReque
 
 use super::log::LogReader;
 use super::pool::PoolLayout;
-use super::stamp::{self, STAMP_BYTES, stamped_bytes};
+use super::stamp::{self, Expected, stamped_bytes};
 use super::wire::{GROWN, LEFT, note_of_place};
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::{ArrivedOp, Carrier, ServerCarrier, Turn, Waiting};
-use crate::slots::cells::{CellTurn, Trailer, trailer_at};
+use crate::slots::cells::CellTurn;
 use crate::slots::wire::{Op, put_note};
 use crate::slots::writes::Writes;
 
@@ -60,6 +60,8 @@ pub(super) struct Served {
     announced: u32,
     standing: Standing,
     turn: CellTurn,
+    /// Cells of which requests were taken in this stay.
+    used: u32,
     /// Operations that were handled, round in 16 bits.
     operations: u16,
     log: LogReader,
@@ -98,6 +100,7 @@ impl Served {
             announced: 0,
             standing: Standing::Outside,
             turn: CellTurn::new(window),
+            used: 0,
             operations: 0,
             log,
             end_word: 0,
@@ -109,6 +112,12 @@ impl Served {
     pub(super) fn enter(&mut self, place: Option<u32>) {
         debug_assert_eq!(self.standing, Standing::Outside);
         self.standing = Standing::Served { place, is_told: false };
+    }
+
+    /// The client is served, had found no place, and gets one.
+    pub(super) fn take_place(&mut self, place: u32) {
+        debug_assert_eq!(self.standing, Standing::Served { place: None, is_told: false });
+        self.standing = Standing::Served { place: Some(place), is_told: false };
     }
 
     /// The client's time is over.
@@ -133,6 +142,11 @@ impl Served {
         let Standing::Left { place } = self.standing else { return None };
         self.standing = Standing::Outside;
         Some(place)
+    }
+
+    /// Cells of its place that may hold trailers: those that it used, and the next, which may hold a request with a foreign stamp.
+    pub(super) fn cells_to_clear(&self) -> u32 {
+        self.used + 1
     }
 
     /// The client is neither served nor on its way out.
@@ -168,18 +182,16 @@ impl Served {
     #[inline]
     fn waiting_in_place(&self) -> Option<Waiting> {
         let place = self.place_in_use()?;
-        let end = self.layout.cell_end(place, self.turn.cell()) as usize;
-        let at = trailer_at(end);
-        let word = u64::from_le(self.pool.load_u64(at));
-        let Trailer { number, operations, slot, len } = Trailer::from_word(word);
-        if number != self.turn.number()
-            || operations != self.operations
-            || !(self.looks || self.announced > 0)
-        {
+        if !self.looks && self.announced == 0 {
             return None;
         }
-        let stamp = u64::from_le(self.pool.load_u64(at - STAMP_BYTES));
-        (stamp == stamp::of(self.key, self.epoch)).then_some(Waiting { slot, len })
+        let end = self.layout.cell_end(place, self.turn.cell()) as usize;
+        let expected = Expected {
+            stamp: stamp::of(self.key, self.epoch),
+            number: self.turn.number(),
+            operations: self.operations,
+        };
+        stamp::look(&self.pool, end, &expected)
     }
 
     /// Says on a response which place its client may write into from now on.
@@ -198,6 +210,7 @@ impl Served {
         self.standing = Standing::Served { place: Some(place), is_told: true };
         self.epoch = self.epoch.wrapping_add(1);
         self.turn = CellTurn::new(self.window);
+        self.used = 0;
         self.announced = 0;
     }
 
@@ -324,6 +337,7 @@ impl ServerCarrier for Served {
         let message = &mut scratch[..request.len as usize];
         let end = self.layout.cell_end(place, self.turn.cell()) as usize;
         self.pool.copy_out(end - sealed, message);
+        self.used = self.used.max(self.turn.cell() + 1);
         self.turn.advance();
         self.announced = self.announced.saturating_sub(1);
         Some(message)

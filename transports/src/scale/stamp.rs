@@ -4,6 +4,9 @@
 //! nothing that another client writes there by mistake is taken for it. The trailer is the last word, and lands last; the pool
 //! clears it before the place is used again.
 
+use farcall_verbs::SharedRegion;
+
+use crate::slots::carrier::Waiting;
 use crate::slots::cells::{Trailer, sealed_bytes, trailer_at};
 
 /// Bytes of a stamp.
@@ -29,6 +32,27 @@ pub(super) fn seal(bytes: &mut [u8], len: usize, stamp: u64, trailer: Trailer) -
     bytes[at - STAMP_BYTES..at].copy_from_slice(&stamp.to_le_bytes());
     bytes[at..all].copy_from_slice(&trailer.to_word().to_le_bytes());
     all
+}
+
+/// What the next request in a cell must say of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    pub(super) stamp: u64,
+    pub(super) number: u16,
+    pub(super) operations: u16,
+}
+
+/// The request in the cell that ends there, if it is the expected one and has landed.
+#[inline]
+pub(super) fn look(pool: &SharedRegion, cell_end: usize, expected: &Expected) -> Option<Waiting> {
+    let at = trailer_at(cell_end);
+    let word = u64::from_le(pool.load_u64(at));
+    let Trailer { number, operations, slot, len } = Trailer::from_word(word);
+    if number != expected.number || operations != expected.operations {
+        return None;
+    }
+    let stamp = u64::from_le(pool.load_u64(at - STAMP_BYTES));
+    (stamp == expected.stamp).then_some(Waiting { slot, len })
 }
 
 #[cfg(test)]

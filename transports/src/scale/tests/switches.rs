@@ -86,3 +86,19 @@ fn places_of_clients_that_vanish_are_free_again() {
     }
     assert_eq!(host.call(&mut stays, b"last"), b"last");
 }
+
+#[test]
+fn a_place_that_becomes_free_goes_to_a_client_that_found_none() {
+    // So large that the pool has one place.
+    let mut host = Host::new(&Scale, limits(64, 1 << 20, 1 << 20));
+    let mut first = host.admit();
+    let mut second = host.admit();
+    for caller in [&mut first, &mut second] {
+        assert_eq!(host.call(caller, b"served"), b"served");
+    }
+    drop(first);
+    host.run(&mut [&mut second], |host, _| host.transport.connections() == 1);
+    for _ in 0..200 {
+        assert_eq!(host.call(&mut second, b"in the place now"), b"in the place now");
+    }
+}
