@@ -79,6 +79,11 @@ fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
         let (retries, fetch) = (dice.pick(&[1, 5, 100]), dice.pick(&[64, 256, 1024]));
         return format!("&slot={slot}&retries={retries}&fetch={fetch}");
     }
+    if has("slice") {
+        // Small groups and short slices make clients change places all the time.
+        let (group, slice) = (dice.pick(&[1, 2, 40]), dice.pick(&[2, 20, 100]));
+        return format!("&slot={slot}&group={group}&slice={slice}us");
+    }
     match without.is_empty() {
         true => format!("&slot={slot}"),
         false => format!("&slot={slot}&without={without}"),

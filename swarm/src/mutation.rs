@@ -22,11 +22,13 @@ pub enum Mutation {
     Datagram(Bug),
     /// A bug of the backend `rfp`.
     Rfp(Bug),
+    /// A bug of the backend `scale`.
+    Scale(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 11] = [
+    pub const ALL: [Mutation; 12] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -38,6 +40,7 @@ impl Mutation {
         Mutation::Rfp(Bug::UncheckedLap),
         Mutation::Rfp(Bug::SkippedDrain),
         Mutation::Rfp(Bug::OvertakenOperation),
+        Mutation::Scale(Bug::EarlySwitch),
     ];
 
     /// Its name on the command line.
@@ -47,7 +50,7 @@ impl Mutation {
             Mutation::BlindRetry => "blind-retry",
             Mutation::LostWakeUp => "lost-wake-up",
             Mutation::EarlyReuse => "early-reuse",
-            Mutation::Datagram(bug) | Mutation::Rfp(bug) => match bug {
+            Mutation::Datagram(bug) | Mutation::Rfp(bug) | Mutation::Scale(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
@@ -55,6 +58,7 @@ impl Mutation {
                 Bug::UncheckedLap => "unchecked-lap",
                 Bug::SkippedDrain => "skipped-drain",
                 Bug::OvertakenOperation => "overtaken-operation",
+                Bug::EarlySwitch => "early-switch",
             },
         }
     }
@@ -64,6 +68,7 @@ impl Mutation {
         match self {
             Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),
             Mutation::Rfp(bug) => Some((registry::find("rfp")?, bug)),
+            Mutation::Scale(bug) => Some((registry::find("scale")?, bug)),
             _ => None,
         }
     }

@@ -107,6 +107,12 @@ fn a_cancellation_of_the_next_call_is_found() {
 }
 
 #[test]
+fn a_place_that_changes_hands_too_early_is_found() {
+    let signs = ["deadline passed", "did not end in time"];
+    is_found_in(registry::find("scale"), Mutation::Scale(Bug::EarlySwitch), &signs);
+}
+
+#[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();
     for seed in 1..6 {

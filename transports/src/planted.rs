@@ -18,6 +18,8 @@ pub enum Bug {
     SkippedDrain,
     /// `rfp`: the server takes a request before the operations that were sent before it.
     OvertakenOperation,
+    /// `scale`: the server gives a place to the next client before the last one has left it.
+    EarlySwitch,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -11,6 +11,7 @@ use super::pool::Pool;
 use super::served::{Leave, Served};
 use super::slices::Slices;
 use super::wire::STOP;
+use crate::planted::{Bug, is_planted};
 use crate::slots::carrier::{ServerCarrier, Shared};
 use crate::slots::requests::Clients;
 use crate::slots::wire::Op;
@@ -179,6 +180,9 @@ impl Schedule {
                     connection.link.post_op(Op::Mode, STOP);
                     clients.roster.enter_line(client);
                     self.leaving.push((client, now));
+                    if is_planted(Bug::EarlySwitch) {
+                        self.free_place_of(client, u32::MAX);
+                    }
                 }
                 Leave::AtOnce(_) => {
                     let has_more = connection.link.carrier.has_more();

@@ -56,6 +56,13 @@ check "the backend suite by rfp, servers in processes" 400 "
         hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
+# Small groups and short slices: places change hands.
+check "the backend suite by scale, servers in processes" 400 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=scale&group=2&slice=1ms' processes \\
+        sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
+        hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+
 # What a layer of faults must pass on unchanged.
 check "the device suite inside layers of faults" 200 "device-conformance run rxe0 layers"
 
