@@ -56,8 +56,8 @@
 //! **All clients of a thread share its protection domain**, as they share the pool. A client that guesses where another's place is
 //! can write there, and can forge that client's requests. Do not use it where clients do not trust each other.
 //!
-//! Where WRITEs land in any order, or make no event, each request carries an immediate, and the server looks only when that has
-//! arrived.
+//! Where WRITEs land in any order or make no event, and on shared memory, each request carries an immediate, and the server looks
+//! only when that has arrived.
 //!
 //! # Knobs
 //!
