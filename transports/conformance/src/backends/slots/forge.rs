@@ -690,9 +690,14 @@ impl End {
         self.is_liveness_socket && self.stream.is_readable()
     }
 
-    /// A WRITE that changes nothing, but fails when the peer is gone.
+    /// A WRITE that fails when the peer is gone. It goes where nothing stands that the peer may not have read yet: cells and
+    /// SENDs leave the beginning free, messages in slots and the words of logs the end.
     fn write_nothing(&mut self) -> bool {
-        let bytes: &[u8] = if self.pair.carrier == Carrier::Sends { &[] } else { &[0] };
-        self.write(self.theirs.addr, self.theirs.rkey, bytes, None)
+        let RemoteRegion { addr, len, rkey, .. } = self.theirs;
+        match self.pair.carrier {
+            Carrier::Sends => self.write(addr, rkey, &[], None),
+            Carrier::Cells => self.write(addr, rkey, &[0], None),
+            Carrier::Writes | Carrier::Logs => self.write(addr + len - 1, rkey, &[0], None),
+        }
     }
 }
