@@ -39,6 +39,16 @@ impl SendQueue {
         self.posted == self.retired
     }
 
+    /// The number of the last work request.
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// The work request with this number has completed.
+    pub(crate) fn has_retired(&self, number: u32) -> bool {
+        self.posted.wrapping_sub(number) >= self.posted.wrapping_sub(self.retired)
+    }
+
     /// Counts one more work request; `Some` says to signal it, with this as the low half of its id.
     #[inline]
     pub(crate) fn post(&mut self, must_signal: bool) -> Option<u32> {
@@ -86,8 +96,10 @@ mod tests {
         queue.retired = u32::MAX - 2;
         for _ in 0..100 {
             if let Some(id) = queue.post(true) {
-                assert_eq!(queue.room(), 7);
+                assert_eq!((queue.room(), queue.posted()), (7, id));
+                assert!(queue.has_retired(id.wrapping_sub(1)) && !queue.has_retired(id));
                 queue.retire(id);
+                assert!(queue.has_retired(id));
             }
         }
         assert_eq!(queue.room(), 8);

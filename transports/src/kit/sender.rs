@@ -69,6 +69,16 @@ impl Sender {
         self.broken || self.queue.is_empty()
     }
 
+    /// The number of the last work request.
+    pub(crate) fn posted(&self) -> u32 {
+        self.queue.posted()
+    }
+
+    /// The work request with this number has completed.
+    pub(crate) fn has_retired(&self, number: u32) -> bool {
+        self.queue.has_retired(number)
+    }
+
     /// Posts an inline WRITE_WITH_IMM. `false`: the queue pair is broken.
     #[inline]
     pub(crate) fn write_imm(

@@ -53,8 +53,15 @@
 //! never by a response. Groups are of equal size, priorities are not measured, no client is pinned, long calls have no mode of their own,
 //! and the slices of several servers are not synchronized.
 //!
-//! **All clients of a thread share its protection domain**, as they share the pool. A client that guesses where another's place is
-//! can write there, and can forge that client's requests. Do not use it where clients do not trust each other.
+//! # Hostile clients
+//!
+//! All clients of a thread share its protection domain, as they share the pool. Each has a [memory window](guard) that is bound to its
+//! place with the response that brings it in, and invalidated once it has left. The pool itself gives nobody access. So a client
+//! writes into its own place only, as long as it has it, and whatever else it tries breaks its own connection. Each stay costs the
+//! server a binding and an invalidation; a server with one group pays neither again.
+//!
+//! Soft-RoCE's windows reach the whole region, and processes on shared memory map all of it. There a client can write into
+//! another's place, and can forge its requests: do not use it where clients do not trust each other.
 //!
 //! Where WRITEs land in any order or make no event, and on shared memory, each request carries an immediate, and the server looks
 //! only when that has arrived.
@@ -69,6 +76,7 @@
 
 mod client_state;
 mod groups;
+mod guard;
 mod log;
 mod pool;
 mod requests;
@@ -100,6 +108,7 @@ use crate::slots::client::Client;
 use crate::slots::wire::MAX_WINDOW;
 use crate::slots::writes::setup::{Sizes, check};
 use groups::most_members;
+use guard::guards;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
@@ -208,7 +217,8 @@ impl Backend for Scale {
         let clients = most_members(group).min(u32::try_from(max_clients).unwrap_or(u32::MAX));
         let layout = PoolLayout::new(2 * clients, &config.terms());
         let pd = device.alloc_pd()?;
-        let pool = pd.alloc_shared(layout.bytes() as usize, Access::REMOTE_WRITE)?;
+        let access = if guards(device.caps()) { Access::MW_BIND } else { Access::REMOTE_WRITE };
+        let pool = pd.alloc_shared(layout.bytes() as usize, access)?;
         let looks = may_look(device.caps());
         if looks {
             pool.watch(DeviceChannel::at(at.site, device)?.channel())?;

@@ -3,7 +3,7 @@
 //! A place has a cell for each call of the largest window. Which client it belongs to changes with the slices; the latest that
 //! became free is given away first, as its lines are in the last-level cache.
 
-use farcall_verbs::SharedRegion;
+use farcall_verbs::{SharedRegion, SharedSlice};
 use serde::{Deserialize, Serialize};
 
 use super::wire::MAX_PLACES;
@@ -45,6 +45,12 @@ impl PoolLayout {
     /// Cells of a place.
     fn cells(&self) -> u32 {
         (self.place_bytes / u64::from(self.cell_bytes)) as u32
+    }
+
+    /// The memory of a place.
+    pub(super) fn place(&self, pool: &SharedRegion, place: u32) -> SharedSlice {
+        let at = u64::from(place) * self.place_bytes;
+        pool.slice(at as usize, self.place_bytes as usize)
     }
 
     /// Where the spare bytes are.

@@ -1,6 +1,6 @@
 //! The client's carrier: requests into its place of the pool, or into its log.
 
-use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
+use farcall_verbs::{Buffer, MemoryWindow, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
 
 use super::client_state::ClientState;
 use super::log::LogWriter;
@@ -22,10 +22,12 @@ pub(super) struct Requests {
     layout: PoolLayout,
     /// Of this connection, at its server.
     key: u32,
+    /// The key to the place that this client gets next, if its server guards places.
+    next_rkey: Option<u32>,
     /// The server looks for requests; otherwise each has an immediate.
     looks: bool,
     window: u32,
-    /// It has not written into the pool yet.
+    /// It has not written into the pool yet, and could.
     is_new: bool,
     state: ClientState,
     turn: CellTurn,
@@ -42,6 +44,7 @@ pub(super) struct PoolOfServer {
     pub(super) pool: RemoteRegion,
     pub(super) layout: PoolLayout,
     pub(super) key: u32,
+    pub(super) next_rkey: Option<u32>,
     pub(super) looks: bool,
 }
 
@@ -52,7 +55,7 @@ impl Requests {
         window: u32,
         log: LogWriter,
     ) -> Requests {
-        let PoolOfServer { pool, layout, key, looks } = server;
+        let PoolOfServer { pool, layout, key, next_rkey, looks } = server;
         let state = ClientState::new(layout.places);
         let turn = CellTurn::new(window);
         Requests {
@@ -60,9 +63,10 @@ impl Requests {
             pool,
             layout,
             key,
+            next_rkey,
             looks,
             window,
-            is_new: true,
+            is_new: next_rkey.is_none(),
             state,
             turn,
             operations: 0,
@@ -187,6 +191,10 @@ impl Carrier for Requests {
                 return None;
             }
             self.turn = CellTurn::new(self.window);
+            if let Some(rkey) = &mut self.next_rkey {
+                self.pool.rkey = *rkey;
+                *rkey = MemoryWindow::key_after(*rkey);
+            }
         }
         Some(message)
     }

@@ -153,8 +153,8 @@ impl Schedule {
                 at += 1;
                 continue;
             };
-            let carrier = &mut connection.link.carrier;
-            if carrier.take_left().is_some() {
+            let (sender, carrier) = connection.link.parts();
+            if carrier.take_left(sender) {
                 let (has_more, used) = (carrier.has_more(), carrier.cells_to_clear());
                 self.leaving.swap_remove(at);
                 self.free_place_of(client, used);

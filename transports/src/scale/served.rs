@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
+use super::guard::Guard;
 use super::log::LogReader;
 use super::pool::PoolLayout;
 use super::stamp::{self, Expected, stamped_bytes};
@@ -53,6 +54,8 @@ pub(super) struct Served {
     slot_bytes: u32,
     window: u32,
     key: u32,
+    /// Keeps others out of this client's place.
+    guard: Option<Guard>,
     epoch: u32,
     /// Requests are found by looking, and not by their immediates.
     looks: bool,
@@ -77,6 +80,7 @@ pub(super) struct PoolOfThread {
     pub(super) pool: SharedRegion,
     pub(super) layout: PoolLayout,
     pub(super) key: u32,
+    pub(super) guard: Option<Guard>,
     pub(super) looks: bool,
 }
 
@@ -87,7 +91,7 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, looks } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks } = thread;
         Served {
             writes,
             pool,
@@ -95,6 +99,7 @@ impl Served {
             slot_bytes,
             window,
             key,
+            guard,
             epoch: 0,
             looks,
             announced: 0,
@@ -137,11 +142,14 @@ impl Served {
         }
     }
 
-    /// The place that the client has left, once.
-    pub(super) fn take_left(&mut self) -> Option<u32> {
-        let Standing::Left { place } = self.standing else { return None };
-        self.standing = Standing::Outside;
-        Some(place)
+    /// Whether the client has left its place, and cannot write there any more: once.
+    pub(super) fn take_left(&mut self, sender: &mut Sender) -> bool {
+        let has_left = matches!(self.standing, Standing::Left { .. })
+            && self.guard.as_mut().is_none_or(|guard| guard.close(sender));
+        if has_left {
+            self.standing = Standing::Outside;
+        }
+        has_left
     }
 
     /// Cells of its place that may hold trailers: those that it used, and the next, which may hold a request with a foreign stamp.
@@ -194,18 +202,13 @@ impl Served {
         stamp::look(&self.pool, end, &expected)
     }
 
-    /// Says on a response which place its client may write into from now on.
-    #[inline]
-    fn invite(&mut self, message: &mut [u8]) {
-        if let Standing::Served { place: Some(place), is_told: false } = self.standing
-            && !message.is_empty()
-        {
-            self.bring_in(place, message);
-        }
-    }
-
     #[cold]
-    fn bring_in(&mut self, place: u32, message: &mut [u8]) {
+    fn bring_in(&mut self, place: u32, sender: &mut Sender, message: &mut [u8]) {
+        if let Some(guard) = &mut self.guard
+            && !guard.open(sender, self.layout.place(&self.pool, place))
+        {
+            return;
+        }
         put_note(message, note_of_place(place));
         self.standing = Standing::Served { place: Some(place), is_told: true };
         self.epoch = self.epoch.wrapping_add(1);
@@ -227,6 +230,14 @@ impl Carrier for Served {
         Writes::client_of(completion)
     }
 
+    /// Says on a response which place its client may write into from now on.
+    #[inline]
+    fn prepare(&mut self, sender: &mut Sender, message: &mut [u8]) {
+        if let Standing::Served { place: Some(place), is_told: false } = self.standing {
+            self.bring_in(place, sender, message);
+        }
+    }
+
     #[inline]
     fn post_inline(
         &mut self,
@@ -236,12 +247,10 @@ impl Carrier for Served {
         imm: u32,
         must_signal: bool,
     ) -> bool {
-        self.invite(message);
         self.writes.post_inline(sender, slot, message, imm, must_signal)
     }
 
-    fn request(&mut self, slot: u32, mut message: Buffer, imm: u32) -> WorkRequest<'static> {
-        self.invite(&mut message);
+    fn request(&mut self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
         self.writes.request(slot, message, imm)
     }
 

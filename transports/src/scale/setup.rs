@@ -8,6 +8,7 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::guard::{Guard, guards};
 use super::log::{LogLayout, LogReader, LogWriter};
 use super::pool::PoolLayout;
 use super::requests::{PoolOfServer, Requests};
@@ -49,6 +50,8 @@ struct ServerSetup {
     layout: PoolLayout,
     /// The connection's, in the stamps of its requests.
     key: u32,
+    /// The key to the client's first place, if places are guarded.
+    first_rkey: Option<u32>,
     /// The server looks for requests; otherwise each has to come with an immediate.
     looks: bool,
 }
@@ -84,14 +87,14 @@ impl ClientPort {
         answer: &Answer<'_>,
     ) -> Result<(Link<Requests>, ProtectionDomain), SetupError> {
         let Answer { terms, setup, timeout } = *answer;
-        let ServerSetup { port, pool, layout, key, looks } = decode(setup)?;
+        let ServerSetup { port, pool, layout, key, first_rkey, looks } = decode(setup)?;
         if !layout.is_possible(terms, pool.len) {
             return Err(SetupError::Misbehaved("its message pool is too small"));
         }
         let ClientPort { port: ours, log } = self;
         let bytes = ends_bytes(terms);
         let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
-        let server = PoolOfServer { pool, layout, key, looks };
+        let server = PoolOfServer { pool, layout, key, next_rkey: first_rkey, looks };
         let log = LogWriter::new(log, LogLayout::new(terms));
         connected.link(|writes| Requests::new(writes, server, terms.window, log))
     }
@@ -128,14 +131,16 @@ impl MakeEnds for Ends {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
         let Ends { device, pd, pool, layout, next_key } = self;
-        let pd = pd.clone();
-        let port = Port::open_in(pd, device, queue, terms, id.number, ends_bytes(terms))?;
+        let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
         let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
         let looks = may_look(device.caps());
-        let setup = ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, looks };
+        let guard = guards(device.caps()).then(|| Guard::new(pd)).transpose()?;
+        let first_rkey = guard.as_ref().map(Guard::next_rkey);
+        let setup =
+            ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, first_rkey, looks };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
-        let thread = PoolOfThread { pool: pool.clone(), layout, key, looks };
+        let thread = PoolOfThread { pool: pool.clone(), layout, key, guard, looks };
         let reader = LogReader::new(log, log_layout);
         let of_client = (terms.window, terms.slot);
         let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;

@@ -44,6 +44,10 @@ pub(crate) trait Carrier: fmt::Debug + Send {
         false
     }
 
+    /// The message of a slot is posted next. There is room for a work request.
+    #[inline(always)]
+    fn prepare(&mut self, _sender: &mut Sender, _message: &mut [u8]) {}
+
     /// Posts the message of a slot inline, with room for the trailer; if it is empty, the immediate alone. `false`: the queue
     /// pair is broken.
     fn post_inline(

@@ -134,6 +134,11 @@ impl<C: Carrier> Link<C> {
         self.sender.qp()
     }
 
+    /// What sends, and what says how.
+    pub(crate) fn parts(&mut self) -> (&mut Sender, &mut C) {
+        (&mut self.sender, &mut self.carrier)
+    }
+
     /// The client's number at its server thread.
     pub(crate) fn client(&self) -> u32 {
         self.client
@@ -195,6 +200,7 @@ impl<C: Carrier> Link<C> {
             return self.push(Post { imm, slot, len: len as u32, signaled: false });
         }
         let Link { sender, carrier, .. } = self;
+        carrier.prepare(sender, message);
         if !carrier.post_inline(sender, slot, &mut message[..posted], imm, false) {
             self.urgent = true;
         }
@@ -287,6 +293,9 @@ impl<C: Carrier> Link<C> {
             {
                 posted += 1;
                 continue;
+            }
+            if let Some(buffer) = staged {
+                carrier.prepare(sender, buffer);
             }
             let len = len as usize + C::TRAILER_BYTES;
             match staged {

@@ -100,6 +100,17 @@ impl MemoryWindow {
         self.live().is_some()
     }
 
+    /// The key of its next binding; those of the bindings after it [follow](MemoryWindow::key_after). So a peer that counts the
+    /// bindings need not be told each key.
+    pub fn next_rkey(&self) -> u32 {
+        MemoryWindow::key_after(self.rkey)
+    }
+
+    /// The key of the binding after the one with this key (`ibv_inc_rkey`): its lower bits count.
+    pub fn key_after(rkey: u32) -> u32 {
+        (rkey & !KEY_TAG) | (rkey.wrapping_add(1) & KEY_TAG)
+    }
+
     fn live(&self) -> Option<&Bound> {
         self.bound.as_ref().filter(|bound| bound.to.strong_count() > 0)
     }
@@ -140,7 +151,7 @@ impl MemoryWindow {
     /// Binds it, as checked, to memory that the peer of this queue pair may access from now on.
     pub(crate) fn bind(&mut self, binder: &Binder, memory: SharedSlice, access: Access) -> Binding {
         let old_rkey = self.rkey;
-        self.rkey = next_key(old_rkey);
+        self.rkey = MemoryWindow::key_after(old_rkey);
         let (addr, len) = (memory.remote_address(), memory.len() as u64);
         let remote = RemoteRegion::new(addr, self.rkey, len);
         self.bound = Some(Bound { to: Arc::downgrade(&binder.0), remote });
@@ -161,19 +172,13 @@ impl MemoryWindow {
     }
 }
 
-/// The key of the next binding (`ibv_inc_rkey`): its lower bits count.
-fn next_key(rkey: u32) -> u32 {
-    (rkey & !KEY_TAG) | (rkey.wrapping_add(1) & KEY_TAG)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_the_lower_bits_of_a_key_change() {
-        assert_eq!(next_key(0x1234_5600), 0x1234_5601);
-        assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
-        assert_eq!(next_key(u32::MAX), 0xffff_ff00);
+        let keys = [0x1234_5600, 0x1234_56ff, u32::MAX].map(MemoryWindow::key_after);
+        assert_eq!(keys, [0x1234_5601, 0x1234_5600, 0xffff_ff00]);
     }
 }

@@ -78,10 +78,60 @@ fn write_cell(client: &mut End, wrong: u64, word: u64) -> bool {
     let stamp = (u64::from(pool.key) << 32 | u64::from(client.stays)).wrapping_add(wrong);
     let request = request(1, ECHO, b"");
     let bytes = [&request[..], &stamp.to_le_bytes(), &word.to_le_bytes()].concat();
-    let end = u64::from(place) * pool.layout.place_bytes + u64::from(pool.layout.cell_bytes);
-    let at = pool.region.addr + end - bytes.len() as u64;
+    let at = pool.first_cell_end(place) - bytes.len() as u64;
     let imm = client.immediate(op::MESSAGE, 0);
-    client.write(at, pool.region.rkey, &bytes, Some(imm))
+    client.write(at, pool.rkey, &bytes, Some(imm))
+}
+
+/// A place that the client has left, where the device keeps clients apart. Whether it is told to leave depends on groups and
+/// slices.
+pub(super) fn a_place_that_was_left(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW);
+    let mut hostile = client_with_place(world, &server);
+    let (place, pool) = (hostile.place, hostile.pool.clone().expect("a pool"));
+    for generation in 1..100 {
+        let mut other = hostile_client(world, &server);
+        assert!(other.send(0, &request(generation, ECHO, b"knock")));
+        assert!(other.next_message().is_some(), "a client of another group is not served");
+        if hostile.has_failed() || hostile.place.is_none() {
+            break;
+        }
+    }
+    if let (Some(place), None, Some(_)) = (place, hostile.place, pool.next_rkey) {
+        // The server hears of it, and takes the key back, before it answers this.
+        assert!(hostile.send(1, &request(1, ECHO, b"out of the log")));
+        assert!(hostile.next_message().is_some(), "it is not served any more");
+        let is_written = hostile.write(pool.first_cell_end(place) - 8, pool.rkey, &[0xff; 8], None);
+        assert!(!is_written, "the place was written");
+    }
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// Places of others, under each key that a client knows or can guess, where the device keeps clients apart.
+pub(super) fn places_of_others(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW);
+    let mut other = client_with_place(world, &server);
+    let theirs = other.pool.clone().expect("a pool");
+    if theirs.next_rkey.is_none() {
+        return;
+    }
+    for key in ["its own", "the other's", "the other's next", "the pool's"] {
+        let mut hostile = client_with_place(world, &server);
+        let pool = hostile.pool.clone().expect("a pool");
+        let rkey = match key {
+            "its own" => pool.rkey,
+            "the other's" => theirs.rkey,
+            "the other's next" => theirs.next_rkey.unwrap_or_default(),
+            _ => pool.region.rkey,
+        };
+        let Some(place) = other.place else { return };
+        let end = pool.first_cell_end(place);
+        let is_written = hostile.write(end - 8, rkey, &[0xff; 8], None);
+        assert!(!is_written, "place {place} was written under {key} key");
+    }
+    assert!(other.send(0, &request(9, ECHO, b"still here")));
+    assert!(other.next_message().is_some(), "a client is not served any more");
+    assert_honest_clients_served(world, &server, &mut honest);
 }
 
 /// Modes that there are not, and a place left that nobody wanted back.

@@ -21,6 +21,8 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: lengths_beyond_the_slot,
             HostileClients: logs_that_grow_impossibly,
             HostileClients: nonsense_in_cells,
+            HostileClients: places_of_others,
+            HostileClients: a_place_that_was_left,
             HostileClients: modes_that_there_are_not,
             HostileClients: requests_beyond_the_credits,
             HostileClients: forged_announcements,

@@ -285,7 +285,14 @@ impl RawPair {
         if let Some(log) = &self.log {
             let port = decode_setup::<ClientSetup>(&setup).port;
             let (pool, layout) = (log.pool.remote(), log.layout(terms));
-            return encode_setup(&ServerSetup { port, pool, layout, key: 7, looks: true });
+            return encode_setup(&ServerSetup {
+                port,
+                pool,
+                layout,
+                key: 7,
+                first_rkey: None,
+                looks: true,
+            });
         }
         match &self.responses {
             None => setup,
@@ -384,8 +391,7 @@ pub(crate) fn connect(
         end.operate(op::MODE, SEND);
     }
     if let Some(log) = &mut end.pair.log {
-        let ServerSetup { pool: region, layout, key, .. } = decode_setup(&welcome.setup);
-        end.pool = Some(Pool { region, layout, key });
+        end.pool = Some(Pool::of(decode_setup(&welcome.setup)));
         log.set_terms(&end.terms);
     }
     Ok(end)
@@ -607,6 +613,7 @@ impl End {
                             if note > 0 {
                                 self.place = Some(u32::from(note) - 1);
                                 self.stays += 1;
+                                self.pool.as_mut().expect("a pool").enter();
                             }
                             bytes[6..8].fill(0);
                         }

@@ -30,6 +30,8 @@ pub(super) struct ServerSetup {
     pub(super) pool: RemoteRegion,
     pub(super) layout: PoolLayout,
     pub(super) key: u32,
+    /// The key to the client's first place, if a memory window guards it.
+    pub(super) first_rkey: Option<u32>,
     pub(super) looks: bool,
 }
 
@@ -48,6 +50,31 @@ pub(crate) struct Pool {
     pub(crate) region: RemoteRegion,
     pub(crate) layout: PoolLayout,
     pub(crate) key: u32,
+    /// The key to the place that this client gets next, if places are guarded.
+    pub(crate) next_rkey: Option<u32>,
+    /// The key to its place.
+    pub(crate) rkey: u32,
+}
+
+impl Pool {
+    pub(super) fn of(server: ServerSetup) -> Pool {
+        let ServerSetup { pool: region, layout, key, first_rkey: next_rkey, .. } = server;
+        Pool { region, layout, key, next_rkey, rkey: region.rkey }
+    }
+
+    /// The server has given this client another place: the lower eight bits of its window's key count.
+    pub(super) fn enter(&mut self) {
+        if let Some(next) = self.next_rkey {
+            self.rkey = next;
+            self.next_rkey = Some(next & !0xff | next.wrapping_add(1) & 0xff);
+        }
+    }
+
+    /// Where the bytes end that are at the end of a place's first cell.
+    pub(crate) fn first_cell_end(&self, place: u32) -> u64 {
+        let at = u64::from(place) * self.layout.place_bytes + u64::from(self.layout.cell_bytes);
+        self.region.addr + at
+    }
 }
 
 /// A client's log, or a copy of what the server has read of it; and the pool of a server.
