@@ -63,8 +63,8 @@
 //! Soft-RoCE's windows reach the whole region, and processes on shared memory map all of it. There a client can write into
 //! another's place, and can forge its requests: do not use it where clients do not trust each other.
 //!
-//! Where WRITEs land in any order or make no event, and on shared memory, each request carries an immediate, and the server looks
-//! only when that has arrived.
+//! Where WRITEs land in any order or make no event, each request carries an immediate, and the server looks only when that has
+//! arrived.
 //!
 //! # Knobs
 //!

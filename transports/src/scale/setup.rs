@@ -27,12 +27,8 @@ fn ends_bytes(terms: &Terms) -> u64 {
 }
 
 /// Whether a request has landed is seen in its cell, and its landing can wake the server. Otherwise only a completion tells.
-///
-/// Where completions carry messages, requests have immediates too: messages share a ring there, and those of the client tell
-/// the server which of its responses have been taken out of the other. Without them responses wait for room.
 pub(super) fn may_look(caps: &Capabilities) -> bool {
-    let is_nic = caps.completion_payload == 0;
-    is_nic && caps.write_order == WriteOrder::LeftToRight && caps.write_events
+    caps.write_order == WriteOrder::LeftToRight && caps.write_events
 }
 
 /// The client's part of the handshake.
