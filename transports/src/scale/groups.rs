@@ -1,16 +1,38 @@
-//! Which client belongs to which connection group, which group is served, and which comes next: clients in, groups out.
+//! Which client belongs to which connection group, which group is served for how long, and which comes next: clients and what they
+//! send in, groups and slices out.
 //!
 //! A client joins the smallest group. A group that would grow beyond three halves of the wanted size is split; one that shrinks
-//! below half of it joins another that has room (ScaleRPC, section 3.3: lazy split and merge).
+//! below half of it joins another that has room (ScaleRPC, section 3.3: lazy split and merge). When a window of slices is over,
+//! all groups are formed again by the [priorities](super::priority) of their clients, if that is worth it.
+//!
+//! No client waits for ever: the next group is always that of the client that has waited longest, and with it all clients of its
+//! group are served. So a client waits for at most one slice for each client that waited before it, in whichever groups they
+//! are; while groups stay as they are, for at most one slice of each other group.
+
+use std::cmp::Reverse;
+
+use super::priority::{Sizes, WHOLE, Work, Worth, level, share};
+
+/// Slices of a window, for each group.
+const WINDOW_SLICES: u64 = 4;
 
 /// The groups of one server thread. There is always at least one.
 #[derive(Debug)]
 pub(super) struct Groups {
-    most: usize,
-    least: usize,
+    sizes: Sizes,
     groups: Vec<Group>,
     clients: Vec<Option<Client>>,
     served: usize,
+    /// How often a client began to wait: the number of the latest.
+    waits: u64,
+    /// Slices of this window.
+    slices: u64,
+    /// The sum of all groups.
+    priority: u64,
+    /// All clients in the order of their priorities, while groups are formed.
+    order: Vec<u32>,
+    /// Memory of groups that there are no more.
+    spare: Vec<Vec<u32>>,
 }
 
 #[derive(Debug, Default)]
@@ -18,13 +40,21 @@ struct Group {
     members: Vec<u32>,
     /// How many of them wait.
     waiting: usize,
+    /// The number of the one that waits longest.
+    first: u64,
+    /// The sum of its members.
+    priority: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Client {
     group: usize,
-    /// It has requests, and is not served.
-    waits: bool,
+    /// It has requests, and is not served. Those that began to wait earlier have lower numbers.
+    waits: Option<u64>,
+    /// What it did in this window.
+    work: Work,
+    /// Of the windows before, the later ones more.
+    priority: u64,
 }
 
 /// Most members of a group whose wanted size this is.
@@ -36,11 +66,15 @@ impl Groups {
     /// Groups of about `size` clients, at least 1.
     pub(super) fn new(size: u32) -> Groups {
         Groups {
-            most: most_members(size) as usize,
-            least: size as usize / 2,
+            sizes: Sizes::new(size),
             groups: vec![Group::default()],
             clients: Vec::new(),
             served: 0,
+            waits: 0,
+            slices: 0,
+            priority: 0,
+            order: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -69,40 +103,61 @@ impl Groups {
         }
         let smallest = (0..self.groups.len()).min_by_key(|&at| self.groups[at].members.len());
         let mut group = smallest.unwrap_or_default();
-        if self.groups[group].members.len() >= self.most {
+        if self.groups[group].members.len() >= self.sizes.most {
             group = self.split(group);
         }
         if self.clients.len() <= client as usize {
             self.clients.resize(client as usize + 1, None);
+            self.order.reserve(self.clients.len());
         }
-        self.clients[client as usize] = Some(Client { group, waits: false });
+        let (work, priority) = (Work::default(), 0);
+        self.clients[client as usize] = Some(Client { group, waits: None, work, priority });
         self.groups[group].members.push(client);
+    }
+
+    /// A further group, without members.
+    fn add_group(&mut self) -> usize {
+        let members = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.sizes.most));
+        self.groups.push(Group { members, ..Group::default() });
+        self.groups.len() - 1
     }
 
     /// Makes a new group of the later half of one; a single member stays.
     fn split(&mut self, group: usize) -> usize {
-        let members = &mut self.groups[group].members;
-        let half = members.split_off(members.len().div_ceil(2));
-        let new = self.groups.len();
-        self.groups.push(Group::default());
-        self.adopt(new, half);
-        self.count_waiting(group);
+        let new = self.add_group();
+        let keeps = self.groups[group].members.len().div_ceil(2);
+        self.move_members(group, keeps, new);
+        self.count(group);
         new
     }
 
-    fn adopt(&mut self, group: usize, members: Vec<u32>) {
-        for &member in &members {
+    /// Moves the members of a group from this one on to another.
+    fn move_members(&mut self, group: usize, from: usize, into: usize) {
+        let mut members = std::mem::take(&mut self.groups[group].members);
+        for &member in &members[from..] {
+            self.groups[into].members.push(member);
             if let Some(Some(client)) = self.clients.get_mut(member as usize) {
-                client.group = group;
+                client.group = into;
             }
         }
-        self.groups[group].members.extend(members);
-        self.count_waiting(group);
+        members.truncate(from);
+        self.groups[group].members = members;
+        self.count(into);
     }
 
-    fn count_waiting(&mut self, group: usize) {
-        let waits = |member: &&u32| self.find(**member).is_some_and(|client| client.waits);
-        self.groups[group].waiting = self.groups[group].members.iter().filter(waits).count();
+    /// Adds up what a group knows of its members.
+    fn count(&mut self, group: usize) {
+        let Group { members, .. } = &self.groups[group];
+        let (mut waiting, mut first, mut priority) = (0, u64::MAX, 0);
+        for client in members.iter().filter_map(|member| self.find(*member)) {
+            priority += client.priority;
+            if let Some(number) = client.waits {
+                (waiting, first) = (waiting + 1, first.min(number));
+            }
+        }
+        let group = &mut self.groups[group];
+        self.priority = self.priority - group.priority + priority;
+        (group.waiting, group.first, group.priority) = (waiting, first, priority);
     }
 
     /// A client has gone.
@@ -110,58 +165,73 @@ impl Groups {
         let Some(Client { group, .. }) = self.find(client) else { return };
         self.clients[client as usize] = None;
         self.groups[group].members.retain(|&member| member != client);
-        self.count_waiting(group);
+        self.count(group);
         let rest = self.groups[group].members.len();
-        if rest >= self.least.max(1) {
+        if rest >= self.sizes.least {
             return;
         }
         let others = (0..self.groups.len()).filter(|&at| at != group);
         let smallest = others.min_by_key(|&at| self.groups[at].members.len());
         if let Some(into) = smallest
-            && self.groups[into].members.len() + rest <= self.most
+            && self.groups[into].members.len() + rest <= self.sizes.most
         {
             self.merge(group, into);
         }
     }
 
     fn merge(&mut self, group: usize, into: usize) {
-        let members = std::mem::take(&mut self.groups[group].members);
-        self.adopt(into, members);
+        self.move_members(group, 0, into);
+        self.count(group);
         if self.served == group {
             self.served = into;
         }
         // The last group gets the number that is free.
         let last = self.groups.len() - 1;
-        self.groups.swap_remove(group);
+        let Group { members, .. } = self.groups.swap_remove(group);
+        self.spare.push(members);
         if self.served == last {
             self.served = group;
         }
         if group < last {
-            let members = std::mem::take(&mut self.groups[group].members);
-            self.adopt(group, members);
+            for &member in &self.groups[group].members {
+                if let Some(Some(client)) = self.clients.get_mut(member as usize) {
+                    client.group = group;
+                }
+            }
         }
     }
 
     /// The client has requests and is not served, or is not waiting any more.
     pub(super) fn set_waiting(&mut self, client: u32, waits: bool) {
         let Some(Some(known)) = self.clients.get_mut(client as usize) else { return };
-        if known.waits != waits {
-            known.waits = waits;
-            let waiting = &mut self.groups[known.group].waiting;
-            *waiting = if waits { *waiting + 1 } else { *waiting - 1 };
+        if known.waits.is_some() == waits {
+            return;
+        }
+        let group = &mut self.groups[known.group];
+        if waits {
+            self.waits += 1;
+            known.waits = Some(self.waits);
+            group.first = if group.waiting == 0 { self.waits } else { group.first };
+            group.waiting += 1;
+        } else {
+            known.waits = None;
+            group.waiting -= 1;
         }
     }
 
-    /// The group after the served one, in turn, of which a client waits.
+    /// Of the groups that are not served, that of which a client has waited longest.
+    #[inline]
     pub(super) fn next(&self) -> Option<usize> {
-        let count = self.groups.len();
-        let others = (1..count).map(|step| (self.served + step) % count);
-        others.into_iter().find(|&group| self.groups[group].waiting > 0)
+        if self.groups.len() == 1 {
+            return None;
+        }
+        self.longest_waiting(Some(self.served))
     }
 
-    /// Goes on to a group.
-    pub(super) fn serve(&mut self, group: usize) {
-        self.served = group;
+    fn longest_waiting(&self, without: Option<usize>) -> Option<usize> {
+        let waiting = self.groups.iter().enumerate().filter(|(_, group)| group.waiting > 0);
+        let others = waiting.filter(|(at, _)| Some(*at) != without);
+        others.min_by_key(|(_, group)| group.first).map(|(at, _)| at)
     }
 
     /// The members of a group that wait, the first from this one on.
@@ -172,104 +242,112 @@ impl Groups {
         }
         let mut members = group.members.iter().enumerate().skip(first);
         members
-            .find(|(_, member)| self.find(**member).is_some_and(|client| client.waits))
+            .find(|(_, member)| self.find(**member).is_some_and(|it| it.waits.is_some()))
             .map(|(at, member)| (at, *member))
+    }
+
+    /// The client did this work in the slice that ends.
+    pub(super) fn record(&mut self, client: u32, work: Work) {
+        if let Some(Some(client)) = self.clients.get_mut(client as usize) {
+            client.work.add(work);
+        }
+    }
+
+    /// Goes on to the group of which a client has waited longest, when none is served any more. All groups may be formed again
+    /// before. Gives the length of its slice, if a usual one has so many nanoseconds.
+    pub(super) fn go_on(&mut self, slice_nanos: u64) -> u64 {
+        let others = self.next();
+        self.slices += 1;
+        let is_new = self.slices >= WINDOW_SLICES * self.groups.len() as u64 && self.close_window();
+        let next = if is_new { self.longest_waiting(None) } else { others };
+        self.served = next.unwrap_or(self.served);
+        let share = share(self.groups[self.served].priority, self.priority, self.groups.len());
+        (slice_nanos * share / WHOLE).max(1)
+    }
+
+    /// Learns from the window, and forms groups by priority if that is worth it.
+    fn close_window(&mut self) -> bool {
+        self.slices = 0;
+        for client in self.clients.iter_mut().flatten() {
+            let measured = std::mem::take(&mut client.work).priority();
+            client.priority = client.priority.midpoint(measured);
+        }
+        (0..self.groups.len()).for_each(|group| self.count(group));
+        self.sort();
+        let is_worth_it = self.worth_in_order().is_much_more_than(&self.worth());
+        if is_worth_it {
+            self.form();
+        }
+        is_worth_it
+    }
+
+    fn worth(&self) -> Worth {
+        let priorities = self.groups.iter().map(|group| group.priority);
+        Worth::of(priorities, self.priority, self.groups.len())
+    }
+
+    /// Sorts all clients by their levels, those of a group together.
+    fn sort(&mut self) {
+        let Groups { clients, order, .. } = self;
+        order.clear();
+        order.extend((0..clients.len() as u32).filter(|at| clients[*at as usize].is_some()));
+        order.sort_unstable_by_key(|&client| {
+            let key = |known: Client| (Reverse(level(known.priority)), known.group, client);
+            clients[client as usize].map(key)
+        });
+    }
+
+    fn priority_of(&self, client: u32) -> u64 {
+        self.find(client).map_or(0, |client| client.priority)
+    }
+
+    /// The clients of one group after the other, in their order.
+    fn groups_in_order(&self) -> impl Iterator<Item = &[u32]> + Clone {
+        let mut rest = &self.order[..];
+        std::iter::from_fn(move || {
+            let level_at = |at: usize| level(self.priority_of(rest[at]));
+            let (group, others) = rest.split_at_checked(self.sizes.cut(rest.len(), level_at))?;
+            rest = others;
+            (!group.is_empty()).then_some(group)
+        })
+    }
+
+    /// What groups in this order would be worth.
+    fn worth_in_order(&self) -> Worth {
+        let groups = self.groups_in_order();
+        let count = groups.clone().count();
+        let sum = |group: &[u32]| group.iter().map(|client| self.priority_of(*client)).sum();
+        Worth::of(groups.map(sum), self.priority, count)
+    }
+
+    /// Makes the groups that are in this order.
+    fn form(&mut self) {
+        for group in &mut self.groups {
+            group.members.clear();
+        }
+        let order = std::mem::take(&mut self.order);
+        let (mut from, mut at) = (0, 0);
+        while from < order.len() {
+            let level_at = |at: usize| level(self.priority_of(order[from + at]));
+            let end = from + self.sizes.cut(order.len() - from, level_at);
+            let group = if at < self.groups.len() { at } else { self.add_group() };
+            self.groups[group].members.extend(&order[from..end]);
+            for &member in &order[from..end] {
+                if let Some(Some(client)) = self.clients.get_mut(member as usize) {
+                    client.group = group;
+                }
+            }
+            self.count(group);
+            (from, at) = (end, at + 1);
+        }
+        self.order = order;
+        while self.groups.len() > at.max(1) {
+            self.count(self.groups.len() - 1);
+            self.spare.extend(self.groups.pop().map(|group| group.members));
+        }
+        self.served = 0;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn joined(size: u32, clients: u32) -> Groups {
-        let mut groups = Groups::new(size);
-        (0..clients).for_each(|client| groups.join(client));
-        groups
-    }
-
-    #[test]
-    fn a_group_grows_to_three_halves_and_is_split() {
-        assert_eq!(joined(40, 60).sizes(), [60]);
-        assert_eq!(joined(40, 61).sizes(), [30, 31]);
-        assert_eq!(joined(40, 120).sizes(), [60, 60]);
-        assert_eq!(joined(1, 3).sizes(), [1, 1, 1]);
-    }
-
-    #[test]
-    fn a_group_below_half_joins_one_with_room() {
-        let mut groups = joined(4, 7);
-        assert_eq!(groups.sizes(), [3, 4]);
-        groups.leave(0);
-        assert_eq!(groups.sizes(), [2, 4]);
-        groups.leave(1);
-        assert_eq!(groups.sizes(), [5]);
-        (2..7).for_each(|client| groups.leave(client));
-        assert_eq!(groups.sizes(), [0], "one group is left when all have gone");
-    }
-
-    #[test]
-    fn groups_that_wait_come_in_turn() {
-        let mut groups = joined(1, 4);
-        assert_eq!(groups.next(), None);
-        groups.set_waiting(1, true);
-        groups.set_waiting(3, true);
-        assert_eq!(groups.next(), Some(1));
-        groups.serve(1);
-        assert!(groups.is_served(1));
-        assert_eq!(groups.waiting_from(None, 0), Some((0, 1)));
-        groups.set_waiting(1, false);
-        assert_eq!(groups.waiting_from(None, 0), None);
-        assert_eq!(groups.next(), Some(3));
-        groups.serve(3);
-        groups.set_waiting(3, false);
-        assert_eq!(groups.next(), None);
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_comes_and_goes_each_client_is_in_one_group(
-            size in 1..9u32,
-            steps: Vec<(u8, u8)>,
-        ) {
-            let mut groups = Groups::new(size);
-            let mut here = std::collections::BTreeMap::new();
-            for (what, client) in steps {
-                let client = u32::from(client % 40);
-                match what % 4 {
-                    0 | 1 => {
-                        groups.join(client);
-                        here.entry(client).or_insert(false);
-                    }
-                    2 => {
-                        groups.leave(client);
-                        here.remove(&client);
-                    }
-                    _ => {
-                        let waits = what & 4 != 0;
-                        groups.set_waiting(client, waits);
-                        here.entry(client).and_modify(|it| *it = waits);
-                        if let Some(next) = groups.next() {
-                            groups.serve(next);
-                        }
-                    }
-                }
-                let mut members: Vec<_> =
-                    groups.groups.iter().flat_map(|group| group.members.clone()).collect();
-                members.sort_unstable();
-                prop_assert_eq!(members, here.keys().copied().collect::<Vec<_>>());
-                let waiting: usize = groups.groups.iter().map(|group| group.waiting).sum();
-                prop_assert_eq!(waiting, here.values().filter(|waits| **waits).count());
-                prop_assert!(groups.served < groups.groups.len());
-                prop_assert!(groups.sizes().iter().all(|len| *len <= groups.most));
-                let large_enough = |len: &usize| *len > 0 || groups.groups.len() == 1;
-                prop_assert!(groups.sizes().iter().all(large_enough));
-                for client in here.keys() {
-                    let group = groups.find(*client).unwrap().group;
-                    prop_assert!(groups.groups[group].members.contains(client));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -36,6 +36,8 @@
 //! free last is used first. A client that does not confirm keeps its place; it is dropped when another has found none for long.
 //! A client that finds no place is served out of its log.
 //!
+//! Which clients are in a group, and how long its slice is, follows from their [priorities](priority).
+//!
 //! So each request goes one way, out of the log or into the place, and none is lost, doubled or taken for another's:
 //! - The server READs all that was announced, in order, also when the client has come in meanwhile.
 //! - Requests in a place are numbered from 1 in each stay, and stamped with the connection's key and the number of the stay.
@@ -50,8 +52,8 @@
 //!
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
 //! READs them into private memory and not into a second pool. The switch is always told by an immediate, and
-//! never by a response. Groups are of equal size, priorities are not measured, no client is pinned, long calls have no mode of their own,
-//! and the slices of several servers are not synchronized.
+//! never by a response. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
+//! began to wait. No client is pinned, long calls have no mode of their own, and the slices of several servers are not synchronized.
 //!
 //! # Hostile clients
 //!
@@ -79,6 +81,7 @@ mod groups;
 mod guard;
 mod log;
 mod pool;
+mod priority;
 mod requests;
 mod schedule;
 mod served;

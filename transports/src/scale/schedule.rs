@@ -8,6 +8,7 @@ use farcall_core::transport::RequestSink;
 
 use super::groups::{Groups, most_members};
 use super::pool::Pool;
+use super::priority::Work;
 use super::served::{Leave, Served};
 use super::slices::Slices;
 use super::wire::STOP;
@@ -83,7 +84,7 @@ impl Schedule {
         }
         self.groups.set_waiting(client, true);
         if self.served.is_empty() && self.groups.is_served(client) {
-            self.slices.begin(now);
+            self.slices.restart(now);
         }
     }
 
@@ -170,11 +171,14 @@ impl Schedule {
         worked
     }
 
-    /// The served group's time is over, and this one's begins.
+    /// The served group's time is over, and that of another begins.
     #[cold]
-    fn switch(&mut self, to: usize, clients: &mut Scaled, now: Instant) {
+    fn switch(&mut self, clients: &mut Scaled, now: Instant) {
+        let nanos = self.slices.nanos_until(now);
         while let Some(client) = self.served.pop() {
             let Some(connection) = clients.roster.get(client) else { continue };
+            let work = connection.link.carrier.take_work();
+            self.groups.record(client, Work { nanos, ..work });
             match connection.link.carrier.leave() {
                 Leave::WhenTold => {
                     connection.link.post_op(Op::Mode, STOP);
@@ -193,8 +197,8 @@ impl Schedule {
         }
         // They must hear it at once: the turn may have nothing else to send.
         clients.ring();
-        self.groups.serve(to);
-        self.slices.begin(now);
+        let length_nanos = self.groups.go_on(self.slices.usual_nanos());
+        self.slices.begin(now, length_nanos);
         self.is_short = false;
     }
 
@@ -254,7 +258,7 @@ impl Shared<Served> for Schedule {
         progress.scanned = (self.served.len() + self.leaving.len()) as u32;
         if let Some(next) = self.groups.next() {
             if self.slices.is_over(now, self.served.is_empty()) {
-                self.switch(next, clients, now);
+                self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {
                 self.warm_up(next, clients);

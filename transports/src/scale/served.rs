@@ -7,6 +7,7 @@ use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkReque
 use super::guard::Guard;
 use super::log::LogReader;
 use super::pool::PoolLayout;
+use super::priority::Work;
 use super::stamp::{self, Expected, stamped_bytes};
 use super::wire::{GROWN, LEFT, note_of_place};
 use crate::kit::sender::Sender;
@@ -65,6 +66,8 @@ pub(super) struct Served {
     turn: CellTurn,
     /// Cells of which requests were taken in this stay.
     used: u32,
+    /// Requests that were taken, since the schedule asked last.
+    work: Work,
     /// Operations that were handled, round in 16 bits.
     operations: u16,
     log: LogReader,
@@ -106,6 +109,7 @@ impl Served {
             standing: Standing::Outside,
             turn: CellTurn::new(window),
             used: 0,
+            work: Work::default(),
             operations: 0,
             log,
             end_word: 0,
@@ -155,6 +159,11 @@ impl Served {
     /// Cells of its place that may hold trailers: those that it used, and the next, which may hold a request with a foreign stamp.
     pub(super) fn cells_to_clear(&self) -> u32 {
         self.used + 1
+    }
+
+    /// The requests that were taken since this was called last.
+    pub(super) fn take_work(&mut self) -> Work {
+        std::mem::take(&mut self.work)
     }
 
     /// The client is neither served nor on its way out.
@@ -335,6 +344,7 @@ impl ServerCarrier for Served {
 
     #[inline]
     fn take<'a>(&mut self, request: Waiting, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+        self.work.count(request.len);
         if self.log.waiting().is_some() {
             return self.log.take(request, scratch);
         }
