@@ -38,6 +38,8 @@
 //!
 //! Which clients are in a group, and how long its slice is, follows from their [priorities](priority).
 //!
+//! A client that is [pinned](pins) belongs to no group: when it comes in, it stays.
+//!
 //! So each request goes one way, out of the log or into the place, and none is lost, doubled or taken for another's:
 //! - The server READs all that was announced, in order, also when the client has come in meanwhile.
 //! - Requests in a place are numbered from 1 in each stay, and stamped with the connection's key and the number of the stay.
@@ -53,7 +55,7 @@
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
 //! READs them into private memory and not into a second pool. The switch is always told by an immediate, and
 //! never by a response. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
-//! began to wait. No client is pinned, long calls have no mode of their own, and the slices of several servers are not synchronized.
+//! began to wait. Long calls have no mode of their own, and the slices of several servers are not synchronized.
 //!
 //! # Hostile clients
 //!
@@ -70,7 +72,7 @@
 //!
 //! # Knobs
 //!
-//! Those of `write_imm`; at the server `group` (clients) and `slice` (time).
+//! Those of `write_imm`; at the server `group` (clients), `slice` (time) and `pins` (clients); at a client `pinned` (`yes` or `no`).
 //!
 //! # When to use it
 //!
@@ -80,6 +82,7 @@ mod client_state;
 mod groups;
 mod guard;
 mod log;
+mod pins;
 mod pool;
 mod priority;
 mod requests;
@@ -112,9 +115,11 @@ use crate::slots::wire::MAX_WINDOW;
 use crate::slots::writes::setup::{Sizes, check};
 use groups::most_members;
 use guard::guards;
+use pins::Pins;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
+use wire::MAX_PLACES;
 
 /// The backend `scale`.
 #[derive(Debug)]
@@ -134,6 +139,12 @@ const SHORTEST_SLICE: Duration = Duration::from_micros(1);
 
 const LONGEST_SLICE: Duration = Duration::from_secs(1);
 
+/// Pinned clients of a thread, unless an address says otherwise: a client does not take others' time unless its server allows it.
+const DEFAULT_PINS: u32 = 0;
+
+/// Each has a place of its own in the pool, besides those of two groups.
+const MAX_PINS: u32 = MAX_PLACES - 2 * most_members(MAX_GROUP);
+
 const GROUP: OptionSpec = OptionSpec {
     name: "group",
     expected: || format!("a number of clients from 1 to {MAX_GROUP}"),
@@ -145,6 +156,30 @@ const SLICE: OptionSpec = OptionSpec {
     expected: || "a time from 1us to 1s, such as 100us".to_owned(),
     accepts: |value| slice(value).is_some(),
 };
+
+const PINS: OptionSpec = OptionSpec {
+    name: "pins",
+    expected: || format!("a number of clients from 0 to {MAX_PINS}"),
+    accepts: |value| pins(value).is_some(),
+};
+
+const PINNED: OptionSpec = OptionSpec {
+    name: "pinned",
+    expected: || "yes or no".to_owned(),
+    accepts: |value| pinned(value).is_some(),
+};
+
+fn pins(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|clients| *clients <= MAX_PINS)
+}
+
+fn pinned(value: &str) -> Option<bool> {
+    match value {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
 
 fn group(value: &str) -> Option<u32> {
     value.parse().ok().filter(|clients| (1..=MAX_GROUP).contains(clients))
@@ -174,7 +209,7 @@ impl Backend for Scale {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &[GROUP, SLICE]
+        &[GROUP, SLICE, PINS, PINNED]
     }
 
     fn max_window(&self) -> u32 {
@@ -200,7 +235,8 @@ impl Backend for Scale {
         let terms = config.terms();
         let sizes = Sizes::new(&terms, device.caps());
         let completions = Completions::new(at.site, device, sizes.completions())?;
-        let port = ClientPort::open(device, &completions.queue(), &terms)?;
+        let wants_pin = option(config, &PINNED, pinned, false);
+        let port = ClientPort::open(device, &completions.queue(), &terms, wants_pin)?;
         Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
     }
 
@@ -216,9 +252,11 @@ impl Backend for Scale {
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
         let group = option(config, &GROUP, group, DEFAULT_GROUP);
         let slice = option(config, &SLICE, slice, DEFAULT_SLICE);
-        // Those that are served, and as many that are on their way out.
-        let clients = most_members(group).min(u32::try_from(max_clients).unwrap_or(u32::MAX));
-        let layout = PoolLayout::new(2 * clients, &config.terms());
+        let pins = option(config, &PINS, pins, DEFAULT_PINS);
+        let most = u32::try_from(max_clients).unwrap_or(u32::MAX);
+        // Those that are served, as many that are on their way out, and pinned ones.
+        let wanted = 2 * most_members(group).min(most) + pins.min(most);
+        let layout = PoolLayout::new(wanted, &config.terms());
         let pd = device.alloc_pd()?;
         let access = if guards(device.caps()) { Access::MW_BIND } else { Access::REMOTE_WRITE };
         let pool = pd.alloc_shared(layout.bytes() as usize, access)?;
@@ -229,7 +267,8 @@ impl Backend for Scale {
         let shared =
             Schedule::new(group, slice.as_nanos() as u64, Pool::new(pool.clone(), &layout), looks);
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
-        let ends = Ends { device: device.clone(), pd, pool, layout, next_key };
+        let pins = Pins::new(pins);
+        let ends = Ends { device: device.clone(), pd, pool, layout, next_key, pins };
         let serving = Serving { site: at.site, device: &device, config, max_clients };
         serving.half(clusters, ends, shared)
     }
@@ -272,5 +311,10 @@ mod option_tests {
             (group("1"), group("160"), group("0"), group("161")),
             (Some(1), Some(160), None, None)
         );
+        assert_eq!(
+            (pins("0"), pins("32"), pins("33"), pins("-1")),
+            (Some(0), Some(32), None, None)
+        );
+        assert_eq!((pinned("yes"), pinned("no"), pinned("")), (Some(true), Some(false), None));
     }
 }

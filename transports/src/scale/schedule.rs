@@ -29,8 +29,10 @@ pub(super) struct Schedule {
     /// The pool makes events.
     has_events: bool,
     have_come: bool,
-    /// Clients that are served.
+    /// Clients that are served: pinned ones, and behind them those of the group that is served.
     served: Vec<u32>,
+    /// How many of them are pinned: they stay when the slice ends.
+    pinned: usize,
     /// Clients that were told to leave their places, and when.
     leaving: Vec<(u32, Instant)>,
     /// The place of each client that has one.
@@ -50,6 +52,7 @@ impl Schedule {
             has_events,
             have_come: false,
             served: Vec::with_capacity(most_members(group) as usize),
+            pinned: 0,
             leaving: Vec::with_capacity(2 * most_members(group) as usize),
             places: Vec::new(),
             is_short: false,
@@ -60,15 +63,17 @@ impl Schedule {
     fn update(&mut self, clients: &mut Scaled, now: Instant) {
         while let Some(client) = clients.departed.pop() {
             self.groups.leave(client);
-            self.served.retain(|other| *other != client);
+            if let Some(at) = self.served.iter().position(|other| *other == client) {
+                self.served.remove(at);
+                self.pinned -= usize::from(at < self.pinned);
+            }
             self.leaving.retain(|(other, _)| *other != client);
             // Its queue pair is gone: nothing more lands there.
             self.free_place_of(client, u32::MAX);
         }
         if std::mem::take(&mut self.have_come) {
-            for connection in clients.roster.iter() {
-                self.groups.join(connection.link.client());
-            }
+            let unpinned = clients.roster.iter().filter(|it| !it.link.carrier.is_pinned());
+            unpinned.for_each(|connection| self.groups.join(connection.link.client()));
         }
         while let Some(client) = clients.announced.pop() {
             self.note_requests(client, clients, now);
@@ -82,13 +87,21 @@ impl Schedule {
         if !carrier.is_outside() || !carrier.has_more() {
             return;
         }
+        if carrier.is_pinned() {
+            return self.enter(client, clients);
+        }
         self.groups.set_waiting(client, true);
-        if self.served.is_empty() && self.groups.is_served(client) {
+        if self.is_idle() && self.groups.is_served(client) {
             self.slices.restart(now);
         }
     }
 
-    /// A client of the group that is served comes in.
+    /// No client of the group that is served has requests.
+    fn is_idle(&self) -> bool {
+        self.served.len() == self.pinned
+    }
+
+    /// A client comes in.
     fn enter(&mut self, client: u32, clients: &mut Scaled) {
         self.groups.set_waiting(client, false);
         let Some(connection) = clients.roster.get(client) else { return };
@@ -100,6 +113,11 @@ impl Schedule {
         self.places[client as usize] = place;
         connection.link.carrier.enter(place);
         self.served.push(client);
+        if connection.link.carrier.is_pinned() {
+            let last = self.served.len() - 1;
+            self.served.swap(self.pinned, last);
+            self.pinned += 1;
+        }
     }
 
     /// The place of this client, of whose cells so many were used, is free.
@@ -175,7 +193,9 @@ impl Schedule {
     #[cold]
     fn switch(&mut self, clients: &mut Scaled, now: Instant) {
         let nanos = self.slices.nanos_until(now);
-        while let Some(client) = self.served.pop() {
+        while !self.is_idle()
+            && let Some(client) = self.served.pop()
+        {
             let Some(connection) = clients.roster.get(client) else { continue };
             let work = connection.link.carrier.take_work();
             self.groups.record(client, Work { nanos, ..work });
@@ -257,7 +277,7 @@ impl Shared<Served> for Schedule {
         }
         progress.scanned = (self.served.len() + self.leaving.len()) as u32;
         if let Some(next) = self.groups.next() {
-            if self.slices.is_over(now, self.served.is_empty()) {
+            if self.slices.is_over(now, self.is_idle()) {
                 self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {

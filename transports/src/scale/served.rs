@@ -6,6 +6,7 @@ use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkReque
 
 use super::guard::Guard;
 use super::log::LogReader;
+use super::pins::Pin;
 use super::pool::PoolLayout;
 use super::priority::Work;
 use super::stamp::{self, Expected, stamped_bytes};
@@ -60,6 +61,8 @@ pub(super) struct Served {
     epoch: u32,
     /// Requests are found by looking, and not by their immediates.
     looks: bool,
+    /// It is served in every slice.
+    pin: Option<Pin>,
     /// Requests whose immediates have arrived.
     announced: u32,
     standing: Standing,
@@ -85,6 +88,7 @@ pub(super) struct PoolOfThread {
     pub(super) key: u32,
     pub(super) guard: Option<Guard>,
     pub(super) looks: bool,
+    pub(super) pin: Option<Pin>,
 }
 
 impl Served {
@@ -94,7 +98,7 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, guard, looks } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks, pin } = thread;
         Served {
             writes,
             pool,
@@ -105,6 +109,7 @@ impl Served {
             guard,
             epoch: 0,
             looks,
+            pin,
             announced: 0,
             standing: Standing::Outside,
             turn: CellTurn::new(window),
@@ -164,6 +169,11 @@ impl Served {
     /// The requests that were taken since this was called last.
     pub(super) fn take_work(&mut self) -> Work {
         std::mem::take(&mut self.work)
+    }
+
+    /// The client is served in every slice.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pin.is_some()
     }
 
     /// The client is neither served nor on its way out.

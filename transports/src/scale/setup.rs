@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::{Guard, guards};
 use super::log::{LogLayout, LogReader, LogWriter};
+use super::pins::Pins;
 use super::pool::PoolLayout;
 use super::requests::{PoolOfServer, Requests};
 use super::served::{PoolOfThread, Served};
@@ -36,6 +37,8 @@ pub(super) fn may_look(caps: &Capabilities) -> bool {
 struct ClientSetup {
     port: Vec<u8>,
     log: RemoteRegion,
+    /// It wants to be served in every slice.
+    wants_pin: bool,
 }
 
 /// The server's part of the handshake.
@@ -50,6 +53,8 @@ struct ServerSetup {
     first_rkey: Option<u32>,
     /// The server looks for requests; otherwise each has to come with an immediate.
     looks: bool,
+    /// The client is served in every slice.
+    is_pinned: bool,
 }
 
 /// A client's end that is not connected yet.
@@ -57,6 +62,7 @@ struct ServerSetup {
 pub(super) struct ClientPort {
     port: Port,
     log: SharedRegion,
+    wants_pin: bool,
 }
 
 impl ClientPort {
@@ -64,15 +70,17 @@ impl ClientPort {
         device: &Device,
         queue: &CompletionQueueHandle,
         terms: &Terms,
+        wants_pin: bool,
     ) -> Result<ClientPort, SetupError> {
         let port = Port::open(device, queue, terms, 0)?;
         let bytes = LogLayout::new(terms).bytes();
         let log = port.pd().alloc_shared(bytes as usize, Access::REMOTE_READ)?;
-        Ok(ClientPort { port, log })
+        Ok(ClientPort { port, log, wants_pin })
     }
 
     pub(super) fn setup(&self) -> Vec<u8> {
-        let setup = ClientSetup { port: self.port.setup(), log: self.log.remote() };
+        let (port, log) = (self.port.setup(), self.log.remote());
+        let setup = ClientSetup { port, log, wants_pin: self.wants_pin };
         postcard::to_allocvec(&setup).unwrap_or_default()
     }
 
@@ -83,11 +91,19 @@ impl ClientPort {
         answer: &Answer<'_>,
     ) -> Result<(Link<Requests>, ProtectionDomain), SetupError> {
         let Answer { terms, setup, timeout } = *answer;
-        let ServerSetup { port, pool, layout, key, first_rkey, looks } = decode(setup)?;
+        let ServerSetup { port, pool, layout, key, first_rkey, looks, is_pinned } = decode(setup)?;
         if !layout.is_possible(terms, pool.len) {
             return Err(SetupError::Misbehaved("its message pool is too small"));
         }
-        let ClientPort { port: ours, log } = self;
+        let ClientPort { port: ours, log, wants_pin } = self;
+        if is_pinned && !wants_pin {
+            return Err(SetupError::Misbehaved("it pins a client that does not want it"));
+        }
+        if wants_pin && !is_pinned {
+            tracing::warn!(
+                "the server does not pin this client: it has as many as its `pins` allows"
+            );
+        }
         let bytes = ends_bytes(terms);
         let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
         let server = PoolOfServer { pool, layout, key, next_rkey: first_rkey, looks };
@@ -105,6 +121,7 @@ pub(super) struct Ends {
     pub(super) pool: SharedRegion,
     pub(super) layout: PoolLayout,
     pub(super) next_key: AtomicU32,
+    pub(super) pins: Pins,
 }
 
 impl MakeEnds for Ends {
@@ -121,22 +138,29 @@ impl MakeEnds for Ends {
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Served>, SetupError> {
         let NewClient { terms, setup: theirs, timeout } = *client;
-        let ClientSetup { port: their_port, log } = decode(theirs)?;
+        let ClientSetup { port: their_port, log, wants_pin } = decode(theirs)?;
         let log_layout = LogLayout::new(terms);
         if log.len < log_layout.bytes() {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
-        let Ends { device, pd, pool, layout, next_key } = self;
+        let Ends { device, pd, pool, layout, next_key, pins } = self;
         let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
         let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
         let looks = may_look(device.caps());
         let guard = guards(device.caps()).then(|| Guard::new(pd)).transpose()?;
-        let first_rkey = guard.as_ref().map(Guard::next_rkey);
-        let setup =
-            ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, first_rkey, looks };
+        let pin = wants_pin.then(|| pins.take()).flatten();
+        let setup = ServerSetup {
+            port: port.setup(),
+            pool: pool.remote(),
+            layout,
+            key,
+            first_rkey: guard.as_ref().map(Guard::next_rkey),
+            looks,
+            is_pinned: pin.is_some(),
+        };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
-        let thread = PoolOfThread { pool: pool.clone(), layout, key, guard, looks };
+        let thread = PoolOfThread { pool: pool.clone(), layout, key, guard, looks, pin };
         let reader = LogReader::new(log, log_layout);
         let of_client = (terms.window, terms.slot);
         let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;

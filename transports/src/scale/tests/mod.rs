@@ -1,5 +1,6 @@
 //! What every backend of slots does, done by this one; and its switches.
 
+mod pinned;
 mod switches;
 
 use super::Scale;

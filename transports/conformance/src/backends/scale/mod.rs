@@ -2,6 +2,7 @@
 
 mod hostile_clients;
 mod hostile_servers;
+mod slices;
 
 use super::{
     Backend,
@@ -39,6 +40,11 @@ pub(super) const BACKEND: Backend = Backend {
             HostileServers: forged_grants,
             HostileServers: a_refusal_of_an_announcement_arrives,
             HostileServers: a_silent_server_that_leaves,
+        }
+        slices {
+            Nothing: clients_that_become_busy_and_idle,
+            Nothing: pinned_clients_among_others,
+            Nothing: a_pinned_client_does_all_that_others_do,
         }
     },
     exceptions: &[],

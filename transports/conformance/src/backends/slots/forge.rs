@@ -274,7 +274,7 @@ impl RawPair {
             Carrier::Logs => {
                 let port = WritesSetup { endpoint, slots: self.slots.remote(), client };
                 let log = self.log.as_ref().expect("a log").region.remote();
-                encode_setup(&ClientSetup { port: encode_setup(&port), log })
+                encode_setup(&ClientSetup { port: encode_setup(&port), log, wants_pin: false })
             }
         }
     }
@@ -292,6 +292,7 @@ impl RawPair {
                 key: 7,
                 first_rkey: None,
                 looks: true,
+                is_pinned: false,
             });
         }
         match &self.responses {
@@ -319,7 +320,7 @@ impl RawPair {
         if self.carrier != Carrier::Logs {
             return self.connect_port(setup);
         }
-        let ClientSetup { port, log } = decode_setup(setup);
+        let ClientSetup { port, log, .. } = decode_setup(setup);
         self.their_log = Some(log);
         self.connect_port(&port)
     }

@@ -13,6 +13,7 @@ use super::forge::stride;
 pub(super) struct ClientSetup {
     pub(super) port: Vec<u8>,
     pub(super) log: RemoteRegion,
+    pub(super) wants_pin: bool,
 }
 
 /// How a pool is laid out.
@@ -33,6 +34,7 @@ pub(super) struct ServerSetup {
     /// The key to the client's first place, if a memory window guards it.
     pub(super) first_rkey: Option<u32>,
     pub(super) looks: bool,
+    pub(super) is_pinned: bool,
 }
 
 /// The argument by which a client says that it has left its place.
