@@ -5,9 +5,9 @@
 //! below half of it joins another that has room (ScaleRPC, section 3.3: lazy split and merge). When a window of slices is over,
 //! all groups are formed again by the [priorities](super::priority) of their clients, if that is worth it.
 //!
-//! No client waits for ever: the next group is always that of the client that has waited longest, and with it all clients of its
-//! group are served. So a client waits for at most one slice for each client that waited before it, in whichever groups they
-//! are; while groups stay as they are, for at most one slice of each other group.
+//! No client waits for ever: the next group is always that of the client that has waited longest, and this client is the first in
+//! its slice. So a client waits for at most one slice for each client that waited before it, in whichever groups they
+//! are; and while groups stay as they are and calls are short, for at most one slice of each other group.
 
 use std::cmp::Reverse;
 
@@ -29,7 +29,7 @@ pub(super) struct Groups {
     slices: u64,
     /// The sum of all groups.
     priority: u64,
-    /// All clients in the order of their priorities, while groups are formed.
+    /// Clients in order: of their priorities, while groups are formed; or those that come in.
     order: Vec<u32>,
     /// Memory of groups that there are no more.
     spare: Vec<Vec<u32>>,
@@ -49,8 +49,10 @@ struct Group {
 #[derive(Debug, Clone, Copy)]
 struct Client {
     group: usize,
-    /// It has requests, and is not served. Those that began to wait earlier have lower numbers.
-    waits: Option<u64>,
+    /// It has requests, and is not served.
+    waits: bool,
+    /// Which one it is of those that began to wait.
+    number: u64,
     /// What it did in this window.
     work: Work,
     /// Of the windows before, the later ones more.
@@ -110,8 +112,9 @@ impl Groups {
             self.clients.resize(client as usize + 1, None);
             self.order.reserve(self.clients.len());
         }
-        let (work, priority) = (Work::default(), 0);
-        self.clients[client as usize] = Some(Client { group, waits: None, work, priority });
+        let (work, priority, number) = (Work::default(), 0, 0);
+        let known = Client { group, waits: false, number, work, priority };
+        self.clients[client as usize] = Some(known);
         self.groups[group].members.push(client);
     }
 
@@ -151,8 +154,8 @@ impl Groups {
         let (mut waiting, mut first, mut priority) = (0, u64::MAX, 0);
         for client in members.iter().filter_map(|member| self.find(*member)) {
             priority += client.priority;
-            if let Some(number) = client.waits {
-                (waiting, first) = (waiting + 1, first.min(number));
+            if client.waits {
+                (waiting, first) = (waiting + 1, first.min(client.number));
             }
         }
         let group = &mut self.groups[group];
@@ -201,28 +204,61 @@ impl Groups {
         }
     }
 
-    /// The client has requests and is not served, or is not waiting any more.
-    pub(super) fn set_waiting(&mut self, client: u32, waits: bool) {
+    /// The client has requests, and is not served.
+    pub(super) fn wait(&mut self, client: u32) {
+        self.waits += 1;
+        self.wait_as(client, self.waits);
+    }
+
+    /// The client was served, but none of its requests was taken: it waits as if it had not been.
+    pub(super) fn wait_on(&mut self, client: u32) {
+        let Some(known) = self.find(client) else { return };
+        self.wait_as(client, known.number);
+    }
+
+    fn wait_as(&mut self, client: u32, number: u64) {
         let Some(Some(known)) = self.clients.get_mut(client as usize) else { return };
-        if known.waits.is_some() == waits {
-            return;
-        }
-        let group = &mut self.groups[known.group];
-        if waits {
-            self.waits += 1;
-            known.waits = Some(self.waits);
-            group.first = if group.waiting == 0 { self.waits } else { group.first };
+        if !known.waits {
+            (known.waits, known.number) = (true, number);
+            let group = &mut self.groups[known.group];
+            group.first = if group.waiting == 0 { number } else { group.first.min(number) };
             group.waiting += 1;
-        } else {
-            known.waits = None;
-            group.waiting -= 1;
         }
+    }
+
+    /// Members of the group that is served wait.
+    #[inline]
+    pub(super) fn have_waiting(&self) -> bool {
+        self.groups[self.served].waiting > 0
+    }
+
+    /// The members of the group that is served wait no more. Gives those that did, in the order in which they began to.
+    pub(super) fn take_waiting(&mut self) -> &[u32] {
+        let Groups { groups, clients, order, .. } = self;
+        let group = &mut groups[self.served];
+        (group.waiting, group.first) = (0, u64::MAX);
+        order.clear();
+        for &member in &group.members {
+            if let Some(Some(client)) = clients.get_mut(member as usize)
+                && std::mem::take(&mut client.waits)
+            {
+                order.push(member);
+            }
+        }
+        order.sort_unstable_by_key(|at| clients[*at as usize].map(|client| client.number));
+        order
+    }
+
+    /// There are several groups.
+    #[inline]
+    pub(super) fn are_several(&self) -> bool {
+        self.groups.len() > 1
     }
 
     /// Of the groups that are not served, that of which a client has waited longest.
     #[inline]
     pub(super) fn next(&self) -> Option<usize> {
-        if self.groups.len() == 1 {
+        if !self.are_several() {
             return None;
         }
         self.longest_waiting(Some(self.served))
@@ -234,16 +270,10 @@ impl Groups {
         others.min_by_key(|(_, group)| group.first).map(|(at, _)| at)
     }
 
-    /// The members of a group that wait, the first from this one on.
-    pub(super) fn waiting_from(&self, group: Option<usize>, first: usize) -> Option<(usize, u32)> {
-        let group = &self.groups[group.unwrap_or(self.served)];
-        if group.waiting == 0 {
-            return None;
-        }
-        let mut members = group.members.iter().enumerate().skip(first);
-        members
-            .find(|(_, member)| self.find(**member).is_some_and(|it| it.waits.is_some()))
-            .map(|(at, member)| (at, *member))
+    /// The members of a group that wait.
+    pub(super) fn waiting(&self, group: usize) -> impl Iterator<Item = u32> {
+        let members = self.groups[group].members.iter().copied();
+        members.filter(|member| self.find(*member).is_some_and(|client| client.waits))
     }
 
     /// The client did this work in the slice that ends.

@@ -40,6 +40,9 @@
 //!
 //! A client that is [pinned](pins) belongs to no group: when it comes in, it stays.
 //!
+//! While other groups wait, a look takes as many requests as fit the slice, and clients with [long calls](long_calls) are served out
+//! of their logs, at the end of the slice.
+//!
 //! So each request goes one way, out of the log or into the place, and none is lost, doubled or taken for another's:
 //! - The server READs all that was announced, in order, also when the client has come in meanwhile.
 //! - Requests in a place are numbered from 1 in each stay, and stamped with the connection's key and the number of the stay.
@@ -55,7 +58,7 @@
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
 //! READs them into private memory and not into a second pool. The switch is always told by an immediate, and
 //! never by a response. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
-//! began to wait. Long calls have no mode of their own, and the slices of several servers are not synchronized.
+//! began to wait. The slices of several servers are not synchronized.
 //!
 //! # Hostile clients
 //!
@@ -82,6 +85,7 @@ mod client_state;
 mod groups;
 mod guard;
 mod log;
+mod long_calls;
 mod pins;
 mod pool;
 mod priority;

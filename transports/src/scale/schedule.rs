@@ -7,6 +7,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::RequestSink;
 
 use super::groups::{Groups, most_members};
+use super::long_calls::LongCalls;
 use super::pool::Pool;
 use super::priority::Work;
 use super::served::{Leave, Served};
@@ -25,6 +26,7 @@ const STALL_NANOS: u64 = 10_000_000_000;
 pub(super) struct Schedule {
     groups: Groups,
     slices: Slices,
+    long_calls: LongCalls,
     pool: Pool,
     /// The pool makes events.
     has_events: bool,
@@ -33,6 +35,10 @@ pub(super) struct Schedule {
     served: Vec<u32>,
     /// How many of them are pinned: they stay when the slice ends.
     pinned: usize,
+    /// Clients that come in, for a moment.
+    entering: Vec<u32>,
+    /// Which of those that are served comes first in the next look, if not all are.
+    first: usize,
     /// Clients that were told to leave their places, and when.
     leaving: Vec<(u32, Instant)>,
     /// The place of each client that has one.
@@ -48,11 +54,14 @@ impl Schedule {
         Schedule {
             groups: Groups::new(group),
             slices: Slices::new(slice_nanos),
+            long_calls: LongCalls::new(slice_nanos, 3 * most_members(group) as usize),
             pool,
             has_events,
             have_come: false,
             served: Vec::with_capacity(most_members(group) as usize),
             pinned: 0,
+            entering: Vec::with_capacity(most_members(group) as usize),
+            first: 0,
             leaving: Vec::with_capacity(2 * most_members(group) as usize),
             places: Vec::new(),
             is_short: false,
@@ -63,6 +72,7 @@ impl Schedule {
     fn update(&mut self, clients: &mut Scaled, now: Instant) {
         while let Some(client) = clients.departed.pop() {
             self.groups.leave(client);
+            self.long_calls.forget(client);
             if let Some(at) = self.served.iter().position(|other| *other == client) {
                 self.served.remove(at);
                 self.pinned -= usize::from(at < self.pinned);
@@ -70,6 +80,11 @@ impl Schedule {
             self.leaving.retain(|(other, _)| *other != client);
             // Its queue pair is gone: nothing more lands there.
             self.free_place_of(client, u32::MAX);
+            if !self.groups.are_several() {
+                self.long_calls.forget_all();
+                // Some may have been without places.
+                self.is_short = true;
+            }
         }
         if std::mem::take(&mut self.have_come) {
             let unpinned = clients.roster.iter().filter(|it| !it.link.carrier.is_pinned());
@@ -90,7 +105,7 @@ impl Schedule {
         if carrier.is_pinned() {
             return self.enter(client, clients);
         }
-        self.groups.set_waiting(client, true);
+        self.groups.wait(client);
         if self.is_idle() && self.groups.is_served(client) {
             self.slices.restart(now);
         }
@@ -101,12 +116,33 @@ impl Schedule {
         self.served.len() == self.pinned
     }
 
+    /// Only clients with long calls are served, and it was the turn of one of them.
+    fn has_done_enough(&self) -> bool {
+        let mut members = self.served[self.pinned..].iter();
+        self.long_calls.have_been_taken() && members.all(|client| self.long_calls.are_of(*client))
+    }
+
+    /// Those of the served group that wait come in.
+    fn enter_waiting(&mut self, clients: &mut Scaled) {
+        let mut entering = std::mem::take(&mut self.entering);
+        entering.extend(self.groups.take_waiting());
+        for client in entering.drain(..) {
+            self.enter(client, clients);
+        }
+        self.entering = entering;
+    }
+
     /// A client comes in.
     fn enter(&mut self, client: u32, clients: &mut Scaled) {
-        self.groups.set_waiting(client, false);
         let Some(connection) = clients.roster.get(client) else { return };
-        let place = self.pool.take();
-        self.is_short |= place.is_none();
+        let place = match self.long_calls.are_of(client) {
+            true => None,
+            false => {
+                let place = self.pool.take();
+                self.is_short |= place.is_none();
+                place
+            }
+        };
         if self.places.len() <= client as usize {
             self.places.resize(client as usize + 1, None);
         }
@@ -131,7 +167,7 @@ impl Schedule {
     #[cold]
     fn give_places(&mut self, clients: &mut Scaled) {
         for &client in &self.served {
-            if self.places[client as usize].is_some() {
+            if self.places[client as usize].is_some() || self.long_calls.are_of(client) {
                 continue;
             }
             let Some(connection) = clients.roster.get(client) else { continue };
@@ -151,22 +187,89 @@ impl Schedule {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        let taken = clients.take_requests(client, scratch, now, sink);
+        let taken = clients.take_requests(client, u32::MAX, scratch, now, sink);
         taken + u32::from(read_on(client, clients))
     }
 
-    /// Serves those that are on their way out, until they have left.
-    #[cold]
-    fn serve_leaving(
+    /// How many requests may be taken before the clock is read again, while there are other groups.
+    fn begin_look(&mut self, now: Instant) -> u32 {
+        let left_nanos = self.groups.next().map(|_| self.slices.nanos_left(now));
+        self.long_calls.begin_look(now, left_nanos)
+    }
+
+    /// As [`serve`](Schedule::serve) for all that are served, while there are other groups: takes so many requests at most, and those
+    /// that may take long one by one.
+    fn serve_some(
         &mut self,
+        most: u32,
         clients: &mut Scaled,
         scratch: &mut [u8],
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        let (mut worked, mut at) = (0, 0);
+        let (mut taken, mut reads, mut next) = (0, 0, 0);
+        for step in 0..self.served.len() {
+            let at = (self.first + step) % self.served.len();
+            let client = self.served[at];
+            reads += u32::from(read_on(client, clients));
+            if taken < most && !self.long_calls.are_of(client) {
+                let its = clients.take_requests(client, most - taken, scratch, now, sink);
+                self.long_calls.record(client, its);
+                taken += its;
+                next = if taken == most { at + 1 } else { 0 };
+            }
+        }
+        self.first = next;
+        // In the order in which they came in.
+        for at in 0..self.served.len() {
+            if !self.long_calls.may_take_long(taken) {
+                break;
+            }
+            taken += self.take_long(self.served[at], clients, scratch, now, sink);
+        }
+        taken + reads
+    }
+
+    /// Takes a request of a client with long calls.
+    fn take_long(
+        &mut self,
+        client: u32,
+        clients: &mut Scaled,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> u32 {
+        if !self.long_calls.are_of(client) {
+            return 0;
+        }
+        let taken = clients.take_requests(client, 1, scratch, now, sink);
+        self.long_calls.record(client, taken);
+        taken
+    }
+
+    /// Serves those that are on their way out, until they have left; takes so many requests at most.
+    #[cold]
+    fn serve_leaving(
+        &mut self,
+        most: u32,
+        clients: &mut Scaled,
+        scratch: &mut [u8],
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> u32 {
+        let (mut worked, mut taken, mut at) = (0, 0, 0);
         while let Some(&(client, since)) = self.leaving.get(at) {
-            worked += Self::serve(client, clients, scratch, now, sink);
+            let its = if !self.long_calls.are_of(client) {
+                let its = clients.take_requests(client, most - taken, scratch, now, sink);
+                self.long_calls.record(client, its);
+                taken += its;
+                its
+            } else if self.long_calls.may_take_long(1) {
+                self.take_long(client, clients, scratch, now, sink)
+            } else {
+                0
+            };
+            worked += its + u32::from(read_on(client, clients));
             let Some(connection) = clients.roster.get(client) else {
                 // The next look hears that it has departed.
                 at += 1;
@@ -177,7 +280,9 @@ impl Schedule {
                 let (has_more, used) = (carrier.has_more(), carrier.cells_to_clear());
                 self.leaving.swap_remove(at);
                 self.free_place_of(client, used);
-                self.groups.set_waiting(client, has_more);
+                if has_more {
+                    self.groups.wait(client);
+                }
                 continue;
             }
             if self.is_short && since.saturating_add_nanos(STALL_NANOS) < now {
@@ -211,7 +316,11 @@ impl Schedule {
                 Leave::AtOnce(_) => {
                     let has_more = connection.link.carrier.has_more();
                     self.free_place_of(client, 0);
-                    self.groups.set_waiting(client, has_more);
+                    match work.requests {
+                        _ if !has_more => {}
+                        0 => self.groups.wait_on(client),
+                        _ => self.groups.wait(client),
+                    }
                 }
             }
         }
@@ -219,16 +328,17 @@ impl Schedule {
         clients.ring();
         let length_nanos = self.groups.go_on(self.slices.usual_nanos());
         self.slices.begin(now, length_nanos);
+        self.long_calls.begin_slice();
+        // The client that has waited longest, which is the first to come in.
+        self.first = self.pinned;
         self.is_short = false;
     }
 
     /// Reads the requests of the group that comes next.
     #[cold]
     fn warm_up(&self, next: usize, clients: &mut Scaled) {
-        let mut from = 0;
-        while let Some((at, client)) = self.groups.waiting_from(Some(next), from) {
+        for client in self.groups.waiting(next) {
             read_on(client, clients);
-            from = at + 1;
         }
     }
 }
@@ -262,22 +372,28 @@ impl Shared<Served> for Schedule {
         if self.have_come || !clients.announced.is_empty() || !clients.departed.is_empty() {
             self.update(clients, now);
         }
+        let are_several = self.groups.are_several();
+        let most = if are_several { self.begin_look(now) } else { u32::MAX };
         if !self.leaving.is_empty() {
-            progress.worked += self.serve_leaving(clients, scratch, now, sink);
+            progress.worked += self.serve_leaving(most, clients, scratch, now, sink);
         }
         // Some may have left in an earlier slice of this group, or come here from another.
-        while let Some((_, client)) = self.groups.waiting_from(None, 0) {
-            self.enter(client, clients);
+        if self.groups.have_waiting() {
+            self.enter_waiting(clients);
         }
         if self.is_short && self.pool.has_free() {
             self.give_places(clients);
         }
-        for &client in &self.served {
-            progress.worked += Self::serve(client, clients, scratch, now, sink);
+        if are_several {
+            progress.worked += self.serve_some(most, clients, scratch, now, sink);
+        } else {
+            for &client in &self.served {
+                progress.worked += Self::serve(client, clients, scratch, now, sink);
+            }
         }
         progress.scanned = (self.served.len() + self.leaving.len()) as u32;
         if let Some(next) = self.groups.next() {
-            if self.slices.is_over(now, self.is_idle()) {
+            if self.slices.is_over(now, self.is_idle() || self.has_done_enough()) {
                 self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {

@@ -39,6 +39,11 @@ impl Slices {
         self.began.saturating_add_nanos(self.length_nanos)
     }
 
+    /// How much of the slice is left.
+    pub(super) fn nanos_left(&self, now: Instant) -> u64 {
+        self.end().as_nanos().saturating_sub(now.as_nanos())
+    }
+
     /// Another group should be served now. It waits; `is_idle`: no client of this one is served.
     pub(super) fn is_over(&self, now: Instant, is_idle: bool) -> bool {
         is_idle || now >= self.end()
@@ -66,5 +71,6 @@ mod tests {
         assert_eq!(slices.poll_at(true), PollAt::At(at(1100)));
         assert_eq!(slices.poll_at(false), PollAt::OnEvent);
         assert_eq!((slices.nanos_until(at(1030)), slices.usual_nanos()), (30, 70));
+        assert_eq!((slices.nanos_left(at(1030)), slices.nanos_left(at(1101))), (70, 0));
     }
 }

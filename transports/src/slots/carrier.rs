@@ -165,7 +165,8 @@ pub(crate) trait ServerCarrier: Carrier {
     /// Requests come without completions.
     const LOOKS: bool = false;
 
-    /// The thread wants to know which clients have left, and which [announced](Turn::Handled) something.
+    /// The thread wants to know which clients have left, and which [announced](Turn::Handled) something. It decides when requests
+    /// are taken.
     const IS_SCHEDULED: bool = false;
 
     /// The next request, if it has arrived, and so have the operations that were sent before.
@@ -272,7 +273,7 @@ pub(crate) trait Shared<C: ServerCarrier>: fmt::Debug + Send {
     ) -> Progress {
         let mut progress = Progress { scanned: clients.roster.count() as u32, ..Progress::IDLE };
         for client in 0..clients.roster.end() {
-            progress.worked += clients.take_requests(client, scratch, now, sink);
+            progress.worked += clients.take_requests(client, u32::MAX, scratch, now, sink);
         }
         progress
     }

@@ -180,9 +180,12 @@ impl<C: ServerCarrier> Clients<C> {
                 && let Some(connection) = self.roster.get(client)
             {
                 connection.link.carrier.handle_announcement();
+                if C::IS_SCHEDULED {
+                    return Ok(());
+                }
             }
             // Those that were sent before an operation come before it.
-            self.take_requests(client, scratch, now, sink);
+            self.take_requests(client, u32::MAX, scratch, now, sink);
         }
         let Some(connection) = self.roster.get(client) else { return Ok(()) };
         if op != Op::Message {
@@ -216,10 +219,12 @@ impl<C: ServerCarrier> Clients<C> {
         self.handle_announcement(client, index, len, now)
     }
 
-    /// Takes the requests of a client that have arrived without completions, at most a window of them. Gives their number.
+    /// Takes the requests of a client that have arrived without completions, at most a window of them and so many. Gives their
+    /// number.
     pub(crate) fn take_requests(
         &mut self,
         client: u32,
+        most: u32,
         scratch: &mut [u8],
         now: Instant,
         sink: &mut dyn RequestSink,
@@ -227,7 +232,7 @@ impl<C: ServerCarrier> Clients<C> {
         let mut taken = 0;
         loop {
             let Some(connection) = self.roster.get(client) else { return taken };
-            if taken as usize == connection.slots.len() {
+            if taken == most || taken as usize == connection.slots.len() {
                 return taken;
             }
             if let Some((op, index)) = connection.link.carrier.take_deferred() {

@@ -39,9 +39,7 @@ fn serve_next(groups: &mut Groups) -> u64 {
 
 /// The members of the group that is served wait no more.
 fn serve_members(groups: &mut Groups) {
-    while let Some((_, client)) = groups.waiting_from(None, 0) {
-        groups.set_waiting(client, false);
-    }
+    groups.take_waiting();
 }
 
 /// Ends the slice with this work of all that were served, and goes on.
@@ -63,33 +61,50 @@ fn sent(requests: u32) -> Work {
 fn groups_that_wait_come_in_the_order_in_which_they_began_to() {
     let mut groups = joined(1, 4);
     assert_eq!(groups.next(), None);
-    groups.set_waiting(3, true);
-    groups.set_waiting(1, true);
+    groups.wait(3);
+    groups.wait(1);
     assert_eq!(groups.next(), Some(3));
     groups.go_on(SLICE);
     assert!(groups.is_served(3));
-    assert_eq!(groups.waiting_from(None, 0), Some((0, 3)));
-    groups.set_waiting(3, false);
-    assert_eq!(groups.waiting_from(None, 0), None);
+    assert!(groups.have_waiting());
+    assert_eq!(groups.take_waiting(), [3]);
+    assert!(!groups.have_waiting());
     assert_eq!(groups.next(), Some(1));
     // It waits again, after the other.
-    groups.set_waiting(3, true);
+    groups.wait(3);
     groups.go_on(SLICE);
     assert!(groups.is_served(1));
-    groups.set_waiting(1, false);
+    // Its slice was too short for it.
+    groups.take_waiting();
+    groups.wait_on(1);
     assert_eq!(groups.next(), Some(3));
+    groups.go_on(SLICE);
+    groups.wait(2);
+    assert_eq!(groups.next(), Some(1));
+}
+
+#[test]
+fn members_of_a_group_come_in_the_order_in_which_they_began_to_wait() {
+    let mut groups = joined(4, 4);
+    [2, 0, 3].into_iter().for_each(|client| groups.wait(client));
+    assert_eq!(groups.take_waiting(), [2, 0, 3]);
+    groups.wait(2);
+    groups.wait_on(3);
+    groups.wait_on(0);
+    assert_eq!(groups.waiting(0).collect::<Vec<_>>(), [0, 2, 3]);
+    assert_eq!(groups.take_waiting(), [0, 3, 2]);
 }
 
 /// Slices until the groups are as they stay, while all clients wait again at once. Gives how long the slices of the served
 /// groups are then, in turn.
 fn settle(groups: &mut Groups, clients: u32, work: impl Fn(u32) -> Work) -> Vec<u64> {
     for _ in 0..20 * groups.groups.len() {
-        (0..clients).for_each(|client| groups.set_waiting(client, true));
+        (0..clients).for_each(|client| groups.wait(client));
         work_and_go_on(groups, &work);
     }
     let count = groups.groups.len();
     let slices = (0..count).map(|_| {
-        (0..clients).for_each(|client| groups.set_waiting(client, true));
+        (0..clients).for_each(|client| groups.wait(client));
         work_and_go_on(groups, &work)
     });
     slices.collect()
@@ -123,7 +138,7 @@ fn groups_of_like_clients_stay_as_they_are() {
     let before = members(&groups);
     let mut dice = 1u32;
     for _ in 0..1000 {
-        (0..40).for_each(|client| groups.set_waiting(client, true));
+        (0..40).for_each(|client| groups.wait(client));
         // Rates vary by a third.
         dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         work_and_go_on(&mut groups, |client| sent(100 + (dice >> client % 16) % 34));
@@ -138,10 +153,10 @@ fn a_client_waits_for_one_slice_of_each_other_group_at_most() {
     for late in 0..40 {
         // All others have requests at once again when they were served.
         let mut slices = 0;
-        groups.set_waiting(late, true);
-        while groups.find(late).unwrap().waits.is_some() {
+        groups.wait(late);
+        while groups.find(late).unwrap().waits {
             serve_next(&mut groups);
-            (0..40).filter(|it| *it != late).for_each(|it| groups.set_waiting(it, true));
+            (0..40).filter(|it| *it != late).for_each(|it| groups.wait(it));
             slices += 1;
             assert!(slices <= count, "{slices} slices");
         }
@@ -166,7 +181,7 @@ proptest! {
                     bounds.remove(&client);
                 }
                 2..5 if groups.contains(client) => {
-                    groups.set_waiting(client, true);
+                    groups.wait(client);
                     let others = bounds.len() + 1;
                     bounds.entry(client).or_insert(others);
                 }
@@ -181,7 +196,7 @@ proptest! {
             }
             // Also those that came into the group that is served.
             serve_members(&mut groups);
-            bounds.retain(|it, _| groups.find(*it).unwrap().waits.is_some());
+            bounds.retain(|it, _| groups.find(*it).unwrap().waits);
             for (client, bound) in &bounds {
                 prop_assert!(*bound > 0, "client {} has waited for too long", client);
             }
@@ -208,8 +223,14 @@ proptest! {
                 }
                 _ => {
                     let waits = what & 4 != 0;
-                    groups.set_waiting(client, waits);
-                    here.entry(client).and_modify(|it| *it = waits);
+                    if waits {
+                        groups.wait(client);
+                        here.entry(client).and_modify(|it| *it = true);
+                    } else {
+                        for client in groups.take_waiting() {
+                            here.insert(*client, false);
+                        }
+                    }
                     groups.record(client, sent(requests.into()));
                                     let length = groups.go_on(SLICE);
                     prop_assert!((SLICE / 4..=2 * SLICE).contains(&length));
