@@ -80,8 +80,8 @@ impl LongCalls {
         u32::try_from(fit.max(least)).unwrap_or(u32::MAX)
     }
 
-    /// A request of a client with long calls may be taken now, besides so many of others. If others wait for this thread, that is so at
-    /// the end of a slice, for one; or if there is nothing else to do.
+    /// A request of a client with long calls may be taken now, after so many others in this look. One in each slice may: at its end,
+    /// or when there is nothing else to do. While no other group waits, one in each look.
     pub(super) fn may_take_long(&self, others: u32) -> bool {
         self.may_take_long || others == 0 && !self.has_taken_long
     }

@@ -141,7 +141,7 @@ fn groups_of_like_clients_stay_as_they_are() {
         (0..40).for_each(|client| groups.wait(client));
         // Rates vary by a third.
         dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        work_and_go_on(&mut groups, |client| sent(100 + (dice >> client % 16) % 34));
+        work_and_go_on(&mut groups, |client| sent(100 + (dice >> (client % 16)) % 34));
     }
     assert_eq!(members(&groups), before);
 }
