@@ -167,6 +167,14 @@ fn long_calls_do_not_take_the_time_of_short_ones() {
         let long = Kind { clients: 10, work, window, ..USUAL };
         let [short, long] = place.run([short, long], 20 * MILLISECOND);
         let part = 100 * short.calls() / alone.calls();
+        eprintln!(
+            "SHORT {} alone {} LONG {} p50 {} max {}",
+            short.calls(),
+            alone.calls(),
+            long.calls(),
+            long.at(50),
+            long.at(100)
+        );
         assert!(part > least, "{part} % of the calls that they make alone, beside {work} ns");
         let longest = long.at(100);
         assert!(longest < 15 * MILLISECOND, "{longest} ns: one that takes {work}");

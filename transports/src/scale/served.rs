@@ -320,7 +320,9 @@ impl ServerCarrier for Served {
             self.log.grow(end.ok_or("a log without an end")?)?;
             return Ok(Turn::Handled);
         }
-        if !self.log.has_more() && self.deferred.is_empty() || op == Op::Goodbye {
+        let is_next =
+            !self.log.has_more() && self.deferred.is_empty() && self.waiting_in_place().is_none();
+        if is_next || op == Op::Goodbye {
             self.count(op);
             return Ok(Turn::Now);
         }

@@ -180,12 +180,12 @@ impl<C: ServerCarrier> Clients<C> {
                 && let Some(connection) = self.roster.get(client)
             {
                 connection.link.carrier.handle_announcement();
-                if C::IS_SCHEDULED {
-                    return Ok(());
-                }
             }
-            // Those that were sent before an operation come before it.
-            self.take_requests(client, u32::MAX, scratch, now, sink);
+            // Those that were sent before an operation come before it. A schedule takes them in its own time, and its carriers put the
+            // operation off until then.
+            if !C::IS_SCHEDULED || op == Op::Goodbye {
+                self.take_requests(client, u32::MAX, scratch, now, sink);
+            }
         }
         let Some(connection) = self.roster.get(client) else { return Ok(()) };
         if op != Op::Message {
