@@ -1,11 +1,13 @@
 //! Which client belongs to which connection group, which group is served, and which comes next: clients in, groups out.
 //!
-//! A client joins the smallest group. A group that would grow beyond three halves of the wanted size is split; one that shrinks
-//! below half of it joins another that has room (ScaleRPC, section 3.3: lazy split and merge).
+//! A client joins the smallest group. The only group is split when it would grow beyond three halves of the wanted size (ScaleRPC,
+//! section 3.3: lazy split). Of several groups one is split as soon as all have the wanted size: otherwise all would grow to three halves
+//! of it where there are many. A group that shrinks below half of it joins another that has room.
 
 /// The groups of one server thread. There is always at least one.
 #[derive(Debug)]
 pub(super) struct Groups {
+    size: usize,
     most: usize,
     least: usize,
     groups: Vec<Group>,
@@ -36,6 +38,7 @@ impl Groups {
     /// Groups of about `size` clients, at least 1.
     pub(super) fn new(size: u32) -> Groups {
         Groups {
+            size: size as usize,
             most: most_members(size) as usize,
             least: size as usize / 2,
             groups: vec![Group::default()],
@@ -69,7 +72,8 @@ impl Groups {
         }
         let smallest = (0..self.groups.len()).min_by_key(|&at| self.groups[at].members.len());
         let mut group = smallest.unwrap_or_default();
-        if self.groups[group].members.len() >= self.most {
+        let room = if self.groups.len() == 1 { self.most } else { self.size };
+        if self.groups[group].members.len() >= room {
             group = self.split(group);
         }
         if self.clients.len() <= client as usize {
@@ -190,11 +194,18 @@ mod tests {
     }
 
     #[test]
-    fn a_group_grows_to_three_halves_and_is_split() {
+    fn the_only_group_grows_to_three_halves_and_is_split() {
         assert_eq!(joined(40, 60).sizes(), [60]);
         assert_eq!(joined(40, 61).sizes(), [30, 31]);
-        assert_eq!(joined(40, 120).sizes(), [60, 60]);
         assert_eq!(joined(1, 3).sizes(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn one_of_several_groups_is_split_when_all_have_the_wanted_size() {
+        assert_eq!(joined(40, 80).sizes(), [40, 40]);
+        assert_eq!(joined(40, 81).sizes(), [20, 40, 21]);
+        assert_eq!(joined(40, 120).sizes(), [40, 40, 40]);
+        assert_eq!(joined(4, 400).sizes(), [4; 100]);
     }
 
     #[test]
