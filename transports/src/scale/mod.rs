@@ -18,7 +18,7 @@
 //!
 //! 1. The request goes into the log, a ring in the client's own memory. A WRITE_WITH_IMM of eight bytes says how far the
 //!    log has grown.
-//! 2. In the slice before that of the client's group, the server READs the log. If the group is served, it READs at once.
+//! 2. Shortly before the slice of the client's group, the server READs the log. If the group is served, it READs at once.
 //! 3. When the slice has begun, the server handles these requests. The first response names the place into which the client writes
 //!    from now on.
 //!
@@ -31,6 +31,8 @@
 //! 2. The client writes its next requests into its log. It confirms by an immediate that it has left. What it wrote into its place
 //!    was posted before that on the same queue pair, so it lands, and is found, before.
 //! 3. The server takes what is in the place. When the confirmation has come, the place is free.
+//!
+//! The threads of a server divide the clients of a group among them, and switch at different times.
 //!
 //! Meanwhile the next group is served in other places: the pool has two for each client of the largest group, and the one that became
 //! free last is used first. A client that does not confirm keeps its place; it is dropped when another has found none for long.
@@ -68,7 +70,7 @@
 //!
 //! # Knobs
 //!
-//! Those of `write_imm`; at the server `group` (clients) and `slice` (time).
+//! Those of `write_imm`; at the server `group` (clients, of all its threads together) and `slice` (time).
 //!
 //! # When to use it
 //!
@@ -112,6 +114,7 @@ use guard::guards;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
+use slices::Slices;
 
 /// The backend `scale`.
 #[derive(Debug)]
@@ -119,7 +122,7 @@ pub(crate) struct Scale;
 
 const NAME: &str = "scale";
 
-/// Clients of a group, unless an address says otherwise (ScaleRPC, section 4).
+/// Clients that a server's threads serve at a time, together, unless an address says otherwise (ScaleRPC, section 4).
 const DEFAULT_GROUP: u32 = 40;
 
 const MAX_GROUP: u32 = 160;
@@ -211,8 +214,9 @@ impl Backend for Scale {
         let device = at.fabric.device(NAME)?;
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
-        let group = option(config, &GROUP, group, DEFAULT_GROUP);
-        let slice = option(config, &SLICE, slice, DEFAULT_SLICE);
+        // A NIC keeps the contexts of so many clients on its chip, whichever thread serves them.
+        let group = option(config, &GROUP, group, DEFAULT_GROUP).div_ceil(at.thread.threads);
+        let slices = Slices::new(option(config, &SLICE, slice, DEFAULT_SLICE), at.thread);
         // Those that are served, and as many that are on their way out.
         let clients = most_members(group).min(u32::try_from(max_clients).unwrap_or(u32::MAX));
         let layout = PoolLayout::new(2 * clients, &config.terms());
@@ -223,8 +227,7 @@ impl Backend for Scale {
         if looks {
             pool.watch(DeviceChannel::at(at.site, device)?.channel())?;
         }
-        let shared =
-            Schedule::new(group, slice.as_nanos() as u64, Pool::new(pool.clone(), &layout), looks);
+        let shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
         let ends = Ends { device: device.clone(), pd, pool, layout, next_key };
         let serving = Serving { site: at.site, device: &device, config, max_clients };

@@ -41,10 +41,10 @@ pub(super) struct Schedule {
 type Scaled = Clients<Served>;
 
 impl Schedule {
-    pub(super) fn new(group: u32, slice_nanos: u64, pool: Pool, has_events: bool) -> Schedule {
+    pub(super) fn new(group: u32, slices: Slices, pool: Pool, has_events: bool) -> Schedule {
         Schedule {
             groups: Groups::new(group),
-            slices: Slices::new(slice_nanos),
+            slices,
             pool,
             has_events,
             have_come: false,
@@ -257,8 +257,10 @@ impl Shared<Served> for Schedule {
                 self.switch(next, clients, now);
                 progress.next = PollAt::Now;
             } else {
-                self.warm_up(next, clients);
-                progress.next = self.slices.poll_at(true);
+                if self.slices.may_warm_up(now) {
+                    self.warm_up(next, clients);
+                }
+                progress.next = self.slices.poll_at(now);
             }
         }
         progress
