@@ -70,7 +70,9 @@
 //!
 //! # Knobs
 //!
-//! Those of `write_imm`; at the server `group` (clients, of all its threads together) and `slice` (time).
+//! Those of `write_imm`; at the server `group` (clients, of all its threads together), `slice` (time) and `doorbells`: one for
+//! the responses of a turn to a client, or one for each response. What comes with its doorbell over MMIO the NIC does not read from memory, and it needs
+//! less of its cache for that client's queue pair; but each doorbell costs time of the server's core.
 //!
 //! # When to use it
 //!
@@ -146,6 +148,20 @@ const SLICE: OptionSpec = OptionSpec {
     accepts: |value| slice(value).is_some(),
 };
 
+const DOORBELLS: OptionSpec = OptionSpec {
+    name: "doorbells",
+    expected: || "`turn` or `response`".to_owned(),
+    accepts: |value| rings_each(value).is_some(),
+};
+
+fn rings_each(value: &str) -> Option<bool> {
+    match value {
+        "turn" => Some(false),
+        "response" => Some(true),
+        _ => None,
+    }
+}
+
 fn group(value: &str) -> Option<u32> {
     value.parse().ok().filter(|clients| (1..=MAX_GROUP).contains(clients))
 }
@@ -174,7 +190,7 @@ impl Backend for Scale {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &[GROUP, SLICE]
+        &[GROUP, SLICE, DOORBELLS]
     }
 
     fn max_window(&self) -> u32 {
@@ -229,7 +245,8 @@ impl Backend for Scale {
         }
         let shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
-        let ends = Ends { device: device.clone(), pd, pool, layout, next_key };
+        let rings_each = option(config, &DOORBELLS, rings_each, false);
+        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, next_key };
         let serving = Serving { site: at.site, device: &device, config, max_clients };
         serving.half(clusters, ends, shared)
     }

@@ -59,6 +59,8 @@ pub(super) struct Served {
     epoch: u32,
     /// Requests are found by looking, and not by their immediates.
     looks: bool,
+    /// The doorbell rings for each response.
+    rings_each: bool,
     /// Requests whose immediates have arrived.
     announced: u32,
     standing: Standing,
@@ -82,6 +84,8 @@ pub(super) struct PoolOfThread {
     pub(super) key: u32,
     pub(super) guard: Option<Guard>,
     pub(super) looks: bool,
+    /// The doorbell rings for each response, and not for all of a turn.
+    pub(super) rings_each: bool,
 }
 
 impl Served {
@@ -91,7 +95,7 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, guard, looks } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks, rings_each } = thread;
         Served {
             writes,
             pool,
@@ -102,6 +106,7 @@ impl Served {
             guard,
             epoch: 0,
             looks,
+            rings_each,
             announced: 0,
             standing: Standing::Outside,
             turn: CellTurn::new(window),
@@ -209,6 +214,9 @@ impl Served {
         {
             return;
         }
+        if self.rings_each {
+            sender.ring();
+        }
         put_note(message, note_of_place(place));
         self.standing = Standing::Served { place: Some(place), is_told: true };
         self.epoch = self.epoch.wrapping_add(1);
@@ -247,7 +255,11 @@ impl Carrier for Served {
         imm: u32,
         must_signal: bool,
     ) -> bool {
-        self.writes.post_inline(sender, slot, message, imm, must_signal)
+        let is_posted = self.writes.post_inline(sender, slot, message, imm, must_signal);
+        if self.rings_each {
+            sender.ring();
+        }
+        is_posted
     }
 
     fn request(&mut self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
