@@ -278,13 +278,17 @@ mod option_tests {
     use super::*;
 
     #[test]
-    fn slices_have_units_and_bounds() {
+    fn options_have_units_and_bounds() {
         assert_eq!(slice("100us"), Some(DEFAULT_SLICE));
         assert_eq!(slice("2ms"), Some(Duration::from_millis(2)));
         assert_eq!(slice("1s"), Some(LONGEST_SLICE));
         for wrong in ["", "100", "0us", "2s", "-1us", "1.5ms", "us", "99999999999999999999s"] {
             assert_eq!(slice(wrong), None, "{wrong}");
         }
+        assert_eq!(
+            (rings_each("turn"), rings_each("response"), rings_each("")),
+            (Some(false), Some(true), None)
+        );
         assert_eq!(
             (group("1"), group("160"), group("0"), group("161")),
             (Some(1), Some(160), None, None)
