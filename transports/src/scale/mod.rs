@@ -179,11 +179,6 @@ fn slice(value: &str) -> Option<Duration> {
     (SHORTEST_SLICE..=LONGEST_SLICE).contains(&time).then_some(time)
 }
 
-/// The option's value, or the default.
-fn option<T>(config: &Config, spec: &OptionSpec, parse: fn(&str) -> Option<T>, default: T) -> T {
-    config.options.get(spec.name).and_then(parse).unwrap_or(default)
-}
-
 impl Backend for Scale {
     fn name(&self) -> &'static str {
         NAME
@@ -231,8 +226,9 @@ impl Backend for Scale {
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
         // A NIC keeps the contexts of so many clients on its chip, whichever thread serves them.
-        let group = option(config, &GROUP, group, DEFAULT_GROUP).div_ceil(at.thread.threads);
-        let slices = Slices::new(option(config, &SLICE, slice, DEFAULT_SLICE), at.thread);
+        let group =
+            config.options.value_or(&GROUP, group, DEFAULT_GROUP).div_ceil(at.thread.threads);
+        let slices = Slices::new(config.options.value_or(&SLICE, slice, DEFAULT_SLICE), at.thread);
         // Those that are served, and as many that are on their way out.
         let clients = most_members(group).min(u32::try_from(max_clients).unwrap_or(u32::MAX));
         let layout = PoolLayout::new(2 * clients, &config.terms());
@@ -245,7 +241,7 @@ impl Backend for Scale {
         }
         let shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
-        let rings_each = option(config, &DOORBELLS, rings_each, false);
+        let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
         let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, next_key };
         let serving = Serving { site: at.site, device: &device, config, max_clients };
         serving.half(clusters, ends, shared)

@@ -184,7 +184,7 @@ impl Schedule {
                         self.free_place_of(client, u32::MAX);
                     }
                 }
-                Leave::AtOnce(_) => {
+                Leave::AtOnce => {
                     let has_more = connection.link.carrier.has_more();
                     self.free_place_of(client, 0);
                     self.groups.set_waiting(client, has_more);

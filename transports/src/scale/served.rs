@@ -25,8 +25,8 @@ enum Standing {
     Served { place: Option<u32>, is_told: bool },
     /// It was told to leave its place, and has not said that it has.
     Leaving { place: u32 },
-    /// It has left this place, which can be given to another.
-    Left { place: u32 },
+    /// It has left its place, which can be given to another.
+    Left,
 }
 
 /// Most operations that are deferred: a call may be cancelled, and the call in its slot before it; and the client says that it has
@@ -38,8 +38,8 @@ const fn most_deferred(window: u32) -> usize {
 /// How a client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// It knew of no place; this one is free.
-    AtOnce(Option<u32>),
+    /// It knew of no place.
+    AtOnce,
     /// It must be told, and confirms it.
     WhenTold,
 }
@@ -137,19 +137,17 @@ impl Served {
                 self.standing = Standing::Leaving { place };
                 Leave::WhenTold
             }
-            Standing::Served { place, .. } => {
+            Standing::Served { .. } => {
                 self.standing = Standing::Outside;
-                Leave::AtOnce(place)
+                Leave::AtOnce
             }
-            Standing::Outside | Standing::Leaving { .. } | Standing::Left { .. } => {
-                Leave::AtOnce(None)
-            }
+            Standing::Outside | Standing::Leaving { .. } | Standing::Left => Leave::AtOnce,
         }
     }
 
     /// Whether the client has left its place, and cannot write there any more: once.
     pub(super) fn take_left(&mut self, sender: &mut Sender) -> bool {
-        let has_left = matches!(self.standing, Standing::Left { .. })
+        let has_left = self.standing == Standing::Left
             && self.guard.as_mut().is_none_or(|guard| guard.close(sender));
         if has_left {
             self.standing = Standing::Outside;
@@ -233,11 +231,6 @@ impl Served {
 }
 
 impl Carrier for Served {
-    #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        Writes::client_of(completion)
-    }
-
     /// Says on a response which place its client may write into from now on.
     #[inline]
     fn prepare(&mut self, sender: &mut Sender, message: &mut [u8]) {
@@ -275,11 +268,6 @@ impl Carrier for Served {
     fn consume_receive(&mut self, sender: &mut Sender) -> bool {
         self.writes.consume_receive(sender)
     }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
-    }
 }
 
 impl ServerCarrier for Served {
@@ -288,7 +276,7 @@ impl ServerCarrier for Served {
 
     #[inline]
     fn waiting(&self) -> Option<Waiting> {
-        if matches!(self.standing, Standing::Outside | Standing::Left { .. }) {
+        if matches!(self.standing, Standing::Outside | Standing::Left) {
             return None;
         }
         self.log.waiting().or_else(|| self.waiting_in_place())
@@ -365,13 +353,13 @@ impl ServerCarrier for Served {
     }
 
     fn handle_mode(&mut self, argument: u32) -> Result<Option<u32>, Misbehaved> {
-        let Standing::Leaving { place } = self.standing else {
+        if !matches!(self.standing, Standing::Leaving { .. }) {
             return Err("it has left a place that it had not to leave");
-        };
+        }
         if argument != LEFT {
             return Err("a mode that there is not");
         }
-        self.standing = Standing::Left { place };
+        self.standing = Standing::Left;
         Ok(None)
     }
 }
