@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use anyhow::{Result, bail, ensure};
-use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
+use farcall::rack::sim::{Actor, Next, Node, SimConfig, Turn};
 use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
@@ -42,6 +42,8 @@ pub struct Point {
     pub options: String,
     /// The clients of a machine are threads of one process that has opened its device once, and so are the server's.
     pub shares_devices: bool,
+    /// How long a client's core is busy between the answers of a batch and the next batch.
+    pub pause_ns: u64,
     /// The configuration of the rack.
     pub config: SimConfig,
     /// CPU costs of calls in addition to posting and polling.
@@ -68,6 +70,7 @@ impl Default for Point {
             outstanding: None,
             options: "backend=write_imm".into(),
             shares_devices: false,
+            pause_ns: 0,
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
             warm_up_ns: 200_000,
@@ -86,6 +89,8 @@ pub struct Measured {
     pub calls_per_second: f64,
     /// From sending a call to its answer.
     pub latency: Histogram<u64>,
+    /// Cache lines per second that the server's NIC read over PCIe.
+    pub pcie_reads_per_second: f64,
     /// The memory of this process at the end.
     pub resident_bytes: u64,
     /// Equal for equal runs.
@@ -160,6 +165,8 @@ struct Client {
     batch: usize,
     streams: bool,
     one_way: bool,
+    pause_ns: u64,
+    node: Node,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -201,6 +208,7 @@ impl Client {
         ended.map_err(anyhow::Error::msg)?;
         let mut tally = self.tally.borrow_mut();
         if had_sent && self.pending.is_empty() {
+            self.node.busy(self.pause_ns);
             tally.pass_turn(self.number);
         }
         let is_next = self.pending.is_empty() && tally.may_send(self.number);
@@ -279,6 +287,8 @@ pub fn measure(point: &Point) -> Result<Measured> {
             batch: point.batch,
             streams: point.streams,
             one_way: point.one_way,
+            pause_ns: point.pause_ns,
+            node: rack.node(node),
             tally: Rc::clone(&tally),
         };
         let actor = rack.spawn(node, client);
@@ -298,7 +308,9 @@ pub fn measure(point: &Point) -> Result<Measured> {
     }
     rack.run_for(point.warm_up_ns);
     tally.borrow_mut().counted_from_ns = rack.now_ns();
+    let reads_before = rack.node(server).nic_counters().pcie_reads;
     rack.run_for(point.measured_ns);
+    let reads = rack.node(server).nic_counters().pcie_reads - reads_before;
     check(&tally)?;
     let tally = tally.borrow();
     ensure!(serving.connections() <= point.clients, "more connections than clients");
@@ -306,6 +318,7 @@ pub fn measure(point: &Point) -> Result<Measured> {
         calls: tally.calls,
         calls_per_second: tally.calls as f64 * 1e9 / point.measured_ns as f64,
         latency: tally.latency.clone(),
+        pcie_reads_per_second: reads as f64 * 1e9 / point.measured_ns as f64,
         resident_bytes: resident_bytes()?,
         trace_hash: rack.trace_hash(),
     })

@@ -181,7 +181,7 @@ impl Dialling {
         let device = self.network.device(&self.from);
         let (fabric, share) = (fabric(backend, &device), self.options.share);
         let pending = backend
-            .dial(&Placement { site: &self.site, fabric, share }, config)
+            .dial(&Placement { share, ..Placement::new(&self.site, fabric) }, config)
             .map_err(|error| self.attempt().setup(error))?;
         let hello = bootstrap::hello(backend, config, self.service, &*pending);
         let handshake = ClientHandshake::new(hello, self.service).require(&self.options.require);

@@ -51,7 +51,10 @@ const PAGES: [Page; 4] = [
             "erpc-1",
             "erpc-sessions",
             "scalerpc-3b",
-            "write_imm",
+            "scalerpc-8",
+            "scalerpc-9",
+            "scalerpc-10",
+            "scalerpc-10-pcie",
         ],
     },
     Page {
@@ -147,7 +150,7 @@ fn section(text: &mut String, drawn: &Drawn<'_>) {
 fn studies(results: &[StudyResult<'_>]) -> String {
     let mut text = String::from(
         "# Figures: backends, losses, crowds\n\nfarcall's backends on the simulated rack. These runs have no published counterpart. For comparisons \
-         with published systems see [`write_imm` and RawWrite](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), \
+         with published systems see [`scale`, RawWrite and ScaleRPC](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), \
          [`datagram` and eRPC](figures-queue-pairs.md#calls-of-32-b-of-each-machine-with-20000-sessions-25-gbits-ethernet) and \
          [`datagram` and FaSST](figures-throughput.md#calls-of-32-b-of-each-machine-all-to-all). \
          `farcall-bench sim all --book book/src` generates this page.\n",

@@ -3,7 +3,6 @@
 mod backends;
 pub mod book;
 mod bursts;
-mod calls;
 mod connectx5;
 mod datagram;
 mod echo;
@@ -15,9 +14,12 @@ mod kalia;
 mod latency;
 pub mod measured;
 pub mod picture;
+mod raw_write;
 mod rfp;
 mod rfp_calls;
 mod rig;
+mod scale_calls;
+mod scale_studies;
 mod scalerpc;
 mod shared;
 pub mod study;
@@ -36,7 +38,7 @@ pub fn figures() -> Vec<Figure> {
         scalerpc::figures(),
         connectx5::figures(),
         latency::figures(),
-        calls::figures(),
+        scale_calls::figures(),
         rfp_calls::figures(),
     ];
     groups.into_iter().flatten().collect()
@@ -44,6 +46,6 @@ pub fn figures() -> Vec<Figure> {
 
 /// All studies of our own backends, in the order of the book.
 pub fn studies() -> Vec<Study> {
-    let groups = [backends::studies(), datagram::studies()];
+    let groups = [backends::studies(), scale_studies::studies(), datagram::studies()];
     groups.into_iter().flatten().collect()
 }

@@ -92,7 +92,7 @@ impl Dialler<'_> {
     /// suspicious.
     fn prepare(&self, site: &Site, share: bool) -> Result<Box<dyn PendingClient>, ConnectError> {
         let device = device::shared(self.address).map_err(|error| self.attempt.device(error))?;
-        let placement = Placement { site, fabric: device::fabric(&device), share };
+        let placement = Placement { share, ..Placement::new(site, device::fabric(&device)) };
         self.address
             .backend()
             .dial(&placement, self.address.config())

@@ -5,7 +5,9 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::transport::ServerTransport;
 
-use crate::contract::{Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError};
+use crate::contract::{
+    Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError, ThreadOf,
+};
 
 /// Most server threads of one address.
 const MAX_THREADS: usize = 1024;
@@ -40,8 +42,10 @@ impl ServerHalves {
         for (thread, (site, fabric)) in threads.enumerate() {
             // Together exactly as many as asked for.
             let share = max_clients / count + usize::from(thread < max_clients % count);
+            let thread = ThreadOf { number: thread as u32, threads: count as u32 };
+            let placement = Placement { thread, ..Placement::new(site, fabric) };
             let ServerHalf { transport, intake } =
-                backend.serve(&Placement::new(site, fabric), config, share).map_err(failed)?;
+                backend.serve(&placement, config, share).map_err(failed)?;
             halves.transports.push(transport);
             halves.intakes.push(intake);
         }

@@ -39,11 +39,27 @@ pub struct Placement<'a> {
     pub fabric: Fabric<'a>,
     /// Share with the other connections of the site what the backend can share: a queue pair, say.
     pub share: bool,
+    /// Which of the endpoint's threads it is made for.
+    pub thread: ThreadOf,
+}
+
+/// One of the threads that serve an endpoint together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadOf {
+    /// Its number, from 0.
+    pub number: u32,
+    /// How many there are, at least 1.
+    pub threads: u32,
+}
+
+impl ThreadOf {
+    /// The only thread.
+    pub const ONE: ThreadOf = ThreadOf { number: 0, threads: 1 };
 }
 
 impl<'a> Placement<'a> {
     /// A transport of its own on that fabric.
     pub fn new(site: &'a Site, fabric: Fabric<'a>) -> Placement<'a> {
-        Placement { site, fabric, share: false }
+        Placement { site, fabric, share: false, thread: ThreadOf::ONE }
     }
 }

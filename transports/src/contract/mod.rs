@@ -25,7 +25,7 @@ pub use backend::{
 };
 pub use config::{Config, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE};
 pub(crate) use config::{LEAST_MEMORY_BYTES, default_memory};
-pub use fabric::{Fabric, Placement};
+pub use fabric::{Fabric, Placement, ThreadOf};
 pub(crate) use on_disconnect::DropGuard;
 pub use on_disconnect::OnDisconnect;
 pub use options::{OptionSpec, OptionValues};

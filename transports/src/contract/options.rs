@@ -29,6 +29,16 @@ impl OptionValues {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
+    /// The value of an option, as `parse` reads it, or the default.
+    pub(crate) fn value_or<T>(
+        &self,
+        spec: &OptionSpec,
+        parse: fn(&str) -> Option<T>,
+        default: T,
+    ) -> T {
+        self.get(spec.name).and_then(parse).unwrap_or(default)
+    }
+
     /// Writes them as an address has them, each after a `&`.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(name, value)| write!(f, "&{name}={value}"))

@@ -99,7 +99,7 @@ mod switches {
     impl Without {
         /// The option's value.
         pub(crate) fn of(config: &Config) -> Without {
-            config.options.get(OPTIONS[0].name).and_then(Without::parse).unwrap_or_default()
+            config.options.value_or(&OPTIONS[0], Without::parse, Without::default())
         }
 
         /// Turns this off too.

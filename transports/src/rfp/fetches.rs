@@ -91,11 +91,6 @@ impl Carrier for Fetches {
     const TRAILER_BYTES: usize = TRAILER_BYTES;
 
     #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        Writes::client_of(completion)
-    }
-
-    #[inline]
     fn post_inline(
         &mut self,
         sender: &mut Sender,
@@ -148,11 +143,6 @@ impl Carrier for Fetches {
     #[inline]
     fn consume_receive(&mut self, sender: &mut Sender) -> bool {
         self.writes.consume_receive(sender)
-    }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
     }
 }
 

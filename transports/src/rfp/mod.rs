@@ -123,11 +123,6 @@ fn policy(value: &str) -> Option<Policy> {
     }
 }
 
-/// The option's value, or the default.
-fn option<T>(config: &Config, spec: &OptionSpec, parse: fn(&str) -> Option<T>, default: T) -> T {
-    config.options.get(spec.name).and_then(parse).unwrap_or(default)
-}
-
 impl Backend for Rfp {
     fn name(&self) -> &'static str {
         NAME
@@ -161,8 +156,9 @@ impl Backend for Rfp {
         let sizes = Sizes::new(&terms, device.caps());
         let completions = Completions::new(at.site, device, sizes.completions())?;
         let port = Port::open(device, &completions.queue(), &terms, 0)?;
-        let policy = option(config, &RESPONSES, policy, Policy::Adaptive);
-        let switch = Switch::new(policy, option(config, &RETRIES, retries, DEFAULT_RETRIES));
+        let policy = config.options.value_or(&RESPONSES, policy, Policy::Adaptive);
+        let switch =
+            Switch::new(policy, config.options.value_or(&RETRIES, retries, DEFAULT_RETRIES));
         let (device, memory) = (device.clone(), config.memory);
         Ok(Box::new(Pending { port, completions, device, switch, memory }))
     }
@@ -178,7 +174,7 @@ impl Backend for Rfp {
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
         let serving = Serving { site: at.site, device, config, max_clients };
-        let fetch_bytes = option(config, &FETCH, fetch_bytes, DEFAULT_FETCH_BYTES);
+        let fetch_bytes = config.options.value_or(&FETCH, fetch_bytes, DEFAULT_FETCH_BYTES);
         let ends = Ends { device: device.clone(), site: at.site.clone(), fetch_bytes };
         serving.half(clusters, ends, OwnReceives)
     }

@@ -98,11 +98,6 @@ impl Responses {
 
 impl Carrier for Responses {
     #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        Writes::client_of(completion)
-    }
-
-    #[inline]
     fn place(&mut self, slot: u32, message: &[u8]) -> bool {
         if !self.places {
             return false;
@@ -144,11 +139,6 @@ impl Carrier for Responses {
     #[inline]
     fn consume_receive(&mut self, sender: &mut Sender) -> bool {
         self.writes.consume_receive(sender)
-    }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
     }
 }
 

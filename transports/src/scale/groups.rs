@@ -1,9 +1,10 @@
 //! Which client belongs to which connection group, which group is served for how long, and which comes next: clients and what they
 //! send in, groups and slices out.
 //!
-//! A client joins the smallest group. A group that would grow beyond three halves of the wanted size is split; one that shrinks
-//! below half of it joins another that has room (ScaleRPC, section 3.3: lazy split and merge). When a window of slices is over,
-//! all groups are formed again by the [priorities](super::priority) of their clients, if that is worth it.
+//! A client joins the smallest group. The only group is split when it would grow beyond three halves of the wanted size (ScaleRPC,
+//! section 3.3: lazy split). Of several groups one is split as soon as all have the wanted size: otherwise all would grow to three halves
+//! of it where there are many. A group that shrinks below half of it joins another that has room. When a window of slices is
+//! over, all groups are formed again by the [priorities](super::priority) of their clients, if that is worth it.
 //!
 //! No client waits for ever: the next group is always that of the client that has waited longest, and this client is the first in
 //! its slice. So a client waits for at most one slice for each client that waited before it, in whichever groups they
@@ -105,7 +106,8 @@ impl Groups {
         }
         let smallest = (0..self.groups.len()).min_by_key(|&at| self.groups[at].members.len());
         let mut group = smallest.unwrap_or_default();
-        if self.groups[group].members.len() >= self.sizes.most {
+        let room = if self.are_several() { self.sizes.wanted } else { self.sizes.most };
+        if self.groups[group].members.len() >= room {
             group = self.split(group);
         }
         if self.clients.len() <= client as usize {

@@ -18,7 +18,7 @@
 //!
 //! 1. The request goes into the log, a ring in the client's own memory. A WRITE_WITH_IMM of eight bytes says how far the
 //!    log has grown.
-//! 2. In the slice before that of the client's group, the server READs the log. If the group is served, it READs at once.
+//! 2. Shortly before the slice of the client's group, the server READs the log. If the group is served, it READs at once.
 //! 3. When the slice has begun, the server handles these requests. The first response names the place into which the client writes
 //!    from now on.
 //!
@@ -31,6 +31,8 @@
 //! 2. The client writes its next requests into its log. It confirms by an immediate that it has left. What it wrote into its place
 //!    was posted before that on the same queue pair, so it lands, and is found, before.
 //! 3. The server takes what is in the place. When the confirmation has come, the place is free.
+//!
+//! The threads of a server divide the clients of a group among them, and switch at different times.
 //!
 //! Meanwhile the next group is served in other places: the pool has two for each client of the largest group, and the one that became
 //! free last is used first. A client that does not confirm keeps its place; it is dropped when another has found none for long.
@@ -75,7 +77,10 @@
 //!
 //! # Knobs
 //!
-//! Those of `write_imm`; at the server `group` (clients), `slice` (time) and `pins` (clients); at a client `pinned` (`yes` or `no`).
+//! Those of `write_imm`; at the server `group` (clients, of all its threads together), `slice` (time), `pins` (clients of each thread) and
+//! `doorbells`: one for the responses of a turn to a client, or one for each response; at a client `pinned` (`yes` or `no`). What comes
+//! with its doorbell over MMIO the NIC does not read from memory, and it needs less of its cache for that client's queue pair; but
+//! each doorbell costs time of the server's core.
 //!
 //! # When to use it
 //!
@@ -124,6 +129,7 @@ use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
 use wire::MAX_PLACES;
+use slices::Slices;
 
 /// The backend `scale`.
 #[derive(Debug)]
@@ -131,7 +137,7 @@ pub(crate) struct Scale;
 
 const NAME: &str = "scale";
 
-/// Clients of a group, unless an address says otherwise (ScaleRPC, section 4).
+/// Clients that a server's threads serve at a time, together, unless an address says otherwise (ScaleRPC, section 4).
 const DEFAULT_GROUP: u32 = 40;
 
 const MAX_GROUP: u32 = 160;
@@ -185,6 +191,20 @@ fn pinned(value: &str) -> Option<bool> {
     }
 }
 
+const DOORBELLS: OptionSpec = OptionSpec {
+    name: "doorbells",
+    expected: || "`turn` or `response`".to_owned(),
+    accepts: |value| rings_each(value).is_some(),
+};
+
+fn rings_each(value: &str) -> Option<bool> {
+    match value {
+        "turn" => Some(false),
+        "response" => Some(true),
+        _ => None,
+    }
+}
+
 fn group(value: &str) -> Option<u32> {
     value.parse().ok().filter(|clients| (1..=MAX_GROUP).contains(clients))
 }
@@ -202,18 +222,13 @@ fn slice(value: &str) -> Option<Duration> {
     (SHORTEST_SLICE..=LONGEST_SLICE).contains(&time).then_some(time)
 }
 
-/// The option's value, or the default.
-fn option<T>(config: &Config, spec: &OptionSpec, parse: fn(&str) -> Option<T>, default: T) -> T {
-    config.options.get(spec.name).and_then(parse).unwrap_or(default)
-}
-
 impl Backend for Scale {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &[GROUP, SLICE, PINS, PINNED]
+        &[GROUP, SLICE, PINS, PINNED, DOORBELLS]
     }
 
     fn max_window(&self) -> u32 {
@@ -239,7 +254,7 @@ impl Backend for Scale {
         let terms = config.terms();
         let sizes = Sizes::new(&terms, device.caps());
         let completions = Completions::new(at.site, device, sizes.completions())?;
-        let wants_pin = option(config, &PINNED, pinned, false);
+        let wants_pin = config.options.value_or(&PINNED, pinned, false);
         let port = ClientPort::open(device, &completions.queue(), &terms, wants_pin)?;
         Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
     }
@@ -254,9 +269,11 @@ impl Backend for Scale {
         let device = at.fabric.device(NAME)?;
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
-        let group = option(config, &GROUP, group, DEFAULT_GROUP);
-        let slice = option(config, &SLICE, slice, DEFAULT_SLICE);
-        let pins = option(config, &PINS, pins, DEFAULT_PINS);
+        // A NIC keeps the contexts of so many clients on its chip, whichever thread serves them.
+        let group =
+            config.options.value_or(&GROUP, group, DEFAULT_GROUP).div_ceil(at.thread.threads);
+        let slices = Slices::new(config.options.value_or(&SLICE, slice, DEFAULT_SLICE), at.thread);
+        let pins = config.options.value_or(&PINS, pins, DEFAULT_PINS);
         let most = u32::try_from(max_clients).unwrap_or(u32::MAX);
         // Those that are served, as many that are on their way out, and pinned ones.
         let wanted = 2 * most_members(group).min(most) + pins.min(most);
@@ -268,11 +285,11 @@ impl Backend for Scale {
         if looks {
             pool.watch(DeviceChannel::at(at.site, device)?.channel())?;
         }
-        let shared =
-            Schedule::new(group, slice.as_nanos() as u64, Pool::new(pool.clone(), &layout), looks);
+        let shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
         let pins = Pins::new(pins);
-        let ends = Ends { device: device.clone(), pd, pool, layout, next_key, pins };
+        let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
+        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, next_key, pins };
         let serving = Serving { site: at.site, device: &device, config, max_clients };
         serving.half(clusters, ends, shared)
     }
@@ -304,13 +321,17 @@ mod option_tests {
     use super::*;
 
     #[test]
-    fn slices_have_units_and_bounds() {
+    fn options_have_units_and_bounds() {
         assert_eq!(slice("100us"), Some(DEFAULT_SLICE));
         assert_eq!(slice("2ms"), Some(Duration::from_millis(2)));
         assert_eq!(slice("1s"), Some(LONGEST_SLICE));
         for wrong in ["", "100", "0us", "2s", "-1us", "1.5ms", "us", "99999999999999999999s"] {
             assert_eq!(slice(wrong), None, "{wrong}");
         }
+        assert_eq!(
+            (rings_each("turn"), rings_each("response"), rings_each("")),
+            (Some(false), Some(true), None)
+        );
         assert_eq!(
             (group("1"), group("160"), group("0"), group("161")),
             (Some(1), Some(160), None, None)

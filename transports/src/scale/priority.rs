@@ -96,10 +96,18 @@ pub(super) const LEAST_SHARE: u64 = WHOLE / 4;
 /// A group's longest slice.
 pub(super) const MOST_SHARE: u64 = 2 * WHOLE;
 
+/// A share that differs by less is a whole slice: rates vary, and usual slices end at times of their own.
+const LEAST_DIFFERENCE: u64 = WHOLE / 8;
+
 /// How long the slice of a group is, for one of so many groups with these priorities in sum: as its part of them.
 pub(super) fn share(priority: u64, all: u64, groups: usize) -> u64 {
     let shares = priority.saturating_mul(WHOLE).saturating_mul(groups as u64);
-    shares.checked_div(all).map_or(WHOLE, |share| share.clamp(LEAST_SHARE, MOST_SHARE))
+    match shares.checked_div(all) {
+        Some(share) if share.abs_diff(WHOLE) >= LEAST_DIFFERENCE => {
+            share.clamp(LEAST_SHARE, MOST_SHARE)
+        }
+        _ => WHOLE,
+    }
 }
 
 /// How well groups use the time: the mean over time of the priority of the group that is served.

@@ -100,11 +100,6 @@ impl Carrier for Requests {
     const TRAILER_BYTES: usize = cells::TRAILER_BYTES + STAMP_BYTES;
     const PLACES_IN_ORDER: bool = true;
 
-    #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        Writes::client_of(completion)
-    }
-
     /// Into the log, while this client's group is not served.
     #[inline]
     fn place(&mut self, slot: u32, message: &[u8]) -> bool {
@@ -202,11 +197,6 @@ impl Carrier for Requests {
     #[inline]
     fn consume_receive(&mut self, sender: &mut Sender) -> bool {
         self.writes.consume_receive(sender)
-    }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
     }
 }
 

@@ -50,11 +50,11 @@ pub(super) struct Schedule {
 type Scaled = Clients<Served>;
 
 impl Schedule {
-    pub(super) fn new(group: u32, slice_nanos: u64, pool: Pool, has_events: bool) -> Schedule {
+    pub(super) fn new(group: u32, slices: Slices, pool: Pool, has_events: bool) -> Schedule {
         Schedule {
             groups: Groups::new(group),
-            slices: Slices::new(slice_nanos),
-            long_calls: LongCalls::new(slice_nanos, 3 * most_members(group) as usize),
+            long_calls: LongCalls::new(slices.usual_nanos(), 3 * most_members(group) as usize),
+            slices,
             pool,
             has_events,
             have_come: false,
@@ -247,7 +247,8 @@ impl Schedule {
         taken
     }
 
-    /// Serves those that are on their way out, until they have left; takes so many requests at most.
+    /// Serves those that are on their way out, until they have left; takes so many requests at most, and one of each client that turned
+    /// out to have long calls: it is served as often as others, because it keeps a place from them.
     #[cold]
     fn serve_leaving(
         &mut self,
@@ -259,15 +260,13 @@ impl Schedule {
     ) -> u32 {
         let (mut worked, mut taken, mut at) = (0, 0, 0);
         while let Some(&(client, since)) = self.leaving.get(at) {
-            let its = if !self.long_calls.are_of(client) {
+            let its = if self.long_calls.are_of(client) {
+                self.take_long(client, clients, scratch, now, sink)
+            } else {
                 let its = clients.take_requests(client, most - taken, scratch, now, sink);
                 self.long_calls.record(client, its);
                 taken += its;
                 its
-            } else if self.long_calls.may_take_long(1) {
-                self.take_long(client, clients, scratch, now, sink)
-            } else {
-                0
             };
             worked += its + u32::from(read_on(client, clients));
             let Some(connection) = clients.roster.get(client) else {
@@ -313,7 +312,7 @@ impl Schedule {
                         self.free_place_of(client, u32::MAX);
                     }
                 }
-                Leave::AtOnce(_) => {
+                Leave::AtOnce => {
                     let has_more = connection.link.carrier.has_more();
                     self.free_place_of(client, 0);
                     match work.requests {
@@ -397,8 +396,10 @@ impl Shared<Served> for Schedule {
                 self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {
-                self.warm_up(next, clients);
-                progress.next = self.slices.poll_at(true);
+                if self.slices.may_warm_up(now) {
+                    self.warm_up(next, clients);
+                }
+                progress.next = self.slices.poll_at(now);
             }
         }
         progress
@@ -414,8 +415,10 @@ impl Shared<Served> for Schedule {
         let leaving = self.leaving.iter().map(|(client, _)| *client);
         let mut present = self.served.iter().copied().chain(leaving);
         present.all(|client| {
-            let waiting = clients.roster.get(client).map(|it| it.link.carrier.waiting());
-            waiting.flatten().is_none()
+            clients.roster.get(client).is_none_or(|connection| {
+                let carrier = &connection.link.carrier;
+                carrier.waiting().is_none() && !carrier.has_due_operation()
+            })
         })
     }
 }

@@ -27,8 +27,8 @@ enum Standing {
     Served { place: Option<u32>, is_told: bool },
     /// It was told to leave its place, and has not said that it has.
     Leaving { place: u32 },
-    /// It has left this place, which can be given to another.
-    Left { place: u32 },
+    /// It has left its place, which can be given to another.
+    Left,
 }
 
 /// Most operations that are deferred: a call may be cancelled, and the call in its slot before it; and the client says that it has
@@ -40,8 +40,8 @@ const fn most_deferred(window: u32) -> usize {
 /// How a client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// It knew of no place; this one is free.
-    AtOnce(Option<u32>),
+    /// It knew of no place.
+    AtOnce,
     /// It must be told, and confirms it.
     WhenTold,
 }
@@ -63,6 +63,8 @@ pub(super) struct Served {
     looks: bool,
     /// It is served in every slice.
     pin: Option<Pin>,
+    /// The doorbell rings for each response.
+    rings_each: bool,
     /// Requests whose immediates have arrived.
     announced: u32,
     standing: Standing,
@@ -89,6 +91,8 @@ pub(super) struct PoolOfThread {
     pub(super) guard: Option<Guard>,
     pub(super) looks: bool,
     pub(super) pin: Option<Pin>,
+    /// The doorbell rings for each response, and not for all of a turn.
+    pub(super) rings_each: bool,
 }
 
 impl Served {
@@ -98,7 +102,7 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, guard, looks, pin } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks, pin, rings_each } = thread;
         Served {
             writes,
             pool,
@@ -110,6 +114,7 @@ impl Served {
             epoch: 0,
             looks,
             pin,
+            rings_each,
             announced: 0,
             standing: Standing::Outside,
             turn: CellTurn::new(window),
@@ -141,19 +146,17 @@ impl Served {
                 self.standing = Standing::Leaving { place };
                 Leave::WhenTold
             }
-            Standing::Served { place, .. } => {
+            Standing::Served { .. } => {
                 self.standing = Standing::Outside;
-                Leave::AtOnce(place)
+                Leave::AtOnce
             }
-            Standing::Outside | Standing::Leaving { .. } | Standing::Left { .. } => {
-                Leave::AtOnce(None)
-            }
+            Standing::Outside | Standing::Leaving { .. } | Standing::Left => Leave::AtOnce,
         }
     }
 
     /// Whether the client has left its place, and cannot write there any more: once.
     pub(super) fn take_left(&mut self, sender: &mut Sender) -> bool {
-        let has_left = matches!(self.standing, Standing::Left { .. })
+        let has_left = self.standing == Standing::Left
             && self.guard.as_mut().is_none_or(|guard| guard.close(sender));
         if has_left {
             self.standing = Standing::Outside;
@@ -181,6 +184,19 @@ impl Served {
         self.standing == Standing::Outside
     }
 
+    /// An operation was put off, and nothing comes before it any more.
+    pub(super) fn has_due_operation(&self) -> bool {
+        self.due_operation().is_some()
+    }
+
+    /// The operation that was put off first, if nothing comes before it any more.
+    #[inline]
+    fn due_operation(&self) -> Option<(Op, u32)> {
+        let &(after, op, argument) = self.deferred.front()?;
+        // What waits in the place says that it was sent before the next operation.
+        (self.log.taken() >= after && self.waiting_in_place().is_none()).then_some((op, argument))
+    }
+
     /// There are requests in its log that were not taken.
     pub(super) fn has_more(&self) -> bool {
         self.log.has_more()
@@ -206,6 +222,16 @@ impl Served {
         }
     }
 
+    /// The next request of the log, if none in the place was sent before: the log is used while the client has no place, so what comes
+    /// behind an operation that is deferred comes behind the requests in the place, too.
+    #[inline]
+    fn waiting_in_log(&self) -> Option<Waiting> {
+        match self.deferred.front() {
+            Some(&(after, ..)) if self.log.taken() >= after => None,
+            _ => self.log.waiting(),
+        }
+    }
+
     #[inline]
     fn waiting_in_place(&self) -> Option<Waiting> {
         let place = self.place_in_use()?;
@@ -228,6 +254,9 @@ impl Served {
         {
             return;
         }
+        if self.rings_each {
+            sender.ring();
+        }
         put_note(message, note_of_place(place));
         self.standing = Standing::Served { place: Some(place), is_told: true };
         self.epoch = self.epoch.wrapping_add(1);
@@ -244,11 +273,6 @@ impl Served {
 }
 
 impl Carrier for Served {
-    #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        Writes::client_of(completion)
-    }
-
     /// Says on a response which place its client may write into from now on.
     #[inline]
     fn prepare(&mut self, sender: &mut Sender, message: &mut [u8]) {
@@ -266,7 +290,11 @@ impl Carrier for Served {
         imm: u32,
         must_signal: bool,
     ) -> bool {
-        self.writes.post_inline(sender, slot, message, imm, must_signal)
+        let is_posted = self.writes.post_inline(sender, slot, message, imm, must_signal);
+        if self.rings_each {
+            sender.ring();
+        }
+        is_posted
     }
 
     fn request(&mut self, slot: u32, message: Buffer, imm: u32) -> WorkRequest<'static> {
@@ -282,11 +310,6 @@ impl Carrier for Served {
     fn consume_receive(&mut self, sender: &mut Sender) -> bool {
         self.writes.consume_receive(sender)
     }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
-    }
 }
 
 impl ServerCarrier for Served {
@@ -295,10 +318,10 @@ impl ServerCarrier for Served {
 
     #[inline]
     fn waiting(&self) -> Option<Waiting> {
-        if matches!(self.standing, Standing::Outside | Standing::Left { .. }) {
+        if matches!(self.standing, Standing::Outside | Standing::Left) {
             return None;
         }
-        self.log.waiting().or_else(|| self.waiting_in_place())
+        self.waiting_in_log().or_else(|| self.waiting_in_place())
     }
 
     fn handle_announcement(&mut self) {
@@ -335,14 +358,10 @@ impl ServerCarrier for Served {
 
     #[inline]
     fn take_deferred(&mut self) -> Option<(Op, u32)> {
-        let &(after, op, argument) = self.deferred.front()?;
-        // What waits in the place says that it was sent before the next operation.
-        if self.log.taken() < after || self.waiting_in_place().is_some() {
-            return None;
-        }
+        let due = self.due_operation()?;
         self.deferred.pop_front();
-        self.count(op);
-        Some((op, argument))
+        self.count(due.0);
+        Some(due)
     }
 
     fn handle_fetched(&mut self, requests: Buffer) {
@@ -357,7 +376,7 @@ impl ServerCarrier for Served {
     #[inline]
     fn take<'a>(&mut self, request: Waiting, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
         self.work.count(request.len);
-        if self.log.waiting().is_some() {
+        if self.waiting_in_log().is_some() {
             return self.log.take(request, scratch);
         }
         let place = self.place_in_use()?;
@@ -375,13 +394,13 @@ impl ServerCarrier for Served {
     }
 
     fn handle_mode(&mut self, argument: u32) -> Result<Option<u32>, Misbehaved> {
-        let Standing::Leaving { place } = self.standing else {
+        if !matches!(self.standing, Standing::Leaving { .. }) {
             return Err("it has left a place that it had not to leave");
-        };
+        }
         if argument != LEFT {
             return Err("a mode that there is not");
         }
-        self.standing = Standing::Left { place };
+        self.standing = Standing::Left;
         Ok(None)
     }
 }

@@ -120,6 +120,8 @@ pub(super) struct Ends {
     pub(super) pd: ProtectionDomain,
     pub(super) pool: SharedRegion,
     pub(super) layout: PoolLayout,
+    /// The doorbell rings for each response.
+    pub(super) rings_each: bool,
     pub(super) next_key: AtomicU32,
     pub(super) pins: Pins,
 }
@@ -143,7 +145,7 @@ impl MakeEnds for Ends {
         if log.len < log_layout.bytes() {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
-        let Ends { device, pd, pool, layout, next_key, pins } = self;
+        let Ends { device, pd, pool, layout, rings_each, next_key, pins } = self;
         let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
         let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
         let looks = may_look(device.caps());
@@ -160,7 +162,8 @@ impl MakeEnds for Ends {
         };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
-        let thread = PoolOfThread { pool: pool.clone(), layout, key, guard, looks, pin };
+        let (pool, rings_each) = (pool.clone(), *rings_each);
+        let thread = PoolOfThread { pool, layout, key, guard, looks, pin, rings_each };
         let reader = LogReader::new(log, log_layout);
         let of_client = (terms.window, terms.slot);
         let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;

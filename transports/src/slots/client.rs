@@ -452,10 +452,6 @@ impl<C: ClientCarrier> Window<C> {
                 }
                 Ok(())
             }
-            (Kind::Dropped, Phase::Announced | Phase::Sending) if slot.abandoned => {
-                self.end(index);
-                Ok(())
-            }
             _ => Err(NONSENSE),
         }
     }

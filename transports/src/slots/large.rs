@@ -130,9 +130,9 @@ impl<C: ServerCarrier> Clients<C> {
         self.lending.stop_waiting(client, index);
         let Some(connection) = self.roster.get(client) else { return };
         drop(connection.large.take_request(index));
-        let slot = &mut connection.slots[index as usize];
-        slot.phase = Phase::Idle;
-        connection.link.post_dropped(index, slot.generation);
+        connection.slots[index as usize].phase = Phase::Idle;
+        // Never left to be fetched: a credit for a chunk, which is sent, would come after it.
+        connection.link.post_op(Op::Dropped, index);
         self.roster.enter_line(client);
         self.serve_waiting(now);
     }

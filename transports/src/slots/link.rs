@@ -221,16 +221,6 @@ impl<C: Carrier> Link<C> {
         self.push(Post { imm, slot, len: 0, signaled: false });
     }
 
-    /// Tells the client that its announced request was dropped.
-    #[cold]
-    pub(crate) fn post_dropped(&mut self, slot: u32, generation: u32) {
-        let mut message = [0; HEADER_BYTES];
-        put_header(&mut message, generation, Kind::Dropped);
-        if !self.carrier.place(slot, &message) {
-            self.post_op(Op::Dropped, slot);
-        }
-    }
-
     /// Queues the last message of all, whose completion says that all have arrived.
     #[cold]
     pub(crate) fn post_goodbye(&mut self) {

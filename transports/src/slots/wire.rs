@@ -39,16 +39,12 @@ pub(crate) enum Kind {
     Lent = 4,
     /// Server: the announced request is over the limit ([`OverLimit`](crate::rendezvous::wire::OverLimit)).
     OverLimit = 5,
-    /// Server: what [`Op::Dropped`] says, among responses that are fetched in order.
-    Dropped = 6,
 }
 
 impl Kind {
     fn from_wire(byte: u8) -> Option<Kind> {
-        use Kind::{Announce, Dropped, Grant, Inline, Lent, OverLimit};
-        [Inline, Announce, Grant, Lent, OverLimit, Dropped]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        use Kind::{Announce, Grant, Inline, Lent, OverLimit};
+        [Inline, Announce, Grant, Lent, OverLimit].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::control::Control;
-use super::memfd;
+use super::memfd::{self, Peers};
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
 use super::receive::MAX_MESSAGE_BYTES;
@@ -89,10 +89,8 @@ impl Context {
         let name = socket_name(uid, &gid).map_err(system("name of the control socket"))?;
         bind(&listener, &name).map_err(system("binding the control socket"))?;
         listen(&listener, 4096).map_err(system("listening on the control socket"))?;
-        let (words_file, words) = memfd::create("farcall-regions", RegionWords::BYTES)
+        let (words_file, words) = memfd::create("farcall-regions", RegionWords::BYTES, Peers::Read)
             .map_err(system("memory file of region words"))?;
-        memfd::seal_for_readers(words_file.as_fd())
-            .map_err(system("sealing the memory file of region words"))?;
         let control = Control::new(listener.as_fd()).map_err(system("event queue"))?;
         let context = Arc::new(Context {
             gid,
@@ -143,11 +141,12 @@ impl Context {
         })?;
         let system =
             |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
+        let peers = match access.intersects(MAPPED_FOR_WRITING) {
+            true => Peers::ReadAndWrite,
+            false => Peers::Read,
+        };
         let (file, mapping) =
-            memfd::create("farcall-region", pages).map_err(system("memory for a region"))?;
-        if !access.intersects(MAPPED_FOR_WRITING) {
-            memfd::seal_for_readers(file.as_fd()).map_err(system("sealing a region"))?;
-        }
+            memfd::create("farcall-region", pages, peers).map_err(system("memory for a region"))?;
         let mut tables = lock(&self.tables);
         let slot = match tables.free_slots.pop() {
             Some(slot) => slot,

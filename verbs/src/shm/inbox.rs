@@ -120,7 +120,8 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Creates an inbox of ours, and the file to give to the peer.
     pub(crate) fn create(layout: InboxLayout) -> io::Result<(Inbox, OwnedFd)> {
-        let (file, mapping) = memfd::create("farcall-inbox", layout.len())?;
+        let (file, mapping) =
+            memfd::create("farcall-inbox", layout.len(), memfd::Peers::ReadAndWrite)?;
         Ok((Inbox { mapping, layout }, file))
     }
 

@@ -9,19 +9,24 @@ use rustix::io;
 
 use crate::memory::mapping::Mapping;
 
-/// Creates a memory file and maps it. It is sealed against size changes: if a peer shrank it, our next
-/// access would fault.
-pub(crate) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, len as u64)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-    let mapping = Mapping::of_file(file.as_fd(), len, true, false)?;
-    Ok((file, mapping))
+/// What peers may do with a memory file of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peers {
+    Read,
+    ReadAndWrite,
 }
 
-/// Prevents new writable mappings of the file; our own mapping stays writable.
-pub(crate) fn seal_for_readers(file: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+/// Creates a memory file and maps it for writing. It is sealed against size changes: if a peer shrank it, our next access would
+/// fault. It is also sealed against more seals: one against writing, by a peer, would keep all others out.
+pub(crate) fn create(name: &str, len: usize, peers: Peers) -> io::Result<(OwnedFd, Mapping)> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len as u64)?;
+    let mapping = Mapping::of_file(file.as_fd(), len, true, false)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    // That one spares the mapping that there is.
+    let for_readers = SealFlags::FUTURE_WRITE;
+    fcntl_add_seals(&file, if peers == Peers::Read { seals | for_readers } else { seals })?;
+    Ok((file, mapping))
 }
 
 /// Bytes of a block as `fstat` counts them.
@@ -56,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_length_than_promised_is_not_mapped() {
-        let (file, _mapping) = create("test", 8192).unwrap();
+        let (file, _mapping) = create("test", 8192, Peers::ReadAndWrite).unwrap();
         for len in [4096, 12_288] {
             assert_eq!(map_foreign(file.as_fd(), len, true).unwrap_err(), io::Errno::INVAL);
         }
@@ -73,9 +78,19 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_cannot_seal_a_file_against_others() {
+        for peers in [Peers::Read, Peers::ReadAndWrite] {
+            let (file, _mapping) = create("test", 4096, peers).unwrap();
+            let sealed = fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
+            assert_eq!(sealed.unwrap_err(), io::Errno::PERM, "{peers:?}");
+        }
+        let (file, _mapping) = create("test", 4096, Peers::ReadAndWrite).unwrap();
+        assert!(map_foreign(file.as_fd(), 4096, true).is_ok());
+    }
+
+    #[test]
     fn readers_cannot_map_for_writing() {
-        let (file, mapping) = create("test", 4096).unwrap();
-        seal_for_readers(file.as_fd()).unwrap();
+        let (file, mapping) = create("test", 4096, Peers::Read).unwrap();
         assert!(map_foreign(file.as_fd(), 4096, true).is_err());
         assert!(map_foreign(file.as_fd(), 4096, false).is_ok());
         // SAFETY: the first byte of a mapping of ours that no other thread uses.

@@ -55,7 +55,7 @@ pub(super) struct Receiver {
     /// The number of the next message, and its tag.
     number: u64,
     tag: u32,
-    /// Where the message that is being taken is, and the next one.
+    /// Where the next message is, if it is in the ring, and the one after it.
     at: Walk,
     following: Walk,
     /// The lines that the peer opens, and (once connected) those that we open and it answers in.
@@ -196,14 +196,11 @@ impl Receiver {
             else {
                 break;
             };
-            if location != Location::Ring {
-                prefetch::to_write(cell);
-            }
             self.location = location;
-            self.following = match location {
-                Location::Ring => self.at.after(&ring, header.next()),
-                Location::Line | Location::Answer => self.at,
-            };
+            match location {
+                Location::Ring => self.following = self.at.after(&ring, header.next()),
+                Location::Line | Location::Answer => prefetch::to_write(cell),
+            }
             self.acknowledged = header.extra();
             if self.run_left != 0
                 && header.kind() == CellKind::WriteImm as u8
@@ -259,11 +256,12 @@ impl Receiver {
 
     #[inline(always)]
     fn next_cell(&mut self) {
-        if self.location == Location::Line {
-            self.pair.flow.take_from_line(self.number);
+        match self.location {
+            Location::Ring => self.at = self.following,
+            Location::Line => self.pair.flow.take_from_line(self.number),
+            Location::Answer => {}
         }
         self.number += 1;
-        self.at = self.following;
         self.tag = self.ring.tag(self.number as u32);
     }
 

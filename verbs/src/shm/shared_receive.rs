@@ -34,7 +34,8 @@ pub(super) struct CreditPage {
 
 impl CreditPage {
     pub(super) fn create() -> io::Result<CreditPage> {
-        let (file, mapping) = memfd::create("farcall-credit", PAGE_BYTES)?;
+        let (file, mapping) =
+            memfd::create("farcall-credit", PAGE_BYTES, memfd::Peers::ReadAndWrite)?;
         Ok(CreditPage { mapping, file: Some(file) })
     }
 

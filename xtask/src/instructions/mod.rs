@@ -1,7 +1,8 @@
 //! Instructions of a 32-byte call, both ends together, against recorded bounds.
 //!
 //! Time on a busy machine varies by more than a change to the path of a call makes. The number of instructions does not: it
-//! repeats to a few in ten thousand. `farcall-bench instructions` makes the calls, callgrind counts.
+//! repeats to a few in ten thousand, unless a backend decides by times that it measures. So a case above its bound is counted again.
+//! `farcall-bench instructions` makes the calls, callgrind counts.
 
 mod bounds;
 mod callgrind;
@@ -24,6 +25,9 @@ const PROGRAM: &str = "farcall-bench";
 /// Calls that are counted. What is not part of a call, such as the end of the loop, disappears in so many.
 const CALLS: u64 = 10_000;
 
+/// Most often that a case above its bound is counted. The least counts.
+const TRIES: usize = 3;
+
 #[derive(Default, clap::Args)]
 pub(crate) struct Options {
     /// Records what is counted as the new bounds
@@ -41,27 +45,38 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     let folder = run::target().join("instructions");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = build()?;
+    let file = run::root().join(FILE);
+    let recorded = || {
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {FILE}"))?;
+        Bounds::from_tsv(&text).with_context(|| format!("cannot read {FILE}"))
+    };
+    let bounds = if options.record { None } else { Some(recorded()?) };
     let listed = run::output(command(&program).args(["instructions", "--list"]))?;
     let mut counts = Vec::new();
     for case in listed.lines() {
         let case = Case::parse(case).with_context(|| format!("no case: `{case}`"))?;
         let report = folder.join(format!("{}-{}.out", case.backend, case.window));
-        let total = callgrind::count(&program, &case, CALLS, &report)?;
+        let bound = bounds.as_ref().and_then(|bounds| bounds.of(&case));
+        let mut instructions = u64::MAX;
+        for _ in 0..TRIES {
+            let total = callgrind::count(&program, &case, CALLS, &report)?;
+            instructions = instructions.min(total.div_ceil(CALLS));
+            if bound.is_none_or(|bound| Verdict::of(instructions, bound) != Verdict::Above) {
+                break;
+            }
+        }
         if options.profile {
             println!("  {case}, instructions per call:");
             callgrind::print_profile(&report, CALLS)?;
         }
-        counts.push(Count { case, instructions: total.div_ceil(CALLS) });
+        counts.push(Count { case, instructions });
     }
-    let file = run::root().join(FILE);
-    if options.record {
+    let Some(bounds) = bounds else {
         let bounds = Bounds { rustc, counts };
         fs::write(&file, bounds.to_tsv()).with_context(|| format!("cannot write {FILE}"))?;
         println!("  recorded {} bounds in {FILE}", bounds.counts.len());
         return Ok(());
-    }
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {FILE}"))?;
-    let bounds = Bounds::from_tsv(&text).with_context(|| format!("cannot read {FILE}"))?;
+    };
     compare(&counts, &bounds, &rustc)
 }
 

@@ -11,11 +11,18 @@ fn joined(size: u32, clients: u32) -> Groups {
 }
 
 #[test]
-fn a_group_grows_to_three_halves_and_is_split() {
+fn the_only_group_grows_to_three_halves_and_is_split() {
     assert_eq!(joined(40, 60).sizes(), [60]);
     assert_eq!(joined(40, 61).sizes(), [30, 31]);
-    assert_eq!(joined(40, 120).sizes(), [60, 60]);
     assert_eq!(joined(1, 3).sizes(), [1, 1, 1]);
+}
+
+#[test]
+fn one_of_several_groups_is_split_when_all_have_the_wanted_size() {
+    assert_eq!(joined(40, 80).sizes(), [40, 40]);
+    assert_eq!(joined(40, 81).sizes(), [20, 40, 21]);
+    assert_eq!(joined(40, 120).sizes(), [40, 40, 40]);
+    assert_eq!(joined(4, 400).sizes(), [4; 100]);
 }
 
 #[test]

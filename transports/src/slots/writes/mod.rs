@@ -43,8 +43,7 @@ impl Writes {
     /// The front of the peer's slot. Its address was the peer's to say: it may be nonsense, which its NIC refuses.
     #[inline]
     fn remote(&self, slot: u32, len: usize) -> RemoteSlice {
-        let RemoteRegion { addr, rkey, .. } = self.peer_slots;
-        RemoteSlice::new(addr.wrapping_add(u64::from(slot) * self.stride), rkey, len as u64)
+        self.remote_at(u64::from(slot) * self.stride, len)
     }
 
     /// The last `len` bytes of the peer's slot.
@@ -56,6 +55,7 @@ impl Writes {
     }
 
     /// So many bytes from an offset on in the region of the peer's slots.
+    #[inline]
     pub(crate) fn remote_at(&self, offset: u64, len: usize) -> RemoteSlice {
         let RemoteRegion { addr, rkey, .. } = self.peer_slots;
         RemoteSlice::new(addr.wrapping_add(offset), rkey, len as u64)
@@ -75,12 +75,6 @@ impl Writes {
 }
 
 impl Carrier for Writes {
-    /// The ids of all work requests say it, whatever a peer says.
-    #[inline]
-    fn client_of(completion: &WorkCompletion) -> u32 {
-        (completion.id >> 32) as u32
-    }
-
     #[inline(always)]
     fn post_inline(
         &mut self,
@@ -129,11 +123,6 @@ impl Carrier for Writes {
         let (first, count) = (work_id(self.client, 0), u64::from(self.consumed));
         self.consumed = 0;
         sender.check(|qp| qp.post_recvs(first..first + count))
-    }
-
-    #[inline]
-    fn recycle(&mut self, _: &mut Sender, _: &mut WorkCompletion) -> bool {
-        true
     }
 }
 

@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A device that answers the greeting, and answers the next request only when told to.
 fn deaf_device(listener: &OwnedFd, asked: &Sender<()>, speak: &Receiver<()>) {
-    let (words, _) = memfd::create("deaf", RegionWords::BYTES).unwrap();
+    let (words, _) = memfd::create("deaf", RegionWords::BYTES, memfd::Peers::Read).unwrap();
     let socket = accept(listener).unwrap();
     let hear = || wire::receive::<Question>(&socket, RecvFlags::empty()).unwrap().unwrap().0;
     assert_eq!(hear().what, ask::HELLO);

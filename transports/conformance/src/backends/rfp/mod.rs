@@ -1,6 +1,7 @@
 //! `rfp`: WRITEs into cells at whose ends the server looks, and responses that are READ.
 
 mod hostile_clients;
+mod late_credits;
 
 use super::{
     Backend,
@@ -39,6 +40,9 @@ pub(super) const BACKEND: Backend = Backend {
             HostileServers: a_refusal_of_an_announcement_arrives,
             HostileServers: a_silent_server_that_leaves,
             HostileServers: a_server_whose_memory_is_gone_is_gone,
+        }
+        late_credits {
+            VirtualTime: late_credits_disturb_no_later_call,
         }
     },
     exceptions: &[],

@@ -75,7 +75,7 @@ mod racks {
         },
         RackVariant {
             name: "restless_with_loss",
-            options: "&group=2&slice=20us",
+            options: "&group=2&slice=20us&doorbells=response",
             config: LOSS_AND_DELAY.config,
             shared: false,
         },

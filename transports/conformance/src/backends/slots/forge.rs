@@ -70,8 +70,6 @@ pub(crate) mod kind {
     pub(crate) const LENT: u8 = 4;
     /// The announced request is too long.
     pub(crate) const OVER_LIMIT: u8 = 5;
-    /// The cancelled request was dropped.
-    pub(crate) const DROPPED: u8 = 6;
 }
 
 /// Operations of an immediate.

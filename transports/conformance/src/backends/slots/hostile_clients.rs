@@ -186,7 +186,6 @@ pub(crate) fn message_kinds_of_a_server(world: &World) {
         (kind::GRANT, [&forged[..], &[0, 16, 0, 0]].concat()),
         (kind::LENT, forged.clone()),
         (kind::OVER_LIMIT, vec![0xff; 16]),
-        (kind::DROPPED, vec![]),
         (0, vec![1; 20]),
         (0xff, vec![1; 20]),
     ] {

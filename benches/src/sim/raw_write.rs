@@ -1,0 +1,251 @@
+//! RawWrite, with which ScaleRPC (EuroSys 2019) was compared: requests by RC WRITE into a message pool where each client has a
+//! place of its own, responses by RC WRITE into the client's memory. Both ends poll their memory.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use farcall_verbs::sim::{Actor, Costs, Next, Node, Turn};
+use farcall_verbs::{
+    CompletionQueue, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion, WorkCompletion,
+    WorkRequest,
+};
+use hdrhistogram::Histogram;
+
+use super::rig::{Machine, Rack, join};
+
+/// The experiment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawWrite {
+    pub(super) machines: usize,
+    pub(super) server_threads: usize,
+    pub(super) clients: usize,
+    /// Calls that a client sends with one doorbell. It waits for all of them.
+    pub(super) batch: usize,
+    /// How long a request keeps its server thread busy, besides polling and posting.
+    pub(super) dispatch_ns: u64,
+    /// How long a batch keeps its client busy, besides polling and posting.
+    pub(super) pause_ns: u64,
+    /// How long it is measured, after a warm-up of the same length.
+    pub(super) measured_ns: u64,
+}
+
+/// What calls did in the measured time.
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    /// Calls per microsecond, i.e. millions per second.
+    pub(super) rate: f64,
+    /// Millions of cache lines per second that the server's NIC read over PCIe.
+    pub(super) pcie_reads: f64,
+    /// From the beginning of a batch to each of its answers.
+    pub(super) latency: Histogram<u64>,
+}
+
+/// A block of the message pool holds one message (ScaleRPC, section 4).
+const BLOCK_BYTES: usize = 4096;
+
+/// 32 bytes, and a word with length and valid flag.
+const MESSAGE_BYTES: usize = 40;
+
+/// One WRITE in this many of a queue pair is signaled.
+const SIGNAL_EVERY: u64 = 16;
+
+impl RawWrite {
+    /// Runs it.
+    pub(super) fn run(&self, costs: &Costs) -> Result<Calls> {
+        let mut rack = Rack::new(costs);
+        let server = rack.machine()?;
+        let machines = rack.machines(self.machines)?;
+        let latency = Histogram::new_with_bounds(1, 1_000_000_000, 3)?;
+        let tally = Rc::new(RefCell::new(Tally { counted_from_ns: u64::MAX, latency }));
+        let places = self.clients.div_ceil(self.server_threads) * self.batch;
+        let mut threads = Vec::new();
+        for _ in 0..self.server_threads {
+            let program = rack.program_with(&server, places * BLOCK_BYTES)?;
+            threads.push(Side::open(&rack, program, self.dispatch_ns)?);
+        }
+        for number in 0..self.clients {
+            let machine = &machines[number % machines.len()];
+            let program = rack.program_with(machine, self.batch * BLOCK_BYTES)?;
+            let mut side = Side::open(&rack, program, self.pause_ns)?;
+            side.connect(&mut threads[number % self.server_threads], self.batch)?;
+            let client = Client { side, batch: self.batch, began_ns: 0, tally: Rc::clone(&tally) };
+            let (node, cells) = (machine.node, client.side.machine.memory.remote());
+            let actor = rack.sim.spawn(node, client);
+            rack.sim.watch(actor, &cells);
+        }
+        for side in threads {
+            let cells = side.machine.memory.remote();
+            let actor = rack.sim.spawn(server.node, ServerThread { side });
+            rack.sim.watch(actor, &cells);
+        }
+        rack.sim.run_for(self.measured_ns);
+        tally.borrow_mut().counted_from_ns = rack.sim.now_ns();
+        let reads = rack.counters(&server).pcie_reads;
+        rack.sim.run_for(self.measured_ns);
+        let reads = rack.counters(&server).pcie_reads - reads;
+        let per_us = |count: u64| count as f64 * 1e3 / self.measured_ns as f64;
+        let latency = tally.borrow().latency.clone();
+        Ok(Calls { rate: per_us(latency.len()), pcie_reads: per_us(reads), latency })
+    }
+}
+
+struct Tally {
+    counted_from_ns: u64,
+    latency: Histogram<u64>,
+}
+
+/// One thread, of the server or of a client: its memory, and its peers.
+struct Side {
+    machine: Machine,
+    memory: Rc<SharedRegion>,
+    node: Node,
+    /// How long its own work takes.
+    work_ns: u64,
+    cq: CompletionQueue,
+    batch: [WorkCompletion; 32],
+    peers: Vec<Peer>,
+}
+
+/// The other end of a queue pair. Its messages, and those to it, go into the blocks of its place in turn.
+struct Peer {
+    qp: QueuePair,
+    /// Where messages to it go.
+    blocks: Vec<RemoteSlice>,
+    /// The first block of its messages.
+    first: usize,
+    sent: u64,
+    received: u64,
+}
+
+impl Peer {
+    fn post(&mut self) -> Result<()> {
+        let block = self.blocks[self.sent as usize % self.blocks.len()];
+        self.sent += 1;
+        let mut message = [7; MESSAGE_BYTES];
+        message[MESSAGE_BYTES - 8..].copy_from_slice(&self.sent.to_ne_bytes());
+        let mut request = WorkRequest::write(&message[..], block).unsignaled();
+        if self.sent.is_multiple_of(SIGNAL_EVERY) {
+            request = request.signaled(0);
+        }
+        self.qp.post_unrung(request).map_err(|(error, _)| error).context("a message")
+    }
+}
+
+impl Side {
+    fn open(rack: &Rack, machine: Machine, work_ns: u64) -> Result<Side> {
+        let (node, memory) = (rack.sim.node(machine.node), Rc::clone(&machine.memory));
+        let cq = machine.device.create_cq(1 << 14, None)?;
+        let (batch, peers) = (Default::default(), Vec::new());
+        Ok(Side { machine, memory, node, work_ns, cq, batch, peers })
+    }
+
+    /// Connects a client to a thread of the server, in whose memory it gets the next place.
+    fn connect(&mut self, server: &mut Side, blocks: usize) -> Result<()> {
+        let first = server.peers.len() * blocks;
+        let (mut here, mut there) = (self.pair()?, server.pair()?);
+        join(&mut here, &mut there)?;
+        let (requests, responses) = (server.blocks(first, blocks)?, self.blocks(0, blocks)?);
+        self.peers.push(Peer { qp: here, blocks: requests, first: 0, sent: 0, received: 0 });
+        server.peers.push(Peer { qp: there, blocks: responses, first, sent: 0, received: 0 });
+        Ok(())
+    }
+
+    fn pair(&self) -> Result<QueuePair> {
+        let config = QueuePairConfig::new(QpType::Rc, &self.cq, &self.cq).max_send_wr(256);
+        Ok(self.machine.pd.create_qp(config)?)
+    }
+
+    /// Where messages go in some blocks: each is at the end of its block.
+    fn blocks(&self, first: usize, count: usize) -> Result<Vec<RemoteSlice>> {
+        let remote = self.memory.remote();
+        let slice = |block: usize| {
+            remote.slice(((block + 1) * BLOCK_BYTES - MESSAGE_BYTES) as u64, MESSAGE_BYTES as u64)
+        };
+        Ok((first..first + count).map(slice).collect::<Result<_, _>>()?)
+    }
+
+    /// Whether the next message of a peer has landed, which is then received.
+    fn receive(&mut self, peer: usize) -> bool {
+        let Peer { blocks, first, received, .. } = &mut self.peers[peer];
+        let block = *first + *received as usize % blocks.len();
+        let has_landed = self.memory.load_u64((block + 1) * BLOCK_BYTES - 8) == *received + 1;
+        *received += u64::from(has_landed);
+        has_landed
+    }
+
+    fn reap(&mut self) -> Result<()> {
+        while self.cq.poll(&mut self.batch)? == self.batch.len() {}
+        Ok(())
+    }
+}
+
+/// A thread of the server.
+struct ServerThread {
+    side: Side,
+}
+
+impl ServerThread {
+    fn step(&mut self) -> Result<Turn> {
+        let (mut scanned, mut messages) = (0, 0);
+        for peer in 0..self.side.peers.len() {
+            scanned += 1;
+            while self.side.receive(peer) {
+                scanned += 1;
+                messages += 1;
+                self.side.node.busy(self.side.work_ns);
+                let peer = &mut self.side.peers[peer];
+                peer.post()?;
+                // The NIC does not read from memory what comes with its own doorbell.
+                peer.qp.ring();
+            }
+        }
+        if messages > 0 {
+            self.side.reap()?;
+        }
+        Ok(Turn::then(if messages > 0 { Next::Now } else { Next::OnEvent }).scanned(scanned))
+    }
+}
+
+/// A client.
+struct Client {
+    side: Side,
+    batch: usize,
+    began_ns: u64,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Client {
+    fn step(&mut self, now_ns: u64) -> Result<Turn> {
+        let mut scanned = 1;
+        while self.side.peers[0].received < self.side.peers[0].sent && self.side.receive(0) {
+            scanned += 1;
+            let mut tally = self.tally.borrow_mut();
+            if now_ns >= tally.counted_from_ns {
+                tally.latency.saturating_record(now_ns - self.began_ns);
+            }
+        }
+        if self.side.peers[0].received == self.side.peers[0].sent {
+            self.side.reap()?;
+            self.began_ns = now_ns;
+            self.side.node.busy(self.side.work_ns);
+            for _ in 0..self.batch {
+                self.side.peers[0].post()?;
+            }
+            self.side.peers[0].qp.ring();
+        }
+        Ok(Turn::then(Next::OnEvent).scanned(scanned))
+    }
+}
+
+impl Actor for ServerThread {
+    fn turn(&mut self, _now_ns: u64) -> Turn {
+        self.step().unwrap_or_else(|error| panic!("an experiment went wrong: {error:#}"))
+    }
+}
+
+impl Actor for Client {
+    fn turn(&mut self, now_ns: u64) -> Turn {
+        self.step(now_ns).unwrap_or_else(|error| panic!("an experiment went wrong: {error:#}"))
+    }
+}
