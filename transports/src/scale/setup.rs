@@ -89,6 +89,7 @@ impl ClientPort {
         }
         let ClientPort { port: ours, log } = self;
         let bytes = ends_bytes(terms);
+        let ours = ours.accesses(pool);
         let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
         let server = PoolOfServer { pool, layout, key, next_rkey: first_rkey, looks };
         let log = LogWriter::new(log, LogLayout::new(terms));
@@ -137,6 +138,7 @@ impl MakeEnds for Ends {
         let setup =
             ServerSetup { port: port.setup(), pool: pool.remote(), layout, key, first_rkey, looks };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
+        let port = port.accesses(log);
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
         let rings_each = *rings_each;
         let thread = PoolOfThread { pool: pool.clone(), layout, key, guard, looks, rings_each };
