@@ -10,8 +10,8 @@ use crate::dispatch::{self, on_device};
 #[cfg(feature = "ibverbs")]
 use crate::ibv;
 use crate::{
-    Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, RemoteSlice, VerbsError,
-    WorkRequest, shm,
+    Buffer, CompletionQueueHandle, ConnectError, Endpoint, PostError, RemoteRegion, RemoteSlice,
+    VerbsError, WorkRequest, shm,
 };
 
 /// The number of a queue pair, unique within its device.
@@ -117,6 +117,8 @@ pub struct ConnectOptions {
     pub retry_timeout_ns: u64,
     /// The time limit of connecting itself.
     pub setup_timeout: Duration,
+    /// Regions of the peer that work requests will access.
+    pub regions: Vec<RemoteRegion>,
 }
 
 impl Default for ConnectOptions {
@@ -126,6 +128,7 @@ impl Default for ConnectOptions {
             rnr_timer_ns: 100_000,
             retry_timeout_ns: 1_000_000_000,
             setup_timeout: Duration::from_secs(5),
+            regions: Vec::new(),
         }
     }
 }
@@ -152,6 +155,13 @@ impl ConnectOptions {
     /// Sets [`setup_timeout`](ConnectOptions::setup_timeout).
     pub fn setup_timeout(mut self, timeout: Duration) -> Self {
         self.setup_timeout = timeout;
+        self
+    }
+
+    /// Adds a region of the peer that work requests will access. Where a device must map it, it does so while it connects, and not
+    /// when the first work request waits for that. A region that there is not is no error yet.
+    pub fn region(mut self, region: RemoteRegion) -> Self {
+        self.regions.push(region);
         self
     }
 }

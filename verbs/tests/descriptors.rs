@@ -1,4 +1,4 @@
-//! A process without free descriptors: its peers wait, and it does not spin.
+//! A process without free descriptors: its peers wait, it does not spin, and it accesses what it named when it connected.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
+    Access, CompletionQueue, ConnectOptions, Device, Endpoint, ProtectionDomain, QpType, QueuePair,
+    QueuePairConfig, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -19,12 +20,30 @@ const MARK: &str = "descriptors: ";
 /// Processor time that /proc counts in such units.
 const TICK: Duration = Duration::from_millis(10);
 
-fn queue_pair() -> (CompletionQueue, QueuePair) {
+fn queue_pair() -> (ProtectionDomain, CompletionQueue, QueuePair) {
     let device = Device::open("shm").unwrap();
     let pd = device.alloc_pd().unwrap();
     let queue = device.create_cq(16, None).unwrap();
     let qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &queue, &queue)).unwrap();
-    (queue, qp)
+    (pd, queue, qp)
+}
+
+fn to_text(endpoint: &Endpoint) -> String {
+    let bytes: Vec<String> = endpoint.to_bytes().iter().map(u8::to_string).collect();
+    bytes.join(" ")
+}
+
+fn to_endpoint(text: &str) -> Endpoint {
+    let bytes: Vec<u8> = text.split(' ').map(|byte| byte.parse().unwrap()).collect();
+    Endpoint::from_bytes(&bytes).unwrap()
+}
+
+/// Leaves this process no free descriptor. Gives the limit that was.
+fn spend_descriptors() -> Rlimit {
+    let unused = File::open("/dev/null").unwrap().as_raw_fd();
+    let usual = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(unused as u64), ..usual }).unwrap();
+    usual
 }
 
 struct Other {
@@ -34,9 +53,9 @@ struct Other {
 }
 
 impl Other {
-    fn start() -> Other {
+    fn start(test: &str) -> Other {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_process_without_descriptors", "--ignored", "--nocapture"])
+            .args(["--exact", test, "--ignored", "--nocapture"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -75,13 +94,12 @@ impl Drop for Other {
 
 #[test]
 fn a_peer_waits_for_a_process_without_descriptors_which_does_not_spin() {
-    let mut other = Other::start();
-    let endpoint: Vec<u8> = other.hear().split(' ').map(|byte| byte.parse().unwrap()).collect();
-    let endpoint = Endpoint::from_bytes(&endpoint).unwrap();
+    let mut other = Other::start("the_process_without_descriptors");
+    let endpoint = to_endpoint(&other.hear());
     other.tell("spend them");
     assert_eq!(other.hear(), "spent");
     let connecting = thread::spawn(move || {
-        let (_queue, mut qp) = queue_pair();
+        let (_pd, _queue, mut qp) = queue_pair();
         let options = ConnectOptions::default().setup_timeout(Duration::from_secs(60));
         qp.connect(&endpoint, &options)
     });
@@ -98,16 +116,54 @@ fn a_peer_waits_for_a_process_without_descriptors_which_does_not_spin() {
 #[test]
 #[ignore = "the other process of the test above"]
 fn the_process_without_descriptors() {
-    let (_queue, qp) = queue_pair();
-    let bytes: Vec<String> = qp.endpoint().to_bytes().iter().map(u8::to_string).collect();
-    println!("{MARK}{}", bytes.join(" "));
+    let (_pd, _queue, qp) = queue_pair();
+    println!("{MARK}{}", to_text(&qp.endpoint()));
     let mut lines = stdin().lines().map(Result::unwrap);
     assert_eq!(lines.next().as_deref(), Some("spend them"));
-    let unused = File::open("/dev/null").unwrap().as_raw_fd();
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(unused as u64), ..limit }).unwrap();
+    let usual = spend_descriptors();
     println!("{MARK}spent");
     assert_eq!(lines.next().as_deref(), Some("free them"));
-    setrlimit(Resource::Nofile, limit).unwrap();
+    setrlimit(Resource::Nofile, usual).unwrap();
+    assert_eq!(lines.next(), None, "the peer has ended");
+}
+
+#[test]
+fn a_process_without_descriptors_writes_into_a_region_that_it_named_when_it_connected() {
+    let mut other = Other::start("the_process_that_writes");
+    let endpoint = to_endpoint(&other.hear());
+    let (pd, _queue, mut qp) = queue_pair();
+    let region = pd.alloc_shared(4096, Access::REMOTE_WRITE).unwrap();
+    let RemoteRegion { addr, len, rkey, .. } = region.remote();
+    other.tell(&to_text(&qp.endpoint()));
+    other.tell(&format!("{addr} {len} {rkey}"));
+    qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
+    other.tell("write");
+    assert_eq!(other.hear(), "Success");
+    assert_eq!(u64::from_le(region.load_u64(0)), 0x5eed);
+}
+
+#[test]
+#[ignore = "the other process of the test above"]
+fn the_process_that_writes() {
+    let (_pd, mut queue, mut qp) = queue_pair();
+    println!("{MARK}{}", to_text(&qp.endpoint()));
+    let mut lines = stdin().lines().map(Result::unwrap);
+    let peer = to_endpoint(&lines.next().unwrap());
+    let numbers = lines.next().unwrap();
+    let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+    let region = RemoteRegion::new(numbers[0], numbers[2] as u32, numbers[1]);
+    qp.connect(&peer, &ConnectOptions::default().region(region)).unwrap();
+    assert_eq!(lines.next().as_deref(), Some("write"));
+    spend_descriptors();
+    let to = RemoteSlice::new(region.addr, region.rkey, 8);
+    let word = 0x5eed_u64.to_le_bytes();
+    qp.post_send_one(WorkRequest::write(&word, to).signaled(1)).unwrap();
+    let mut completions = [WorkCompletion::default()];
+    let end = Instant::now() + Duration::from_secs(20);
+    while queue.poll(&mut completions).unwrap() == 0 {
+        assert!(Instant::now() < end, "the WRITE does not complete");
+        thread::yield_now();
+    }
+    println!("{MARK}{:?}", completions[0].status);
     assert_eq!(lines.next(), None, "the peer has ended");
 }

@@ -75,6 +75,7 @@ pub(super) fn connect(
     if !is_possible || responses.len < places.bytes() {
         return Err(SetupError::Misbehaved("its ring of responses is too small"));
     }
+    let port = port.accesses(responses);
     let connected = port.connect(device, terms, &cells, Side::Client, timeout)?;
     connected.link(|writes| Fetches::new(writes, responses, &places, looks, switch))
 }

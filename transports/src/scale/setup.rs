@@ -105,6 +105,7 @@ impl ClientPort {
             );
         }
         let bytes = ends_bytes(terms);
+        let ours = ours.accesses(pool);
         let connected = ours.connect_to(device, terms, &port, Side::Client, timeout, bytes)?;
         let server = PoolOfServer { pool, layout, key, next_rkey: first_rkey, looks };
         let log = LogWriter::new(log, LogLayout::new(terms));
@@ -161,6 +162,7 @@ impl MakeEnds for Ends {
             is_pinned: pin.is_some(),
         };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
+        let port = port.accesses(log);
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
         let (pool, rings_each) = (pool.clone(), *rings_each);
         let thread = PoolOfThread { pool, layout, key, guard, looks, pin, rings_each };

@@ -117,6 +117,8 @@ pub(crate) struct Port {
     pd: ProtectionDomain,
     sizes: Sizes,
     client: u32,
+    /// What it accesses at the peer besides slots.
+    regions: Vec<RemoteRegion>,
 }
 
 impl Port {
@@ -151,7 +153,7 @@ impl Port {
         let first = work_id(client, 0);
         qp.post_recvs(first..first + u64::from(sizes.recv_depth))
             .map_err(|error| SetupError::Device(error.into()))?;
-        Ok(Port { qp, slots, pd, sizes, client })
+        Ok(Port { qp, slots, pd, sizes, client, regions: Vec::new() })
     }
 
     /// What the peer must know.
@@ -162,6 +164,12 @@ impl Port {
             client: self.client,
         };
         postcard::to_allocvec(&setup).unwrap_or_default()
+    }
+
+    /// It will access this region of the peer, besides its slots.
+    pub(crate) fn accesses(mut self, region: RemoteRegion) -> Port {
+        self.regions.push(region);
+        self
     }
 
     /// Connects to the peer that said this. `terms` are at most what the port was opened with.
@@ -199,8 +207,10 @@ impl Port {
             }
             self.client = peer.client;
         }
-        self.qp.connect(&endpoint, &ConnectOptions::default().setup_timeout(timeout))?;
-        let Port { qp, slots, pd, sizes, client } = self;
+        let regions = std::mem::take(&mut self.regions).into_iter();
+        let options = ConnectOptions::default().setup_timeout(timeout).region(peer.slots);
+        self.qp.connect(&endpoint, &regions.fold(options, ConnectOptions::region))?;
+        let Port { qp, slots, pd, sizes, client, .. } = self;
         let writes = Writes::new(slots, peer.slots, &sizes, client);
         Ok(Connected { qp, writes, sizes: sizes.link, client, pd })
     }

@@ -38,6 +38,10 @@ impl QueuePair {
         }
         let context = pair.context.peer(peer.gid, options.setup_timeout)?;
         let outbox = attach(pair, &context, peer.qp, peer.secret, options.setup_timeout)?;
+        for region in &options.regions {
+            // Who accesses one that there is not, or of a peer that is gone, hears of it.
+            let _ = context.ask_for_region(region.rkey);
+        }
         // SAFETY: we are the owner, and nothing waits in a queue pair that was never connected.
         let side = unsafe { pair.side() };
         side.outbox = Some(outbox);
