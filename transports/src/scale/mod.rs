@@ -128,8 +128,8 @@ use pins::Pins;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
-use wire::MAX_PLACES;
 use slices::Slices;
+use wire::MAX_PLACES;
 
 /// The backend `scale`.
 #[derive(Debug)]
