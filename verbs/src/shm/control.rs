@@ -1,6 +1,7 @@
 //! The control thread of a context. It answers peers' requests, notices dead peers, and retries waiting
 //! work while nothing polls. Otherwise it sleeps.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Resource, getrlimit};
 
 use super::context::Context;
 use super::listening::Listening;
@@ -21,6 +23,12 @@ use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};
 
 /// How often waiting work is retried while its owner does not poll.
 const RETRY_INTERVAL: Duration = Duration::from_micros(200);
+
+/// Most connections of peers: each peer's device has one, and each is a descriptor of this process.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// Of the descriptors that this process may have, they take no more than one in so many.
+const SHARE_OF_DESCRIPTORS: u64 = 4;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -80,7 +88,7 @@ impl Control {
 
     /// The thread's body.
     pub(crate) fn run(&self, context: &Weak<Context>, listener: &OwnedFd) {
-        let mut connections = HashMap::new();
+        let mut connections = Connections::new(max_connections());
         let mut listening = Listening::new(listener, LISTENER);
         let empty =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
@@ -109,29 +117,32 @@ impl Control {
         }
     }
 
-    fn accept(&self, listening: &mut Listening<'_>, connections: &mut HashMap<u64, Connection>) {
+    fn accept(&self, listening: &mut Listening<'_>, connections: &mut Connections) {
         let Some(socket) = listening.accept(&self.epoll) else { return };
         let ours = rustix::process::getuid();
-        if !socket_peercred(&socket).is_ok_and(|theirs| theirs.uid == ours) {
-            tracing::warn!("a process of another user tried to reach this shm device");
+        let process = match socket_peercred(&socket) {
+            Ok(theirs) if theirs.uid == ours => theirs.pid,
+            _ => {
+                tracing::warn!("a process of another user tried to reach this shm device");
+                return;
+            }
+        };
+        if !connections.make_room() {
+            tracing::warn!("this shm device has too many peers for another one");
             return;
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         if self.add(socket.as_fd(), token, epoll::EventFlags::IN).is_ok() {
-            connections.insert(token, Connection { socket, attached: Vec::new() });
+            let connection = Connection { socket, process, attached: Vec::new() };
+            connections.by_token.insert(token, connection);
         }
     }
 
     /// Handles an event on a connection: a request, or its end.
-    fn serve(
-        &self,
-        token: u64,
-        context: &Weak<Context>,
-        connections: &mut HashMap<u64, Connection>,
-    ) {
-        if let Some(connection) = connections.get_mut(&token) {
+    fn serve(&self, token: u64, context: &Weak<Context>, connections: &mut Connections) {
+        if let Some(connection) = connections.by_token.get_mut(&token) {
             let open = context.upgrade().is_some_and(|context| connection.serve(&context));
-            if !open && let Some(connection) = connections.remove(&token) {
+            if !open && let Some(connection) = connections.by_token.remove(&token) {
                 connection.handle_end();
             }
             return;
@@ -154,14 +165,60 @@ impl Control {
     }
 }
 
+/// As many connections as this process can have.
+fn max_connections() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(MAX_CONNECTIONS);
+    share.clamp(1, MAX_CONNECTIONS)
+}
+
+/// The connections from peers.
+struct Connections {
+    /// Later ones have higher tokens.
+    by_token: HashMap<u64, Connection>,
+    most: usize,
+}
+
+impl Connections {
+    fn new(most: usize) -> Connections {
+        Connections { by_token: HashMap::new(), most }
+    }
+
+    /// If there are as many as may be, hangs up on one that is not attached to anything: the oldest of the process with most
+    /// connections. `false`: all are attached.
+    fn make_room(&mut self) -> bool {
+        if self.by_token.len() < self.most {
+            return true;
+        }
+        let mut counts = HashMap::<Pid, usize>::new();
+        for connection in self.by_token.values() {
+            *counts.entry(connection.process).or_default() += 1;
+        }
+        let idle = self.by_token.iter().filter(|(_, connection)| !connection.is_attached());
+        let first = idle
+            .max_by_key(|(token, connection)| (counts.get(&connection.process), Reverse(**token)));
+        let Some((&token, _)) = first else { return false };
+        tracing::info!("a peer that is attached to nothing makes room for another");
+        if let Some(connection) = self.by_token.remove(&token) {
+            connection.handle_end();
+        }
+        true
+    }
+}
+
 /// A connection from a peer.
 struct Connection {
     socket: OwnedFd,
+    process: Pid,
     /// What the peer has attached to, with its queue pair and ours; notified when the connection ends.
     attached: Vec<(u32, u32, Attached)>,
 }
 
 impl Connection {
+    fn is_attached(&self) -> bool {
+        self.attached.iter().any(|(_, _, attached)| attached.is_live())
+    }
+
     /// Answers one request. `false`: the connection has ended, or the peer misbehaves.
     fn serve(&mut self, context: &Arc<Context>) -> bool {
         let question = match wire::receive::<Question>(&self.socket, RecvFlags::DONTWAIT) {
