@@ -155,7 +155,7 @@ impl Dialling {
                     return Ok(Step::Refused { at: after(now, LEG_NS) });
                 };
                 let hello = client.handshake.hello_bytes();
-                let (answer, admitted) = listening.answer(&hello, self.deadline - now);
+                let (answer, admitted) = listening.answer(&hello, &self.from, self.deadline - now);
                 Ok(Step::Answered { client, answer, admitted, at: after(now, LEG_NS) })
             }
             Step::Answered { client, answer, admitted, .. } if !self.reaches_client() => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use farcall_transports::contract::Fabric;
+use farcall_transports::contract::{Fabric, Source};
 use farcall_transports::{Backend, runs_on_stream};
 use farcall_verbs::Device;
 use farcall_verbs::sim::{Node, NodeId};
@@ -133,7 +133,12 @@ impl Network {
 
 impl Listening {
     /// Answers the bytes of a client's first frame. Gives the client too, if it is let in.
-    pub(super) fn answer(&self, hello: &[u8], time_left: Duration) -> (Vec<u8>, Option<Admitted>) {
+    pub(super) fn answer(
+        &self,
+        hello: &[u8],
+        from: &NodeLife,
+        time_left: Duration,
+    ) -> (Vec<u8>, Option<Admitted>) {
         let mut handshake = ServerHandshake::default();
         let hello = match handshake.receive(hello) {
             Ok(ServerStep::Decide(hello)) => hello,
@@ -148,7 +153,9 @@ impl Listening {
                 return (ServerHandshake::reject(Reject::Malformed { what }), None);
             }
         };
-        match self.admission.admit(&hello, || Ok(time_left)) {
+        // The server's threads move on only after this.
+        let source = Source::Node(from.node.id().number());
+        match self.admission.admit(&hello, (source, Duration::ZERO), || Ok(time_left)) {
             Ok((greeting, accepted)) => {
                 let answer = handshake.welcome(greeting);
                 let silence = self.admission.silence();

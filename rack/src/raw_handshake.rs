@@ -38,7 +38,7 @@ impl Rack {
         let attempt = Attempt { address: &address, timeout: RAW_HANDSHAKE_BOUND };
         let listening = self.network.listening(&address);
         let listening = listening.ok_or_else(|| attempt.no_server("nobody serves there"))?;
-        let (answer, admitted) = listening.answer(frame, attempt.timeout);
+        let (answer, admitted) = listening.answer(frame, &client, attempt.timeout);
         self.run_for(LEG_NS);
         let client = (client, address.config().silence);
         Ok(RawAnswer { answer, client, admitted })

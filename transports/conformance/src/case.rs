@@ -44,9 +44,7 @@ impl Need {
             Need::Gigabytes => {
                 (has.gigabytes, "takes gigabytes; set FARCALL_CONFORMANCE_GIGABYTES=1 to run it")
             }
-            Need::VirtualTime => {
-                (has.virtual_time, "waits out the stall limit; runs in virtual time only")
-            }
+            Need::VirtualTime => (has.virtual_time, "waits for long; runs in virtual time only"),
             Need::HostileClients => {
                 (has.raw_handshakes, "needs handshakes by hand; the fixture has none")
             }

@@ -141,6 +141,7 @@ pub const COMMON: &[Case] = cases! {
         HostileClients: broken_setups_are_refused,
         HostileClients: clients_that_never_become_ready_disturb_nobody,
         HostileClients Holdings: clients_that_never_become_ready_leave_nothing,
+        HostileClients VirtualTime: clients_that_never_call_make_room_and_those_that_have_called_stay,
         HostileServers: broken_welcomes_are_refused,
     }
 };

@@ -1,8 +1,9 @@
 //! Accepting clients.
 //!
 //! One thread accepts, and each handshake has a short-lived thread of its own, so that a client that
-//! is stuck in the middle of its handshake delays nobody. Their number is bounded, and so is the time
-//! of each; while all are taken, those that have said nothing yet make room.
+//! is stuck in the middle of its handshake delays nobody. Their number is bounded, that of each source too, and so is
+//! the time of each. Other clients are accepted all the same and wait, no source in front of another; while some wait,
+//! clients that let the server wait for them make room.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +18,18 @@ use rustix::io::Errno;
 
 use super::admission::Admission;
 use super::deadline_stream::{DeadlineStream, StreamError};
-use super::handshakes::{Handshakes, MAX_HANDSHAKES, Running};
+use super::handshakes::{Handshakes, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
 use super::socket::{Listener, Liveness, Socket, hand_over};
+use super::waiting::{self, Waiting};
 use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream};
 use crate::handshake::{FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep};
 
 /// How long to wait for a file descriptor to come back.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client waits for a place that another one makes room at: a server thread that is not stuck drops one at once.
+const ROOM_WAIT: Duration = Duration::from_millis(500);
 
 /// What all handshakes of one server share.
 struct Acceptance {
@@ -68,6 +73,8 @@ impl Acceptance {
             Err(reject) => return self.refuse(&mut stream, reject),
         };
         let Accepted { withdraw, on_disconnect, take_stream, .. } = accepted;
+        // From here on, the client lets the server wait: also one that does not read its answer.
+        running.set_answered(Instant::now());
         let sent = stream.send(&handshake.welcome(greeting)).map_err(Left::from);
         match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
             // Also when the server has begun to end meanwhile: the client may have calls under way, which its thread ends.
@@ -126,7 +133,7 @@ impl Acceptance {
         stream: &DeadlineStream,
         hello: &Hello,
     ) -> Result<(Greeting, Accepted), Reject> {
-        self.admission.admit(hello, || {
+        self.admission.admit(hello, (stream.source(), ROOM_WAIT), || {
             if !self.is_open() {
                 return Err(Reject::ShuttingDown);
             }
@@ -182,7 +189,7 @@ impl Accepting {
             address: address.to_owned(),
             admission,
             timeout,
-            handshakes: Handshakes::default(),
+            handshakes: Handshakes::new(timeout),
             open: Mutex::new(true),
             wake,
         });
@@ -213,29 +220,50 @@ impl Drop for Accepting {
 }
 
 fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
+    let mut clients = Waiting::new(waiting::most());
+    let mut look_again_in = None;
     while acceptance.is_open() {
-        let Some(is_client) = wait(acceptance, Some(listener), None) else { return };
-        if !is_client {
-            continue;
-        }
-        if acceptance.handshakes.count() >= MAX_HANDSHAKES {
-            // The end of a handshake wakes us.
-            let until = acceptance.handshakes.make_room(Instant::now());
-            if wait(acceptance, None, until).is_none() {
-                return;
+        let Some(is_client) = wait(acceptance, listener, look_again_in) else { return };
+        if is_client {
+            match listener.accept() {
+                Ok(socket) => acceptance.let_wait(socket, &mut clients),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => {
+                    // Out of file descriptors, most likely: they come back when clients leave.
+                    tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
+                    thread::park_timeout(DESCRIPTOR_PAUSE);
+                }
             }
-            continue;
         }
-        match listener.accept() {
-            Ok(socket) => begin_handshake(acceptance, socket),
-            Err(error) if is_transient(&error) => {}
-            Err(error) => {
-                // Out of file descriptors, most likely: they come back when clients leave.
-                tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
-                thread::park_timeout(DESCRIPTOR_PAUSE);
-            }
+        look_again_in = begin_handshakes(acceptance, &mut clients);
+    }
+}
+
+impl Acceptance {
+    /// The client's handshake is to begin. Hangs up on one of the clients that wait if there are too many.
+    fn let_wait(&self, socket: Box<dyn Socket>, clients: &mut Waiting<DeadlineStream>) {
+        let stream = DeadlineStream::new(socket, Instant::now() + self.timeout);
+        if let Some(refused) = clients.push(stream.source(), stream) {
+            // Without an answer: a source that takes so many sockets learns nothing.
+            tracing::info!(address = self.address, source = ?refused.source(), "too many clients wait for their handshake");
         }
     }
+}
+
+/// Begins the handshakes that may begin. Tells when to look again at the latest, if some must wait.
+fn begin_handshakes(
+    acceptance: &Arc<Acceptance>,
+    clients: &mut Waiting<DeadlineStream>,
+) -> Option<Duration> {
+    while let Some(counts) = acceptance.handshakes.room() {
+        let Some(stream) = clients.pop(|source| counts.of(source)) else { break };
+        // A client that has waited for too long has given up.
+        if stream.remaining().is_ok() {
+            begin_handshake(acceptance, stream);
+        }
+    }
+    // The end of a handshake wakes us.
+    if clients.is_empty() { None } else { acceptance.handshakes.make_room(Instant::now()) }
 }
 
 /// The client has gone again, or there was none.
@@ -244,17 +272,16 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
 }
 
-/// Waits until woken, or for a client, or for so long. Answers whether a client is_client; `None` if
-/// waiting is impossible.
+/// Waits until woken, or for a client, or for so long. Tells whether there is a client; `None` if waiting is impossible.
 fn wait(
     acceptance: &Acceptance,
-    listener: Option<&dyn Listener>,
+    listener: &dyn Listener,
     timeout: Option<Duration>,
 ) -> Option<bool> {
-    let mut events = vec![PollFd::new(&acceptance.wake, PollFlags::IN)];
-    if let Some(listener) = listener {
-        events.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN));
-    }
+    let mut events = [
+        PollFd::new(&acceptance.wake, PollFlags::IN),
+        PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+    ];
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: timeout.as_secs() as i64,
         tv_nsec: timeout.subsec_nanos().into(),
@@ -270,10 +297,10 @@ fn wait(
         let mut counter = [0; 8];
         let _ = rustix::io::read(&acceptance.wake, &mut counter);
     }
-    Some(events.get(1).is_some_and(|event| event.revents().contains(PollFlags::IN)))
+    Some(events[1].revents().contains(PollFlags::IN))
 }
 
-fn begin_handshake(acceptance: &Arc<Acceptance>, socket: Box<dyn Socket>) {
+fn begin_handshake(acceptance: &Arc<Acceptance>, stream: DeadlineStream) {
     /// Wakes the accepting thread whatever becomes of the handshake's.
     struct Wake(Arc<Acceptance>);
     impl Drop for Wake {
@@ -281,8 +308,8 @@ fn begin_handshake(acceptance: &Arc<Acceptance>, socket: Box<dyn Socket>) {
             self.0.wake();
         }
     }
-    let stream = DeadlineStream::new(socket, Instant::now() + acceptance.timeout);
-    let entry = acceptance.handshakes.enter(stream.second_name().ok(), Instant::now());
+    let (source, socket) = (stream.source(), stream.second_name().ok());
+    let entry = acceptance.handshakes.enter(source, socket, Instant::now());
     let shared = Arc::clone(acceptance);
     let shake = move || {
         let wake = Wake(shared);

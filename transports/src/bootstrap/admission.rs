@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError};
+use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError, Source};
 use crate::handshake::{Greeting, Hello, Offer, Reject, Welcome};
 
 /// What a server offers, and the ways to its threads.
@@ -32,28 +32,36 @@ impl Admission {
         self.offer.config().silence
     }
 
-    /// Hands a client that fits to a server thread. `time_left` says how long that may take, or why there is no time.
+    /// Hands a client that fits to a server thread. `time_left` says how long that may take, or why there is no time. If all
+    /// places are taken, waits at most for `wait` until one is free.
     ///
     /// # Errors
     /// Why the client is refused, for the client.
     pub fn admit(
         &self,
         hello: &Hello,
+        (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Reject> {
         let (terms, differing) = self.offer.check(hello)?;
         let refuse = |reason: String| Err(Reject::Refused { reason });
         let timeout = time_left()?;
-        // Round robin; a thread that is full passes its turn on.
+        // Round robin; a thread that is full passes its turn on. If all are, the first that can makes room.
         let mut full = String::new();
-        for _ in 0..self.intakes.len() {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.intakes.len();
-            let client = NewClient { terms: &terms, setup: &hello.setup, timeout };
-            match self.intakes[turn].accept(client) {
+        let turns = self.intakes.len();
+        for attempt in 0..2 * turns {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
+            let intake = &self.intakes[turn];
+            if attempt >= turns && !intake.make_room(source, wait.min(timeout)) {
+                continue;
+            }
+            let client = NewClient { terms: &terms, setup: &hello.setup, timeout, source };
+            match intake.accept(client) {
                 Ok(accepted) => {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };
                     return Ok((Greeting { differing, welcome }, accepted));
                 }
+                Err(SetupError::Full(reason)) if attempt >= turns => return refuse(reason),
                 Err(SetupError::Full(reason)) => full = reason,
                 Err(SetupError::Misbehaved(what)) => {
                     return Err(Reject::Malformed { what: what.into() });

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::socket::Socket;
+use crate::contract::Source;
 
 /// Why no bytes came, or none could be sent.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,11 @@ impl DeadlineStream {
     /// Refuses a peer that must not take part, saying why.
     pub(super) fn check_peer(&self) -> Result<(), String> {
         self.socket.check_peer()
+    }
+
+    /// Where the peer is.
+    pub(super) fn source(&self) -> Source {
+        self.socket.source()
     }
 
     /// The socket, once the handshake has ended well.

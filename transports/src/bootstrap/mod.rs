@@ -17,6 +17,7 @@ mod server_halves;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use admission::Admission;
 pub use attempt::{Attempt, hello};

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::address::Address;
 use crate::contract::{
     Accepted, Answer, Backend, Config, DeathNotice, Fabric, Intake, NewClient, PendingClient,
-    Placement, ServerHalf, SetupError, Stream, TakeStream,
+    Placement, ServerHalf, SetupError, Source, Stream, TakeStream,
 };
 use crate::write_imm::WriteImm;
 
@@ -111,6 +111,10 @@ struct TakingIntake(Box<dyn Intake>);
 impl Intake for TakingIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
         Ok(Accepted { take_stream: BACKEND.server.take(), ..self.0.accept(client)? })
+    }
+
+    fn make_room(&self, source: Source, wait: Duration) -> bool {
+        self.0.make_room(source, wait)
     }
 }
 

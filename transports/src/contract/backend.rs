@@ -6,7 +6,8 @@ use std::time::Duration;
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
 use super::{
-    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Stream, Terms,
+    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Source, Stream,
+    Terms,
 };
 
 /// A way to carry calls. There is one value of each backend, in the [registry](crate::registry).
@@ -133,6 +134,10 @@ pub trait Intake: Send + Sync + fmt::Debug {
     /// [`SetupError::Misbehaved`] if the client's bytes make no sense, [`SetupError::Full`] if no more clients fit, and
     /// failures of the device.
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError>;
+
+    /// Has the server thread drop a client that has not called yet, if it may for a new one from that source, and waits for
+    /// that at most for `wait`. `false`: there is none that must make room.
+    fn make_room(&self, source: Source, wait: Duration) -> bool;
 }
 
 /// A client that is to be accepted.
@@ -144,6 +149,8 @@ pub struct NewClient<'a> {
     pub setup: &'a [u8],
     /// The bound on connecting.
     pub timeout: Duration,
+    /// Where it comes from.
+    pub source: Source,
 }
 
 /// A client that was handed to its server thread.

@@ -16,6 +16,7 @@ mod fabric;
 mod on_disconnect;
 mod options;
 mod setup_error;
+mod source;
 mod stream;
 mod terms;
 
@@ -30,5 +31,6 @@ pub(crate) use on_disconnect::DropGuard;
 pub use on_disconnect::OnDisconnect;
 pub use options::{OptionSpec, OptionValues};
 pub use setup_error::SetupError;
+pub use source::Source;
 pub use stream::{ByteStream, Stream};
 pub use terms::{MIN_SLOT_BYTES, Terms};

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
@@ -15,7 +16,9 @@ use super::port::{Peer, Port, PortAddress};
 use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
 use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
-use crate::contract::{Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Terms};
+use crate::contract::{
+    Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Terms,
+};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::Lending;
@@ -318,13 +321,17 @@ impl LocalEnd {
 
 impl Intake for DatagramIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, .. } = client;
+        let NewClient { terms, setup, source, .. } = client;
         let theirs = EndSetup::from_bytes(setup)?;
         // Before the lock: the client's address may have to be resolved.
         let peer = theirs.peer(&self.local.pd, 0, self.local.sizes.mtu)?;
         let port = self.local.port();
-        self.queue.accept(|id, on_disconnect| {
+        self.queue.accept(source, |id, on_disconnect| {
             Ok(self.local.make(&port, id, terms, &theirs, peer, on_disconnect))
         })
+    }
+
+    fn make_room(&self, source: Source, wait: Duration) -> bool {
+        self.queue.make_room(source, wait)
     }
 }

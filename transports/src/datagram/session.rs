@@ -301,6 +301,10 @@ impl Member for Session {
         self.id
     }
 
+    fn has_called(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     #[inline]
     fn in_line(&mut self) -> &mut bool {
         &mut self.in_line

@@ -1,13 +1,15 @@
 //! How new clients come to a server thread: made in an accepting thread, taken over between polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use crossbeam_utils::CachePadded;
 use farcall_core::site::Site;
 
-use crate::contract::{Accepted, OnDisconnect, SetupError};
+use super::places::Places;
+use crate::contract::{Accepted, OnDisconnect, SetupError, Source};
 
 /// A client of a server thread: its number, and which connection under that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub(crate) enum Arrival<T> {
     New(Box<T>),
     /// The handshake of this client did not end well, or its process has died.
     Withdrawn(ClientId),
+    /// The first of these that has not called is to be dropped, so that there is room for another.
+    RoomWanted(Vec<ClientId>),
 }
 
 /// What the accepting threads and the server thread share.
@@ -30,26 +34,20 @@ pub(crate) struct AcceptQueue<T> {
     /// Looked at once per poll, so on a line of its own.
     has_news: CachePadded<AtomicBool>,
     arrivals: Sender<Arrival<T>>,
-    numbers: Mutex<Numbers>,
+    places: Mutex<Places>,
+    /// A place is free, or the server thread has looked for one that it can free.
+    news_of_places: Condvar,
     site: Site,
-}
-
-/// Which client numbers are free.
-#[derive(Debug)]
-struct Numbers {
-    free: Vec<u32>,
-    next: u32,
-    max_clients: usize,
-    generation: u32,
 }
 
 impl<T: Send + 'static> AcceptQueue<T> {
     /// Accepts a client: `make` makes the server's end of its connection, with the setup bytes for the client.
     pub(crate) fn accept(
         self: &Arc<Self>,
+        source: Source,
         make: impl FnOnce(ClientId, &OnDisconnect) -> Result<(Vec<u8>, T), SetupError>,
     ) -> Result<Accepted, SetupError> {
-        let id = self.take_number()?;
+        let id = self.places().take(source, self.site.now())?;
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
@@ -64,11 +62,11 @@ impl<T> AcceptQueue<T> {
     /// The queue of a server thread with room for `max_clients`, and the thread's side of it.
     pub(crate) fn new(site: &Site, max_clients: usize) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
         let (arrivals, receiver) = crossbeam_channel::unbounded();
-        let numbers = Numbers { free: Vec::new(), next: 0, max_clients, generation: 0 };
         let queue = Arc::new(AcceptQueue {
             has_news: CachePadded::new(AtomicBool::new(false)),
             arrivals,
-            numbers: Mutex::new(numbers),
+            places: Mutex::new(Places::new(max_clients)),
+            news_of_places: Condvar::new(),
             site: site.clone(),
         });
         (Arc::clone(&queue), Arrivals { queue, receiver })
@@ -82,30 +80,36 @@ impl<T> AcceptQueue<T> {
         }
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free number, in its next generation.
-    fn take_number(&self) -> Result<ClientId, SetupError> {
-        let mut numbers = self.numbers();
-        let in_use = numbers.next as usize - numbers.free.len();
-        if in_use >= numbers.max_clients {
-            return Err(SetupError::Full(format!(
-                "the server thread has {in_use} clients, the most that it may have"
-            )));
+    /// All places are taken, and a client from that source wants one. Has the server thread drop a client that has not called
+    /// yet, and waits for that at most for `wait`. `false`: there is none that must make room.
+    pub(crate) fn make_room(&self, source: Source, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        let mut places = self.places();
+        while !places.has_room() {
+            let candidates = places.candidates(source, self.site.now());
+            if candidates.is_empty() {
+                return false;
+            }
+            self.push(Arrival::RoomWanted(candidates));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let waited = self.news_of_places.wait_timeout(places, left);
+            let (held, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+            if outcome.timed_out() {
+                return true;
+            }
+            places = held;
         }
-        numbers.generation = numbers.generation.wrapping_add(1);
-        let number = numbers.free.pop().unwrap_or_else(|| {
-            numbers.next += 1;
-            numbers.next - 1
-        });
-        Ok(ClientId { number, generation: numbers.generation })
+        true
     }
 
     /// The client is gone; another may have its number.
     fn give_back(&self, number: u32) {
-        self.numbers().free.push(number);
+        self.places().give_back(number);
+        self.news_of_places.notify_all();
     }
 }
 
@@ -139,6 +143,18 @@ impl<T> Arrivals<T> {
     pub(crate) fn give_back(&self, number: u32) {
         self.queue.give_back(number);
     }
+
+    /// There is room for another client.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.places().has_room()
+    }
+
+    /// None of these clients could be dropped for another: they have called, or are gone.
+    pub(crate) fn keep(&self, clients: &[ClientId]) {
+        let mut places = self.queue.places();
+        clients.iter().for_each(|id| places.set_called(*id));
+        self.queue.news_of_places.notify_all();
+    }
 }
 
 #[cfg(test)]
@@ -146,34 +162,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_comes_back_is_another_client() {
-        let (queue, arrivals) = AcceptQueue::<()>::new(&Site::new(), 2);
-        let first = queue.take_number().unwrap();
-        let second = queue.take_number().unwrap();
-        assert_ne!(first.number, second.number);
-        let full = queue.take_number().unwrap_err().to_string();
-        assert!(full.contains("2 clients"), "{full}");
-        arrivals.give_back(first.number);
-        let third = queue.take_number().unwrap();
-        assert_eq!(third.number, first.number);
-        assert_ne!(third.generation, first.generation);
-    }
-
-    #[test]
     fn a_client_that_cannot_be_made_gives_its_number_back() {
         let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), 1);
         for _ in 0..3 {
-            let failed = queue.accept(|_, _| Err(SetupError::Misbehaved("a test")));
+            let failed =
+                queue.accept(Source::Unknown, |_, _| Err(SetupError::Misbehaved("a test")));
             assert!(matches!(failed, Err(SetupError::Misbehaved(_))));
         }
-        assert!(queue.accept(|_, _| Ok((Vec::new(), ()))).is_ok());
+        assert!(queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), ()))).is_ok());
     }
 
     #[test]
     fn an_arrival_is_announced_until_it_is_taken() {
         let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), 2);
         assert!(!arrivals.has_news());
-        let accepted = queue.accept(|_, _| Ok((Vec::new(), 7))).unwrap();
+        let accepted = queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), 7))).unwrap();
         assert!(arrivals.has_news());
         arrivals.clear_news();
         assert!(!arrivals.has_news());

@@ -9,6 +9,9 @@ pub(crate) trait Member {
     /// Its number, and which connection under that number.
     fn id(&self) -> ClientId;
 
+    /// Whether it has made a call so far.
+    fn has_called(&self) -> bool;
+
     /// It has something to send, and is in the line of those that have.
     fn in_line(&mut self) -> &mut bool;
 }
@@ -44,8 +47,8 @@ impl<T: Member> Roster<T> {
         self.arrivals.has_news()
     }
 
-    /// Takes new clients over. Gives the next one that was withdrawn and is still here, to be removed; the caller asks
-    /// until there is none.
+    /// Takes new clients over. Gives the next one that is still here and was withdrawn or makes room for another, to be
+    /// removed; the caller asks until there is none.
     #[cold]
     pub(crate) fn take_arrivals(&mut self) -> Option<u32> {
         self.arrivals.clear_news();
@@ -57,9 +60,26 @@ impl<T: Member> Roster<T> {
                         return Some(id.number);
                     }
                 }
+                // Two may have asked for the same place.
+                Arrival::RoomWanted(_) if self.arrivals.has_room() => {}
+                Arrival::RoomWanted(candidates) => {
+                    match candidates.iter().find(|id| self.is_unused(id)) {
+                        Some(id) => {
+                            tracing::info!("a client that has not called makes room for another");
+                            return Some(id.number);
+                        }
+                        None => self.arrivals.keep(&candidates),
+                    }
+                }
             }
         }
         None
+    }
+
+    /// The client is here, and has not called.
+    fn is_unused(&self, id: &ClientId) -> bool {
+        let member = self.members.get(id.number as usize).and_then(Option::as_deref);
+        member.is_some_and(|member| member.id() == *id && !member.has_called())
     }
 
     fn insert(&mut self, member: Box<T>) {
@@ -160,22 +180,34 @@ impl<T: Member> Roster<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
-    use farcall_core::site::Site;
+    use farcall_core::site::{Clock, Site};
+    use farcall_core::time::Instant;
     use farcall_core::transport::{CallToken, Message, Replies};
 
     use super::*;
+    use crate::contract::Source;
     use crate::kit::accept_queue::AcceptQueue;
 
-    struct Client(ClientId, bool);
+    struct Client {
+        id: ClientId,
+        in_line: bool,
+        has_called: bool,
+    }
 
     impl Member for Client {
         fn id(&self) -> ClientId {
-            self.0
+            self.id
+        }
+
+        fn has_called(&self) -> bool {
+            self.has_called
         }
 
         fn in_line(&mut self) -> &mut bool {
-            &mut self.1
+            &mut self.in_line
         }
     }
 
@@ -196,7 +228,8 @@ mod tests {
     }
 
     fn accept(queue: &Arc<AcceptQueue<Client>>) -> Box<dyn FnOnce() + Send> {
-        queue.accept(|id, _| Ok((Vec::new(), Client(id, false)))).unwrap().withdraw
+        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, has_called: false }));
+        queue.accept(Source::Unknown, make).unwrap().withdraw
     }
 
     #[test]
@@ -213,7 +246,7 @@ mod tests {
         assert_eq!((told.0, roster.count()), (vec![0], 1));
         let again = accept(&queue);
         assert_eq!(roster.take_arrivals(), None);
-        assert_eq!(roster.get(0).unwrap().0.generation, 3);
+        assert_eq!(roster.get(0).unwrap().id.generation, 3);
         drop(again);
     }
 
@@ -229,6 +262,36 @@ mod tests {
         assert_eq!(roster.count(), 1);
     }
 
+    /// A minute later with each look.
+    struct Minutes(AtomicU64);
+
+    impl Clock for Minutes {
+        fn now(&self) -> Instant {
+            Instant::ZERO + Duration::from_secs(60 * self.0.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+
+    #[test]
+    fn a_client_that_has_called_does_not_make_room() {
+        let site = Site::with_clock(Arc::new(Minutes(AtomicU64::new(0))));
+        let (queue, arrivals) = AcceptQueue::new(&site, 2);
+        let mut roster = Roster::new(arrivals);
+        let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);
+        let _clients = [accept(&queue), accept(&queue)];
+        roster.take_arrivals();
+        roster.get(0).unwrap().has_called = true;
+        assert!(make_room());
+        assert_eq!(roster.take_arrivals(), Some(1));
+        assert!(roster.remove(1, &mut Disconnects::default()));
+        // The one that comes instead calls before the server thread looks.
+        let _client = accept(&queue);
+        roster.take_arrivals();
+        assert!(make_room());
+        roster.get(1).unwrap().has_called = true;
+        assert_eq!(roster.take_arrivals(), None);
+        assert!(!make_room(), "both are known to have called");
+    }
+
     #[test]
     fn the_line_keeps_its_order_while_there_is_no_room() {
         let (queue, mut roster) = roster();
@@ -239,14 +302,14 @@ mod tests {
         }
         let mut order = Vec::new();
         roster.serve_line(|client| {
-            order.push(client.0.number);
+            order.push(client.id.number);
             order.len() < 2
         });
         assert_eq!(order, [2, 0]);
         roster.enter_line(2);
         order.clear();
         roster.serve_line(|client| {
-            order.push(client.0.number);
+            order.push(client.id.number);
             true
         });
         assert_eq!(order, [0, 1, 2]);

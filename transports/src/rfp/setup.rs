@@ -101,7 +101,7 @@ impl MakeEnds for Ends {
         id: ClientId,
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Responses>, SetupError> {
-        let NewClient { terms, setup: theirs, timeout } = *client;
+        let NewClient { terms, setup: theirs, timeout, .. } = *client;
         let Ends { device, site, fetch_bytes } = self;
         let port = Port::open(device, queue, terms, id.number)?;
         let places = Places::new(terms, *fetch_bytes);

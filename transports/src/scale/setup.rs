@@ -140,7 +140,7 @@ impl MakeEnds for Ends {
         id: ClientId,
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Served>, SetupError> {
-        let NewClient { terms, setup: theirs, timeout } = *client;
+        let NewClient { terms, setup: theirs, timeout, .. } = *client;
         let ClientSetup { port: their_port, log, wants_pin } = decode(theirs)?;
         let log_layout = LogLayout::new(terms);
         if log.len < log_layout.bytes() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farcall_core::site::Site;
 use farcall_verbs::{CompletionQueueHandle, Device, ProtectionDomain};
@@ -11,7 +12,7 @@ use super::connection::Connection;
 use super::link::Link;
 use super::server::Server;
 use super::wire::MAX_CLIENTS;
-use crate::contract::{Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Terms};
+use crate::contract::{Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Source, Terms};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::clusters::{Clusters, Place};
 use crate::rendezvous::server::LargeMessages;
@@ -75,7 +76,7 @@ struct SlotIntake<M: MakeEnds> {
 
 impl<M: MakeEnds> Intake for SlotIntake<M> {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        self.queue.accept(|id, on_disconnect| {
+        self.queue.accept(client.source, |id, on_disconnect| {
             let Place { queue, entries } =
                 self.clusters.place(self.make.completions(client.terms))?;
             let MadeEnd { link, pd, terms, setup } = self.make.make(&queue, id, &client)?;
@@ -83,5 +84,9 @@ impl<M: MakeEnds> Intake for SlotIntake<M> {
             let guard = on_disconnect.guard();
             Ok((setup, Connection::new(link, large, id, &terms, entries, guard)))
         })
+    }
+
+    fn make_room(&self, source: Source, wait: Duration) -> bool {
+        self.queue.make_room(source, wait)
     }
 }

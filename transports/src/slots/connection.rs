@@ -123,6 +123,10 @@ impl<C: ServerCarrier> Member for Connection<C> {
         self.id
     }
 
+    fn has_called(&self) -> bool {
+        self.slots.iter().any(|slot| slot.generation != 0 || slot.phase != Phase::Idle)
+    }
+
     #[inline]
     fn in_line(&mut self) -> &mut bool {
         &mut self.in_line

@@ -155,6 +155,10 @@ impl Member for Connection {
         self.id
     }
 
+    fn has_called(&self) -> bool {
+        self.slots.iter().any(|slot| slot.generation != 0 || !matches!(slot.phase, Phase::Idle))
+    }
+
     #[inline]
     fn in_line(&mut self) -> &mut bool {
         &mut self.in_line

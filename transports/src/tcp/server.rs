@@ -1,6 +1,7 @@
 //! The server's half: one thread's connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use farcall_core::site::Site;
@@ -14,7 +15,7 @@ use super::requests::{Clients, Disconnect};
 use super::wire::{self, Header, Kind};
 use super::{READ_BYTES, check_setup};
 use crate::contract::{
-    Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Stream, TakeStream,
+    Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Stream, TakeStream,
 };
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::DiscardRequests;
@@ -271,13 +272,17 @@ impl TcpIntake {
 
 impl Intake for TcpIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, .. } = client;
+        let NewClient { terms, setup, source, .. } = client;
         check_setup(setup, terms)?;
         let mut take_stream = None;
-        let accepted = self.queue.accept(|id, on_disconnect: &OnDisconnect| {
+        let accepted = self.queue.accept(source, |id, on_disconnect: &OnDisconnect| {
             take_stream = Some(self.take_stream(id));
             Ok((wire::SETUP.to_vec(), Connection::new(id, terms, on_disconnect.guard())))
         })?;
         Ok(Accepted { take_stream, ..accepted })
+    }
+
+    fn make_room(&self, source: Source, wait: Duration) -> bool {
+        self.queue.make_room(source, wait)
     }
 }

@@ -1,6 +1,6 @@
 //! Clients and servers that break the rules of the handshake, over any backend.
 
-use std::{io::Write, thread};
+use std::{io::Write, thread, time::Duration};
 
 use farcall::{ConnectError, PollClient};
 use farcall_transports::contract::Terms;
@@ -138,6 +138,40 @@ pub fn clients_that_never_become_ready_leave_nothing(world: &World) {
     let (server, mut honest) = serve(world, WINDOW);
     assert_nothing_stays_behind(world, &server, || drop(stop_after_welcome(world, &server)));
     assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// When all places are taken, a newcomer gets that of a client that has not called for long; never that of one that has.
+pub fn clients_that_never_call_make_room_and_those_that_have_called_stay(world: &World) {
+    const MOST: usize = 4;
+    /// A client may take 30 s until its first call.
+    const LONG: Duration = Duration::from_secs(31);
+    let server = world.serve(setup(WINDOW).max_clients(MOST));
+    let mut honest = world.client(&server);
+    let call = |client: &mut SuitePollClient| world.call(client, |c| c.start_tally(1));
+    assert_eq!(call(&mut honest), Ok(1));
+    let _strangers: Vec<_> = (1..MOST)
+        .map(|_| {
+            let (end, mut stream) = stop_after_welcome(world, &server);
+            stream.write_all(&Frame::Ready.to_bytes()).expect("write ready");
+            (end, stream)
+        })
+        .collect();
+    let connect = || world.try_connect::<SuitePollClient>(&server.address);
+    assert!(matches!(connect(), Err(ConnectError::Refused { .. })), "all places are taken");
+    let begin = world.now();
+    while world.now() < begin + LONG {
+        world.turn(&mut honest);
+    }
+    let newcomers: Vec<_> = (1..MOST)
+        .map(|_| {
+            let mut newcomer = world.until("a stranger makes room", || connect().ok());
+            call(&mut newcomer).expect("tally");
+            newcomer
+        })
+        .collect();
+    assert!(matches!(connect(), Err(ConnectError::Refused { .. })), "all have called");
+    assert_eq!(call(&mut honest), Ok(MOST as u64 + 1));
+    drop(newcomers);
 }
 
 /// Answers of servers that are garbage, grant what was not asked for, or do not come.

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::contract::{Stream, TakeStream};
+use crate::contract::{Source, Stream, TakeStream};
 
 /// A connected socket.
 pub(crate) trait Socket: Read + Write + AsFd + Send {
@@ -21,6 +21,9 @@ pub(crate) trait Socket: Read + Write + AsFd + Send {
 
     /// Refuses a peer that must not take part, saying why.
     fn check_peer(&self) -> Result<(), String>;
+
+    /// Where the peer is.
+    fn source(&self) -> Source;
 
     /// Prepares it to be the liveness socket: from now on the system notices that the peer's process has died, or that
     /// its machine has been silent for that long.

@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 use super::resolve::{self, ResolveError};
 use super::{Listener, Liveness, Socket};
 use crate::address::NetworkPlace;
+use crate::contract::Source;
 
 /// Questions after which an idle machine that answers none is gone, after as long a silence. A cable may be out for a
 /// moment.
@@ -85,6 +86,10 @@ impl Socket for TcpStream {
     /// TCP has no credentials.
     fn check_peer(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn source(&self) -> Source {
+        self.peer_addr().map_or(Source::Unknown, |address| address.ip().into())
     }
 
     fn watch_liveness(&self, silence: Duration) -> io::Result<Liveness> {

@@ -14,6 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Listener, Liveness, Socket};
+use crate::contract::Source;
 
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -79,6 +80,11 @@ impl Socket for UnixStream {
             )),
             Err(error) => Err(format!("the other end's user cannot be told: {error}")),
         }
+    }
+
+    fn source(&self) -> Source {
+        let peer = rustix::net::sockopt::socket_peercred(self);
+        peer.map_or(Source::Unknown, |peer| Source::Process(peer.pid.as_raw_nonzero().get() as u32))
     }
 
     fn watch_liveness(&self, _silence: Duration) -> io::Result<Liveness> {

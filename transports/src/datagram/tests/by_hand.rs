@@ -7,7 +7,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, GRH_BYTES, WorkCompletion};
 
-use crate::contract::{Config, Intake, NewClient};
+use crate::contract::{Config, Intake, NewClient, Source};
 use crate::datagram::ablation::Without;
 use crate::datagram::port::{Peer, Port};
 use crate::datagram::server::{DatagramIntake, Server};
@@ -99,7 +99,12 @@ impl Host {
         let (port, address) =
             Port::open(&self.device, &pd, &cq.handle(), &sizes, Instant::ZERO).unwrap();
         let ours = EndSetup::new(&address, 0, 0, sizes.mtu).to_bytes();
-        let client = NewClient { terms: &self.config.terms(), setup: &ours, timeout: BOUND };
+        let client = NewClient {
+            terms: &self.config.terms(),
+            setup: &ours,
+            timeout: BOUND,
+            source: Source::Unknown,
+        };
         let accepted = self.intake.accept(client).unwrap();
         let theirs = EndSetup::from_bytes(&accepted.setup).unwrap();
         let peer = theirs.peer(&pd, theirs.epoch, sizes.mtu).unwrap();

@@ -14,7 +14,7 @@ use farcall_verbs::Device;
 use farcall_verbs::faults::{DropWhen, Outgoing};
 
 use super::by_hand::Handlers;
-use crate::contract::{Answer, Backend, Config, Fabric, NewClient, Placement};
+use crate::contract::{Answer, Backend, Config, Fabric, NewClient, Placement, Source};
 use crate::datagram::Datagram;
 use crate::datagram::wire::{HEADER_BYTES, Kind};
 
@@ -61,8 +61,10 @@ impl Pair {
         let half = Datagram.serve(&at(&theirs), &config, 1).unwrap();
         let pending = Datagram.dial(&at(&ours), &config).unwrap();
         let (terms, timeout, setup) = (config.terms(), TIMEOUT, pending.setup());
-        let accepted =
-            half.intake.accept(NewClient { terms: &terms, setup: &setup, timeout }).unwrap();
+        let accepted = half
+            .intake
+            .accept(NewClient { terms: &terms, setup: &setup, timeout, source: Source::Unknown })
+            .unwrap();
         let answer = Answer { terms: &terms, setup: &accepted.setup, timeout };
         Pair {
             client: pending.finish(answer).unwrap(),

@@ -14,7 +14,7 @@ use farcall_verbs::Device;
 
 use crate::contract::{
     Accepted, Answer, Backend, Config, Fabric, Intake, NewClient, PendingClient, Placement,
-    SetupError, Terms,
+    SetupError, Source, Terms,
 };
 
 /// Turns after which something that should happen never will.
@@ -195,7 +195,7 @@ impl Host {
     }
 
     pub(crate) fn accept_bytes(&self, terms: &Terms, setup: &[u8]) -> Result<Accepted, SetupError> {
-        self.intake.accept(NewClient { terms, setup, timeout: BOUND })
+        self.intake.accept(NewClient { terms, setup, timeout: BOUND, source: Source::Unknown })
     }
 
     fn accept(&self, pending: &dyn PendingClient, terms: &Terms) -> Result<Accepted, SetupError> {

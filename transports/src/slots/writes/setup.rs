@@ -259,7 +259,7 @@ impl MakeEnds for Ports {
         id: ClientId,
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Writes>, SetupError> {
-        let NewClient { terms, setup: theirs, timeout } = *client;
+        let NewClient { terms, setup: theirs, timeout, .. } = *client;
         let port = Port::open(&self.0, queue, terms, id.number)?;
         let setup = port.setup();
         let connected = port.connect(&self.0, terms, theirs, Side::Server, timeout)?;

@@ -10,12 +10,12 @@ use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTr
 
 use super::super::server::{Server, TcpIntake};
 use super::super::wire;
-use crate::contract::{Config, Intake, NewClient, Stream};
+use crate::contract::{Config, Intake, NewClient, Source, Stream};
 
 fn accept(intake: &TcpIntake, stream: Stream) {
     let terms = Config::default().terms();
     let timeout = Duration::from_secs(1);
-    let client = NewClient { terms: &terms, setup: wire::SETUP, timeout };
+    let client = NewClient { terms: &terms, setup: wire::SETUP, timeout, source: Source::Unknown };
     let accepted = intake.accept(client).unwrap();
     accepted.take_stream.unwrap()(stream);
 }

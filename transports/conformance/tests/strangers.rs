@@ -1,0 +1,191 @@
+//! Connections that are made only to keep others out: honest clients connect all the same, over each kind of socket.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farcall::{RunningServer, ServiceClient};
+use farcall_core::Server;
+use farcall_transports::handshake::Frame;
+use farcall_transports::{Address, Place};
+use farcall_transports_conformance::backends::{self, Backend, UnconnectedEnd};
+use farcall_transports_conformance::hostile::{self, Stream, read_frame, shake_hands};
+use farcall_transports_conformance::patient;
+use farcall_transports_conformance::service::{Handlers, SuiteClient, SuiteServer};
+use farcall_verbs::Device;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// Handshakes that a server has under way at a time with clients of one source.
+const HANDSHAKES: usize = 64;
+
+/// Less than a client waits by default, and than a handshake may take by default.
+const SOON: Duration = Duration::from_secs(4);
+
+/// Reads are bounded, so that a server that keeps silent fails the test.
+const READ_BOUND: Duration = Duration::from_secs(10);
+
+/// Where strangers come from; honest clients come from 127.0.0.1, or are of this process too.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A server, as strangers see it.
+struct Target {
+    address: Address,
+    backend: &'static Backend,
+    device: Device,
+}
+
+/// A stranger as far as it has come.
+type Stranger = (Box<dyn UnconnectedEnd>, Box<dyn Stream>);
+
+impl Target {
+    fn serve(address: &str, max_clients: usize) -> (Target, RunningServer) {
+        let address: Address = address.parse().expect("an address");
+        let backend = backends::find(address.backend().name()).expect("a backend of the suite");
+        let server = Server::builder().service(SuiteServer::from(Arc::new(Handlers::default())));
+        let server = server.threads(1).max_clients(max_clients).serve(&address).expect("listen");
+        let address = server.address().parse().expect("an address");
+        (Target { address, backend, device: Device::open("shm").expect("a device") }, server)
+    }
+
+    fn unix() -> (Target, RunningServer) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Target::serve(&format!("shm://strangers-{process}-{number}?backend=datagram"), 4096)
+    }
+
+    fn tcp(max_clients: usize) -> (Target, RunningServer) {
+        Target::serve("tcp://127.0.0.1:0?backend=tcp", max_clients)
+    }
+
+    fn stream(&self) -> Box<dyn Stream> {
+        match self.address.place() {
+            Place::Shm { name } => {
+                let user = rustix::process::geteuid().as_raw();
+                let name = SocketAddr::from_abstract_name(format!("farcall/{user}/{name}"));
+                let stream = UnixStream::connect_addr(&name.expect("a name")).expect("connect");
+                stream.set_read_timeout(Some(patient(READ_BOUND))).expect("bound reads");
+                Box::new(stream)
+            }
+            Place::Rdma(place) | Place::Tcp(place) => {
+                let family = AddressFamily::INET;
+                let flags = SocketFlags::CLOEXEC;
+                let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None);
+                let socket = socket.expect("a socket");
+                rustix::net::bind(&socket, &SocketAddrV4::new(ELSEWHERE, 0)).expect("bind");
+                let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
+                rustix::net::connect(&socket, &server).expect("connect");
+                let stream = TcpStream::from(socket);
+                stream.set_read_timeout(Some(patient(READ_BOUND))).expect("bound reads");
+                Box::new(stream)
+            }
+        }
+    }
+
+    /// A stranger's first frame, and the end that it tells of.
+    fn hello(&self) -> (Box<dyn UnconnectedEnd>, Frame) {
+        let terms = hostile::terms(8, 4096, 1 << 20);
+        let end = (self.backend.open_end)(&self.device, &terms);
+        let hello = hostile::hello(self.backend.name, SuiteClient::DESCRIPTION, terms, end.setup());
+        (end, hello)
+    }
+
+    /// Says hello and nothing more.
+    fn say_hello(&self) -> Stranger {
+        let ((end, hello), mut stream) = (self.hello(), self.stream());
+        // The server may have hung up already.
+        let _ = stream.write_all(&hello.to_bytes());
+        (end, stream)
+    }
+
+    /// As an honest client, but it will not call.
+    fn finish_handshake(&self) -> Stranger {
+        let ((end, hello), mut stream) = (self.hello(), self.stream());
+        shake_hands(&mut *stream, &hello).expect("a welcome");
+        (end, stream)
+    }
+
+    /// Connects and calls once, as often as it takes.
+    fn assert_honest_client_is_served_soon(&self) {
+        let begun = Instant::now();
+        loop {
+            let client = SuiteClient::connect(&self.address).timeout(patient(READ_BOUND)).wait();
+            let outcome = client.map(|client| client.tally(1).wait());
+            let took = begun.elapsed();
+            assert!(took < patient(SOON), "after {took:?}: {:?}", outcome.err());
+            if matches!(outcome, Ok(Ok(_))) {
+                return;
+            }
+        }
+    }
+}
+
+fn clients_that_stop_after_their_hello_make_room((target, _server): (Target, RunningServer)) {
+    let mut strangers: Vec<_> = (0..HANDSHAKES).map(|_| target.say_hello()).collect();
+    for (_, stream) in &mut strangers {
+        let answer = read_frame(&mut **stream);
+        assert!(matches!(answer, Ok(Frame::Welcome(_))), "{answer:?}");
+    }
+    target.assert_honest_client_is_served_soon();
+}
+
+#[test]
+fn clients_that_stop_after_their_hello_make_room_on_unix_sockets() {
+    clients_that_stop_after_their_hello_make_room(Target::unix());
+}
+
+#[test]
+fn clients_that_stop_after_their_hello_make_room_on_tcp_sockets() {
+    clients_that_stop_after_their_hello_make_room(Target::tcp(4096));
+}
+
+/// Runs `then` while that many strangers come back as often as the server hangs up.
+fn besieged<T>(count: usize, again: impl Fn() -> Stranger + Sync, then: impl FnOnce() -> T) -> T {
+    /// Ends the siege, also when `then` panics.
+    struct Lift<'a>(&'a AtomicBool);
+    impl Drop for Lift<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    let mut strangers: Vec<_> = (0..count).map(|_| again()).collect();
+    thread::scope(|scope| {
+        let lift = Lift(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for stranger in &mut strangers {
+                    let (_, stream) = &mut *stranger;
+                    if stream.is_readable() && read_frame(&mut **stream).is_err() {
+                        *stranger = again();
+                    }
+                }
+                thread::park_timeout(Duration::from_millis(1));
+            }
+        });
+        let outcome = then();
+        drop(lift);
+        outcome
+    })
+}
+
+#[test]
+fn a_source_with_more_connections_than_handshakes_keeps_no_other_source_out() {
+    let (target, _server) = Target::tcp(4096);
+    let assert_served = || target.assert_honest_client_is_served_soon();
+    besieged(5 * HANDSHAKES, || target.say_hello(), assert_served);
+}
+
+#[test]
+fn finished_handshakes_of_one_source_keep_no_other_source_out() {
+    const MOST: usize = 8;
+    let (target, _server) = Target::tcp(MOST);
+    let mut strangers: Vec<_> = (0..MOST).map(|_| target.finish_handshake()).collect();
+    target.assert_honest_client_is_served_soon();
+    let hung_up = strangers.iter_mut().filter(|(_, stream)| stream.is_readable()).count();
+    assert!((1..MOST).contains(&hung_up), "one makes room for one, not {hung_up}");
+}

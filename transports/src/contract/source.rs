@@ -1,0 +1,48 @@
+//! Where a client comes from.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Where a client comes from, as far as its server can tell. What one source may hold while others wait is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A process of this machine.
+    Process(u32),
+    /// A machine, or on IPv6 a network of 64 bits: a machine can take any number of addresses in it.
+    Machine(IpAddr),
+    /// A node of a simulated rack.
+    Node(u16),
+    /// It cannot be told. All such clients count as one source.
+    Unknown,
+}
+
+/// The bits of an IPv6 address that name its network (RFC 4291, section 2.5.4).
+const NETWORK_BITS: u32 = 64;
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Source {
+        Source::Machine(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = address.to_bits() >> NETWORK_BITS << NETWORK_BITS;
+                Ipv6Addr::from_bits(network).into()
+            }
+            address => address,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> Source {
+        address.parse::<IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn a_machine_is_one_source_with_whatever_address_of_its_network() {
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
+        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
+    }
+}
