@@ -226,6 +226,7 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
+        let is_full = self.turn.deferred.is_full(self.turn.transport, &call);
         let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
@@ -234,6 +235,9 @@ impl RequestSink for Sink<'_> {
         };
         if self.services.is_refusing {
             return reply.fail_with(Status::ShuttingDown);
+        }
+        if is_full {
+            return reply.fail_with(Status::Overloaded);
         }
         if now >= deadline {
             return reply.fail_with(Status::Late);
@@ -272,7 +276,8 @@ impl RequestSink for StealingSink<'_> {
         let Some(target) = services.methods.find(method) else {
             return self.sink.request(call, message, replies);
         };
-        let may_give = target.any_thread && !services.is_refusing;
+        let is_refused = services.is_refusing || turn.deferred.is_full(turn.transport, &call);
+        let may_give = target.any_thread && !is_refused;
         if may_give && self.giver.wants_rid_of(target.row, turn) {
             match self.giver.give(call, &message, turn.transport) {
                 None => return turn.counters.stolen(target.row),

@@ -7,7 +7,7 @@ use super::requests::Sessions;
 use super::session::{Large, Phase};
 use super::wire::{self, Id, Range};
 use crate::kit::fair_queue::Verdict;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::repair::parts::{Incoming, Parts};
 
 impl Sessions {
@@ -164,10 +164,10 @@ impl Sessions {
         }
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
-    pub(super) fn find_stalled(&mut self, now: Instant) {
+    /// Finds clients that hold memory which messages wait for, and do not move on.
+    pub(super) fn find_stalled(&mut self, shortage: Shortage, now: Instant) {
         let Sessions { roster, lending, broken, .. } = self;
         let loans = roster.iter_mut().map(|session| (session.id.number, &mut session.loan));
-        lending.find_stalled(now, loans, broken);
+        lending.find_stalled(shortage, now, loans, broken);
     }
 }

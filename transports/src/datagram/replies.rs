@@ -47,6 +47,10 @@ impl Replies for Sessions {
             self.roster.enter_line(call.client());
         }
     }
+
+    fn waiting_limit(&self) -> u64 {
+        self.lending.budget().limit()
+    }
 }
 
 impl Sessions {

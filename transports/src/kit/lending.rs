@@ -15,10 +15,22 @@ const STALL_NANOS: u64 = 10_000_000_000;
 /// How often clients are checked for that.
 const STALL_CHECK_NANOS: u64 = 100_000_000;
 
+/// Whether there is memory for all messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    None,
+    /// Responses wait because their clients have used up their own shares.
+    Shares,
+    /// Messages wait for memory that other clients hold.
+    Memory,
+}
+
 /// What one client holds.
 #[derive(Debug, Default)]
 pub(crate) struct Loan {
     bytes: u64,
+    /// A response waits until the client has given something back.
+    is_full: bool,
     /// When one of its messages last moved on; zero: not known, the next check dates it.
     moved: Instant,
 }
@@ -43,6 +55,14 @@ impl Loan {
     /// Memory comes back.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.bytes -= bytes;
+        self.is_full = false;
+    }
+
+    /// A response is not within the client's share any more. From now on it is to move on, whatever it did before.
+    fn fill(&mut self) {
+        if !std::mem::replace(&mut self.is_full, true) {
+            self.moved = Instant::ZERO;
+        }
     }
 
     /// One of its messages has moved on.
@@ -66,15 +86,15 @@ impl Loan {
 pub(crate) struct Lending {
     budget: Arc<Budget>,
     waiting: FairQueue,
-    /// A message found no memory.
-    has_shortage: bool,
+    /// Of the messages since the last look.
+    shortage: Shortage,
     next_stall_check: Instant,
 }
 
 impl Lending {
     pub(crate) fn new(budget: Arc<Budget>) -> Lending {
         let waiting = FairQueue::default();
-        Lending { budget, waiting, has_shortage: false, next_stall_check: Instant::ZERO }
+        Lending { budget, waiting, shortage: Shortage::None, next_stall_check: Instant::ZERO }
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {
@@ -91,11 +111,15 @@ impl Lending {
     /// share, and no more.
     pub(crate) fn take_for_response<B>(
         &mut self,
-        loan: &Loan,
+        loan: &mut Loan,
         len: usize,
         take: impl FnOnce(usize) -> Option<B>,
     ) -> Result<B, Backpressure> {
         if !self.is_within_share(loan, len as u64) {
+            loan.fill();
+            if self.shortage == Shortage::None {
+                self.shortage = Shortage::Shares;
+            }
             return Err(Backpressure::Memory);
         }
         take(len).ok_or_else(|| {
@@ -118,7 +142,9 @@ impl Lending {
     /// A client is gone. Those that wait for its memory are served after the next look at the shortage.
     pub(crate) fn forget(&mut self, client: u32) {
         self.waiting.remove_client(client);
-        self.has_shortage |= !self.waiting.is_empty();
+        if !self.waiting.is_empty() {
+            self.note_shortage();
+        }
     }
 
     /// Requests wait for memory.
@@ -127,26 +153,28 @@ impl Lending {
         !self.waiting.is_empty()
     }
 
-    /// A message found no memory, for want of which others wait.
+    /// A message found no memory.
     #[inline]
     pub(crate) fn has_shortage(&self) -> bool {
-        self.has_shortage
+        self.shortage != Shortage::None
     }
 
+    /// A message waits for memory that others hold.
     pub(crate) fn note_shortage(&mut self) {
-        self.has_shortage = true;
+        self.shortage = Shortage::Memory;
     }
 
-    /// Whether there was a shortage. Serving notes it again if there still is one.
-    pub(crate) fn take_shortage(&mut self) -> bool {
-        std::mem::take(&mut self.has_shortage)
+    /// Which shortage there was. Serving notes it again if there still is one, and so does a response that waits.
+    pub(crate) fn take_shortage(&mut self) -> Shortage {
+        std::mem::replace(&mut self.shortage, Shortage::None)
     }
 
     /// When to look again: memory comes back from handlers without an event.
     pub(crate) fn poll_at(&self, now: Instant) -> PollAt {
-        match self.has_shortage {
-            true => PollAt::At(now.saturating_add_nanos(RETRY_NANOS)),
-            false => PollAt::OnEvent,
+        match self.shortage {
+            Shortage::Memory => PollAt::At(now.saturating_add_nanos(RETRY_NANOS)),
+            // Responses that wait for their client's share are tried again by those that have made them.
+            Shortage::Shares | Shortage::None => PollAt::OnEvent,
         }
     }
 
@@ -162,9 +190,10 @@ impl Lending {
         debug_assert!(added.is_empty(), "serving adds nobody to the queue");
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
+    /// Finds clients that do not move on and hold memory which others wait for, or which their own responses wait for.
     pub(crate) fn find_stalled<'l>(
         &mut self,
+        shortage: Shortage,
         now: Instant,
         loans: impl Iterator<Item = (u32, &'l mut Loan)>,
         stalled: &mut Vec<u32>,
@@ -173,7 +202,9 @@ impl Lending {
             return;
         }
         self.next_stall_check = now.saturating_add_nanos(STALL_CHECK_NANOS);
-        stalled.extend(loans.filter_map(|(client, loan)| loan.is_stalled(now).then_some(client)));
+        let holds_up = |loan: &Loan| shortage == Shortage::Memory || loan.is_full;
+        let is_stalled = |loan: &mut Loan| holds_up(loan) && loan.is_stalled(now);
+        stalled.extend(loans.filter_map(|(client, loan)| is_stalled(loan).then_some(client)));
     }
 }
 
@@ -205,12 +236,41 @@ mod tests {
         let mut check = |lending: &mut Lending, now| {
             let mut stalled = Vec::new();
             let loans = [(0, &mut idle), (1, &mut holding), (2, &mut lent)];
-            lending.find_stalled(now, loans.into_iter(), &mut stalled);
+            lending.find_stalled(Shortage::Memory, now, loans.into_iter(), &mut stalled);
             stalled
         };
         assert_eq!(check(&mut lending, at(STALL_NANOS)), []);
         assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS)), [1]);
         assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS + 1)), [], "too soon");
         assert_eq!(check(&mut lending, at(3 * STALL_NANOS)), [1, 2]);
+    }
+
+    #[test]
+    fn a_client_whose_share_is_used_up_is_to_move_on_even_if_no_other_waits() {
+        let mut lending = Lending::new(Budget::new(100));
+        let (mut full, mut other) = (Loan::default(), Loan::default());
+        full.take(50, at(1));
+        other.take(40, at(1));
+        let mut respond = |full: &mut Loan, lending: &mut Lending| {
+            lending.take_for_response(full, 1, Some).is_ok()
+        };
+        let mut check = |full: &mut Loan, lending: &mut Lending, now| {
+            let shortage = lending.take_shortage();
+            let mut stalled = Vec::new();
+            let loans = [(0, full), (1, &mut other)];
+            lending.find_stalled(shortage, at(now), loans.into_iter(), &mut stalled);
+            (shortage, stalled)
+        };
+        let late = 5 * STALL_NANOS;
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, late), (Shortage::Shares, vec![]), "only now");
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, late + STALL_NANOS), (Shortage::Shares, vec![]));
+        let later = late + STALL_NANOS + STALL_CHECK_NANOS;
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, later), (Shortage::Shares, vec![0]));
+        full.give_back(10);
+        assert!(respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, 2 * later), (Shortage::None, vec![]));
     }
 }

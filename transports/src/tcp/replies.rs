@@ -26,7 +26,8 @@ impl Replies for Clients {
             return Err(ReserveError::TooLarge { len: len as u64, max });
         }
         connection.outbox.unstage(slot);
-        let draft = lending.take_for_response(&connection.loan, len, |len| buffers.take(len))?;
+        let draft =
+            lending.take_for_response(&mut connection.loan, len, |len| buffers.take(len))?;
         let phase = &mut connection.slots[slot as usize].phase;
         *phase = Phase::Draft(draft);
         match phase {
@@ -45,6 +46,10 @@ impl Replies for Clients {
         answered.phase = Phase::Idle;
         let (slot, generation) = (call.slot(), call.generation());
         connection.outbox.post(Header { kind: Kind::Whole, slot, generation, len });
+    }
+
+    fn waiting_limit(&self) -> u64 {
+        self.lending.budget().limit()
     }
 }
 

@@ -12,7 +12,7 @@ use super::is_nothing_yet;
 use super::large::{Arrived, Arriving};
 use super::wire::{HEADER_BYTES, Header, Kind};
 use crate::kit::fair_queue::Verdict;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::kit::roster::{Member, Roster};
 
 /// All clients of one server thread.
@@ -348,11 +348,11 @@ impl Clients {
         self.serve_waiting(now);
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
-    pub(super) fn find_stalled(&mut self, now: Instant) {
+    /// Finds clients that hold memory which messages wait for, and do not move on.
+    pub(super) fn find_stalled(&mut self, shortage: Shortage, now: Instant) {
         let Clients { roster, lending, broken, .. } = self;
         let loans = roster.iter_mut().map(|it| (it.id().number, &mut it.loan));
-        lending.find_stalled(now, loans, broken);
+        lending.find_stalled(shortage, now, loans, broken);
     }
 }
 
