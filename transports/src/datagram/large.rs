@@ -70,7 +70,7 @@ impl Sessions {
         };
         let session = self.roster.get(client)?;
         let parts = Parts::new(len, session.bounds.part_bytes)?;
-        session.loan.take(len, now);
+        session.loan.take(index, len, now);
         let landing = Large::Landing { incoming: Incoming::new(parts), whole };
         session.body(index).large = Some(Box::new(landing));
         self.queue_status(client, index);
@@ -111,7 +111,7 @@ impl Sessions {
             && let Some(slot) = session.slot(id.slot)
         {
             slot.phase = Phase::Busy;
-            session.loan.give_back(whole.len() as u64);
+            session.loan.give_back(id.slot);
             let token = session.token(id.slot, id.generation);
             sink.request(token, Message::Owned(bytes::Bytes::from_owner(whole)), self);
         }

@@ -12,6 +12,13 @@ use super::memory::{Budget, RETRY_NANOS};
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;
 
+/// How long a client may hold memory that others wait for with one message: so long, and as long as its bytes take at the
+/// least rate. A client that moves on in small steps holds it no longer.
+const MESSAGE_NANOS: u64 = 30_000_000_000;
+
+/// The least rate, in bytes per second: what each of a hundred messages gets that share a network of 1 Gbit/s.
+const LEAST_RATE: u64 = 1 << 20;
+
 /// How often clients are checked for that.
 const STALL_CHECK_NANOS: u64 = 100_000_000;
 
@@ -25,10 +32,30 @@ pub(crate) enum Shortage {
     Memory,
 }
 
+/// A message that has memory.
+#[derive(Debug)]
+struct Lent {
+    slot: u32,
+    bytes: u64,
+    /// Zero: not known, the next check dates it.
+    since: Instant,
+}
+
+impl Lent {
+    /// Until when it may have the memory although others wait for it.
+    fn until(&self) -> Instant {
+        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(LEAST_RATE);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(MESSAGE_NANOS);
+        self.since.saturating_add_nanos(nanos)
+    }
+}
+
 /// What one client holds.
 #[derive(Debug, Default)]
 pub(crate) struct Loan {
     bytes: u64,
+    /// At most one for each slot.
+    lent: Vec<Lent>,
     /// A response waits until the client has given something back.
     is_full: bool,
     /// When one of its messages last moved on; zero: not known, the next check dates it.
@@ -41,20 +68,22 @@ impl Loan {
         self.bytes == 0
     }
 
-    /// It gets memory for a request.
-    pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
+    /// It gets memory for the request of a slot.
+    pub(crate) fn take(&mut self, slot: u32, bytes: u64, now: Instant) {
         self.bytes += bytes;
         self.moved = now;
+        self.lent.push(Lent { slot, bytes, since: now });
     }
 
-    /// It gets a response to fetch. Responses are posted outside of polls, where the time is not known.
-    pub(crate) fn take_response(&mut self, bytes: u64) {
-        self.take(bytes, Instant::ZERO);
+    /// It gets the response of a slot to fetch. Responses are posted outside of polls, where the time is not known.
+    pub(crate) fn take_response(&mut self, slot: u32, bytes: u64) {
+        self.take(slot, bytes, Instant::ZERO);
     }
 
-    /// Memory comes back.
-    pub(crate) fn give_back(&mut self, bytes: u64) {
-        self.bytes -= bytes;
+    /// The memory of a slot's message comes back, if it has any.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        let Some(at) = self.lent.iter().position(|lent| lent.slot == slot) else { return };
+        self.bytes -= self.lent.swap_remove(at).bytes;
         self.is_full = false;
     }
 
@@ -74,10 +103,17 @@ impl Loan {
         if self.is_empty() {
             return false;
         }
-        if self.moved == Instant::ZERO {
-            self.moved = now;
+        for since in self.lent.iter_mut().map(|lent| &mut lent.since).chain([&mut self.moved]) {
+            if *since == Instant::ZERO {
+                *since = now;
+            }
         }
         self.moved.saturating_add_nanos(STALL_NANOS) < now
+    }
+
+    /// One of its messages takes too long, however often it moves on. Asked after `is_stalled`, which dates them.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.lent.iter().any(|lent| lent.until() < now)
     }
 }
 
@@ -202,8 +238,10 @@ impl Lending {
             return;
         }
         self.next_stall_check = now.saturating_add_nanos(STALL_CHECK_NANOS);
-        let holds_up = |loan: &Loan| shortage == Shortage::Memory || loan.is_full;
-        let is_stalled = |loan: &mut Loan| holds_up(loan) && loan.is_stalled(now);
+        let is_stalled = |loan: &mut Loan| match shortage {
+            Shortage::Memory => loan.is_stalled(now) || loan.is_overdue(now),
+            Shortage::Shares | Shortage::None => loan.is_full && loan.is_stalled(now),
+        };
         stalled.extend(loans.filter_map(|(client, loan)| is_stalled(loan).then_some(client)));
     }
 }
@@ -221,9 +259,11 @@ mod tests {
         let lending = Lending::new(Budget::new(100));
         let mut loan = Loan::default();
         assert!(lending.is_within_share(&loan, 90));
-        loan.take(20, at(1));
+        loan.take(0, 20, at(1));
         assert!(lending.is_within_share(&loan, 30) && !lending.is_within_share(&loan, 31));
-        loan.give_back(20);
+        loan.give_back(1);
+        assert!(!loan.is_empty(), "another slot has nothing to give back");
+        loan.give_back(0);
         assert!(loan.is_empty());
     }
 
@@ -231,8 +271,8 @@ mod tests {
     fn a_client_that_does_not_move_on_is_stalled() {
         let mut lending = Lending::new(Budget::new(100));
         let (mut idle, mut holding, mut lent) = (Loan::default(), Loan::default(), Loan::default());
-        holding.take(10, at(1));
-        lent.take_response(10);
+        holding.take(0, 10, at(1));
+        lent.take_response(0, 10);
         let mut check = |lending: &mut Lending, now| {
             let mut stalled = Vec::new();
             let loans = [(0, &mut idle), (1, &mut holding), (2, &mut lent)];
@@ -249,9 +289,9 @@ mod tests {
     fn a_client_whose_share_is_used_up_is_to_move_on_even_if_no_other_waits() {
         let mut lending = Lending::new(Budget::new(100));
         let (mut full, mut other) = (Loan::default(), Loan::default());
-        full.take(50, at(1));
-        other.take(40, at(1));
-        let mut respond = |full: &mut Loan, lending: &mut Lending| {
+        full.take(0, 50, at(1));
+        other.take(0, 40, at(1));
+        let respond = |full: &mut Loan, lending: &mut Lending| {
             lending.take_for_response(full, 1, Some).is_ok()
         };
         let mut check = |full: &mut Loan, lending: &mut Lending, now| {
@@ -269,8 +309,33 @@ mod tests {
         let later = late + STALL_NANOS + STALL_CHECK_NANOS;
         assert!(!respond(&mut full, &mut lending));
         assert_eq!(check(&mut full, &mut lending, later), (Shortage::Shares, vec![0]));
-        full.give_back(10);
+        full.give_back(0);
         assert!(respond(&mut full, &mut lending));
         assert_eq!(check(&mut full, &mut lending, 2 * later), (Shortage::None, vec![]));
+    }
+
+    #[test]
+    fn a_client_that_moves_on_in_small_steps_is_stalled_if_a_message_takes_too_long() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut lending = Lending::new(Budget::new(100 << 20));
+        let mut loan = Loan::default();
+        // At the least rate it takes 20 s, and it may take 30 s more.
+        loan.take(100, 20 * LEAST_RATE, at(SECOND));
+        let mut is_stalled = |loan: &mut Loan, now| {
+            let mut stalled = Vec::new();
+            lending.find_stalled(Shortage::Memory, at(now), [(0, loan)].into_iter(), &mut stalled);
+            !stalled.is_empty()
+        };
+        for second in 2..=51 {
+            // Other messages come and go meanwhile.
+            loan.take(second, LEAST_RATE, at(u64::from(second) * SECOND));
+            loan.move_on(at(u64::from(second) * SECOND));
+            assert!(!is_stalled(&mut loan, u64::from(second) * SECOND), "after {second} s");
+            loan.give_back(second);
+        }
+        loan.move_on(at(52 * SECOND));
+        assert!(is_stalled(&mut loan, 52 * SECOND));
+        loan.give_back(100);
+        assert!(!is_stalled(&mut loan, 60 * SECOND), "it holds nothing");
     }
 }

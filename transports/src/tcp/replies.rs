@@ -64,7 +64,7 @@ fn post_large(connection: &mut Connection, call: &CallToken, len: usize) {
         let header = Header { kind: Kind::Whole, slot, generation, len };
         return connection.outbox.push(header, draft.as_ref());
     }
-    connection.loan.take_response(len as u64);
+    connection.loan.take_response(slot, len as u64);
     connection.unfetched += 1;
     connection.slots[slot as usize].phase = Phase::Offered(draft);
     let body = wire::begin_body(len);
