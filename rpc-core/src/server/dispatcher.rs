@@ -226,7 +226,6 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
-        let is_full = self.turn.deferred.is_full(self.turn.transport, &call);
         let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
@@ -236,7 +235,7 @@ impl RequestSink for Sink<'_> {
         if self.services.is_refusing {
             return reply.fail_with(Status::ShuttingDown);
         }
-        if is_full {
+        if reply.is_client_full() {
             return reply.fail_with(Status::Overloaded);
         }
         if now >= deadline {

@@ -98,6 +98,13 @@ impl Reply<'_> {
         }
     }
 
+    /// The call's client has so many answers waiting that it is to make no further calls.
+    #[inline]
+    pub(super) fn is_client_full(&self) -> bool {
+        let UnansweredCall { call, turn, .. } = &*self.state;
+        call.as_ref().is_some_and(|call| turn.deferred.is_full(turn.transport, call))
+    }
+
     /// Ends the call with one of farcall's own errors.
     #[cold]
     pub(super) fn fail_with(mut self, status: Status) {
