@@ -97,6 +97,10 @@ impl Replies for Discard {
     fn post(&mut self, _call: CallToken, _len: usize) {
         black_box(&mut self.0);
     }
+
+    fn waiting_limit(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 impl ServerTransport for Feeder {

@@ -82,6 +82,12 @@ pub enum RpcError {
     /// The handler panicked, or dropped its reply without an answer. The server goes on. It logs the panic with `tracing`.
     #[error("the handler panicked or gave no answer; see the server's tracing output")]
     HandlerPanicked,
+    /// The handler has run, but the server had no memory for its result: this client did not fetch earlier large results in
+    /// time, or many clients did not.
+    #[error(
+        "the server had no memory for the result (the call has run); poll the client while calls with large results are outstanding, start fewer of them, or raise the server's memory"
+    )]
+    ResponseDropped,
 }
 
 fn ran(may_have_run: bool) -> &'static str {
@@ -101,6 +107,7 @@ impl RpcError {
                 *may_have_run
             }
             RpcError::HandlerPanicked
+            | RpcError::ResponseDropped
             | RpcError::Cancelled
             | RpcError::PeerMisbehaved { .. }
             | RpcError::TooLarge { .. }
@@ -150,8 +157,11 @@ pub enum Backpressure {
     /// The client holds as many calls as its limit allows, including those whose results were not taken.
     #[error("the client has reached its limit of calls")]
     Calls,
-    /// The server runs as many `async` handlers as its limit allows.
-    #[error("the server has reached its limit of calls")]
+    /// The server runs as many `async` handlers as its limit allows, or keeps as many large results as it may which this
+    /// client has not fetched.
+    #[error(
+        "the server has reached its limit of calls, or of results that this client has not fetched"
+    )]
     Server,
 }
 
@@ -503,6 +513,7 @@ mod tests {
         assert!(gone.to_string().contains("may have run"));
         assert!(!RpcError::Overloaded(Backpressure::Credits).may_have_run());
         assert!(RpcError::HandlerPanicked.may_have_run());
+        assert!(RpcError::ResponseDropped.may_have_run());
     }
 
     #[test]

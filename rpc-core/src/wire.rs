@@ -74,10 +74,12 @@ pub(crate) enum Status {
     Unencodable = 11,
     /// The server was gone. Never sent: clients use it in their counters.
     Gone = 12,
+    /// The handler has run, and there was no memory for its result.
+    ResponseDropped = 13,
 }
 
 impl Status {
-    pub(crate) const COUNT: usize = 13;
+    pub(crate) const COUNT: usize = 14;
 
     /// All of them, in the order of their numbers.
     pub(crate) const ALL: [Status; Status::COUNT] = [
@@ -94,6 +96,7 @@ impl Status {
         Status::ShuttingDown,
         Status::Unencodable,
         Status::Gone,
+        Status::ResponseDropped,
     ];
 
     /// The name in metrics.
@@ -112,6 +115,7 @@ impl Status {
             Status::ShuttingDown => "shutting_down",
             Status::Unencodable => "unencodable",
             Status::Gone => "peer_gone",
+            Status::ResponseDropped => "response_dropped",
         }
     }
 
@@ -180,6 +184,7 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
         Some(Status::Cancelled) => RpcError::Cancelled,
         Some(Status::TooLarge) => RpcError::TooLarge { len: word(0), max: word(8) },
         Some(Status::Overloaded) => RpcError::Overloaded(Backpressure::Server),
+        Some(Status::ResponseDropped) => RpcError::ResponseDropped,
         Some(Status::ShuttingDown) => RpcError::PeerGone { may_have_run: false },
         Some(Status::Value | Status::ServiceError | Status::Gone) | None => {
             RpcError::PeerMisbehaved { what: "a response with an unknown status" }

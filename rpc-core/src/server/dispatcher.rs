@@ -235,6 +235,9 @@ impl RequestSink for Sink<'_> {
         if self.services.is_refusing {
             return reply.fail_with(Status::ShuttingDown);
         }
+        if reply.is_client_full() {
+            return reply.fail_with(Status::Overloaded);
+        }
         if now >= deadline {
             return reply.fail_with(Status::Late);
         }
@@ -272,7 +275,8 @@ impl RequestSink for StealingSink<'_> {
         let Some(target) = services.methods.find(method) else {
             return self.sink.request(call, message, replies);
         };
-        let may_give = target.any_thread && !services.is_refusing;
+        let is_refused = services.is_refusing || turn.deferred.is_full(turn.transport, &call);
+        let may_give = target.any_thread && !is_refused;
         if may_give && self.giver.wants_rid_of(target.row, turn) {
             match self.giver.give(call, &message, turn.transport) {
                 None => return turn.counters.stolen(target.row),

@@ -8,6 +8,7 @@
 mod builder;
 mod context;
 mod control;
+mod deferred;
 mod dispatcher;
 mod driven;
 mod executor;

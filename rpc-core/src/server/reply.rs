@@ -1,7 +1,8 @@
 //! The reply handle of one call.
 
+use super::deferred::DeferredReply;
 use super::executor::{Executor, Task};
-use super::turn::{DeferredReply, Turn};
+use super::turn::Turn;
 use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
@@ -97,6 +98,13 @@ impl Reply<'_> {
         }
     }
 
+    /// The call's client has so many answers waiting that it is to make no further calls.
+    #[inline]
+    pub(super) fn is_client_full(&self) -> bool {
+        let UnansweredCall { call, turn, .. } = &*self.state;
+        call.as_ref().is_some_and(|call| turn.deferred.is_full(turn.transport, call))
+    }
+
     /// Ends the call with one of farcall's own errors.
     #[cold]
     pub(super) fn fail_with(mut self, status: Status) {
@@ -158,6 +166,9 @@ impl Reply<'_> {
                 self.count(Status::Cancelled);
             }
             ReserveError::Backpressure(_) => {
+                if !self.may_wait(len) {
+                    return self.fail(Status::ResponseDropped, &[]);
+                }
                 let mut bytes = vec![0; len];
                 status.write(&mut bytes);
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
@@ -168,12 +179,21 @@ impl Reply<'_> {
         }
     }
 
+    /// Whether an answer of `len` bytes may wait until there is memory for it.
+    fn may_wait(&mut self, len: usize) -> bool {
+        let UnansweredCall { call, turn, replies, .. } = &mut *self.state;
+        let Some(call) = call else { return false };
+        turn.deferred.admit(turn.transport, call, len, replies.waiting_limit())
+    }
+
     /// Keeps the answer until there is memory, or room in the send queue.
     #[cold]
     fn defer(&mut self, bytes: Vec<u8>, status: Status) {
         if let Some(call) = self.state.call.take() {
-            let (transport, counted) = (self.state.turn.transport, Some((self.state.row, status)));
-            self.state.turn.defer(DeferredReply { transport, call, bytes, counted });
+            let UnansweredCall { row, turn, replies, .. } = &mut *self.state;
+            let (transport, counted) = (turn.transport, Some((*row, status)));
+            let reply = DeferredReply { transport, call, bytes, counted };
+            turn.deferred.push(reply, replies.waiting_limit());
         }
     }
 

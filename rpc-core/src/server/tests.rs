@@ -208,6 +208,101 @@ fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
     assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
 }
 
+/// Starts calls with answers of so many bytes, each handled in a turn of its own.
+fn start_grown(bench: &mut Bench, calls: usize, len: u32) -> Vec<PendingCall<Bytes>> {
+    let one = |_| {
+        let call = bench.start::<Grow, Bytes>(&len.to_le_bytes());
+        bench.turn();
+        call
+    };
+    (0..calls).map(one).collect()
+}
+
+#[test]
+fn a_client_with_many_unread_answers_is_refused_before_its_calls_run() {
+    let mut bench = bench();
+    bench.net.limit_waiting(4000);
+    for _ in 0..3 {
+        bench.net.set_reply_memory(false);
+        // With core's header, two of them fit three quarters of the limit, and no third one does.
+        let waiting = start_grown(&mut bench, 2, 1000);
+        let ran = bench.test.ran.load(SeqCst);
+        let refused = bench.call::<Echo, _>(b"small");
+        assert_eq!(refused, Err(RpcError::Overloaded(Backpressure::Server)));
+        assert_eq!(bench.test.ran.load(SeqCst), ran, "the call did not run");
+        bench.net.set_reply_memory(true);
+        bench.turn();
+        for mut call in waiting {
+            assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
+        }
+        assert_eq!(bench.call::<Echo, _>(b"small"), Ok(b"small".to_vec()));
+    }
+}
+
+#[test]
+fn answers_beyond_what_may_wait_end_their_calls() {
+    let mut bench = bench();
+    bench.net.limit_waiting(4000);
+    bench.net.set_reply_memory(false);
+    let mut calls: Vec<_> =
+        (0..ASYNC_CALLS).map(|_| bench.start::<Later, Bytes>(&[5; 1000])).collect();
+    bench.turn();
+    bench.test.gate.open();
+    bench.turn();
+    for call in &mut calls[2..] {
+        assert_eq!(bench.take(call), Some(Err(RpcError::ResponseDropped)));
+    }
+    bench.net.set_reply_memory(true);
+    bench.turn();
+    for call in &mut calls[..2] {
+        assert_eq!(bench.take(call), Some(Ok(vec![5; 1000])));
+    }
+    assert_eq!(bench.errors("later"), [("response_dropped", 2)]);
+}
+
+#[test]
+fn the_client_with_most_unread_answers_makes_room_for_another() {
+    let mut bench = bench();
+    bench.net.limit_waiting(3400);
+    bench.net.set_reply_memory(false);
+    // With core's header, three answers fit three quarters of the limit, and those of five clients four times the limit.
+    let mut greedy: Vec<_> = (0..5)
+        .map(|_| {
+            let calls = start_grown(&mut bench, 3, 800);
+            let next = client(&bench.net, &bench.net.site());
+            (core::mem::replace(&mut bench.client, next), calls)
+        })
+        .collect();
+    let modest = start_grown(&mut bench, 2, 800);
+    bench.net.set_reply_memory(true);
+    bench.turn();
+    for mut call in modest {
+        assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 800])));
+    }
+    for (number, (client, calls)) in greedy.iter_mut().enumerate() {
+        client.poll();
+        let ended: Vec<_> = calls.iter_mut().map(|call| client.take(call)).collect();
+        let made = Some(Ok(vec![7; 800]));
+        let newest = match number {
+            4 => Some(Err(RpcError::ResponseDropped)),
+            _ => made.clone(),
+        };
+        assert_eq!(ended, [made.clone(), made, newest]);
+    }
+    assert_eq!(bench.errors("grow"), [("response_dropped", 1)]);
+}
+
+#[test]
+fn unread_answers_of_a_client_that_is_gone_wait_no_more() {
+    let mut bench = bench();
+    bench.net.limit_waiting(4000);
+    bench.net.set_reply_memory(false);
+    let _calls = start_grown(&mut bench, 2, 1000);
+    bench.client = client(&bench.net, &bench.net.site());
+    bench.turn();
+    assert!(bench.dispatcher.is_done());
+}
+
 #[test]
 fn async_handlers_overlap_and_answer_when_woken() {
     let mut bench = bench();

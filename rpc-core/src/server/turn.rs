@@ -1,12 +1,10 @@
 //! The state of one turn of a server thread, and what waits from one turn to the next.
 
-use super::paths::ReplyPaths;
-use crate::error::ReserveError;
+use super::deferred::DeferredReplies;
 use crate::metrics::ThreadCounters;
 use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::{CallToken, Replies};
-use crate::wire::Status;
+use crate::transport::CallToken;
 use std::sync::Arc;
 
 /// A hot thread measures one turn in this many; reading the clock when a request is noticed would delay its answer.
@@ -39,15 +37,6 @@ impl Cancel {
     }
 }
 
-/// A complete answer that found no memory and leaves in a later turn.
-pub(super) struct DeferredReply {
-    pub(super) transport: u32,
-    pub(super) call: CallToken,
-    pub(super) bytes: Vec<u8>,
-    /// The call's row, and how it ended; `None` if the thread that ran it has counted it.
-    pub(super) counted: Option<(u32, Status)>,
-}
-
 /// The state of a thread's turn.
 pub(super) struct Turn {
     site: Site,
@@ -57,7 +46,7 @@ pub(super) struct Turn {
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) cancels: Vec<Cancel>,
-    deferred: Vec<DeferredReply>,
+    pub(super) deferred: DeferredReplies,
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
     requests: u32,
@@ -79,7 +68,7 @@ impl Turn {
             now: Instant::ZERO,
             counters,
             cancels: Vec::with_capacity(64),
-            deferred: Vec::new(),
+            deferred: DeferredReplies::default(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,
             empty_turns: 0,
@@ -172,58 +161,8 @@ impl Turn {
         self.noticed = Instant::FAR_FUTURE;
     }
 
-    /// Keeps an answer that found no memory.
-    #[cold]
-    pub(super) fn defer(&mut self, reply: DeferredReply) {
-        self.deferred.push(reply);
-    }
-
     #[inline]
     pub(super) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
-    }
-
-    /// Tries again to send what found no memory. Returns how many answers left.
-    #[cold]
-    pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let mut sent = 0;
-        let mut waiting = Vec::new();
-        for answer in core::mem::take(&mut self.deferred) {
-            let DeferredReply { transport, call, bytes, counted } = answer;
-            let ended = match post_whole(paths.enter(transport, self), call, &bytes) {
-                Ok(()) => {
-                    sent += 1;
-                    counted
-                }
-                Err((call, ReserveError::Backpressure(_))) => {
-                    waiting.push(DeferredReply { transport, call, bytes, counted });
-                    continue;
-                }
-                Err((_, ReserveError::TooLarge { .. } | ReserveError::Closed)) => {
-                    counted.map(|(row, _)| (row, Status::Cancelled))
-                }
-            };
-            if let Some((row, status)) = ended {
-                self.counters.ended(row, status);
-            }
-        }
-        self.deferred = waiting;
-        sent
-    }
-}
-
-/// Posts an answer that was made elsewhere. If it finds no room, gives the call back with the reason.
-pub(super) fn post_whole(
-    replies: &mut dyn Replies,
-    call: CallToken,
-    answer: &[u8],
-) -> Result<(), (CallToken, ReserveError)> {
-    match replies.reserve(&call, answer.len()) {
-        Ok(room) => {
-            room.copy_from_slice(answer);
-            replies.post(call, answer.len());
-            Ok(())
-        }
-        Err(error) => Err((call, error)),
     }
 }

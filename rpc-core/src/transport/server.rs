@@ -116,6 +116,10 @@ pub trait Replies {
 
     /// Hands over the filled bytes of this call's last `reserve`. They leave with the next flush.
     fn post(&mut self, call: CallToken, len: usize);
+
+    /// Bounds the answers that wait elsewhere, after `reserve` had no memory for them: the bytes that large messages may hold
+    /// here. Three quarters of that may wait for one client, and four times that for all.
+    fn waiting_limit(&self) -> u64;
 }
 
 /// Every transport has room for a reply of this length to each request, at all times: errors can always be sent.

@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// The clock of both ends.
@@ -143,6 +143,8 @@ struct Shared {
     unanswered: AtomicUsize,
     /// Replies longer than 32 bytes find no memory.
     no_reply_memory: AtomicBool,
+    /// Bytes of replies that may wait for memory; no limit if not set.
+    waiting_limit: OnceLock<u64>,
     /// The drain of a server takes as many steps.
     drain_steps: AtomicU64,
     /// Times that a server thread was about to sleep.
@@ -251,6 +253,11 @@ impl Loopback {
     /// Whether replies longer than 32 bytes find memory.
     pub fn set_reply_memory(&self, there_is: bool) {
         self.shared.no_reply_memory.store(!there_is, Ordering::SeqCst);
+    }
+
+    /// Limits the bytes of replies that may wait for memory.
+    pub fn limit_waiting(&self, bytes: u64) {
+        self.shared.waiting_limit.set(bytes).unwrap();
     }
 
     /// Blocks all attempts to dial while the guard lives.
@@ -585,11 +592,11 @@ impl Replies for Clients {
             let (len, max) = (len as u64, self.max_message as u64);
             return Err(ReserveError::TooLarge { len, max });
         }
+        let client = self.links.get_mut(call.client() as usize).and_then(Option::as_mut);
+        let client = client.ok_or(ReserveError::Closed)?;
         if len > 32 && self.shared.no_reply_memory.load(Ordering::SeqCst) {
             return Err(Backpressure::Memory.into());
         }
-        let client = self.links.get_mut(call.client() as usize).and_then(Option::as_mut);
-        let client = client.ok_or(ReserveError::Closed)?;
         client.reserved.resize(len, 0x5a);
         Ok(&mut client.reserved)
     }
@@ -605,5 +612,9 @@ impl Replies for Clients {
         bytes.clear();
         bytes.extend_from_slice(&client.reserved[..len]);
         wires.to_client.push_back((id, bytes));
+    }
+
+    fn waiting_limit(&self) -> u64 {
+        self.shared.waiting_limit.get().copied().unwrap_or(u64::MAX)
     }
 }

@@ -71,6 +71,15 @@ pub fn descriptor_limit(pid: u32, spare: u64) -> io::Result<u64> {
     beyond.ok_or_else(|| io::Error::other("there are no free numbers"))
 }
 
+/// The most bytes that have been resident at a time in the process `pid`.
+pub fn peak_memory(pid: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let undocumented = || io::Error::new(io::ErrorKind::InvalidData, "status is not as documented");
+    kib.map(|kib| kib << 10).ok_or_else(undocumented)
+}
+
 /// Are all threads of the process `pid` stopped?
 pub fn is_stopped(pid: u32) -> io::Result<bool> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -54,6 +54,8 @@ pub const COMMON: &[Case] = cases! {
         Threads: a_blocking_handler_moves_to_an_idle_thread,
         Nothing: a_client_that_never_polls_stalls_no_other,
         Nothing: unread_responses_keep_no_memory_from_others,
+        OneMachine: unread_responses_hold_bounded_memory,
+        VirtualTime: a_client_that_reads_no_large_responses_is_dropped,
     }
     failures {
         Nothing: a_panic_fails_its_call_only,

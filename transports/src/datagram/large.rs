@@ -7,7 +7,7 @@ use super::requests::Sessions;
 use super::session::{Large, Phase};
 use super::wire::{self, Id, Range};
 use crate::kit::fair_queue::Verdict;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::repair::parts::{Incoming, Parts};
 
 impl Sessions {
@@ -70,7 +70,7 @@ impl Sessions {
         };
         let session = self.roster.get(client)?;
         let parts = Parts::new(len, session.bounds.part_bytes)?;
-        session.loan.take(len, now);
+        session.loan.take(index, len, now);
         let landing = Large::Landing { incoming: Incoming::new(parts), whole };
         session.body(index).large = Some(Box::new(landing));
         self.queue_status(client, index);
@@ -111,7 +111,7 @@ impl Sessions {
             && let Some(slot) = session.slot(id.slot)
         {
             slot.phase = Phase::Busy;
-            session.loan.give_back(whole.len() as u64);
+            session.loan.give_back(id.slot);
             let token = session.token(id.slot, id.generation);
             sink.request(token, Message::Owned(bytes::Bytes::from_owner(whole)), self);
         }
@@ -164,10 +164,10 @@ impl Sessions {
         }
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
-    pub(super) fn find_stalled(&mut self, now: Instant) {
+    /// Finds clients that hold memory which messages wait for, and do not move on.
+    pub(super) fn find_stalled(&mut self, shortage: Shortage, now: Instant) {
         let Sessions { roster, lending, broken, .. } = self;
         let loans = roster.iter_mut().map(|session| (session.id.number, &mut session.loan));
-        lending.find_stalled(now, loans, broken);
+        lending.find_stalled(shortage, now, loans, broken);
     }
 }

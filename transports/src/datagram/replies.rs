@@ -40,12 +40,16 @@ impl Replies for Sessions {
         slot.slot.phase = Phase::Answered;
         slot.body.reply.truncate(len);
         if slot.body.large.is_some() {
-            post_large(slot, len);
+            post_large(slot, call.slot(), len);
         }
         session.queue_status(call.slot());
         if !session.in_line {
             self.roster.enter_line(call.client());
         }
+    }
+
+    fn waiting_limit(&self) -> u64 {
+        self.lending.budget().limit()
     }
 }
 
@@ -77,13 +81,13 @@ fn reserve_large<'a>(
 }
 
 #[cold]
-fn post_large(Unanswered { body, loan, bounds, .. }: Unanswered<'_>, len: usize) {
+fn post_large(Unanswered { body, loan, bounds, .. }: Unanswered<'_>, index: u32, len: usize) {
     let Some(Large::Draft(mut whole)) = body.large.take().map(|large| *large) else { return };
     whole.set_len(len);
     match Parts::new(len as u64, bounds.part_bytes) {
         Some(parts) if len > bounds.max_small => {
             body.large = Some(Box::new(Large::Lent { whole, parts, base: 0, wanted: 0 }));
-            loan.take_response(len as u64);
+            loan.take_response(index, len as u64);
         }
         // The response came out shorter than was reserved.
         _ => {

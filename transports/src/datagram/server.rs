@@ -21,7 +21,7 @@ use crate::contract::{
 };
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 use crate::kit::roster::Roster;
 use crate::repair::round_trip::CAP_NANOS;
@@ -155,10 +155,14 @@ impl Server {
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> (usize, PollAt) {
         let sessions = &mut self.sessions;
-        if sessions.lending.take_shortage() {
-            sessions.buffers.trim();
-            sessions.find_stalled(now);
-            sessions.serve_waiting(now);
+        match sessions.lending.take_shortage() {
+            Shortage::None => {}
+            Shortage::Shares => sessions.find_stalled(Shortage::Shares, now),
+            Shortage::Memory => {
+                sessions.buffers.trim();
+                sessions.find_stalled(Shortage::Memory, now);
+                sessions.serve_waiting(now);
+            }
         }
         while let Some(client) = sessions.broken.pop() {
             sessions.remove(client, Disconnect::Stalled, sink);

@@ -245,12 +245,8 @@ impl Session {
     #[cold]
     pub(crate) fn free_large(&mut self, index: u32) {
         let Some(body) = self.bodies.get_mut(index as usize) else { return };
-        match body.large.take().map(|large| *large) {
-            Some(Large::Landing { whole, .. } | Large::Lent { whole, .. }) => {
-                self.loan.give_back(whole.len() as u64);
-            }
-            Some(Large::Waiting | Large::Draft(_) | Large::OverLimit { .. }) | None => {}
-        }
+        body.large = None;
+        self.loan.give_back(index);
     }
 
     /// A large response waits for its client to fetch it.

@@ -12,13 +12,52 @@ use super::memory::{Budget, RETRY_NANOS};
 /// How long a client may hold memory that others wait for without moving on.
 const STALL_NANOS: u64 = 10_000_000_000;
 
+/// How long a client may hold memory that others wait for with one message: so long, and as long as its bytes take at the
+/// least rate. A client that moves on in small steps holds it no longer.
+const MESSAGE_NANOS: u64 = 30_000_000_000;
+
+/// The least rate, in bytes per second: what each of a hundred messages gets that share a network of 1 Gbit/s.
+const LEAST_RATE: u64 = 1 << 20;
+
 /// How often clients are checked for that.
 const STALL_CHECK_NANOS: u64 = 100_000_000;
+
+/// Whether there is memory for all messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    None,
+    /// Responses wait because their clients have used up their own shares.
+    Shares,
+    /// Messages wait for memory that other clients hold.
+    Memory,
+}
+
+/// A message that has memory.
+#[derive(Debug)]
+struct Lent {
+    slot: u32,
+    bytes: u64,
+    /// Zero: not known, the next check dates it.
+    since: Instant,
+}
+
+impl Lent {
+    /// Until when it may have the memory although others wait for it.
+    fn until(&self) -> Instant {
+        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(LEAST_RATE);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(MESSAGE_NANOS);
+        self.since.saturating_add_nanos(nanos)
+    }
+}
 
 /// What one client holds.
 #[derive(Debug, Default)]
 pub(crate) struct Loan {
     bytes: u64,
+    /// At most one for each slot.
+    lent: Vec<Lent>,
+    /// A response waits until the client has given something back.
+    is_full: bool,
     /// When one of its messages last moved on; zero: not known, the next check dates it.
     moved: Instant,
 }
@@ -29,20 +68,30 @@ impl Loan {
         self.bytes == 0
     }
 
-    /// It gets memory for a request.
-    pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
+    /// It gets memory for the request of a slot.
+    pub(crate) fn take(&mut self, slot: u32, bytes: u64, now: Instant) {
         self.bytes += bytes;
         self.moved = now;
+        self.lent.push(Lent { slot, bytes, since: now });
     }
 
-    /// It gets a response to fetch. Responses are posted outside of polls, where the time is not known.
-    pub(crate) fn take_response(&mut self, bytes: u64) {
-        self.take(bytes, Instant::ZERO);
+    /// It gets the response of a slot to fetch. Responses are posted outside of polls, where the time is not known.
+    pub(crate) fn take_response(&mut self, slot: u32, bytes: u64) {
+        self.take(slot, bytes, Instant::ZERO);
     }
 
-    /// Memory comes back.
-    pub(crate) fn give_back(&mut self, bytes: u64) {
-        self.bytes -= bytes;
+    /// The memory of a slot's message comes back, if it has any.
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        let Some(at) = self.lent.iter().position(|lent| lent.slot == slot) else { return };
+        self.bytes -= self.lent.swap_remove(at).bytes;
+        self.is_full = false;
+    }
+
+    /// A response is not within the client's share any more. From now on it is to move on, whatever it did before.
+    fn fill(&mut self) {
+        if !std::mem::replace(&mut self.is_full, true) {
+            self.moved = Instant::ZERO;
+        }
     }
 
     /// One of its messages has moved on.
@@ -54,10 +103,17 @@ impl Loan {
         if self.is_empty() {
             return false;
         }
-        if self.moved == Instant::ZERO {
-            self.moved = now;
+        for since in self.lent.iter_mut().map(|lent| &mut lent.since).chain([&mut self.moved]) {
+            if *since == Instant::ZERO {
+                *since = now;
+            }
         }
         self.moved.saturating_add_nanos(STALL_NANOS) < now
+    }
+
+    /// One of its messages takes too long, however often it moves on. Asked after `is_stalled`, which dates them.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.lent.iter().any(|lent| lent.until() < now)
     }
 }
 
@@ -66,15 +122,15 @@ impl Loan {
 pub(crate) struct Lending {
     budget: Arc<Budget>,
     waiting: FairQueue,
-    /// A message found no memory.
-    has_shortage: bool,
+    /// Of the messages since the last look.
+    shortage: Shortage,
     next_stall_check: Instant,
 }
 
 impl Lending {
     pub(crate) fn new(budget: Arc<Budget>) -> Lending {
         let waiting = FairQueue::default();
-        Lending { budget, waiting, has_shortage: false, next_stall_check: Instant::ZERO }
+        Lending { budget, waiting, shortage: Shortage::None, next_stall_check: Instant::ZERO }
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {
@@ -91,11 +147,15 @@ impl Lending {
     /// share, and no more.
     pub(crate) fn take_for_response<B>(
         &mut self,
-        loan: &Loan,
+        loan: &mut Loan,
         len: usize,
         take: impl FnOnce(usize) -> Option<B>,
     ) -> Result<B, Backpressure> {
         if !self.is_within_share(loan, len as u64) {
+            loan.fill();
+            if self.shortage == Shortage::None {
+                self.shortage = Shortage::Shares;
+            }
             return Err(Backpressure::Memory);
         }
         take(len).ok_or_else(|| {
@@ -118,7 +178,9 @@ impl Lending {
     /// A client is gone. Those that wait for its memory are served after the next look at the shortage.
     pub(crate) fn forget(&mut self, client: u32) {
         self.waiting.remove_client(client);
-        self.has_shortage |= !self.waiting.is_empty();
+        if !self.waiting.is_empty() {
+            self.note_shortage();
+        }
     }
 
     /// Requests wait for memory.
@@ -127,26 +189,28 @@ impl Lending {
         !self.waiting.is_empty()
     }
 
-    /// A message found no memory, for want of which others wait.
+    /// A message found no memory.
     #[inline]
     pub(crate) fn has_shortage(&self) -> bool {
-        self.has_shortage
+        self.shortage != Shortage::None
     }
 
+    /// A message waits for memory that others hold.
     pub(crate) fn note_shortage(&mut self) {
-        self.has_shortage = true;
+        self.shortage = Shortage::Memory;
     }
 
-    /// Whether there was a shortage. Serving notes it again if there still is one.
-    pub(crate) fn take_shortage(&mut self) -> bool {
-        std::mem::take(&mut self.has_shortage)
+    /// Which shortage there was. Serving notes it again if there still is one, and so does a response that waits.
+    pub(crate) fn take_shortage(&mut self) -> Shortage {
+        std::mem::replace(&mut self.shortage, Shortage::None)
     }
 
     /// When to look again: memory comes back from handlers without an event.
     pub(crate) fn poll_at(&self, now: Instant) -> PollAt {
-        match self.has_shortage {
-            true => PollAt::At(now.saturating_add_nanos(RETRY_NANOS)),
-            false => PollAt::OnEvent,
+        match self.shortage {
+            Shortage::Memory => PollAt::At(now.saturating_add_nanos(RETRY_NANOS)),
+            // Responses that wait for their client's share are tried again by those that have made them.
+            Shortage::Shares | Shortage::None => PollAt::OnEvent,
         }
     }
 
@@ -162,9 +226,10 @@ impl Lending {
         debug_assert!(added.is_empty(), "serving adds nobody to the queue");
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
+    /// Finds clients that do not move on and hold memory which others wait for, or which their own responses wait for.
     pub(crate) fn find_stalled<'l>(
         &mut self,
+        shortage: Shortage,
         now: Instant,
         loans: impl Iterator<Item = (u32, &'l mut Loan)>,
         stalled: &mut Vec<u32>,
@@ -173,7 +238,11 @@ impl Lending {
             return;
         }
         self.next_stall_check = now.saturating_add_nanos(STALL_CHECK_NANOS);
-        stalled.extend(loans.filter_map(|(client, loan)| loan.is_stalled(now).then_some(client)));
+        let is_stalled = |loan: &mut Loan| match shortage {
+            Shortage::Memory => loan.is_stalled(now) || loan.is_overdue(now),
+            Shortage::Shares | Shortage::None => loan.is_full && loan.is_stalled(now),
+        };
+        stalled.extend(loans.filter_map(|(client, loan)| is_stalled(loan).then_some(client)));
     }
 }
 
@@ -190,9 +259,11 @@ mod tests {
         let lending = Lending::new(Budget::new(100));
         let mut loan = Loan::default();
         assert!(lending.is_within_share(&loan, 90));
-        loan.take(20, at(1));
+        loan.take(0, 20, at(1));
         assert!(lending.is_within_share(&loan, 30) && !lending.is_within_share(&loan, 31));
-        loan.give_back(20);
+        loan.give_back(1);
+        assert!(!loan.is_empty(), "another slot has nothing to give back");
+        loan.give_back(0);
         assert!(loan.is_empty());
     }
 
@@ -200,17 +271,71 @@ mod tests {
     fn a_client_that_does_not_move_on_is_stalled() {
         let mut lending = Lending::new(Budget::new(100));
         let (mut idle, mut holding, mut lent) = (Loan::default(), Loan::default(), Loan::default());
-        holding.take(10, at(1));
-        lent.take_response(10);
+        holding.take(0, 10, at(1));
+        lent.take_response(0, 10);
         let mut check = |lending: &mut Lending, now| {
             let mut stalled = Vec::new();
             let loans = [(0, &mut idle), (1, &mut holding), (2, &mut lent)];
-            lending.find_stalled(now, loans.into_iter(), &mut stalled);
+            lending.find_stalled(Shortage::Memory, now, loans.into_iter(), &mut stalled);
             stalled
         };
         assert_eq!(check(&mut lending, at(STALL_NANOS)), []);
         assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS)), [1]);
         assert_eq!(check(&mut lending, at(STALL_NANOS + STALL_CHECK_NANOS + 1)), [], "too soon");
         assert_eq!(check(&mut lending, at(3 * STALL_NANOS)), [1, 2]);
+    }
+
+    #[test]
+    fn a_client_whose_share_is_used_up_is_to_move_on_even_if_no_other_waits() {
+        let mut lending = Lending::new(Budget::new(100));
+        let (mut full, mut other) = (Loan::default(), Loan::default());
+        full.take(0, 50, at(1));
+        other.take(0, 40, at(1));
+        let respond = |full: &mut Loan, lending: &mut Lending| {
+            lending.take_for_response(full, 1, Some).is_ok()
+        };
+        let mut check = |full: &mut Loan, lending: &mut Lending, now| {
+            let shortage = lending.take_shortage();
+            let mut stalled = Vec::new();
+            let loans = [(0, full), (1, &mut other)];
+            lending.find_stalled(shortage, at(now), loans.into_iter(), &mut stalled);
+            (shortage, stalled)
+        };
+        let late = 5 * STALL_NANOS;
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, late), (Shortage::Shares, vec![]), "only now");
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, late + STALL_NANOS), (Shortage::Shares, vec![]));
+        let later = late + STALL_NANOS + STALL_CHECK_NANOS;
+        assert!(!respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, later), (Shortage::Shares, vec![0]));
+        full.give_back(0);
+        assert!(respond(&mut full, &mut lending));
+        assert_eq!(check(&mut full, &mut lending, 2 * later), (Shortage::None, vec![]));
+    }
+
+    #[test]
+    fn a_client_that_moves_on_in_small_steps_is_stalled_if_a_message_takes_too_long() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut lending = Lending::new(Budget::new(100 << 20));
+        let mut loan = Loan::default();
+        // At the least rate it takes 20 s, and it may take 30 s more.
+        loan.take(100, 20 * LEAST_RATE, at(SECOND));
+        let mut is_stalled = |loan: &mut Loan, now| {
+            let mut stalled = Vec::new();
+            lending.find_stalled(Shortage::Memory, at(now), [(0, loan)].into_iter(), &mut stalled);
+            !stalled.is_empty()
+        };
+        for second in 2..=51 {
+            // Other messages come and go meanwhile.
+            loan.take(second, LEAST_RATE, at(u64::from(second) * SECOND));
+            loan.move_on(at(u64::from(second) * SECOND));
+            assert!(!is_stalled(&mut loan, u64::from(second) * SECOND), "after {second} s");
+            loan.give_back(second);
+        }
+        loan.move_on(at(52 * SECOND));
+        assert!(is_stalled(&mut loan, 52 * SECOND));
+        loan.give_back(100);
+        assert!(!is_stalled(&mut loan, 60 * SECOND), "it holds nothing");
     }
 }

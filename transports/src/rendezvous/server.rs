@@ -128,7 +128,7 @@ impl LargeMessages {
         let Some(incoming) = Incoming::new(len) else { return Room::Failed };
         let RemoteRegion { addr, rkey, .. } = ring.region.remote();
         let region = RemoteRegion::new(addr, rkey, ring_bytes(len));
-        self.loan.take(len, now);
+        self.loan.take(slot, len, now);
         self.landing += ring_bytes(len);
         *self.at(slot) = Large::Landing { incoming, ring, whole };
         Room::Granted(Grant { region: region.into(), chunk: (CHUNK_BYTES as u32).into() })
@@ -172,7 +172,7 @@ impl LargeMessages {
     /// The slot's request, whole or not: nothing of it lands any more.
     pub(crate) fn take_request(&mut self, slot: u32) -> Option<Buffer> {
         let Large::Landing { whole, ring, .. } = self.take(slot) else { return None };
-        self.loan.give_back(whole.len() as u64);
+        self.loan.give_back(slot);
         self.landing -= ring_bytes(whole.len() as u64);
         self.rings.push(ring);
         Some(whole)
@@ -211,7 +211,7 @@ impl LargeMessages {
     pub(crate) fn lend(&mut self, slot: u32, response: Buffer) -> Option<Lent> {
         // Published memory always has a name.
         let region = response.remote()?;
-        self.loan.take_response(response.len() as u64);
+        self.loan.take_response(slot, response.len() as u64);
         *self.at(slot) = Large::Lent(response);
         Some(Lent { region: region.into() })
     }
@@ -219,8 +219,9 @@ impl LargeMessages {
     /// The client has read its response.
     pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
         self.loan.move_on(now);
-        if let Large::Lent(buffer) = self.take(slot) {
-            self.loan.give_back(buffer.len() as u64);
+        if let Large::Lent(response) = self.take(slot) {
+            drop(response);
+            self.loan.give_back(slot);
         }
     }
 

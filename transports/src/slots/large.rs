@@ -10,7 +10,7 @@ use super::link::owned;
 use super::requests::{Clients, Disconnect};
 use super::wire::{Kind, Op};
 use crate::kit::fair_queue::Verdict;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::rendezvous::server::{Landed, Room};
 use crate::rendezvous::wire::OverLimit;
 
@@ -156,12 +156,12 @@ impl<C: ServerCarrier> Clients<C> {
         freed
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
-    pub(super) fn find_stalled(&mut self, now: Instant) {
+    /// Finds clients that hold memory which messages wait for, and do not move on.
+    pub(super) fn find_stalled(&mut self, shortage: Shortage, now: Instant) {
         let Clients { roster, lending, broken, .. } = self;
         let before = broken.len();
         let loans = roster.iter_mut().map(|it| (it.link.client(), &mut it.large.loan));
-        lending.find_stalled(now, loans, broken);
+        lending.find_stalled(shortage, now, loans, broken);
         for client in &broken[before..] {
             tracing::warn!(client, "dropping a client that holds memory and does not move on");
         }

@@ -38,6 +38,10 @@ impl<C: ServerCarrier> Replies for Clients<C> {
         slot.phase = Phase::Idle;
         connection.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
     }
+
+    fn waiting_limit(&self) -> u64 {
+        self.lending.budget().limit()
+    }
 }
 
 #[cold]

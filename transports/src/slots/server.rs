@@ -13,7 +13,7 @@ use crate::contract::{Config, SetupError};
 use crate::kit::accept_queue::Arrivals;
 use crate::kit::clusters::Clusters;
 use crate::kit::completions::{Completions, DiscardRequests};
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 use crate::kit::roster::Roster;
 
@@ -67,10 +67,14 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
         let clients = &mut self.clients;
-        if clients.lending.take_shortage() {
-            clients.trim();
-            clients.find_stalled(now);
-            clients.serve_waiting(now);
+        match clients.lending.take_shortage() {
+            Shortage::None => {}
+            Shortage::Shares => clients.find_stalled(Shortage::Shares, now),
+            Shortage::Memory => {
+                clients.trim();
+                clients.find_stalled(Shortage::Memory, now);
+                clients.serve_waiting(now);
+            }
         }
         // Grants leave at once: the turn may have nothing else to send.
         clients.ring();

@@ -129,9 +129,9 @@ impl Connection {
         let Some(watched) = &mut self.stream else { return true };
         // What a client whose stream is broken has sent before can still be read; then the end comes.
         let written = self.outbox.write(&mut watched.stream).unwrap_or(Written::Blocked);
-        while let Some((slot, len)) = self.outbox.next_left() {
+        while let Some((slot, _)) = self.outbox.next_left() {
             self.slots[slot as usize].phase = Phase::Idle;
-            self.loan.give_back(len as u64);
+            self.loan.give_back(slot);
             self.unfetched -= 1;
         }
         if self.is_blocked || written == Written::Blocked {

@@ -28,11 +28,6 @@ impl Arriving {
         Arriving { len: buffer.len(), filled: 0, buffer: Some(buffer) }
     }
 
-    /// Bytes of the whole message.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Where the next `left` bytes go, as far as there is memory for them.
     pub(super) fn room(&mut self, left: usize) -> &mut [u8] {
         match &mut self.buffer {

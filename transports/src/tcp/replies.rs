@@ -26,7 +26,8 @@ impl Replies for Clients {
             return Err(ReserveError::TooLarge { len: len as u64, max });
         }
         connection.outbox.unstage(slot);
-        let draft = lending.take_for_response(&connection.loan, len, |len| buffers.take(len))?;
+        let draft =
+            lending.take_for_response(&mut connection.loan, len, |len| buffers.take(len))?;
         let phase = &mut connection.slots[slot as usize].phase;
         *phase = Phase::Draft(draft);
         match phase {
@@ -46,6 +47,10 @@ impl Replies for Clients {
         let (slot, generation) = (call.slot(), call.generation());
         connection.outbox.post(Header { kind: Kind::Whole, slot, generation, len });
     }
+
+    fn waiting_limit(&self) -> u64 {
+        self.lending.budget().limit()
+    }
 }
 
 #[cold]
@@ -59,7 +64,7 @@ fn post_large(connection: &mut Connection, call: &CallToken, len: usize) {
         let header = Header { kind: Kind::Whole, slot, generation, len };
         return connection.outbox.push(header, draft.as_ref());
     }
-    connection.loan.take_response(len as u64);
+    connection.loan.take_response(slot, len as u64);
     connection.unfetched += 1;
     connection.slots[slot as usize].phase = Phase::Offered(draft);
     let body = wire::begin_body(len);

@@ -12,7 +12,7 @@ use super::is_nothing_yet;
 use super::large::{Arrived, Arriving};
 use super::wire::{HEADER_BYTES, Header, Kind};
 use crate::kit::fair_queue::Verdict;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::kit::roster::{Member, Roster};
 
 /// All clients of one server thread.
@@ -235,32 +235,23 @@ impl Clients {
     fn cancel(&mut self, client: u32, index: u32, now: Instant, sink: &mut dyn RequestSink) {
         let Some(connection) = self.roster.get(client) else { return };
         let slot = &mut connection.slots[index as usize];
-        let lent = match &slot.phase {
+        match &slot.phase {
             Phase::Idle => return,
             Phase::Busy | Phase::Draft(_) => {
                 let call = connection.token(index);
                 let generations = (call.client_generation(), call.generation());
                 return sink.cancelled(client, generations.0, index, generations.1);
             }
-            Phase::Waiting => {
-                self.lending.stop_waiting(client, index);
-                0
-            }
-            Phase::Arriving(arriving) => arriving.len(),
-            Phase::Offered(response) => {
-                connection.unfetched -= 1;
-                response.len()
-            }
+            Phase::Waiting => self.lending.stop_waiting(client, index),
+            Phase::Arriving(_) => {}
+            Phase::Offered(_) => connection.unfetched -= 1,
             Phase::Sending => match connection.outbox.withdraw_large(index) {
-                Some(len) => {
-                    connection.unfetched -= 1;
-                    len
-                }
+                Some(_) => connection.unfetched -= 1,
                 None => return,
             },
-        };
+        }
         slot.phase = Phase::Idle;
-        connection.loan.give_back(lent as u64);
+        connection.loan.give_back(index);
         connection.push(Kind::Dropped, index);
         self.roster.enter_line(client);
         self.serve_waiting(now);
@@ -287,7 +278,7 @@ impl Clients {
             lending.note_shortage();
             return Verdict::Exhausted;
         };
-        connection.loan.take(len, now);
+        connection.loan.take(index, len, now);
         connection.slots[index as usize].phase = Phase::Arriving(Arriving::new(buffer));
         connection.push(Kind::Grant, index);
         roster.enter_line(client);
@@ -342,17 +333,17 @@ impl Clients {
         let Some(connection) = self.roster.get(client) else { return };
         connection.loan.move_on(now);
         let Arrived::Whole(Some(request)) = arrived else { return };
-        connection.loan.give_back(request.len() as u64);
+        connection.loan.give_back(index);
         connection.slots[index as usize].phase = Phase::Busy;
         sink.request(connection.token(index), super::owned(request), self);
         self.serve_waiting(now);
     }
 
-    /// Finds clients that hold memory which others wait for, and do not move on.
-    pub(super) fn find_stalled(&mut self, now: Instant) {
+    /// Finds clients that hold memory which messages wait for, and do not move on.
+    pub(super) fn find_stalled(&mut self, shortage: Shortage, now: Instant) {
         let Clients { roster, lending, broken, .. } = self;
         let loans = roster.iter_mut().map(|it| (it.id().number, &mut it.loan));
-        lending.find_stalled(now, loans, broken);
+        lending.find_stalled(shortage, now, loans, broken);
     }
 }
 

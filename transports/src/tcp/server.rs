@@ -19,7 +19,7 @@ use crate::contract::{
 };
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::DiscardRequests;
-use crate::kit::lending::Lending;
+use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::Budget;
 use crate::kit::roster::{Member, Roster};
 
@@ -154,10 +154,14 @@ impl Server {
     #[cold]
     fn attend(&mut self, now: Instant, sink: &mut dyn RequestSink) -> PollAt {
         let clients = &mut self.clients;
-        if clients.lending.take_shortage() {
-            clients.buffers.trim();
-            clients.find_stalled(now);
-            clients.serve_waiting(now);
+        match clients.lending.take_shortage() {
+            Shortage::None => {}
+            Shortage::Shares => clients.find_stalled(Shortage::Shares, now),
+            Shortage::Memory => {
+                clients.buffers.trim();
+                clients.find_stalled(Shortage::Memory, now);
+                clients.serve_waiting(now);
+            }
         }
         while let Some(client) = clients.broken.pop() {
             clients.remove(client, Disconnect::Stalled, sink);

@@ -4,8 +4,9 @@ use super::LONG_NS;
 use super::buffers::Buffers;
 use super::shared::{Given, GivenCall, Shared};
 use crate::error::ReserveError;
+use crate::server::deferred::{DeferredReply, post_whole};
 use crate::server::paths::ReplyPaths;
-use crate::server::turn::{Cancel, DeferredReply, Turn, post_whole};
+use crate::server::turn::{Cancel, Turn};
 use crate::transport::{CallToken, Message};
 use crate::wire::{HEADER_BYTES, Status, too_large_body};
 use std::sync::Arc;
@@ -162,8 +163,13 @@ impl Giver {
         };
         // Otherwise it is posted, or the client is gone.
         if let Err((call, ReserveError::Backpressure(_))) = posted {
-            let bytes = answer.to_vec();
-            turn.defer(DeferredReply { transport, call, bytes, counted: None });
+            let limit = paths.enter(transport, turn).waiting_limit();
+            let may_wait = turn.deferred.admit(transport, &call, answer.len(), limit);
+            let bytes = match may_wait {
+                true => answer.to_vec(),
+                false => Status::ResponseDropped.alone().to_vec(),
+            };
+            turn.deferred.push(DeferredReply { transport, call, bytes, counted: None }, limit);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::{setup::Setup, world::World};
 
 /// The value of the first series whose name and labels contain all of these words.
-fn value(metrics: &str, words: &[&str]) -> f64 {
+pub(super) fn value(metrics: &str, words: &[&str]) -> f64 {
     let line = metrics
         .lines()
         .find(|line| !line.starts_with('#') && words.iter().all(|word| line.contains(word)));

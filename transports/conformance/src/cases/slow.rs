@@ -1,6 +1,8 @@
-//! A slow handler or client delays nobody else.
+//! A slow handler or client delays nobody else, and takes no more memory than it may.
 
+use super::counting::value;
 use crate::{
+    inspect::peak_memory,
     pattern,
     setup::Setup,
     world::{AnyPending, World},
@@ -133,4 +135,79 @@ pub fn unread_responses_keep_no_memory_from_others(world: &World) {
         let made = world.finish(&mut silent, pending).expect("make");
         pattern::assert_is(seed, LEN as usize, &made);
     }
+}
+
+/// Responses that a client does not read hold less than twice the memory that the server may use for large messages,
+/// whether handlers answer in place or later.
+pub fn unread_responses_hold_bounded_memory(world: &World) {
+    const MEMORY: u64 = 64 << 20;
+    const CALLS: u64 = 60;
+    const LEN: u64 = 15 << 20;
+    const GATE: u64 = 1;
+    let mut setup = Setup::default().window(64).threads(1).max_message(16 << 20);
+    setup.memory = Some(MEMORY);
+    for in_place in [true, false] {
+        let server = world.serve_in_process(setup.clone());
+        let mut silent = world.client(&server);
+        let mut other = world.client(&server);
+        let (process, _) = world.call(&mut other, |c| c.start_whereabouts()).expect("whereabouts");
+        let peak = || peak_memory(process).expect("the memory of the server's process");
+        let before = peak();
+        let mut left = Vec::new();
+        for seed in 0..CALLS {
+            left.push(match in_place {
+                true => world.start(&mut silent, |c| c.start_make(seed, LEN)),
+                false => world.start(&mut silent, |c| c.start_make_held(GATE, seed, LEN)),
+            });
+        }
+        silent.poll();
+        if !in_place {
+            world.until("the calls wait at the gate", || {
+                (world.call(&mut other, |c| c.start_held(GATE)) == Ok(CALLS)).then_some(())
+            });
+            world.call(&mut other, |c| c.start_open(GATE)).expect("open");
+        }
+        world.until("the server has handled the calls", || {
+            let method = if in_place { "\"make\"" } else { "\"make_held\"" };
+            let calls = value(&server.metrics(), &["farcall_server_calls_total", method]);
+            let held = world.call(&mut other, |c| c.start_held(GATE));
+            (calls == CALLS as f64 && held == Ok(0)).then_some(())
+        });
+        let taken = peak() - before;
+        assert!(taken < 2 * MEMORY, "in place: {in_place}: {} MiB", taken >> 20);
+    }
+}
+
+/// A client that has more large responses than its share of the memory and reads none is dropped, also if no other needs the
+/// memory.
+pub fn a_client_that_reads_no_large_responses_is_dropped(world: &World) {
+    const CALLS: u64 = 8;
+    const LEN: u64 = 6 << 20;
+    let setup = Setup::default().window(CALLS as u32).tight_memory(LEN + 4096);
+    let server = world.serve(setup.threads(1));
+    let mut silent = world.client(&server);
+    let mut other = world.client(&server);
+    let _left: Vec<_> =
+        (0..CALLS).map(|seed| world.start(&mut silent, |c| c.start_make(seed, LEN))).collect();
+    silent.poll();
+    let count = |name: &str| value(&server.metrics(), &[name, "\"make\""]);
+    world.until("the server has handled the calls", || {
+        world.turn(&mut other);
+        (count("farcall_server_calls_total") == CALLS as f64).then_some(())
+    });
+    let start = world.now();
+    let mut pass = |until_second: u64| {
+        world.until("time passes", || {
+            world.turn(&mut other);
+            ((world.now() - start).as_secs() >= until_second).then_some(())
+        });
+    };
+    // The backends' limit is 10 s.
+    pass(8);
+    assert!(count("farcall_server_calls_in_flight") > 0.0, "no response waits any more");
+    pass(12);
+    assert_eq!(count("farcall_server_calls_in_flight"), 0.0, "responses wait for the client");
+    let message = pattern::make(1, LEN as usize);
+    let echoed = world.call(&mut other, |c| c.start_echo(&message)).expect("echo");
+    pattern::assert_is(1, LEN as usize, &echoed);
 }
