@@ -53,7 +53,6 @@ impl Lent {
 /// What one client holds.
 #[derive(Debug, Default)]
 pub(crate) struct Loan {
-    bytes: u64,
     /// At most one for each slot.
     lent: Vec<Lent>,
     /// A response waits until the client has given something back.
@@ -65,12 +64,15 @@ pub(crate) struct Loan {
 impl Loan {
     /// It holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.lent.is_empty()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.lent.iter().map(|lent| lent.bytes).sum()
     }
 
     /// It gets memory for the request of a slot.
     pub(crate) fn take(&mut self, slot: u32, bytes: u64, now: Instant) {
-        self.bytes += bytes;
         self.moved = now;
         self.lent.push(Lent { slot, bytes, since: now });
     }
@@ -83,7 +85,7 @@ impl Loan {
     /// The memory of a slot's message comes back, if it has any.
     pub(crate) fn give_back(&mut self, slot: u32) {
         let Some(at) = self.lent.iter().position(|lent| lent.slot == slot) else { return };
-        self.bytes -= self.lent.swap_remove(at).bytes;
+        self.lent.swap_remove(at);
         self.is_full = false;
     }
 
@@ -140,7 +142,7 @@ impl Lending {
     /// Whether `len` more bytes are within the share of a client, which is half of the memory. One message of any length
     /// always is.
     pub(crate) fn is_within_share(&self, loan: &Loan, len: u64) -> bool {
-        loan.is_empty() || loan.bytes + len <= self.budget.limit() / 2
+        loan.is_empty() || loan.bytes() + len <= self.budget.limit() / 2
     }
 
     /// Memory for a response of `len` bytes, if `take` finds some now. A client that does not fetch its responses holds its
