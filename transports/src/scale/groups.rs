@@ -139,15 +139,21 @@ impl Groups {
     /// Moves the members of a group from this one on to another.
     fn move_members(&mut self, group: usize, from: usize, into: usize) {
         let mut members = std::mem::take(&mut self.groups[group].members);
-        for &member in &members[from..] {
-            self.groups[into].members.push(member);
-            if let Some(Some(client)) = self.clients.get_mut(member as usize) {
-                client.group = into;
-            }
-        }
+        self.groups[into].members.extend(&members[from..]);
         members.truncate(from);
         self.groups[group].members = members;
+        self.adopt(into);
         self.count(into);
+    }
+
+    /// The members of a group learn that they are.
+    fn adopt(&mut self, group: usize) {
+        let Groups { groups, clients, .. } = self;
+        for &member in &groups[group].members {
+            if let Some(Some(client)) = clients.get_mut(member as usize) {
+                client.group = group;
+            }
+        }
     }
 
     /// Adds up what a group knows of its members.
@@ -198,11 +204,7 @@ impl Groups {
             self.served = group;
         }
         if group < last {
-            for &member in &self.groups[group].members {
-                if let Some(Some(client)) = self.clients.get_mut(member as usize) {
-                    client.group = group;
-                }
-            }
+            self.adopt(group);
         }
     }
 
@@ -337,11 +339,15 @@ impl Groups {
     fn groups_in_order(&self) -> impl Iterator<Item = &[u32]> + Clone {
         let mut rest = &self.order[..];
         std::iter::from_fn(move || {
-            let level_at = |at: usize| level(self.priority_of(rest[at]));
-            let (group, others) = rest.split_at_checked(self.sizes.cut(rest.len(), level_at))?;
+            let (group, others) = rest.split_at_checked(self.cut(rest))?;
             rest = others;
             (!group.is_empty()).then_some(group)
         })
+    }
+
+    /// How many of the first of these clients make a group.
+    fn cut(&self, clients: &[u32]) -> usize {
+        self.sizes.cut(clients.len(), |at| level(self.priority_of(clients[at])))
     }
 
     /// What groups in this order would be worth.
@@ -358,19 +364,14 @@ impl Groups {
             group.members.clear();
         }
         let order = std::mem::take(&mut self.order);
-        let (mut from, mut at) = (0, 0);
-        while from < order.len() {
-            let level_at = |at: usize| level(self.priority_of(order[from + at]));
-            let end = from + self.sizes.cut(order.len() - from, level_at);
+        let (mut rest, mut at) = (&order[..], 0);
+        while !rest.is_empty() {
+            let (members, others) = rest.split_at(self.cut(rest));
             let group = if at < self.groups.len() { at } else { self.add_group() };
-            self.groups[group].members.extend(&order[from..end]);
-            for &member in &order[from..end] {
-                if let Some(Some(client)) = self.clients.get_mut(member as usize) {
-                    client.group = group;
-                }
-            }
+            self.groups[group].members.extend(members);
+            self.adopt(group);
             self.count(group);
-            (from, at) = (end, at + 1);
+            (rest, at) = (others, at + 1);
         }
         self.order = order;
         while self.groups.len() > at.max(1) {

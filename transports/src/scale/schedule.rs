@@ -213,9 +213,7 @@ impl Schedule {
             let client = self.served[at];
             reads += u32::from(read_on(client, clients));
             if taken < most && !self.long_calls.are_of(client) {
-                let its = clients.take_requests(client, most - taken, scratch, now, sink);
-                self.long_calls.record(client, its);
-                taken += its;
+                taken += self.take(client, most - taken, clients, scratch, now, sink);
                 next = if taken == most { at + 1 } else { 0 };
             }
         }
@@ -225,24 +223,25 @@ impl Schedule {
             if !self.long_calls.may_take_long(taken) {
                 break;
             }
-            taken += self.take_long(self.served[at], clients, scratch, now, sink);
+            let client = self.served[at];
+            if self.long_calls.are_of(client) {
+                taken += self.take(client, 1, clients, scratch, now, sink);
+            }
         }
         taken + reads
     }
 
-    /// Takes a request of a client with long calls.
-    fn take_long(
+    /// Takes so many requests of a client at most, and learns how long they take.
+    fn take(
         &mut self,
         client: u32,
+        most: u32,
         clients: &mut Scaled,
         scratch: &mut [u8],
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        if !self.long_calls.are_of(client) {
-            return 0;
-        }
-        let taken = clients.take_requests(client, 1, scratch, now, sink);
+        let taken = clients.take_requests(client, most, scratch, now, sink);
         self.long_calls.record(client, taken);
         taken
     }
@@ -260,14 +259,10 @@ impl Schedule {
     ) -> u32 {
         let (mut worked, mut taken, mut at) = (0, 0, 0);
         while let Some(&(client, since)) = self.leaving.get(at) {
-            let its = if self.long_calls.are_of(client) {
-                self.take_long(client, clients, scratch, now, sink)
-            } else {
-                let its = clients.take_requests(client, most - taken, scratch, now, sink);
-                self.long_calls.record(client, its);
-                taken += its;
-                its
-            };
+            let are_long = self.long_calls.are_of(client);
+            let its_most = if are_long { 1 } else { most - taken };
+            let its = self.take(client, its_most, clients, scratch, now, sink);
+            taken += if are_long { 0 } else { its };
             worked += its + u32::from(read_on(client, clients));
             let Some(connection) = clients.roster.get(client) else {
                 // The next look hears that it has departed.
