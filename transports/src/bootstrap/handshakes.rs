@@ -1,14 +1,13 @@
 //! The handshakes that run now, and who has to make room for others.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
 
-use crate::contract::Source;
+use crate::contract::{CountsBySource, Source};
 
 /// Handshakes at a time: each has a thread. Clients that come later wait.
 const MAX_HANDSHAKES: usize = 128;
@@ -55,22 +54,18 @@ pub(super) struct Running<'h> {
 }
 
 /// How many handshakes each source has under way.
-pub(super) struct Counts(HashMap<Source, usize>);
+pub(super) struct Counts(CountsBySource);
 
 impl Counts {
     /// Those of one source; `None`: it may have no more.
     pub(super) fn of(&self, source: Source) -> Option<usize> {
-        Some(self.0.get(&source).copied().unwrap_or(0)).filter(|count| *count < MAX_OF_A_SOURCE)
+        Some(self.0.of(source)).filter(|count| *count < MAX_OF_A_SOURCE)
     }
 }
 
 impl Entries {
-    fn counts(&self) -> HashMap<Source, usize> {
-        let mut counts = HashMap::new();
-        for entry in &self.list {
-            *counts.entry(entry.source).or_default() += 1;
-        }
-        counts
+    fn counts(&self) -> CountsBySource {
+        self.list.iter().map(|entry| entry.source).collect()
     }
 }
 
@@ -109,13 +104,12 @@ impl Handshakes {
     pub(super) fn make_room(&self, now: Instant) -> Option<Duration> {
         let mut entries = self.lock();
         let counts = entries.counts();
-        let count = |entry: &Entry| counts.get(&entry.source).copied().unwrap_or(0);
         let mut silent: Vec<_> =
             entries.list.iter_mut().filter(|entry| entry.socket.is_some()).collect();
         let first = silent.iter().filter_map(|entry| entry.due).min()?;
         silent.retain(|entry| entry.due.is_some_and(|due| due <= now));
         if let Some(eldest) =
-            silent.into_iter().min_by_key(|entry| (Reverse(count(entry)), entry.due))
+            silent.into_iter().min_by_key(|entry| (Reverse(counts.of(entry.source)), entry.due))
             && let Some(socket) = eldest.socket.take()
         {
             tracing::info!(source = ?eldest.source, "a client that is silent in its handshake makes room for others");

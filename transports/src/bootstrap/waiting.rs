@@ -1,10 +1,10 @@
 //! Clients that have connected, and wait until their handshake may begin.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::contract::Source;
+use crate::contract::{CountsBySource, Source};
 
 /// Most clients that wait: enough for all clients of a usual server that come at once, and few enough that counting them is
 /// quick.
@@ -42,12 +42,10 @@ impl<T> Waiting<T> {
         if self.clients.len() <= self.most {
             return None;
         }
-        let mut counts = HashMap::<Source, usize>::new();
-        for (source, _) in &self.clients {
-            *counts.entry(*source).or_default() += 1;
-        }
-        let most = counts.values().max().copied()?;
-        let last = self.clients.iter().rposition(|(source, _)| counts[source] == most)?;
+        let counts: CountsBySource = self.clients.iter().map(|(source, _)| *source).collect();
+        let count_of = |(source, _): &(Source, T)| counts.of(*source);
+        let most = self.clients.iter().map(count_of).max()?;
+        let last = self.clients.iter().rposition(|client| count_of(client) == most)?;
         self.clients.remove(last).map(|(_, client)| client)
     }
 

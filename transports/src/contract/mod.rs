@@ -31,6 +31,7 @@ pub(crate) use on_disconnect::DropGuard;
 pub use on_disconnect::OnDisconnect;
 pub use options::{OptionSpec, OptionValues};
 pub use setup_error::SetupError;
+pub(crate) use source::CountsBySource;
 pub use source::Source;
 pub use stream::{ByteStream, Stream};
 pub use terms::{MIN_SLOT_BYTES, Terms};

@@ -1,5 +1,6 @@
 //! Where a client comes from.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Where a client comes from, as far as its server can tell. What one source may hold while others wait is bounded.
@@ -27,6 +28,27 @@ impl From<IpAddr> for Source {
             }
             address => address,
         })
+    }
+}
+
+/// How many clients there are from each source.
+#[derive(Debug)]
+pub(crate) struct CountsBySource(HashMap<Source, usize>);
+
+impl FromIterator<Source> for CountsBySource {
+    fn from_iter<I: IntoIterator<Item = Source>>(sources: I) -> CountsBySource {
+        let mut counts = HashMap::new();
+        for source in sources {
+            *counts.entry(source).or_default() += 1;
+        }
+        CountsBySource(counts)
+    }
+}
+
+impl CountsBySource {
+    /// Those from one source.
+    pub(crate) fn of(&self, source: Source) -> usize {
+        self.0.get(&source).copied().unwrap_or(0)
     }
 }
 

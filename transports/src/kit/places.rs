@@ -1,13 +1,13 @@
 //! The places of one server thread's clients: which are taken, by clients from where, and who makes room for others.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use farcall_core::time::Instant;
 
 use super::accept_queue::ClientId;
-use crate::contract::{SetupError, Source};
+use crate::contract::{CountsBySource, SetupError, Source};
 
 /// How long a client may take until its first call before it makes room for others: programs connect when they start, and some
 /// have nothing to call at first.
@@ -87,15 +87,11 @@ impl Places {
     /// Who makes room for a client from this source, unless they have called: first those of the source with most clients,
     /// the oldest of them first.
     pub(super) fn candidates(&self, source: Source, now: Instant) -> Vec<ClientId> {
-        let mut counts = HashMap::<Source, usize>::new();
-        for place in self.taken.values() {
-            *counts.entry(place.source).or_default() += 1;
-        }
-        let count_of = |source| counts.get(&source).copied().unwrap_or(0);
-        let own = count_of(source);
+        let counts: CountsBySource = self.taken.values().map(|place| place.source).collect();
+        let own = counts.of(source);
         let must_move = |place: &Place| {
             // With only one client more, the two sources would take turns in throwing each other out.
-            let has_more = count_of(place.source) > own + 1;
+            let has_more = counts.of(place.source) > own + 1;
             let patience = if has_more { FIRST_CALL_OF_MANY } else { FIRST_CALL };
             !place.has_called && now >= place.since + patience
         };
@@ -103,7 +99,7 @@ impl Places {
         let mut found: Vec<_> = places
             .map(|(&number, place)| {
                 let id = ClientId { number, generation: place.generation };
-                ((Reverse(count_of(place.source)), place.since), id)
+                ((Reverse(counts.of(place.source)), place.since), id)
             })
             .collect();
         found.sort_unstable_by_key(|(order, _)| *order);
