@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farcall_core::RpcError;
 
-use crate::{pattern, setup::Setup, world::World};
+use crate::{pattern, service::SuitePollClient, setup::Setup, world::World};
 
 /// Short enough not to slow the suite, long enough for a call to reach its handler.
 const SHORT: Duration = Duration::from_millis(2);
@@ -75,17 +75,25 @@ pub fn a_deadline_ends_a_large_call_at_any_moment(world: &World) {
     let server = world.serve(Setup::default().window(4));
     let mut client = world.client(&server);
     let message = pattern::make(3, 1 << 20);
-    for step in 0..120u64 {
-        let within = Duration::from_micros(step * 25);
-        match world.call_within(&mut client, within, |c| c.start_echo(&message)) {
-            Ok(echoed) => pattern::assert_is(3, message.len(), &echoed),
-            Err(error) => {
-                assert!(matches!(error, RpcError::DeadlineExceeded { .. }), "{error:?}");
-            }
-        }
+    for step in 0..120 {
+        echo_or_miss(world, &mut client, &message, Duration::from_micros(step * 25));
     }
     let echoed = world.call(&mut client, |c| c.start_echo(&message)).expect("echo");
     pattern::assert_is(3, message.len(), &echoed);
+}
+
+/// Echoes a message of pattern 3, or misses the deadline.
+#[track_caller]
+pub(crate) fn echo_or_miss(
+    world: &World,
+    client: &mut SuitePollClient,
+    message: &[u8],
+    within: Duration,
+) {
+    match world.call_within(client, within, |c| c.start_echo(message)) {
+        Ok(echoed) => pattern::assert_is(3, message.len(), &echoed),
+        Err(error) => assert!(matches!(error, RpcError::DeadlineExceeded { .. }), "{error:?}"),
+    }
 }
 
 /// One call's deadline does not affect the others of its window.
