@@ -1,6 +1,13 @@
 //! The slices of `scale` on a simulated rack, in exact time: who is served how much, and who waits how long.
 
-use std::{cell::RefCell, future::poll_fn, rc::Rc, sync::Arc, task::Poll, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    rc::Rc,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use farcall_core::{ChannelOptions, DrivenServer, Server};
 use farcall_rack::{Host, Rack};
@@ -60,6 +67,8 @@ struct Place {
     _server: DrivenServer,
     nodes: Vec<NodeId>,
     address: String,
+    /// All calls that were made.
+    calls: Rc<Cell<u64>>,
 }
 
 impl Place {
@@ -70,7 +79,13 @@ impl Place {
         let service = TimedServer::from(Arc::new(Handler(rack.node(node))));
         let server = rack.serve(&address, Server::builder().service(service).threads(1));
         let nodes = (0..NODES).map(|_| rack.add_node()).collect();
-        Place { rack, _server: server.expect("serve"), nodes, address }
+        let calls = Rc::default();
+        Place { rack, _server: server.expect("serve"), nodes, address, calls }
+    }
+
+    /// Messages that arrived at the nodes of clients.
+    fn messages_to_clients(&self) -> u64 {
+        self.nodes.iter().map(|node| self.rack.node(*node).nic_counters().messages_in).sum()
     }
 
     /// Runs clients of these kinds, and gives what each kind measured in so much time, after as much for them to settle.
@@ -81,6 +96,7 @@ impl Place {
             let latencies = Rc::new(RefCell::new(Vec::new()));
             for client in 0..kind.clients {
                 let (address, latencies) = (self.address.clone() + kind.options, latencies.clone());
+                let made = self.calls.clone();
                 let node = self.nodes[client % NODES];
                 self.rack.spawn_program(node, async move |host: Host| {
                     let options = ChannelOptions::default().timeout(Duration::from_secs(5));
@@ -90,6 +106,7 @@ impl Place {
                         while host.now() < until {
                             let began = host.now();
                             calls.work(kind.work).await.expect("work");
+                            made.set(made.get() + 1);
                             if host.now() >= from {
                                 let nanos = (host.now() - began).as_nanos() as u64;
                                 latencies.borrow_mut().push(nanos);
@@ -143,6 +160,17 @@ fn busy_clients_get_most_of_the_time_and_others_wait_for_bounded_time() {
     assert!(part > 50, "{part} % of the calls that they make alone");
     let longest = seldom.at(100);
     assert!(longest < 5 * 200 * MICROSECOND, "{longest} ns");
+}
+
+#[test]
+fn a_response_tells_a_busy_client_that_its_slice_is_over() {
+    let mut place = Place::new("group=10&slice=100us");
+    place.run([Kind { clients: 20, ..USUAL }], 10 * MILLISECOND);
+    // Besides the responses: the READ of its log each time that a client comes in. A message that tells it to stop would be as many.
+    let others = place.messages_to_clients() - place.calls.get();
+    let stays = 10 * 20 * MILLISECOND / (100 * MICROSECOND);
+    println!("{others} messages that are no responses, {stays} stays");
+    assert!((stays / 2..stays * 5 / 4).contains(&others), "{others} messages in {stays} stays");
 }
 
 #[test]

@@ -27,7 +27,8 @@
 //! A group's slice ends when its time is over and clients of another group wait. If there is only one group, or the others have
 //! nothing to do, it never ends. Then:
 //!
-//! 1. The server tells each client that knows of its place to stop, by an immediate.
+//! 1. The server tells each client that knows of its place to stop: by the next response, or by an immediate to a client that gets
+//!    none soon.
 //! 2. The client writes its next requests into its log. It confirms by an immediate that it has left. What it wrote into its place
 //!    was posted before that on the same queue pair, so it lands, and is found, before.
 //! 3. The server takes what is in the place. When the confirmation has come, the place is free.
@@ -58,8 +59,7 @@
 //! # Where it differs from the paper
 //!
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
-//! READs them into private memory and not into a second pool. The switch is always told by an immediate, and
-//! never by a response. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
+//! READs them into private memory and not into a second pool. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
 //! began to wait. The slices of several servers are not synchronized.
 //!
 //! # Hostile clients

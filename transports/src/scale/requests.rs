@@ -6,7 +6,7 @@ use super::client_state::ClientState;
 use super::log::LogWriter;
 use super::pool::PoolLayout;
 use super::stamp::{self, STAMP_BYTES};
-use super::wire::{GROWN, LEFT, STOP, place_in_note};
+use super::wire::{GROWN, LEFT, Note, STOP};
 use crate::kit::sender::Sender;
 use crate::slots::carrier::{Carrier, ClientCarrier};
 use crate::slots::cells::{self, CellTurn, Trailer};
@@ -94,6 +94,20 @@ impl Requests {
         let RemoteRegion { addr, rkey, .. } = self.pool;
         RemoteSlice::new(addr.wrapping_add(end - sealed), rkey, sealed)
     }
+
+    /// Does what a response says besides. `false`: the server must not say that.
+    fn heed(&mut self, note: Note) -> bool {
+        let Note::Enter(place) = note else { return self.state.stop() };
+        let enters = self.state.enter(place);
+        if enters {
+            self.turn = CellTurn::new(self.window);
+            if let Some(rkey) = &mut self.next_rkey {
+                self.pool.rkey = *rkey;
+                *rkey = MemoryWindow::key_after(*rkey);
+            }
+        }
+        enters
+    }
 }
 
 impl Carrier for Requests {
@@ -172,7 +186,7 @@ impl Carrier for Requests {
         if self.looks { request.into() } else { request.imm(imm).into() }
     }
 
-    /// A response, which may bring this client into a place.
+    /// A response, which may bring this client into a place or out of it.
     #[inline]
     fn read<'a>(
         &mut self,
@@ -181,15 +195,10 @@ impl Carrier for Requests {
         scratch: &'a mut [u8],
     ) -> Option<&'a [u8]> {
         let message = self.writes.read(completion, slot, scratch)?;
-        if let Some(place) = place_in_note(note_of(message)) {
-            if !self.state.enter(place) {
-                return None;
-            }
-            self.turn = CellTurn::new(self.window);
-            if let Some(rkey) = &mut self.next_rkey {
-                self.pool.rkey = *rkey;
-                *rkey = MemoryWindow::key_after(*rkey);
-            }
+        if let Some(note) = Note::from_wire(note_of(message))
+            && !self.heed(note)
+        {
+            return None;
         }
         Some(message)
     }

@@ -21,6 +21,10 @@ use crate::slots::wire::Op;
 /// How long a client may hold its place after it was told to leave, once another finds none. As for memory that others wait for.
 const STALL_NANOS: u64 = 10_000_000_000;
 
+/// How long a response to a client may come that tells it to leave its place: about what a request takes that is on its way when the slice
+/// ends. A client that gets none in that time is told by a message of its own.
+const RESPONSE_NANOS: u64 = 4_000;
+
 /// The schedule of one server thread.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -39,8 +43,10 @@ pub(super) struct Schedule {
     entering: Vec<u32>,
     /// Which of those that are served comes first in the next look, if not all are.
     first: usize,
-    /// Clients that were told to leave their places, and when.
+    /// Clients that must leave their places, and since when.
     leaving: Vec<(u32, Instant)>,
+    /// When to tell those that no response has told.
+    tell_at: PollAt,
     /// The place of each client that has one.
     places: Vec<Option<u32>>,
     /// A client found no place.
@@ -63,6 +69,7 @@ impl Schedule {
             entering: Vec::with_capacity(most_members(group) as usize),
             first: 0,
             leaving: Vec::with_capacity(2 * most_members(group) as usize),
+            tell_at: PollAt::OnEvent,
             places: Vec::new(),
             is_short: false,
         }
@@ -257,7 +264,7 @@ impl Schedule {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        let (mut worked, mut taken, mut at) = (0, 0, 0);
+        let (mut worked, mut taken, mut told, mut at) = (0, 0, 0, 0);
         while let Some(&(client, since)) = self.leaving.get(at) {
             let are_long = self.long_calls.are_of(client);
             let its_most = if are_long { 1 } else { most - taken };
@@ -279,13 +286,28 @@ impl Schedule {
                 }
                 continue;
             }
+            if carrier.must_be_told() {
+                let tell_at = since.saturating_add_nanos(RESPONSE_NANOS);
+                if tell_at > now {
+                    self.tell_at = self.tell_at.earlier(PollAt::At(tell_at));
+                } else {
+                    carrier.told();
+                    connection.link.post_op(Op::Mode, STOP);
+                    clients.roster.enter_line(client);
+                    told += 1;
+                }
+            }
             if self.is_short && since.saturating_add_nanos(STALL_NANOS) < now {
                 tracing::warn!(client, "dropping a client that does not leave its place");
                 clients.broken.push(client);
             }
             at += 1;
         }
-        worked
+        if told > 0 {
+            // They must hear it at once: the turn may have nothing else to send.
+            clients.ring();
+        }
+        worked + told
     }
 
     /// The served group's time is over, and that of another begins.
@@ -300,8 +322,6 @@ impl Schedule {
             self.groups.record(client, Work { nanos, ..work });
             match connection.link.carrier.leave() {
                 Leave::WhenTold => {
-                    connection.link.post_op(Op::Mode, STOP);
-                    clients.roster.enter_line(client);
                     self.leaving.push((client, now));
                     if is_planted(Bug::EarlySwitch) {
                         self.free_place_of(client, u32::MAX);
@@ -318,8 +338,6 @@ impl Schedule {
                 }
             }
         }
-        // They must hear it at once: the turn may have nothing else to send.
-        clients.ring();
         let length_nanos = self.groups.go_on(self.slices.usual_nanos());
         self.slices.begin(now, length_nanos);
         self.long_calls.begin_slice();
@@ -368,6 +386,7 @@ impl Shared<Served> for Schedule {
         }
         let are_several = self.groups.are_several();
         let most = if are_several { self.begin_look(now) } else { u32::MAX };
+        self.tell_at = PollAt::OnEvent;
         if !self.leaving.is_empty() {
             progress.worked += self.serve_leaving(most, clients, scratch, now, sink);
         }
@@ -397,6 +416,7 @@ impl Shared<Served> for Schedule {
                 progress.next = self.slices.poll_at(now);
             }
         }
+        progress.next = progress.next.earlier(self.tell_at);
         progress
     }
 

@@ -10,7 +10,7 @@ use super::pins::Pin;
 use super::pool::PoolLayout;
 use super::priority::Work;
 use super::stamp::{self, Expected, stamped_bytes};
-use super::wire::{GROWN, LEFT, note_of_place};
+use super::wire::{GROWN, LEFT, Note};
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::{ArrivedOp, Carrier, ServerCarrier, Turn, Waiting};
@@ -25,8 +25,8 @@ enum Standing {
     Outside,
     /// It is served. Its requests come out of its log until it knows of its place, which the next response tells.
     Served { place: Option<u32>, is_told: bool },
-    /// It was told to leave its place, and has not said that it has.
-    Leaving { place: u32 },
+    /// Its time is over. The next response tells it to leave its place, if nothing has told it yet; it has not said that it has.
+    Leaving { place: u32, is_told: bool },
     /// It has left its place, which can be given to another.
     Left,
 }
@@ -42,7 +42,7 @@ const fn most_deferred(window: u32) -> usize {
 pub(super) enum Leave {
     /// It knew of no place.
     AtOnce,
-    /// It must be told, and confirms it.
+    /// It must be told, by a response or if none goes to it otherwise, and confirms it.
     WhenTold,
 }
 
@@ -143,7 +143,7 @@ impl Served {
     pub(super) fn leave(&mut self) -> Leave {
         match self.standing {
             Standing::Served { place: Some(place), is_told: true } => {
-                self.standing = Standing::Leaving { place };
+                self.standing = Standing::Leaving { place, is_told: false };
                 Leave::WhenTold
             }
             Standing::Served { .. } => {
@@ -151,6 +151,18 @@ impl Served {
                 Leave::AtOnce
             }
             Standing::Outside | Standing::Leaving { .. } | Standing::Left => Leave::AtOnce,
+        }
+    }
+
+    /// The client must leave its place, and no response has told it yet.
+    pub(super) fn must_be_told(&self) -> bool {
+        matches!(self.standing, Standing::Leaving { is_told: false, .. })
+    }
+
+    /// The client is told to leave its place, not by a response.
+    pub(super) fn told(&mut self) {
+        if let Standing::Leaving { is_told, .. } = &mut self.standing {
+            *is_told = true;
         }
     }
 
@@ -217,7 +229,7 @@ impl Served {
     fn place_in_use(&self) -> Option<u32> {
         match self.standing {
             Standing::Served { place, is_told: true } => place,
-            Standing::Leaving { place } => Some(place),
+            Standing::Leaving { place, .. } => Some(place),
             _ => None,
         }
     }
@@ -257,7 +269,7 @@ impl Served {
         if self.rings_each {
             sender.ring();
         }
-        put_note(message, note_of_place(place));
+        put_note(message, Note::Enter(place).to_wire());
         self.standing = Standing::Served { place: Some(place), is_told: true };
         self.epoch = self.epoch.wrapping_add(1);
         self.turn = CellTurn::new(self.window);
@@ -273,11 +285,19 @@ impl Served {
 }
 
 impl Carrier for Served {
-    /// Says on a response which place its client may write into from now on.
+    /// Says on a response which place its client may write into from now on, or that it must leave the one that it has.
     #[inline]
     fn prepare(&mut self, sender: &mut Sender, message: &mut [u8]) {
-        if let Standing::Served { place: Some(place), is_told: false } = self.standing {
-            self.bring_in(place, sender, message);
+        match &mut self.standing {
+            Standing::Served { place: Some(place), is_told: false } => {
+                let place = *place;
+                self.bring_in(place, sender, message);
+            }
+            Standing::Leaving { is_told: is_told @ false, .. } => {
+                put_note(message, Note::Stop.to_wire());
+                *is_told = true;
+            }
+            _ => {}
         }
     }
 
@@ -394,7 +414,7 @@ impl ServerCarrier for Served {
     }
 
     fn handle_mode(&mut self, argument: u32) -> Result<Option<u32>, Misbehaved> {
-        if !matches!(self.standing, Standing::Leaving { .. }) {
+        if !matches!(self.standing, Standing::Leaving { is_told: true, .. }) {
             return Err("it has left a place that it had not to leave");
         }
         if argument != LEFT {

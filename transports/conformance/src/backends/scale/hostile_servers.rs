@@ -2,7 +2,10 @@
 
 pub(super) use crate::backends::slots::hostile_servers::*;
 use crate::{
-    backends::slots::forge::{End, kind, message, op},
+    backends::slots::{
+        forge::{End, kind, message, op},
+        forge_pool::STOP_NOTE,
+    },
     world::World,
 };
 
@@ -16,9 +19,12 @@ fn noted(generation: u32, note: u16) -> Vec<u8> {
 /// Places outside the pool, and a place taken back that was never given.
 pub(super) fn places_that_there_are_not(world: &World) {
     type Attack = fn(&mut End, u32, u32) -> bool;
-    let attacks: [(&str, Attack); 4] = [
+    let attacks: [(&str, Attack); 5] = [
         ("a place outside the pool", |end, slot, generation| end.send(slot, &noted(generation, 2))),
-        ("no place at all", |end, slot, generation| end.send(slot, &noted(generation, 0xffff))),
+        ("no place at all", |end, slot, generation| end.send(slot, &noted(generation, 0xfffe))),
+        ("a response that takes what it has not", |end, slot, generation| {
+            end.send(slot, &noted(generation, STOP_NOTE))
+        }),
         ("a place that it has not", |end, _, _| end.operate(op::MODE, 0)),
         ("an unknown mode", |end, _, _| end.operate(op::MODE, 5)),
     ];

@@ -15,7 +15,9 @@ use farcall_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::forge_pool::{ClientSetup, GROWN, LEFT, Log, Pool, STOP, ServerSetup};
+use super::forge_pool::{
+    ClientSetup, GROWN, LEFT, Log, Pool, STOP, STOP_NOTE, ServerSetup, take_note,
+};
 use crate::{
     backends::{UnconnectedEnd, rfp, scale, send_recv, write_imm},
     hostile::{
@@ -600,28 +602,26 @@ impl End {
                             self.pair.taken += 1;
                             let end = u64::from_le(self.pair.slots.load_u64(at));
                             self.pair.log.as_mut().expect("a log").end = end;
-                        } else if (of, imm & 0x3ff) == (op::MODE, STOP) {
+                        }
+                        let note = if of == op::MODE { 0 } else { take_note(&mut bytes) };
+                        if (of, imm & 0x3ff) == (op::MODE, STOP) || note == STOP_NOTE {
                             self.place = None;
                             let nothing = self.pair.scratch.slice(0, 0);
                             let at = RemoteSlice::new(self.theirs.addr, self.theirs.rkey, 0);
                             let imm = op::MODE << 29 | self.client << 10 | LEFT;
                             let left = WorkRequest::write(nothing, at).imm(imm).unsignaled();
                             self.broken |= self.pair.qp.post_send_one(left).is_err();
-                        } else if bytes.len() >= 8 {
-                            let note = u16::from_le_bytes([bytes[6], bytes[7]]);
-                            if note > 0 {
-                                self.place = Some(u32::from(note) - 1);
-                                self.stays += 1;
-                                self.pool.as_mut().expect("a pool").enter();
-                            }
-                            bytes[6..8].fill(0);
+                        } else if note > 0 {
+                            self.place = Some(u32::from(note) - 1);
+                            self.stays += 1;
+                            self.pool.as_mut().expect("a pool").enter();
                         }
                     }
                     let is_of_logs = self.pair.carrier == Carrier::Logs;
                     let is_in_cell = self.is_server && of == op::MESSAGE;
-                    if is_of_cells && bytes.len() >= 8 {
+                    if is_of_cells {
                         // How long the server had the request.
-                        bytes[6..8].fill(0);
+                        take_note(&mut bytes);
                     }
                     if !(is_of_cells && is_in_cell)
                         && !(of == op::MODE && (is_of_cells || is_of_logs))

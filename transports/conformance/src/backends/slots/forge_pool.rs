@@ -46,6 +46,9 @@ pub(crate) const GROWN: u32 = 1;
 /// The argument by which a server tells a client to leave its place.
 pub(crate) const STOP: u32 = 0;
 
+/// What says the same on a response.
+pub(crate) const STOP_NOTE: u16 = 0xffff;
+
 /// The pool of a server, as its client knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
@@ -165,5 +168,15 @@ impl Log {
             at += 8 + len.next_multiple_of(8) as u64;
         }
         requests
+    }
+}
+
+/// Takes what a carrier notes on a message off it; 0 is nothing.
+pub(super) fn take_note(message: &mut [u8]) -> u16 {
+    match message.get_mut(6..8) {
+        Some(note) => {
+            u16::from_le_bytes([std::mem::take(&mut note[0]), std::mem::take(&mut note[1])])
+        }
+        None => 0,
     }
 }
