@@ -189,16 +189,17 @@ fn a_pinned_client_does_not_wait_for_a_slice() {
 fn long_calls_do_not_take_the_time_of_short_ones() {
     let short = Kind { clients: 40, ..USUAL };
     let [alone] = Place::new("group=10&slice=100us").run([short], 20 * MILLISECOND);
-    // A tenth of the usual slice, and five times as long; each a fifth of all clients. Were they not bounded, short calls would make 9 % and
+    // A fifth of the usual slice, and five times as long; each a fifth of all clients. Were they not bounded, short calls would make 9 % and
     // 0.2 % of the calls that they make alone.
-    for (work, window, least) in [(20 * MICROSECOND, 8, 60), (500 * MICROSECOND, 1, 5)] {
+    for (work, window, least) in [(20 * MICROSECOND, 8, 75), (500 * MICROSECOND, 1, 18)] {
         let mut place = Place::new("group=10&slice=100us");
         let long = Kind { clients: 10, work, window, ..USUAL };
         let [short, long] = place.run([short, long], 20 * MILLISECOND);
         let part = 100 * short.calls() / alone.calls();
         assert!(part > least, "{part} % of the calls that they make alone, beside {work} ns");
+        println!("beside calls of {work} ns: {part} % of the calls that they make alone");
         let longest = long.at(100);
-        assert!(longest < 15 * MILLISECOND, "{longest} ns: one that takes {work}");
+        assert!(longest < 25 * MILLISECOND, "{longest} ns: one that takes {work}");
     }
 }
 
@@ -207,6 +208,8 @@ fn long_calls_do_not_take_the_time_of_short_ones() {
 #[ignore = "a measurement: cargo test -p farcall-transports-conformance --features sim --test scale_slices_on_rack -- --ignored --nocapture"]
 fn calls_beside_long_ones() {
     let short = Kind { clients: 40, ..USUAL };
+    let [alone] = Place::new("group=10&slice=100us").run([short], 40 * MILLISECOND);
+    println!("alone: {} short calls", alone.calls());
     for work in [20, 100, 500] {
         for window in [1, 8] {
             let long = Kind { clients: 10, work: work * MICROSECOND, window, ..USUAL };

@@ -41,7 +41,7 @@ struct Group {
     members: Vec<u32>,
     /// How many of them wait.
     waiting: usize,
-    /// The number of the one that waits longest.
+    /// The turn of the one that waits longest.
     first: u64,
     /// The sum of its members.
     priority: u64,
@@ -54,6 +54,8 @@ struct Client {
     waits: bool,
     /// Which one it is of those that began to wait.
     number: u64,
+    /// From when it counts for the turn of its group: as `number`, or later.
+    turn: u64,
     /// What it did in this window.
     work: Work,
     /// Of the windows before, the later ones more.
@@ -114,8 +116,8 @@ impl Groups {
             self.clients.resize(client as usize + 1, None);
             self.order.reserve(self.clients.len());
         }
-        let (work, priority, number) = (Work::default(), 0, 0);
-        let known = Client { group, waits: false, number, work, priority };
+        let (work, priority) = (Work::default(), 0);
+        let known = Client { group, waits: false, number: 0, turn: 0, work, priority };
         self.clients[client as usize] = Some(known);
         self.groups[group].members.push(client);
     }
@@ -163,7 +165,7 @@ impl Groups {
         for client in members.iter().filter_map(|member| self.find(*member)) {
             priority += client.priority;
             if client.waits {
-                (waiting, first) = (waiting + 1, first.min(client.number));
+                (waiting, first) = (waiting + 1, first.min(client.turn));
             }
         }
         let group = &mut self.groups[group];
@@ -211,21 +213,29 @@ impl Groups {
     /// The client has requests, and is not served.
     pub(super) fn wait(&mut self, client: u32) {
         self.waits += 1;
-        self.wait_as(client, self.waits);
+        self.wait_as(client, self.waits, self.waits);
     }
 
     /// The client was served, but none of its requests was taken: it waits as if it had not been.
     pub(super) fn wait_on(&mut self, client: u32) {
         let Some(known) = self.find(client) else { return };
-        self.wait_as(client, known.number);
+        self.wait_as(client, known.number, known.turn);
     }
 
-    fn wait_as(&mut self, client: u32, number: u64) {
+    /// The client was served, but none of its long calls was taken, because it was not its turn among those of its group: they wait
+    /// as before for each other, but do not bring their group on before others.
+    pub(super) fn wait_in_group(&mut self, client: u32) {
+        let Some(known) = self.find(client) else { return };
+        self.waits += 1;
+        self.wait_as(client, known.number, self.waits);
+    }
+
+    fn wait_as(&mut self, client: u32, number: u64, turn: u64) {
         let Some(Some(known)) = self.clients.get_mut(client as usize) else { return };
         if !known.waits {
-            (known.waits, known.number) = (true, number);
+            (known.waits, known.number, known.turn) = (true, number, turn);
             let group = &mut self.groups[known.group];
-            group.first = if group.waiting == 0 { number } else { group.first.min(number) };
+            group.first = if group.waiting == 0 { turn } else { group.first.min(turn) };
             group.waiting += 1;
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! Handlers run in the server's thread, so the end of a slice is seen only between looks. A look takes as many requests as fit the
 //! rest of the slice, by what those of the look before took. A slice begins with few. A client whose calls are known to be long
-//! comes at the end of the slice, with one.
+//! comes at the end of the slice, with one. A client of which it is not known has a look of its own: when it is new, or when one of those that
+//! were in a look with it must have had a long call.
 
 use farcall_core::time::Instant;
 
@@ -15,6 +16,16 @@ const SHORTEST_LONG_NANOS: u64 = 10_000;
 
 /// More long calls of a client are not counted: after so many short ones it is like others.
 const MOST_COUNTED: u8 = 4;
+
+/// How long the calls of a client are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Calls {
+    /// A call that is taken alone tells.
+    Unknown,
+    Short,
+    /// After so many short ones it is like others.
+    Long(u8),
+}
 
 /// How long handlers take.
 #[derive(Debug)]
@@ -29,12 +40,17 @@ pub(super) struct LongCalls {
     each_nanos: u64,
     /// There was a look in this slice.
     has_looked: bool,
+    /// The slice is not over.
+    has_time: bool,
+    /// Nothing more is taken in this look.
+    takes_one: bool,
     /// A request of a client with long calls may be taken in this look.
     may_take_long: bool,
     /// One was taken in this slice.
     has_taken_long: bool,
-    /// Long calls of each client, less short ones.
-    counted: Vec<u8>,
+    clients_calls: Vec<Calls>,
+    /// Some client's calls became short.
+    have_shortened: bool,
 }
 
 impl LongCalls {
@@ -48,9 +64,12 @@ impl LongCalls {
             clients: Vec::with_capacity(clients),
             each_nanos: long_nanos,
             has_looked: false,
+            has_time: true,
+            takes_one: false,
             may_take_long: true,
             has_taken_long: false,
-            counted: Vec::new(),
+            clients_calls: Vec::new(),
+            have_shortened: false,
         }
     }
 
@@ -67,28 +86,36 @@ impl LongCalls {
             let nanos = now.as_nanos().saturating_sub(self.looked.as_nanos());
             self.learn(nanos / u64::from(self.requests));
         }
-        (self.looked, self.requests) = (now, 0);
+        (self.looked, self.requests, self.takes_one) = (now, 0, false);
         self.clients.clear();
         let is_first = !std::mem::replace(&mut self.has_looked, true);
         let Some(left_nanos) = left_nanos else {
-            self.may_take_long = true;
+            (self.has_time, self.may_take_long) = (true, true);
             return u32::MAX;
         };
-        self.may_take_long = left_nanos == 0 && !self.has_taken_long;
+        self.has_time = left_nanos > 0;
+        self.may_take_long = !self.has_time && !self.has_taken_long;
         let fit = left_nanos / self.each_nanos.max(1);
         let least = u64::from(is_first || left_nanos > 0);
         u32::try_from(fit.max(least)).unwrap_or(u32::MAX)
     }
 
-    /// A request of a client with long calls may be taken now, after so many others in this look. One in each slice may: at its end,
-    /// or when there is nothing else to do. While no other group waits, one in each look.
+    /// A request of a client with long calls may be taken now, after so many others in this look. One may when there is nothing else to
+    /// do and the slice is not over, and one at the end of a slice that had none. While no other group waits, one in each look.
     pub(super) fn may_take_long(&self, others: u32) -> bool {
-        self.may_take_long || others == 0 && !self.has_taken_long
+        self.may_take_long || others == 0 && self.has_time
     }
 
-    /// A request of a client with long calls was taken in this slice.
-    pub(super) fn have_been_taken(&self) -> bool {
-        self.has_taken_long
+    /// How many requests of a client may be taken in this look before those of clients with [long](LongCalls::may_take_long) calls,
+    /// if so many more may be taken at all.
+    #[inline]
+    pub(super) fn most_of(&self, client: u32, most: u32) -> u32 {
+        match self.of(client) {
+            _ if self.takes_one => 0,
+            Calls::Short => most,
+            Calls::Unknown if self.requests == 0 => most.min(1),
+            Calls::Unknown | Calls::Long(_) => 0,
+        }
     }
 
     /// So many requests of a client were taken.
@@ -96,8 +123,10 @@ impl LongCalls {
         if requests > 0 {
             self.requests += requests;
             self.clients.push(client);
-            if self.are_of(client) {
-                (self.may_take_long, self.has_taken_long) = (false, true);
+            match self.of(client) {
+                Calls::Short => {}
+                Calls::Unknown => (self.takes_one, self.may_take_long) = (true, false),
+                Calls::Long(_) => (self.may_take_long, self.has_taken_long) = (false, true),
             }
         }
     }
@@ -108,40 +137,58 @@ impl LongCalls {
             self.each_nanos = each_nanos;
         }
         let is_long = each_nanos > self.long_nanos;
-        // One of several may have been long. Which one shows when they are served one by one.
-        let is_sure = self.clients.len() == 1;
+        let is_one = self.clients.len() == 1;
+        let is_known = self.clients.iter().any(|client| self.are_long(*client));
         for &client in &self.clients {
             let at = client as usize;
-            if is_long && self.counted.len() <= at {
-                self.counted.resize(at + 1, 0);
+            if self.clients_calls.len() <= at {
+                self.clients_calls.resize(at + 1, Calls::Unknown);
             }
-            let Some(counted) = self.counted.get_mut(at) else { continue };
-            *counted = match (is_long, is_sure) {
-                (true, true) => (*counted + 1).min(MOST_COUNTED),
-                (true, false) => (*counted).max(1),
-                (false, true) => counted.saturating_sub(1),
+            let calls = &mut self.clients_calls[at];
+            *calls = match (is_long, is_one, *calls) {
+                (true, true, Calls::Long(counted)) => Calls::Long((counted + 1).min(MOST_COUNTED)),
+                (true, true, _) => Calls::Long(1),
+                // It may be this one.
+                (true, false, _) if !is_known => Calls::Unknown,
+                (false, true, Calls::Long(counted @ 2..)) => Calls::Long(counted - 1),
+                (false, true, Calls::Long(_) | Calls::Unknown) => {
+                    self.have_shortened = true;
+                    Calls::Short
+                }
                 // A long one may be among many short ones.
-                (false, false) => *counted,
+                (_, _, same) => same,
             };
         }
     }
 
+    /// How long the calls of this client are.
+    #[inline]
+    pub(super) fn of(&self, client: u32) -> Calls {
+        self.clients_calls.get(client as usize).copied().unwrap_or(Calls::Unknown)
+    }
+
     /// The calls of this client are long. Its requests are taken [one by one](LongCalls::may_take_long), out of its log.
     #[inline]
-    pub(super) fn are_of(&self, client: u32) -> bool {
-        self.counted.get(client as usize).is_some_and(|counted| *counted > 0)
+    pub(super) fn are_long(&self, client: u32) -> bool {
+        matches!(self.of(client), Calls::Long(_))
+    }
+
+    /// Since this was called last, the calls of some client became short.
+    #[inline]
+    pub(super) fn have_shortened(&mut self) -> bool {
+        std::mem::take(&mut self.have_shortened)
     }
 
     /// There is one group, and no switch that calls could hold up.
     pub(super) fn forget_all(&mut self) {
         self.requests = 0;
-        self.counted.fill(0);
+        self.clients_calls.fill(Calls::Unknown);
     }
 
     /// A client has gone.
     pub(super) fn forget(&mut self, client: u32) {
-        if let Some(counted) = self.counted.get_mut(client as usize) {
-            *counted = 0;
+        if let Some(calls) = self.clients_calls.get_mut(client as usize) {
+            *calls = Calls::Unknown;
         }
     }
 }
@@ -162,6 +209,14 @@ mod tests {
         let most = calls.begin_look(Instant::from_nanos(now), left.into());
         requests.iter().for_each(|(client, requests)| calls.record(*client, *requests));
         most
+    }
+
+    /// A look in which each of these clients has a call that takes so long in the mean.
+    fn take(calls: &mut LongCalls, now: &mut u64, nanos: u64, clients: &[u32]) {
+        let requests: Vec<_> = clients.iter().map(|client| (*client, 1)).collect();
+        look(calls, *now, SLICE, &requests);
+        *now += nanos * clients.len() as u64;
+        look(calls, *now, SLICE, &[]);
     }
 
     #[test]
@@ -185,15 +240,14 @@ mod tests {
         for now in [0, 2 * SLICE] {
             look(&mut calls, now, SLICE, &[(1, 1)]);
         }
-        assert!(calls.are_of(1));
+        assert!(calls.are_long(1));
         calls.begin_slice();
         look(&mut calls, 3 * SLICE, 50_000, &[]);
         assert!(!calls.may_take_long(3) && calls.may_take_long(0));
         look(&mut calls, 4 * SLICE, 0, &[]);
         assert!(calls.may_take_long(3));
         calls.record(1, 1);
-        assert!(!calls.may_take_long(3) && !calls.may_take_long(0), "one in each slice");
-        assert!(calls.have_been_taken());
+        assert!(!calls.may_take_long(3) && !calls.may_take_long(0), "one at the end of each slice");
         look(&mut calls, 6 * SLICE, None, &[]);
         assert!(calls.may_take_long(3), "no other group waits");
     }
@@ -202,30 +256,40 @@ mod tests {
     fn a_clients_calls_are_long_until_as_many_were_short() {
         let mut calls = LongCalls::new(SLICE, 4);
         let mut now = 0;
-        let mut take = |calls: &mut LongCalls, nanos: u64, clients: &[u32]| {
-            let requests: Vec<_> = clients.iter().map(|client| (*client, 1)).collect();
-            look(calls, now, SLICE, &requests);
-            now += nanos;
-            look(calls, now, SLICE, &[]);
-        };
-        take(&mut calls, 3 * SLICE, &[1, 2]);
-        assert!(calls.are_of(1) && calls.are_of(2), "either may be it");
-        take(&mut calls, SLICE / 8, &[2]);
-        assert!(!calls.are_of(2));
-        take(&mut calls, 2 * SLICE, &[1]);
-        take(&mut calls, 500, &[1]);
-        (0..9).for_each(|_| take(&mut calls, 500, &[1, 2]));
-        assert!(calls.are_of(1));
-        take(&mut calls, 500, &[1]);
-        assert!(!calls.are_of(1));
-        (0..10).for_each(|_| take(&mut calls, 2 * SLICE, &[1]));
-        (0..4).for_each(|_| take(&mut calls, 500, &[1]));
-        assert!(!calls.are_of(1));
-        take(&mut calls, 2 * SLICE, &[1]);
-        take(&mut calls, 2 * SLICE, &[2]);
+        (0..10).for_each(|_| take(&mut calls, &mut now, 2 * SLICE, &[1]));
+        for _ in 0..4 {
+            assert!(calls.are_long(1));
+            take(&mut calls, &mut now, 500, &[1]);
+        }
+        assert_eq!(calls.of(1), Calls::Short);
+        take(&mut calls, &mut now, 2 * SLICE, &[1]);
+        take(&mut calls, &mut now, 2 * SLICE, &[2]);
         calls.forget(1);
-        assert!(!calls.are_of(1) && calls.are_of(2), "another client of that number");
+        assert!(!calls.are_long(1) && calls.are_long(2), "another client of that number");
         calls.forget_all();
-        assert!(!calls.are_of(2));
+        assert_eq!(calls.of(2), Calls::Unknown);
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_client_is_found_out_alone() {
+        let mut calls = LongCalls::new(SLICE, 4);
+        let mut now = 0;
+        (1..4).for_each(|client| take(&mut calls, &mut now, 500, &[client]));
+        assert!(calls.have_shortened() && !calls.have_shortened());
+        assert_eq!((calls.most_of(1, 7), calls.most_of(4, 7)), (7, 1), "a new one is first");
+        calls.record(1, 1);
+        assert_eq!((calls.most_of(1, 7), calls.most_of(4, 7)), (7, 0), "or waits");
+        take(&mut calls, &mut now, 3 * SLICE, &[1, 2]);
+        assert_eq!(
+            [calls.of(1), calls.of(2), calls.of(3)],
+            [Calls::Unknown, Calls::Unknown, Calls::Short]
+        );
+        calls.record(1, 1);
+        assert_eq!((calls.most_of(3, 7), calls.may_take_long(1)), (0, false), "alone");
+        take(&mut calls, &mut now, 500, &[1]);
+        take(&mut calls, &mut now, 3 * SLICE, &[2]);
+        assert!(calls.of(1) == Calls::Short && calls.are_long(2));
+        take(&mut calls, &mut now, 3 * SLICE, &[1, 2]);
+        assert_eq!(calls.of(1), Calls::Short, "it was the other");
     }
 }

@@ -7,7 +7,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::RequestSink;
 
 use super::groups::{Groups, most_members};
-use super::long_calls::LongCalls;
+use super::long_calls::{Calls, LongCalls};
 use super::pool::Pool;
 use super::priority::Work;
 use super::served::{Leave, Served};
@@ -123,12 +123,6 @@ impl Schedule {
         self.served.len() == self.pinned
     }
 
-    /// Only clients with long calls are served, and it was the turn of one of them.
-    fn has_done_enough(&self) -> bool {
-        let mut members = self.served[self.pinned..].iter();
-        self.long_calls.have_been_taken() && members.all(|client| self.long_calls.are_of(*client))
-    }
-
     /// Those of the served group that wait come in.
     fn enter_waiting(&mut self, clients: &mut Scaled) {
         let mut entering = std::mem::take(&mut self.entering);
@@ -139,12 +133,17 @@ impl Schedule {
         self.entering = entering;
     }
 
+    /// Not one that may have long calls: the switch would have to wait for those in its place.
+    fn may_have_place(&self, client: u32) -> bool {
+        !self.groups.are_several() || self.long_calls.of(client) == Calls::Short
+    }
+
     /// A client comes in.
     fn enter(&mut self, client: u32, clients: &mut Scaled) {
         let Some(connection) = clients.roster.get(client) else { return };
-        let place = match self.long_calls.are_of(client) {
-            true => None,
-            false => {
+        let place = match self.may_have_place(client) {
+            false => None,
+            true => {
                 let place = self.pool.take();
                 self.is_short |= place.is_none();
                 place
@@ -174,7 +173,7 @@ impl Schedule {
     #[cold]
     fn give_places(&mut self, clients: &mut Scaled) {
         for &client in &self.served {
-            if self.places[client as usize].is_some() || self.long_calls.are_of(client) {
+            if self.places[client as usize].is_some() || !self.may_have_place(client) {
                 continue;
             }
             let Some(connection) = clients.roster.get(client) else { continue };
@@ -215,23 +214,31 @@ impl Schedule {
         sink: &mut dyn RequestSink,
     ) -> u32 {
         let (mut taken, mut reads, mut next) = (0, 0, 0);
+        let mut unknown = None;
         for step in 0..self.served.len() {
             let at = (self.first + step) % self.served.len();
             let client = self.served[at];
             reads += u32::from(read_on(client, clients));
-            if taken < most && !self.long_calls.are_of(client) {
-                taken += self.take(client, most - taken, clients, scratch, now, sink);
+            let its_most = self.long_calls.most_of(client, most - taken);
+            if its_most > 0 {
+                taken += self.take(client, its_most, clients, scratch, now, sink);
                 next = if taken == most { at + 1 } else { 0 };
+            } else if self.long_calls.of(client) == Calls::Unknown {
+                unknown.get_or_insert(at);
             }
         }
-        self.first = next;
-        // In the order in which they came in.
-        for at in 0..self.served.len() {
+        // One that must be taken alone is the first of the next look.
+        self.first = unknown.unwrap_or(next);
+        // In the order in which they left or came in.
+        for at in 0..self.leaving.len() + self.served.len() {
             if !self.long_calls.may_take_long(taken) {
                 break;
             }
-            let client = self.served[at];
-            if self.long_calls.are_of(client) {
+            let client = match self.leaving.get(at) {
+                Some((client, _)) => *client,
+                None => self.served[at - self.leaving.len()],
+            };
+            if self.long_calls.are_long(client) {
                 taken += self.take(client, 1, clients, scratch, now, sink);
             }
         }
@@ -253,8 +260,7 @@ impl Schedule {
         taken
     }
 
-    /// Serves those that are on their way out, until they have left; takes so many requests at most, and one of each client that turned
-    /// out to have long calls: it is served as often as others, because it keeps a place from them.
+    /// Serves those that are on their way out, until they have left; takes so many requests at most.
     #[cold]
     fn serve_leaving(
         &mut self,
@@ -266,11 +272,12 @@ impl Schedule {
     ) -> u32 {
         let (mut worked, mut taken, mut told, mut at) = (0, 0, 0, 0);
         while let Some(&(client, since)) = self.leaving.get(at) {
-            let are_long = self.long_calls.are_of(client);
-            let its_most = if are_long { 1 } else { most - taken };
+            let its_most = match self.groups.are_several() {
+                true => self.long_calls.most_of(client, most - taken),
+                false => u32::MAX,
+            };
             let its = self.take(client, its_most, clients, scratch, now, sink);
-            taken += if are_long { 0 } else { its };
-            worked += its + u32::from(read_on(client, clients));
+            (taken, worked) = (taken + its, worked + its + u32::from(read_on(client, clients)));
             let Some(connection) = clients.roster.get(client) else {
                 // The next look hears that it has departed.
                 at += 1;
@@ -332,6 +339,9 @@ impl Schedule {
                     self.free_place_of(client, 0);
                     match work.requests {
                         _ if !has_more => {}
+                        0 if self.long_calls.are_long(client) => {
+                            self.groups.wait_in_group(client);
+                        }
                         0 => self.groups.wait_on(client),
                         _ => self.groups.wait(client),
                     }
@@ -386,6 +396,7 @@ impl Shared<Served> for Schedule {
         }
         let are_several = self.groups.are_several();
         let most = if are_several { self.begin_look(now) } else { u32::MAX };
+        self.is_short |= self.long_calls.have_shortened();
         self.tell_at = PollAt::OnEvent;
         if !self.leaving.is_empty() {
             progress.worked += self.serve_leaving(most, clients, scratch, now, sink);
@@ -406,7 +417,7 @@ impl Shared<Served> for Schedule {
         }
         progress.scanned = (self.served.len() + self.leaving.len()) as u32;
         if let Some(next) = self.groups.next() {
-            if self.slices.is_over(now, self.is_idle() || self.has_done_enough()) {
+            if self.slices.is_over(now, self.is_idle()) {
                 self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {

@@ -102,6 +102,23 @@ fn members_of_a_group_come_in_the_order_in_which_they_began_to_wait() {
     assert_eq!(groups.take_waiting(), [0, 3, 2]);
 }
 
+#[test]
+fn a_long_call_that_waits_for_others_of_its_group_does_not_bring_its_group_on_before_others() {
+    // Of the first group; of the second; of the third.
+    let (mut groups, of_each) = (joined(4, 12), [0, 1, 3, 2]);
+    of_each.into_iter().for_each(|client| groups.wait(client));
+    serve_members(&mut groups);
+    // Another's call was taken.
+    groups.wait_in_group(1);
+    groups.wait(0);
+    let order = [3, 2, 1].map(|client| {
+        groups.go_on(SLICE);
+        assert!(groups.is_served(client));
+        groups.take_waiting().to_vec()
+    });
+    assert_eq!(order, [vec![3], vec![2], vec![1, 0]], "and is still before those that came later");
+}
+
 /// Slices until the groups are as they stay, while all clients wait again at once. Gives how long the slices of the served
 /// groups are then, in turn.
 fn settle(groups: &mut Groups, clients: u32, work: impl Fn(u32) -> Work) -> Vec<u64> {
