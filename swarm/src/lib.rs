@@ -43,5 +43,6 @@ mod value;
 pub use mutation::Mutation;
 pub use outcome::{Outcome, quiet_panics};
 pub use records::Counts;
+pub use suite::case;
 pub use sweep::{Setting, Sweep, run_seed, sweep};
 pub use trace::{Trace, TraceFile};

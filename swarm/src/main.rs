@@ -13,6 +13,7 @@ use farcall_swarm::{
     Counts, Mutation, Outcome, Setting, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
 };
 use farcall_transports::registry;
+use farcall_transports_conformance::Case;
 
 /// Prints to standard output, and ignores a closed pipe.
 macro_rules! say {
@@ -51,6 +52,9 @@ struct Options {
     /// Writes the complete trace of that seed to a file
     #[arg(long, requires = "seed", value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Only this case of the backend suite, such as sizes::small_calls_pass_a_large_one
+    #[arg(long, value_parser = case, conflicts_with = "mutation")]
+    case: Option<&'static Case>,
     #[arg(long, help = format!("Plants a bug, to see that it is found: {}", Mutation::ALL.map(Mutation::name).join(", ")))]
     mutation: Option<Mutation>,
 }
@@ -65,9 +69,15 @@ fn backend(name: &str) -> Result<Backend, String> {
     }
 }
 
+fn case(name: &str) -> Result<&'static Case, String> {
+    farcall_swarm::case(name).ok_or_else(|| {
+        "no case of that name runs under faults; `backend-conformance list` tells the names of cases".to_owned()
+    })
+}
+
 impl Options {
     fn setting(&self) -> Setting {
-        Setting { backend: self.backend, mutation: self.mutation }
+        Setting { backend: self.backend, mutation: self.mutation, case: self.case }
     }
 }
 
@@ -123,8 +133,9 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
     }
     let backend = options.backend.map_or("all", |backend| backend.name());
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
+    let case = options.case.map_or_else(String::new, |it| format!(" --case {}", it.name));
     say!(
-        "for the whole trace: cargo xtask sim --seed {seed} --backend {backend}{planted} --trace FILE"
+        "for the whole trace: cargo xtask sim --seed {seed} --backend {backend}{planted}{case} --trace FILE"
     );
     Ok(false)
 }

@@ -26,17 +26,25 @@ const LEFT_OUT: [&str; 3] = [
     "swarm::everything_at_once",
 ];
 
-/// Runs a seed.
+/// The cases that run under faults.
+fn cases() -> impl Iterator<Item = &'static Case> {
+    COMMON.iter().filter(|it| it.needs == [Need::Nothing] && !LEFT_OUT.contains(&it.name))
+}
+
+/// The case of this name, if it runs under faults.
+pub fn case(name: &str) -> Option<&'static Case> {
+    cases().find(|case| case.name == name)
+}
+
+/// Runs a seed with the case that it picks.
 pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
-    let cases: Vec<&Case> = COMMON
-        .iter()
-        .filter(|case| case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name))
-        .collect();
+    let cases: Vec<_> = cases().collect();
     play(seed, backend, dice.pick(&cases), trace)
 }
 
-fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
+/// Runs a seed with a case.
+pub(crate) fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
     // Drawn when the case creates its rack, and reported at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell) = (trace.clone(), Arc::clone(&told));

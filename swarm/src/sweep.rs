@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use farcall_transports::{Backend, registry};
+use farcall_transports_conformance::Case;
 
 use crate::dice::Dice;
 use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
@@ -16,6 +17,8 @@ pub struct Setting {
     pub backend: Option<&'static dyn Backend>,
     /// The planted bug.
     pub mutation: Option<Mutation>,
+    /// Only this case of the conformance suite.
+    pub case: Option<&'static Case>,
 }
 
 impl Setting {
@@ -26,9 +29,12 @@ impl Setting {
 }
 
 /// Runs a seed: the key-value store with all faults, and a case of the conformance suite with faults that a
-/// connection repairs. With a planted bug, runs only the store.
+/// connection repairs. With a planted bug, runs only the store; with a case, only that.
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
+    if let Some(case) = setting.case {
+        return vec![suite::play(seed, backend, case, trace)];
+    }
     let store = kv::run(seed, backend, setting.mutation, trace);
     match setting.mutation {
         Some(_) => vec![store],

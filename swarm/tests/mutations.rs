@@ -19,7 +19,7 @@ fn is_found(mutation: Mutation, by: &[&str]) {
 
 #[track_caller]
 fn is_found_in(backend: Option<&'static dyn Backend>, mutation: Mutation, by: &[&str]) {
-    let sound = Setting { backend, mutation: None };
+    let sound = Setting { backend, ..Setting::default() };
     let planted = Setting { mutation: Some(mutation), ..sound };
     let Sweep { failure, .. } = sweep(1, SEEDS, 2, planted);
     let Some(failure) = failure else { panic!("{mutation} was not found in {SEEDS} seeds") };

@@ -77,8 +77,11 @@ pub(crate) fn loom() -> Result<()> {
     )
 }
 
-/// Seeds of the swarm in a normal check, each with one backend: a minute or less.
-const SEEDS: &str = "600";
+/// Seeds of the swarm that each check runs, each with one backend: a minute or less.
+const FIXED_SEEDS: &str = "600";
+
+/// Seeds of a commit's own, so that more and more are run.
+const SEEDS_OF_COMMIT: &str = "200";
 
 /// The tests of the swarm's package, for which cargo builds its program.
 const TESTS_OF_SWARM: &str = "mutations";
@@ -89,11 +92,22 @@ pub(crate) fn sim(arguments: &[String]) -> Result<()> {
     let mut build = cargo();
     build.args(["test", "--quiet", "--locked", "--no-run", "--workspace"]).args(FOR_TESTS);
     run::run(build.args(["--test", TESTS_OF_SWARM]))?;
-    let mut swarm = command(run::target().join("debug/farcall-swarm"));
-    if arguments.is_empty() {
-        swarm.args(["--seeds", SEEDS]);
+    let swarm = || command(run::target().join("debug/farcall-swarm"));
+    if !arguments.is_empty() {
+        return run::run(swarm().args(arguments));
     }
-    run::run(swarm.args(arguments))
+    run::run(swarm().args(["--seeds", FIXED_SEEDS]))?;
+    let Some(first) = first_seed_of_commit() else {
+        println!("  no git repository: no seeds of its commit");
+        return Ok(());
+    };
+    run::run(swarm().args(["--seeds", SEEDS_OF_COMMIT, "--first", &first.to_string()]))
+}
+
+/// Each commit has seeds of its own: the first one is the beginning of its hash.
+fn first_seed_of_commit() -> Option<u32> {
+    let hash = run::output(command("git").args(["rev-parse", "HEAD"])).ok()?;
+    u32::from_str_radix(hash.get(..8)?, 16).ok()
 }
 
 /// Simulates published figures, and checks that the book shows them. Optimized, as they are millions of
