@@ -53,6 +53,7 @@ const PAGES: [Page; 4] = [
             "scalerpc-3b",
             "scalerpc-8",
             "scalerpc-9",
+            "scalerpc-9-rate",
             "scalerpc-10",
             "scalerpc-10-pcie",
         ],

@@ -10,6 +10,7 @@ mod fasst;
 pub mod figure;
 mod flows;
 mod herd;
+mod herd_calls;
 mod kalia;
 mod latency;
 pub mod measured;
@@ -23,6 +24,7 @@ mod scale_studies;
 mod scalerpc;
 mod shared;
 pub mod study;
+mod verbs_calls;
 
 use figure::Figure;
 pub(crate) use latency::read_ns;

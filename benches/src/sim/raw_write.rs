@@ -1,7 +1,6 @@
 //! RawWrite, with which ScaleRPC (EuroSys 2019) was compared: requests by RC WRITE into a message pool where each client has a
 //! place of its own, responses by RC WRITE into the client's memory. Both ends poll their memory.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
@@ -10,89 +9,44 @@ use farcall_verbs::{
     CompletionQueue, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion, WorkCompletion,
     WorkRequest,
 };
-use hdrhistogram::Histogram;
 
 use super::rig::{Machine, Rack, join};
-
-/// The experiment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RawWrite {
-    pub(super) machines: usize,
-    pub(super) server_threads: usize,
-    pub(super) clients: usize,
-    /// Calls that a client sends with one doorbell. It waits for all of them.
-    pub(super) batch: usize,
-    /// How long a request keeps its server thread busy, besides polling and posting.
-    pub(super) dispatch_ns: u64,
-    /// How long a batch keeps its client busy, besides polling and posting.
-    pub(super) pause_ns: u64,
-    /// How long it is measured, after a warm-up of the same length.
-    pub(super) measured_ns: u64,
-}
-
-/// What calls did in the measured time.
-#[derive(Clone, Debug)]
-pub(super) struct Calls {
-    /// Calls per microsecond, i.e. millions per second.
-    pub(super) rate: f64,
-    /// Millions of cache lines per second that the server's NIC read over PCIe.
-    pub(super) pcie_reads: f64,
-    /// From the beginning of a batch to each of its answers.
-    pub(super) latency: Histogram<u64>,
-}
+use super::verbs_calls::{Calls, MESSAGE_BYTES, Tally, VerbsCalls};
 
 /// A block of the message pool holds one message (ScaleRPC, section 4).
 const BLOCK_BYTES: usize = 4096;
 
-/// 32 bytes, and a word with length and valid flag.
-const MESSAGE_BYTES: usize = 40;
-
 /// One WRITE in this many of a queue pair is signaled.
 const SIGNAL_EVERY: u64 = 16;
 
-impl RawWrite {
-    /// Runs it.
-    pub(super) fn run(&self, costs: &Costs) -> Result<Calls> {
-        let mut rack = Rack::new(costs);
-        let server = rack.machine()?;
-        let machines = rack.machines(self.machines)?;
-        let latency = Histogram::new_with_bounds(1, 1_000_000_000, 3)?;
-        let tally = Rc::new(RefCell::new(Tally { counted_from_ns: u64::MAX, latency }));
-        let places = self.clients.div_ceil(self.server_threads) * self.batch;
-        let mut threads = Vec::new();
-        for _ in 0..self.server_threads {
-            let program = rack.program_with(&server, places * BLOCK_BYTES)?;
-            threads.push(Side::open(&rack, program, self.dispatch_ns)?);
-        }
-        for number in 0..self.clients {
-            let machine = &machines[number % machines.len()];
-            let program = rack.program_with(machine, self.batch * BLOCK_BYTES)?;
-            let mut side = Side::open(&rack, program, self.pause_ns)?;
-            side.connect(&mut threads[number % self.server_threads], self.batch)?;
-            let client = Client { side, batch: self.batch, began_ns: 0, tally: Rc::clone(&tally) };
-            let (node, cells) = (machine.node, client.side.machine.memory.remote());
-            let actor = rack.sim.spawn(node, client);
-            rack.sim.watch(actor, &cells);
-        }
-        for side in threads {
-            let cells = side.machine.memory.remote();
-            let actor = rack.sim.spawn(server.node, ServerThread { side });
-            rack.sim.watch(actor, &cells);
-        }
-        rack.sim.run_for(self.measured_ns);
-        tally.borrow_mut().counted_from_ns = rack.sim.now_ns();
-        let reads = rack.counters(&server).pcie_reads;
-        rack.sim.run_for(self.measured_ns);
-        let reads = rack.counters(&server).pcie_reads - reads;
-        let per_us = |count: u64| count as f64 * 1e3 / self.measured_ns as f64;
-        let latency = tally.borrow().latency.clone();
-        Ok(Calls { rate: per_us(latency.len()), pcie_reads: per_us(reads), latency })
+/// Runs the experiment.
+pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
+    let mut rack = Rack::new(costs);
+    let server = rack.machine()?;
+    let machines = rack.machines(calls.machines)?;
+    let tally = Tally::new()?;
+    let places = calls.clients.div_ceil(calls.server_threads) * calls.batch;
+    let mut threads = Vec::new();
+    for _ in 0..calls.server_threads {
+        let program = rack.program_with(&server, places * BLOCK_BYTES)?;
+        threads.push(Side::open(&rack, program, calls.dispatch_ns)?);
     }
-}
-
-struct Tally {
-    counted_from_ns: u64,
-    latency: Histogram<u64>,
+    for number in 0..calls.clients {
+        let machine = &machines[number % machines.len()];
+        let program = rack.program_with(machine, calls.batch * BLOCK_BYTES)?;
+        let mut side = Side::open(&rack, program, calls.pause_ns)?;
+        side.connect(&mut threads[number % calls.server_threads], calls.batch)?;
+        let client = Client { side, batch: calls.batch, began_ns: 0, tally: tally.clone() };
+        let (node, cells) = (machine.node, client.side.machine.memory.remote());
+        let actor = rack.sim.spawn(node, client);
+        rack.sim.watch(actor, &cells);
+    }
+    for side in threads {
+        let cells = side.machine.memory.remote();
+        let actor = rack.sim.spawn(server.node, ServerThread { side });
+        rack.sim.watch(actor, &cells);
+    }
+    Ok(tally.measure(&mut rack, &server, calls.measured_ns))
 }
 
 /// One thread, of the server or of a client: its memory, and its peers.
@@ -212,7 +166,7 @@ struct Client {
     side: Side,
     batch: usize,
     began_ns: u64,
-    tally: Rc<RefCell<Tally>>,
+    tally: Tally,
 }
 
 impl Client {
@@ -220,10 +174,7 @@ impl Client {
         let mut scanned = 1;
         while self.side.peers[0].received < self.side.peers[0].sent && self.side.receive(0) {
             scanned += 1;
-            let mut tally = self.tally.borrow_mut();
-            if now_ns >= tally.counted_from_ns {
-                tally.latency.saturating_record(now_ns - self.began_ns);
-            }
+            self.tally.record(self.began_ns, now_ns);
         }
         if self.side.peers[0].received == self.side.peers[0].sent {
             self.side.reap()?;

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::raw_write::Calls;
 use super::scale_calls::{SCALE, by_backend, program, raw_write};
 use super::study::{Goal, Studied, Study};
+use super::verbs_calls::Calls;
 use crate::chart::{Lines, charts};
 use crate::rack_calls::Point;
 
