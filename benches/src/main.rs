@@ -1,9 +1,10 @@
 //! `farcall-bench`: compares calls with the limit of the machine.
 #![forbid(unsafe_code)]
 
-use std::fs;
 #[cfg(feature = "sim")]
-use std::num::NonZeroUsize;
+mod simulate;
+
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,7 +47,7 @@ enum Bench {
     Peers(PeersOptions),
     /// Published figures, simulated
     #[cfg(feature = "sim")]
-    Sim(SimOptions),
+    Sim(simulate::Options),
     /// Calls with both ends in one thread, for `cargo xtask instructions`
     #[command(hide = true)]
     Instructions(InstructionsOptions),
@@ -102,8 +103,12 @@ struct CompareOptions {
     #[arg(long, value_delimiter = ',', default_value = "32,1024,65536", value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
     sizes: Vec<u32>,
     /// Calls that each client keeps outstanding
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    window: u16,
+    #[arg(long, alias = "window", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    windows: Vec<u16>,
+    /// Varies clients, sizes and windows one at a time, with the first of the others, instead of measuring each combination;
+    /// then also prints the ratios as Markdown
+    #[arg(long, conflicts_with = "svg")]
+    one_at_a_time: bool,
     #[command(flatten)]
     side: SideOptions,
 }
@@ -233,26 +238,6 @@ struct InstructionsOptions {
     calls: usize,
 }
 
-#[cfg(feature = "sim")]
-#[derive(Args)]
-struct SimOptions {
-    /// Figures, `measured` for the measured configurations, or `all`
-    #[arg(required_unless_present = "list")]
-    figures: Vec<String>,
-    /// Of the measured configurations, simulates only one in this many
-    #[arg(long, default_value = "1", conflicts_with = "book")]
-    one_in: NonZeroUsize,
-    /// Lists the figures
-    #[arg(long)]
-    list: bool,
-    /// Draws each figure into this directory, as SVG
-    #[arg(long, value_name = "DIRECTORY")]
-    svg: Option<PathBuf>,
-    /// Writes the book's pages of all figures into this directory
-    #[arg(long, value_name = "DIRECTORY")]
-    book: Option<PathBuf>,
-}
-
 #[derive(Args)]
 struct RunOptions {
     /// Seconds in all
@@ -278,7 +263,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
-        Bench::Sim(options) => run_sim(&options),
+        Bench::Sim(options) => simulate::run(&options),
         Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
     };
@@ -311,17 +296,22 @@ fn run_limit(options: &LimitOptions) -> Result<()> {
 }
 
 fn run_compare(options: CompareOptions) -> Result<()> {
-    let CompareOptions { device, backends, clients, sizes, window, side } = options;
+    let CompareOptions { device, backends, clients, sizes, windows, one_at_a_time, side } = options;
     side.try_files()?;
     let report = compare::run(&compare::Options {
         device,
         contenders: backends.0,
         clients: clients.into_iter().map(usize::from).collect(),
         sizes: sizes.into_iter().map(|size| size as usize).collect(),
-        window: window.into(),
+        windows: windows.into_iter().map(usize::from).collect(),
+        one_at_a_time,
         ..side.options()
     })?;
-    side.write(&report, &report.table(), || compare::svg(&report))?;
+    let table = match one_at_a_time {
+        true => format!("{}\n{}", report.table(), report.ratios()),
+        false => report.table(),
+    };
+    side.write(&report, &table, || compare::svg(&report))?;
     ends_well(report.failures())
 }
 
@@ -360,7 +350,7 @@ fn run_ablate(options: AblateOptions) -> Result<()> {
         device,
         clients: vec![clients.into()],
         sizes: vec![size as usize],
-        window: window.into(),
+        windows: vec![window.into()],
         ..side.options()
     })?;
     side.write(&report, &report.table(), || report.svg())?;
@@ -397,7 +387,8 @@ impl SideOptions {
             contenders: Vec::new(),
             clients: Vec::new(),
             sizes: Vec::new(),
-            window: 1,
+            windows: Vec::new(),
+            one_at_a_time: false,
             mode: if self.processes { Mode::Processes } else { Mode::Threads },
             time: self.seconds,
             cores: self.cores,
@@ -427,72 +418,6 @@ impl SideOptions {
 
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
-#[cfg(feature = "sim")]
-fn run_sim(options: &SimOptions) -> Result<()> {
-    use farcall_bench::sim::{book, measured, picture};
-
-    let (figures, studies) = (farcall_bench::sim::figures(), farcall_bench::sim::studies());
-    if options.list {
-        for figure in &figures {
-            println!("{:18} {}; {}", figure.name, figure.title, figure.source);
-        }
-        studies.iter().for_each(|study| println!("{:18} {}", study.name, study.title));
-        println!(
-            "{:18} One-sided operations in the configurations that FaSST's authors measured",
-            "measured"
-        );
-        return Ok(());
-    }
-    let names = || {
-        let names = figures.iter().map(|figure| figure.name);
-        names.chain(studies.iter().map(|study| study.name)).chain(["measured", "all"])
-    };
-    for wanted in &options.figures {
-        if names().all(|name| name != wanted) {
-            bail!("no figure is called {wanted}; `farcall-bench sim --list` tells which there are");
-        }
-    }
-    let is_wanted = |name| options.figures.iter().any(|wanted| wanted == "all" || wanted == name);
-    let mut drawn = Vec::new();
-    for figure in figures.iter().filter(|figure| is_wanted(figure.name)) {
-        let figure = figure.draw()?;
-        println!("{}", figure.table());
-        drawn.push(figure);
-    }
-    let mut results = Vec::new();
-    for study in studies.iter().filter(|study| is_wanted(study.name)) {
-        let study = study.evaluate()?;
-        println!("{}: {}\n{}{}", study.study.name, study.study.title, study.table(), study.goals());
-        results.push(study);
-    }
-    let mut simulated = Vec::new();
-    if is_wanted("measured") {
-        let configurations = measured::configurations()?;
-        let some: Vec<_> = configurations.into_iter().step_by(options.one_in.get()).collect();
-        simulated = measured::simulate(&some)?;
-        println!("{}\n{}", measured::table(&simulated), measured::summary(&simulated));
-    }
-    if let Some(directory) = &options.svg {
-        fs::create_dir_all(directory)?;
-        for figure in &drawn {
-            let file = directory.join(figure.figure.name).with_extension("svg");
-            fs::write(file, picture::svg(figure)?)?;
-        }
-        for result in &results {
-            let file = directory.join(result.study.name).with_extension("svg");
-            fs::write(file, &result.studied.picture)?;
-        }
-    }
-    if let Some(directory) = &options.book {
-        for (file, text) in book::files(&drawn, &results, &simulated)? {
-            let file = directory.join(file);
-            fs::create_dir_all(file.parent().unwrap_or(directory))?;
-            fs::write(file, text)?;
-        }
-    }
-    Ok(())
 }
 
 fn print(report: &impl serde::Serialize, table: &str, json: bool) -> Result<()> {

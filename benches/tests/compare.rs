@@ -16,7 +16,8 @@ fn options(device: &str) -> Options {
         contenders: backends("all").unwrap(),
         clients: vec![1, 3],
         sizes: vec![32, 20_000],
-        window: 2,
+        windows: vec![2],
+        one_at_a_time: false,
         mode: Mode::Threads,
         time: Duration::from_millis(20),
         cores: [0, 1],
@@ -57,6 +58,28 @@ fn each_backend_has_its_own_rack() {
     let other = RackOptions { nic: Some("connectx9".into()), server_threads: None };
     let error = run(&Options { rack: other, ..options("sim") }).unwrap_err().to_string();
     assert!(error.contains("`connectx9`") && error.contains("connectx5"), "{error}");
+}
+
+#[test]
+fn one_thing_is_varied_at_a_time_and_ratios_are_to_the_first_backend() {
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let contenders = backends("write_imm,rfp").unwrap();
+    let windows = vec![1, 8];
+    let options = Options { contenders, windows, one_at_a_time: true, ..options("shm") };
+    let report = run(&options).unwrap();
+    assert_eq!(report.failures(), 0, "{}", report.table());
+    let ratios = report.ratios();
+    let lines: Vec<_> = ratios.lines().collect();
+    let [rates, _, first, second, third, fourth, "", medians, ..] = lines[..] else {
+        panic!("{ratios}")
+    };
+    assert_eq!(rates, "| rate | `write_imm`, M calls/s | `rfp` |");
+    assert_eq!(medians, "| median | `write_imm`, us | `rfp` |");
+    assert!(first.starts_with("| 1 client, 32 B, window 1 | "), "{first}");
+    assert!(second.starts_with("| 3 clients | ") && third.starts_with("| 20000 B | "), "{ratios}");
+    let run = &report.cells[3].runs[1];
+    let last = format!(" {:.2} |", run.of_first);
+    assert!(fourth.starts_with("| window 8 | ") && fourth.ends_with(&last), "{fourth}: {run:?}");
 }
 
 #[test]

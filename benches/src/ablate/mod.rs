@@ -62,13 +62,13 @@ fn contenders() -> Vec<(Part, Contender)> {
     all
 }
 
-/// Measures all configurations. Ignores the contenders in `options`, and all but the first number of clients and
-/// size.
+/// Measures all configurations. Ignores the contenders in `options`.
+///
+/// # Errors
+/// More than one number of clients, size or window; or the bench itself fails.
 pub fn run(options: compare::Options) -> Result<AblateReport> {
-    ensure!(
-        options.clients.len() == 1 && options.sizes.len() == 1,
-        "one number of clients and one size at a time"
-    );
+    let are_single = [options.clients.len(), options.sizes.len(), options.windows.len()] == [1; 3];
+    ensure!(are_single, "one number of clients, one size and one window at a time");
     let (parts, contenders): (Vec<_>, _) = contenders().into_iter().unzip();
     let options = compare::Options { contenders, ..options };
     let report = compare::run(&options)?;

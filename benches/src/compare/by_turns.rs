@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::report::{Cell, Limit, Run};
-use super::{Contender, Mode, Options, slots};
+use super::{Contender, Mode, Options, Workload};
 use crate::clock::Clock;
 use crate::echo::calling;
 use crate::echo::host::Host;
@@ -35,18 +35,17 @@ struct Competitor {
 }
 
 /// Measures one cell. Only failures of the bench itself are errors.
-pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<Cell> {
-    let Options { window, time, cores: [server_core, client_core], .. } = *options;
+pub(super) fn measure(options: &Options, workload: Workload) -> Result<Cell> {
+    let Options { time, cores: [server_core, client_core], .. } = *options;
     let clock = Clock::new();
     let mut competitors: Vec<(&Contender, Result<Competitor>)> = Vec::new();
     for contender in &options.contenders {
-        competitors.push((contender, Competitor::new(options, contender, clients, size, &clock)));
+        competitors.push((contender, Competitor::new(options, contender, workload, &clock)));
     }
     cores::pin(client_core)?;
-    let outstanding = clients * window;
     let mut bounce = Bounce::start(server_core)?;
     let mut bare = match options.device == "shm" {
-        true => Bare::of(size, outstanding, server_core)?,
+        true => Bare::of(workload.size, workload.clients * workload.window, server_core)?,
         false => Bare::Nothing,
     };
     let slice = SLICE.min(time / LEAST_ROUNDS);
@@ -80,19 +79,19 @@ pub(super) fn measure(options: &Options, clients: usize, size: usize) -> Result<
         .into_iter()
         .map(|(contender, rival)| Run::of(contender, rival.and_then(|rival| rival.stop())));
     let runs = runs.collect();
-    Ok(Cell::new(clients, size, limit, runs))
+    Ok(Cell::new(workload, limit, runs))
 }
 
 impl Competitor {
     fn new(
         options: &Options,
         contender: &Contender,
-        clients: usize,
-        size: usize,
+        workload: Workload,
         clock: &Clock,
     ) -> Result<Competitor> {
-        let Options { window, cores: [server_core, _], .. } = *options;
-        let listened = address(options, contender, clients, size);
+        let [server_core, _] = options.cores;
+        let Workload { clients, size, window } = workload;
+        let listened = address(options, contender, workload);
         let before = resident_bytes()?;
         let host = match options.mode {
             Mode::Threads => Host::thread(&listened, server_core)?,
@@ -172,8 +171,8 @@ fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {
     Ok(resting)
 }
 
-fn address(options: &Options, contender: &Contender, clients: usize, size: usize) -> String {
-    let how = contender.address_options(size);
-    let how = format!("{how}&window={}", slots(options.window, clients));
+fn address(options: &Options, contender: &Contender, workload: Workload) -> String {
+    let how = contender.address_options(workload.size);
+    let how = format!("{how}&window={}", workload.slots());
     crate::address::local(&options.device, contender.backend.name(), &how)
 }

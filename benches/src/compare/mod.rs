@@ -4,8 +4,10 @@ mod by_turns;
 #[cfg(feature = "sim")]
 mod on_rack;
 mod picture;
+mod ratios;
 pub mod report;
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +42,9 @@ pub struct Options {
     /// Bytes of the argument, and of the result.
     pub sizes: Vec<usize>,
     /// Calls that each client keeps outstanding.
-    pub window: usize,
+    pub windows: Vec<usize>,
+    /// Varies clients, sizes and windows one at a time, with the first of the others; otherwise measures each combination.
+    pub one_at_a_time: bool,
     /// Where the servers run. Not for racks.
     pub mode: Mode,
     /// The time of each backend in each cell. Not for racks.
@@ -104,13 +108,13 @@ pub fn run(options: &Options) -> Result<CompareReport> {
     ensure!(!options.contenders.is_empty(), "nothing to compare; `--backends all` is each of them");
     let mut cells = Cells::of(options)?;
     let mut report = CompareReport::new(options);
-    let steps = options.sizes.len() * options.clients.len();
-    let mut progress = Progress::new("compare", steps as u64);
-    for (size, clients) in points(options) {
-        progress.set(report.cells.len() as u64, || format!("{clients} clients, {size} B"));
-        let cell = match too_much(clients, size, options.window) {
-            Some(why) => Cell::refused(clients, size, &options.contenders, &why),
-            None => cells.measure(options, clients, size)?,
+    let workloads = workloads(options);
+    let mut progress = Progress::new("compare", workloads.len() as u64);
+    for workload in workloads {
+        progress.set(report.cells.len() as u64, || workload.to_string());
+        let cell = match workload.too_much() {
+            Some(why) => Cell::refused(workload, &options.contenders, &why),
+            None => cells.measure(options, workload)?,
         };
         report.cells.push(cell);
     }
@@ -118,27 +122,58 @@ pub fn run(options: &Options) -> Result<CompareReport> {
     Ok(report)
 }
 
-/// All combinations: each number of clients at the first size, and so on.
-fn points(options: &Options) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let at_size = |size| options.clients.iter().map(move |clients| (size, *clients));
-    options.sizes.iter().copied().flat_map(at_size)
+/// What all backends do in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Workload {
+    clients: usize,
+    size: usize,
+    window: usize,
 }
 
-fn too_much(clients: usize, size: usize, window: usize) -> Option<String> {
-    let bytes = clients.saturating_mul(size).saturating_mul(window);
-    (bytes > MOST_OUTSTANDING_BYTES).then(|| {
-        format!(
-            "{clients} clients with {window} calls of {size} B each have {} MiB in flight, of which {} are allowed: \
-             take fewer clients, a smaller size or a smaller window",
-            bytes >> 20,
-            MOST_OUTSTANDING_BYTES >> 20
-        )
-    })
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Workload { clients, size, window } = self;
+        write!(f, "{clients} clients, {size} B, window {window}")
+    }
 }
 
-/// Slots of each connection: for the window, and more if there are few clients.
-fn slots(window: usize, clients: usize) -> usize {
-    window.max((SLOTS / clients).min(64))
+/// The workloads of all cells: all combinations, each number of clients at the first size and window, and so on; or the first,
+/// and then what differs from it in one respect.
+fn workloads(options: &Options) -> Vec<Workload> {
+    let Options { clients, sizes, windows, .. } = options;
+    let (Some(&first_size), Some(&first_window)) = (sizes.first(), windows.first()) else {
+        return Vec::new();
+    };
+    let at = |size, window| clients.iter().map(move |&clients| Workload { clients, size, window });
+    if !options.one_at_a_time {
+        let at_size = |&size| windows.iter().flat_map(move |&window| at(size, window));
+        return sizes.iter().flat_map(at_size).collect();
+    }
+    let mut all: Vec<_> = at(first_size, first_window).collect();
+    let Some(&first) = all.first() else { return all };
+    all.extend(sizes.iter().skip(1).map(|&size| Workload { size, ..first }));
+    all.extend(windows.iter().skip(1).map(|&window| Workload { window, ..first }));
+    all
+}
+
+impl Workload {
+    fn too_much(&self) -> Option<String> {
+        let Workload { clients, size, window } = *self;
+        let bytes = clients.saturating_mul(size).saturating_mul(window);
+        (bytes > MOST_OUTSTANDING_BYTES).then(|| {
+            format!(
+                "{clients} clients with {window} calls of {size} B each have {} MiB in flight, of which {} are allowed: \
+                 take fewer clients, a smaller size or a smaller window",
+                bytes >> 20,
+                MOST_OUTSTANDING_BYTES >> 20
+            )
+        })
+    }
+
+    /// Slots of each connection: for the window, and more if there are few clients.
+    fn slots(&self) -> usize {
+        self.window.max((SLOTS / self.clients).min(64))
+    }
 }
 
 /// The measurement of cells.
@@ -175,12 +210,13 @@ impl Cells {
         Ok(Cells::ByTurns)
     }
 
-    fn measure(&mut self, options: &Options, clients: usize, size: usize) -> Result<Cell> {
+    fn measure(&mut self, options: &Options, workload: Workload) -> Result<Cell> {
         match self {
-            Cells::ByTurns => by_turns::measure(options, clients, size)
-                .with_context(|| format!("{clients} clients, {size} B")),
+            Cells::ByTurns => {
+                by_turns::measure(options, workload).with_context(|| workload.to_string())
+            }
             #[cfg(feature = "sim")]
-            Cells::OnRack(rack) => Ok(rack.measure(options, clients, size)),
+            Cells::OnRack(rack) => Ok(rack.measure(options, workload)),
         }
     }
 }
@@ -198,18 +234,46 @@ mod tests {
         assert!(error.contains("`pigeon`") && error.contains("write_imm, datagram"), "{error}");
     }
 
+    fn workload(clients: usize, size: usize, window: usize) -> Workload {
+        Workload { clients, size, window }
+    }
+
     #[test]
     fn more_memory_than_a_machine_has_is_refused() {
-        assert_eq!(too_much(256, 65_536, 1), None);
-        let why = too_much(256, 65_536, 64).unwrap();
+        assert_eq!(workload(256, 65_536, 1).too_much(), None);
+        let why = workload(256, 65_536, 64).too_much().unwrap();
         assert!(why.contains("1024 MiB"), "{why}");
-        assert!(too_much(usize::MAX, 2, 1).is_some());
+        assert!(workload(usize::MAX, 2, 1).too_much().is_some());
     }
 
     #[test]
     fn many_clients_get_few_slots_each_but_at_least_a_window() {
+        let slots = |window, clients| workload(clients, 32, window).slots();
         assert_eq!(slots(1, 1), 64);
         assert_eq!((slots(1, 256), slots(8, 256)), (4, 8));
         assert_eq!(slots(1, 5000), 1);
+    }
+
+    #[test]
+    fn workloads_are_all_combinations_or_differ_from_the_first_in_one_respect() {
+        let options = |one_at_a_time| Options {
+            device: "shm".into(),
+            contenders: Vec::new(),
+            clients: vec![1, 4],
+            sizes: vec![32, 64],
+            windows: vec![1, 8],
+            one_at_a_time,
+            mode: Mode::Threads,
+            time: Duration::ZERO,
+            cores: [0, 1],
+            rack: RackOptions::default(),
+        };
+        let all = workloads(&options(false));
+        assert_eq!(all.len(), 8);
+        assert_eq!(all[..3], [workload(1, 32, 1), workload(4, 32, 1), workload(1, 32, 8)]);
+        assert_eq!(
+            workloads(&options(true)),
+            [workload(1, 32, 1), workload(4, 32, 1), workload(1, 64, 1), workload(1, 32, 8)]
+        );
     }
 }

@@ -7,7 +7,7 @@ use farcall::rack::sim::SimConfig;
 use farcall_verbs::sim::Costs;
 
 use super::report::{Cell, Limit, Run};
-use super::{Contender, Options, RackOptions};
+use super::{Contender, Options, RackOptions, Workload};
 use crate::rack_calls::{self, Point};
 use crate::sim::read_ns;
 
@@ -53,7 +53,8 @@ impl OnRack {
         Ok(OnRack { costs, server_threads, reads_ns: BTreeMap::new() })
     }
 
-    pub(super) fn measure(&mut self, options: &Options, clients: usize, size: usize) -> Cell {
+    pub(super) fn measure(&mut self, options: &Options, workload: Workload) -> Cell {
+        let size = workload.size;
         let read_ns = match self.reads_ns.get(&size) {
             Some(ns) => Ok(*ns),
             None => read_ns(&self.costs, size),
@@ -61,13 +62,13 @@ impl OnRack {
         let ns = match read_ns {
             Ok(ns) => ns,
             Err(why) => {
-                return Cell::refused(clients, size, &options.contenders, &format!("{why:#}"));
+                return Cell::refused(workload, &options.contenders, &format!("{why:#}"));
             }
         };
         self.reads_ns.insert(size, ns);
         let limit = Limit { what: "a READ alone", ns, line_rate: None, copy_bandwidth: None };
         let run = |contender: &Contender| {
-            let point = self.point(options.window, clients, size);
+            let point = self.point(workload);
             let how = contender.address_options(size);
             let how = format!("backend={}&{how}", contender.backend.name());
             let measured = rack_calls::measure(&Point { options: how, ..point });
@@ -80,10 +81,11 @@ impl OnRack {
             });
             Run::of(contender, run)
         };
-        Cell::new(clients, size, limit, options.contenders.iter().map(run).collect())
+        Cell::new(workload, limit, options.contenders.iter().map(run).collect())
     }
 
-    fn point(&self, window: usize, clients: usize, size: usize) -> Point {
+    fn point(&self, workload: Workload) -> Point {
+        let Workload { clients, size, window } = workload;
         let client_nodes = MACHINES.min(clients);
         let cores = self.server_threads.max(clients.div_ceil(client_nodes));
         let calls = (clients * window) as u64;

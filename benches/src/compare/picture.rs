@@ -1,4 +1,4 @@
-//! A comparison as SVG: for each size a chart of the rates and one of the latencies.
+//! A comparison as SVG: for each size and window a chart of the rates and one of the latencies.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,27 @@ use crate::chart::{Lines, Series, charts};
 
 /// Draws the comparison.
 pub fn svg(report: &CompareReport) -> Result<String> {
-    let sizes: BTreeSet<usize> = report.cells.iter().map(|cell| cell.size).collect();
+    let kinds: BTreeSet<_> = report.cells.iter().map(|cell| (cell.size, cell.window)).collect();
     let device = &report.device;
-    let chart = |size: &usize, what, y_label, is_logarithmic, y: fn(&Run) -> f64| Lines {
-        title: format!("{what}, {size} B, {device}"),
+    let chart = |kind: &(usize, usize), what, y_label, is_logarithmic, y: fn(&Run) -> f64| Lines {
+        title: format!("{what}, {} B, window {}, {device}", kind.0, kind.1),
         x_label: "clients",
         y_label,
-        series: series(report, *size, y),
+        series: series(report, *kind, y),
         is_logarithmic,
     };
     let rates =
-        sizes.iter().map(|size| chart(size, "rate", "M calls/s", false, |run| run.rate / 1e6));
+        kinds.iter().map(|kind| chart(kind, "rate", "M calls/s", false, |run| run.rate / 1e6));
     let medians =
-        sizes.iter().map(|size| chart(size, "median", "us", true, |run| run.p50_ns as f64 / 1e3));
+        kinds.iter().map(|kind| chart(kind, "median", "us", true, |run| run.p50_ns as f64 / 1e3));
     let all: Vec<_> = rates.chain(medians).collect();
-    charts(&all, sizes.len())
+    charts(&all, kinds.len())
 }
 
 /// A line for each backend, without failed runs.
-fn series(report: &CompareReport, size: usize, y: fn(&Run) -> f64) -> Vec<Series> {
+fn series(report: &CompareReport, kind: (usize, usize), y: fn(&Run) -> f64) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
-    for cell in report.cells.iter().filter(|cell| cell.size == size) {
+    for cell in report.cells.iter().filter(|cell| (cell.size, cell.window) == kind) {
         for run in cell.runs.iter().filter(|run| run.failure.is_none()) {
             let at = (cell.clients as f64, y(run));
             match series.iter_mut().find(|(name, _)| *name == run.backend) {

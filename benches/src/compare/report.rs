@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::{Contender, Options};
+use super::{Contender, Options, Workload};
 
 /// The whole report. Scripts read the fields by name: only add fields.
 #[derive(Debug, Clone, Serialize)]
@@ -14,19 +14,21 @@ pub struct CompareReport {
     pub bench: &'static str,
     /// The device under the backends.
     pub device: String,
-    /// Calls that each client keeps outstanding.
+    /// Calls that each client keeps outstanding, in the first cell.
     pub window: usize,
-    /// Each number of clients with each size.
+    /// One for each workload.
     pub cells: Vec<Cell>,
 }
 
-/// One number of clients with one size.
+/// One number of clients with one size and one window.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cell {
     /// Connections.
     pub clients: usize,
     /// Bytes of the argument, and of the result.
     pub size: usize,
+    /// Calls that each client keeps outstanding.
+    pub window: usize,
     /// The limit of the machine without any call; unknown if nothing was measured.
     pub limit: Option<Limit>,
     /// The backends, in the order they were named.
@@ -73,13 +75,9 @@ pub struct Run {
 
 impl CompareReport {
     pub(super) fn new(options: &Options) -> CompareReport {
-        let Options { device, window, .. } = options;
-        CompareReport {
-            bench: "compare",
-            device: device.clone(),
-            window: *window,
-            cells: Vec::new(),
-        }
+        let Options { device, windows, .. } = options;
+        let window = windows.first().copied().unwrap_or_default();
+        CompareReport { bench: "compare", device: device.clone(), window, cells: Vec::new() }
     }
 
     /// The number of backends that failed anywhere.
@@ -99,7 +97,8 @@ impl Run {
 
 impl Cell {
     /// Computes the ratios.
-    pub(super) fn new(clients: usize, size: usize, limit: Limit, mut runs: Vec<Run>) -> Cell {
+    pub(super) fn new(workload: Workload, limit: Limit, mut runs: Vec<Run>) -> Cell {
+        let Workload { clients, size, window } = workload;
         let first = runs.iter().find(|run| run.failure.is_none()).map_or(0.0, |run| run.rate);
         for run in runs.iter_mut().filter(|run| run.failure.is_none()) {
             run.ratio = run.p50_ns as f64 / limit.ns.max(1) as f64;
@@ -109,14 +108,15 @@ impl Cell {
             let copies = limit.copy_bandwidth.map(|bare| bandwidth / bare.max(f64::MIN_POSITIVE));
             run.rate_ratio = lines.or(copies);
         }
-        Cell { clients, size, limit: Some(limit), runs }
+        Cell { clients, size, window, limit: Some(limit), runs }
     }
 
     /// A cell that was not measured, for this reason.
-    pub(super) fn refused(clients: usize, size: usize, all: &[Contender], why: &str) -> Cell {
+    pub(super) fn refused(workload: Workload, all: &[Contender], why: &str) -> Cell {
+        let Workload { clients, size, window } = workload;
         let runs =
             all.iter().map(|contender| Run::of(contender, Err(anyhow::Error::msg(why.to_owned()))));
-        Cell { clients, size, limit: None, runs: runs.collect() }
+        Cell { clients, size, window, limit: None, runs: runs.collect() }
     }
 
     fn limit(&self) -> String {
@@ -140,13 +140,13 @@ impl CompareReport {
     pub fn table(&self) -> String {
         let first = self.cells.iter().flat_map(|cell| &cell.runs).next();
         let first = first.map_or("", |run| &run.backend);
-        let CompareReport { device, window, .. } = self;
-        let mut text = format!("calls on {device}, window {window}\n\n");
+        let mut text = format!("calls on {}\n\n", self.device);
         let _ = writeln!(
             text,
-            "{:>7} {:>7}  {:10} {:>9} {:>11} {:>9} {:>9} {:>8} {:>8} {:>10}",
+            "{:>7} {:>7} {:>7}  {:10} {:>9} {:>11} {:>9} {:>9} {:>8} {:>8} {:>10}",
             "clients",
             "bytes",
+            "window",
             "backend",
             "M calls/s",
             format!("x {first}"),
@@ -158,7 +158,8 @@ impl CompareReport {
         );
         for cell in &self.cells {
             for run in &cell.runs {
-                let _ = write!(text, "{:>7} {:>7}  {:10} ", cell.clients, cell.size, run.backend);
+                let Cell { clients, size, window, .. } = cell;
+                let _ = write!(text, "{clients:>7} {size:>7} {window:>7}  {:10} ", run.backend);
                 if let Some(why) = &run.failure {
                     let _ = writeln!(text, "failed: {why}");
                     continue;
@@ -175,7 +176,7 @@ impl CompareReport {
                     run.bytes_per_client.map_or(String::new(), |bytes| (bytes >> 10).to_string()),
                 );
             }
-            let _ = writeln!(text, "{:17}{}", "", cell.limit());
+            let _ = writeln!(text, "{:25}{}", "", cell.limit());
         }
         text
     }
