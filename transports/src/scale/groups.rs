@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 
+use super::ablation::Without;
 use super::priority::{Sizes, WHOLE, Work, Worth, level, share};
 
 /// Slices of a window, for each group.
@@ -34,6 +35,7 @@ pub(super) struct Groups {
     order: Vec<u32>,
     /// Memory of groups that there are no more.
     spare: Vec<Vec<u32>>,
+    without: Without,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +82,13 @@ impl Groups {
             priority: 0,
             order: Vec::new(),
             spare: Vec::new(),
+            without: Without::default(),
         }
+    }
+
+    /// Leaves this out from now on.
+    pub(super) fn leave_out(&mut self, without: Without) {
+        self.without = without;
     }
 
     #[cfg(test)]
@@ -312,6 +320,9 @@ impl Groups {
     /// Learns from the window, and forms groups by priority if that is worth it.
     fn close_window(&mut self) -> bool {
         self.slices = 0;
+        if self.without.priorities() {
+            return false;
+        }
         for client in self.clients.iter_mut().flatten() {
             let measured = std::mem::take(&mut client.work).priority();
             client.priority = client.priority.midpoint(measured);

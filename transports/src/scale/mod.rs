@@ -80,12 +80,14 @@
 //! Those of `write_imm`; at the server `group` (clients, of all its threads together), `slice` (time), `pins` (clients of each thread) and
 //! `doorbells`: one for the responses of a turn to a client, or one for each response; at a client `pinned` (`yes` or `no`). What comes
 //! with its doorbell over MMIO the NIC does not read from memory, and it needs less of its cache for that client's queue pair; but
-//! each doorbell costs time of the server's core.
+//! each doorbell costs time of the server's core. With the cargo feature `ablation` also `without`, to measure what priorities and the
+//! warm-up are worth.
 //!
 //! # When to use it
 //!
 //! Hundreds of clients that trust each other at one server. With few clients it is as fast as `write_imm`.
 
+mod ablation;
 mod client_state;
 mod groups;
 mod guard;
@@ -122,6 +124,7 @@ use crate::slots::accept::Serving;
 use crate::slots::client::Client;
 use crate::slots::wire::MAX_WINDOW;
 use crate::slots::writes::setup::{Sizes, check};
+use ablation::Without;
 use groups::most_members;
 use guard::guards;
 use pins::Pins;
@@ -228,7 +231,15 @@ impl Backend for Scale {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &[GROUP, SLICE, PINS, PINNED, DOORBELLS]
+        &[
+            GROUP,
+            SLICE,
+            PINS,
+            PINNED,
+            DOORBELLS,
+            #[cfg(feature = "ablation")]
+            ablation::WITHOUT,
+        ]
     }
 
     fn max_window(&self) -> u32 {
@@ -285,7 +296,8 @@ impl Backend for Scale {
         if looks {
             pool.watch(DeviceChannel::at(at.site, device)?.channel())?;
         }
-        let shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
+        let mut shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
+        shared.leave_out(Without::of(config));
         let (device, next_key) = (device.clone(), AtomicU32::new(1));
         let pins = Pins::new(pins);
         let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);

@@ -6,6 +6,7 @@
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::RequestSink;
 
+use super::ablation::Without;
 use super::groups::{Groups, most_members};
 use super::long_calls::{Calls, LongCalls};
 use super::pool::Pool;
@@ -51,6 +52,7 @@ pub(super) struct Schedule {
     places: Vec<Option<u32>>,
     /// A client found no place.
     is_short: bool,
+    without: Without,
 }
 
 type Scaled = Clients<Served>;
@@ -72,7 +74,14 @@ impl Schedule {
             tell_at: PollAt::OnEvent,
             places: Vec::new(),
             is_short: false,
+            without: Without::default(),
         }
+    }
+
+    /// Leaves this out from now on.
+    pub(super) fn leave_out(&mut self, without: Without) {
+        self.without = without;
+        self.groups.leave_out(without);
     }
 
     /// Takes note of clients that have left, come, or have requests.
@@ -421,7 +430,7 @@ impl Shared<Served> for Schedule {
                 self.switch(clients, now);
                 progress.next = PollAt::Now;
             } else {
-                if self.slices.may_warm_up(now) {
+                if self.slices.may_warm_up(now) && !self.without.warm_up() {
                     self.warm_up(next, clients);
                 }
                 progress.next = self.slices.poll_at(now);
