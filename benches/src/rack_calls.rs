@@ -14,6 +14,7 @@ use farcall::time::Instant;
 use farcall::{
     Connection, ConnectionOptions, DialOptions, PendingCall, PollClient, RpcError, Server,
 };
+use farcall_core::time::PollAt;
 use hdrhistogram::Histogram;
 
 use crate::memory::resident_bytes;
@@ -44,6 +45,9 @@ pub struct Point {
     pub shares_devices: bool,
     /// How long a client's core is busy between the answers of a batch and the next batch.
     pub pause_ns: u64,
+    /// Clients of several kinds, which those of each server thread are in turn; empty if all are alike, with `size` and `batch` and
+    /// without rests.
+    pub kinds: Vec<Kind>,
     /// The configuration of the rack.
     pub config: SimConfig,
     /// CPU costs of calls in addition to posting and polling.
@@ -54,6 +58,17 @@ pub struct Point {
     pub measured_ns: u64,
     /// The seed.
     pub seed: u64,
+}
+
+/// One kind of client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Bytes of each request and of its answer.
+    pub size: usize,
+    /// Calls that it sends together.
+    pub batch: usize,
+    /// How long it rests between the answers of a batch and the next batch, in the mean: from half of that to three halves.
+    pub rest_ns: u64,
 }
 
 impl Default for Point {
@@ -71,6 +86,7 @@ impl Default for Point {
             options: "backend=write_imm".into(),
             shares_devices: false,
             pause_ns: 0,
+            kinds: Vec::new(),
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
             warm_up_ns: 200_000,
@@ -89,6 +105,8 @@ pub struct Measured {
     pub calls_per_second: f64,
     /// From sending a call to its answer.
     pub latency: Histogram<u64>,
+    /// The same for each kind of client, of which there is at least one.
+    pub kinds: Vec<Histogram<u64>>,
     /// Cache lines per second that the server's NIC read over PCIe.
     pub pcie_reads_per_second: f64,
     /// The memory of this process at the end.
@@ -119,6 +137,13 @@ impl Echo for Same {
 
 pub(crate) type Pending = PendingCall<Result<Vec<u8>, RpcError>>;
 
+/// The random number after this one (xorshift).
+fn next_random(mut random: u64) -> u64 {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^ random << 17
+}
+
 /// The state that all clients share.
 struct Tally {
     /// The numbers of clients that may send a batch; empty if all may.
@@ -128,8 +153,8 @@ struct Tally {
     random: u64,
     connected: usize,
     counted_from_ns: u64,
-    calls: u64,
-    latency: Histogram<u64>,
+    /// Of each kind of client.
+    kinds: Vec<Histogram<u64>>,
     failure: Option<String>,
 }
 
@@ -145,9 +170,7 @@ impl Tally {
             return;
         }
         self.turns[number] -= 1;
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
+        self.random = next_random(self.random);
         let next = (self.random >> 33) as usize % self.turns.len();
         self.turns[next] += 1;
         self.wakers[next].wake_by_ref();
@@ -162,7 +185,11 @@ struct Client {
     /// With the times at which they were sent.
     pending: Vec<(Pending, u64)>,
     message: Rc<[u8]>,
-    batch: usize,
+    /// The index of its kind, and what that is.
+    kind: (usize, Kind),
+    /// It sends nothing until then.
+    rests_until: Instant,
+    random: u64,
     streams: bool,
     one_way: bool,
     pause_ns: u64,
@@ -199,22 +226,27 @@ impl Client {
                 }
                 let mut tally = self.tally.borrow_mut();
                 if now.as_nanos() >= tally.counted_from_ns {
-                    tally.calls += 1;
-                    tally.latency.saturating_record(now.as_nanos() - *sent_ns);
+                    tally.kinds[self.kind.0].saturating_record(now.as_nanos() - *sent_ns);
                 }
                 false
             }
         });
         ended.map_err(anyhow::Error::msg)?;
-        let mut tally = self.tally.borrow_mut();
+        let (_, Kind { batch, rest_ns, .. }) = self.kind;
         if had_sent && self.pending.is_empty() {
             self.node.busy(self.pause_ns);
-            tally.pass_turn(self.number);
+            self.tally.borrow_mut().pass_turn(self.number);
+            self.random = next_random(self.random);
+            let rest_ns = rest_ns / 2 + (self.random >> 11) % (rest_ns + 1);
+            self.rests_until = now.saturating_add_nanos(rest_ns);
         }
-        let is_next = self.pending.is_empty() && tally.may_send(self.number);
-        drop(tally);
-        if is_next || self.streams && self.pending.len() < self.batch {
-            for _ in self.pending.len()..self.batch {
+        if now < self.rests_until {
+            progress.next = progress.next.earlier(PollAt::At(self.rests_until));
+            return Ok(turn_after(progress));
+        }
+        let is_next = self.pending.is_empty() && self.tally.borrow_mut().may_send(self.number);
+        if is_next || self.streams && self.pending.len() < batch {
+            for _ in self.pending.len()..batch {
                 let pending = match self.one_way {
                     true => echo.start_discard(&self.message)?,
                     false => echo.start_echo(&self.message)?,
@@ -244,14 +276,20 @@ const CONNECT_BOUND_NS: u64 = 5_000_000_000;
 
 /// Measures one point.
 pub fn measure(point: &Point) -> Result<Measured> {
-    ensure!(point.batch > 0 && point.client_nodes > 0, "clients that send something, somewhere");
+    let alike = [Kind { size: point.size, batch: point.batch, rest_ns: 0 }];
+    let kinds = if point.kinds.is_empty() { &alike[..] } else { &point.kinds };
+    let window = kinds.iter().map(|kind| kind.batch).max().unwrap_or_default();
+    ensure!(
+        kinds.iter().all(|kind| kind.batch > 0) && point.client_nodes > 0,
+        "clients that send something, somewhere"
+    );
     let mut rack = Rack::with_config(point.seed, point.config.clone());
     rack.set_cpu_costs(point.cpu);
     if point.shares_devices {
         rack.share_devices();
     }
     let server = rack.add_node();
-    let address = format!("sim://{server}/echo?window={}&{}", point.batch, point.options);
+    let address = format!("sim://{server}/echo?window={window}&{}", point.options);
     let builder = Server::builder()
         .service(EchoServer::new(Same))
         .threads(point.server_threads)
@@ -262,29 +300,33 @@ pub fn measure(point: &Point) -> Result<Measured> {
         Some(_) => vec![0; point.clients],
         None => Vec::new(),
     };
+    let histogram = || Histogram::new_with_bounds(1, CONNECT_BOUND_NS, 3);
     let tally = Rc::new(RefCell::new(Tally {
         turns,
         wakers: Vec::new(),
         random: 0x9e37_79b9_7f4a_7c15 ^ point.seed,
         connected: 0,
         counted_from_ns: u64::MAX,
-        calls: 0,
-        latency: Histogram::new_with_bounds(1, CONNECT_BOUND_NS, 3)?,
+        kinds: kinds.iter().map(|_| histogram()).collect::<Result<_, _>>()?,
         failure: None,
     }));
-    let message: Rc<[u8]> = vec![0x5a; point.size].into();
+    let messages: Vec<Rc<[u8]>> = kinds.iter().map(|kind| vec![0x5a; kind.size].into()).collect();
     for number in 0..point.clients {
         let node = nodes[number % nodes.len()];
         let description = <EchoPollClient as PollClient>::DESCRIPTION;
         let site = site_of(&rack.node(node));
         let dialling = rack.dial(node, &address, description, &site, &DialOptions::default())?;
+        // Connections are given to the server's threads in turn.
+        let kind = number / point.server_threads % kinds.len();
         let client = Client {
             number,
             dialling: Some(dialling),
             echo: None,
-            pending: Vec::with_capacity(point.batch),
-            message: Rc::clone(&message),
-            batch: point.batch,
+            pending: Vec::with_capacity(kinds[kind].batch),
+            message: Rc::clone(&messages[kind]),
+            kind: (kind, kinds[kind]),
+            rests_until: Instant::ZERO,
+            random: next_random(number as u64 + 1),
             streams: point.streams,
             one_way: point.one_way,
             pause_ns: point.pause_ns,
@@ -312,12 +354,15 @@ pub fn measure(point: &Point) -> Result<Measured> {
     rack.run_for(point.measured_ns);
     let reads = rack.node(server).nic_counters().pcie_reads - reads_before;
     check(&tally)?;
-    let tally = tally.borrow();
+    let kinds = tally.borrow().kinds.clone();
+    let mut latency = histogram()?;
+    kinds.iter().try_for_each(|kind| latency.add(kind))?;
     ensure!(serving.connections() <= point.clients, "more connections than clients");
     Ok(Measured {
-        calls: tally.calls,
-        calls_per_second: tally.calls as f64 * 1e9 / point.measured_ns as f64,
-        latency: tally.latency.clone(),
+        calls: latency.len(),
+        calls_per_second: latency.len() as f64 * 1e9 / point.measured_ns as f64,
+        latency,
+        kinds,
         pcie_reads_per_second: reads as f64 * 1e9 / point.measured_ns as f64,
         resident_bytes: resident_bytes()?,
         trace_hash: rack.trace_hash(),

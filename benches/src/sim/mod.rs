@@ -20,6 +20,7 @@ mod rfp;
 mod rfp_calls;
 mod rig;
 mod scale_calls;
+mod scale_priorities;
 mod scale_studies;
 mod scalerpc;
 mod shared;

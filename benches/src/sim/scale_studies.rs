@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::scale_calls::{SCALE, by_backend, program, raw_write};
+use super::scale_priorities;
 use super::study::{Goal, Studied, Study};
 use super::verbs_calls::Calls;
 use crate::chart::{Lines, charts};
@@ -18,10 +19,10 @@ pub(super) fn studies() -> Vec<Study> {
     let knobs = Study {
         name: "scale-knobs",
         title: "Scale by group, slice and doorbells",
-        notes: "The same programs with 400 clients, unless the row says otherwise; the rates are of batches of 1 and of 8, the times of batches of 1. A smaller group leaves the NIC idle, a larger one does not fit into its cache: from 50 clients on with a batch of 8, and with 80 in single calls, it spends its time on reading contexts. So it does where slices are so short that too many clients come and go, and where the responses of a turn share a doorbell, as each queue pair then takes six lines of the cache instead of four. The row *usual CPU time* has the CPU times of [farcall's own calls](simulated-rack.md) and not those of the paper's programs: the NIC gets more to do, and with a batch of 8 it leaves the better of two states, in which 320 responses are outstanding and are acknowledged before its buffer loses them. Not measured: warm-up, which has no option that switches it off, and priorities of groups.",
+        notes: "The same programs with 400 clients, unless the row says otherwise; the rates are of batches of 1 and of 8, the times of batches of 1. A smaller group leaves the NIC idle, a larger one does not fit into its cache: from 50 clients on with a batch of 8, and with 80 in single calls, it spends its time on reading contexts. So it does where slices are so short that too many clients come and go, and where the responses of a turn share a doorbell, as each queue pair then takes six lines of the cache instead of four. The row *usual CPU time* has the CPU times of [farcall's own calls](simulated-rack.md) and not those of the paper's programs: the NIC gets more to do, and with a batch of 8 it leaves the better of two states, in which 320 responses are outstanding and are acknowledged before its buffer loses them. The row *without warm-up* has the option `without=warm_up`, which exists only with the cargo feature `ablation`: the requests of a group are read when its slice has begun, and not 2 us before. The warm-up gains 2 % in single calls and nothing in batches of 8. The clients are alike here; [what priorities are worth where they are not](#scale-by-priorities-of-unlike-clients).",
         run: by_knobs,
     };
-    vec![clients, knobs]
+    vec![clients, knobs, scale_priorities::study()]
 }
 
 /// Longest latency that the paper shows with 120 clients (Fig. 9), in microseconds.
@@ -120,6 +121,9 @@ fn by_knobs() -> Result<Studied> {
             row(format!("slice={slice_us}us, {clients} clients"), &one, &eight);
         }
     }
+    let options = format!("{SCALE}&without=warm_up");
+    let run = |batch| rounds(program(&options, 400, batch), 40, 100);
+    row("without warm-up".to_owned(), &run(1)?, &run(8)?);
     let run = |batch| rounds(program("backend=scale&slot=4096", 400, batch), 40, 100);
     row("doorbells=turn".to_owned(), &run(1)?, &run(8)?);
     let run = |batch| {
