@@ -34,3 +34,7 @@ while [ $round -lt "$rounds" ]; do
     figure rfp "$(echo_by rfp)"
     round=$((round + 1))
 done
+
+# All backends, by clients, by size and by window.
+farcall-bench compare --device rxe0 --clients 1,4,16,64 --sizes 32,256,1024,4096,16384,65536 --windows 1,8,32 \
+    --one-at-a-time --seconds 0.5
