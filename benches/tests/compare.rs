@@ -73,7 +73,7 @@ fn one_thing_is_varied_at_a_time_and_ratios_are_to_the_first_backend() {
     let [rates, _, first, second, third, fourth, "", medians, ..] = lines[..] else {
         panic!("{ratios}")
     };
-    assert_eq!(rates, "| rate | `write_imm`, M calls/s | `rfp` |");
+    assert_eq!(rates, "| rate | `write_imm`, k calls/s | `rfp` |");
     assert_eq!(medians, "| median | `write_imm`, us | `rfp` |");
     assert!(first.starts_with("| 1 client, 32 B, window 1 | "), "{first}");
     assert!(second.starts_with("| 3 clients | ") && third.starts_with("| 20000 B | "), "{ratios}");

@@ -12,7 +12,7 @@ struct Quantity {
 }
 
 const QUANTITIES: [Quantity; 2] = [
-    Quantity { name: "rate", unit: "M calls/s", of: |run| run.rate / 1e6 },
+    Quantity { name: "rate", unit: "k calls/s", of: |run| run.rate / 1e3 },
     Quantity { name: "median", unit: "us", of: |run| run.p50_ns as f64 / 1e3 },
 ];
 
@@ -43,7 +43,7 @@ impl CompareReport {
             let of_first = cell.runs.first().and_then(value);
             for (column, run) in cell.runs.iter().enumerate() {
                 let _ = match (column, value(run), of_first) {
-                    (0, Some(value), _) => write!(text, " {value:.3} |"),
+                    (0, Some(value), _) => write!(text, " {value:.2} |"),
                     (_, Some(value), Some(first)) => {
                         write!(text, " {:.2} |", value / first.max(f64::MIN_POSITIVE))
                     }

@@ -35,6 +35,7 @@ while [ $round -lt "$rounds" ]; do
     round=$((round + 1))
 done
 
-# All backends, by clients, by size and by window.
+# All backends, by clients, by size and by window. Both ends of all clients are in one process.
+ulimit -n 16384
 farcall-bench compare --device rxe0 --clients 1,4,16,64 --sizes 32,256,1024,4096,16384,65536 --windows 1,8,32 \
     --one-at-a-time --seconds 0.5
