@@ -1,5 +1,6 @@
 //! The work of one server thread, as a state machine: time and transports are arguments.
 
+use super::call_index::Cancel;
 use super::context::CallContext;
 use super::executor::{Executor, Task};
 use super::panics;
@@ -7,7 +8,7 @@ use super::paths::ReplyPaths;
 use super::reply::{Reply, UnansweredCall};
 use super::stealing::Giver;
 use super::table::{Table, Target};
-use super::turn::{Cancel, Turn};
+use super::turn::Turn;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
@@ -130,7 +131,7 @@ impl Dispatcher {
     #[inline]
     fn has_chores(&self) -> bool {
         self.executor.has_ready()
-            || !self.turn.cancels.is_empty()
+            || self.executor.has_cancelled()
             || self.turn.now >= self.executor.earliest()
             || self.turn.has_deferred()
     }
@@ -142,15 +143,9 @@ impl Dispatcher {
         if let Some(giver) = giver {
             giver.set_idle(false);
             worked += giver.send_answers(turn, paths);
-            turn.cancels.iter().for_each(|cancel| giver.cancel(cancel));
         }
-        if !turn.cancels.is_empty() {
-            let mut cancels = core::mem::take(&mut turn.cancels);
-            for cancel in cancels.drain(..) {
-                executor.cancel(&cancel, turn, paths);
-                worked += 1;
-            }
-            turn.cancels = cancels;
+        if executor.has_cancelled() {
+            worked += executor.end_cancelled(turn, paths);
         }
         worked += executor.run(turn, paths);
         if turn.now >= executor.earliest() {
@@ -248,14 +243,14 @@ impl RequestSink for Sink<'_> {
 
     #[cold]
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let (transport, slot) = (self.turn.transport, Some((slot, generation)));
-        self.turn.cancels.push(Cancel { transport, client, client_generation, slot });
+        let transport = self.turn.transport;
+        let (client, slot) = ((client, client_generation), (slot, generation));
+        self.executor.cancel(&Cancel::of_call(transport, client, slot));
     }
 
     #[cold]
     fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let transport = self.turn.transport;
-        self.turn.cancels.push(Cancel { transport, client, client_generation, slot: None });
+        self.executor.cancel(&Cancel::of_client(self.turn.transport, (client, client_generation)));
     }
 }
 
@@ -288,11 +283,16 @@ impl RequestSink for StealingSink<'_> {
     }
 
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        self.sink.cancelled(client, client_generation, slot, generation);
+        let (client, slot) = ((client, client_generation), (slot, generation));
+        let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
+        self.giver.cancel(&cancel);
+        self.sink.executor.cancel(&cancel);
     }
 
     fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.sink.disconnected(client, client_generation);
+        let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
+        self.giver.cancel(&cancel);
+        self.sink.executor.cancel(&cancel);
     }
 }
 

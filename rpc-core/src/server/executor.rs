@@ -5,12 +5,13 @@
 //! task that has its slot now, which finds nothing to do.
 
 use super::CancelPolicy;
+use super::call_index::{CallIndex, Cancel, ClientSlot};
 use super::context::CallContext;
 use super::panics;
 use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
 use super::reply::{Reply, UnansweredCall};
-use super::turn::{Cancel, Turn};
+use super::turn::Turn;
 use crate::site::Site;
 use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
@@ -34,7 +35,8 @@ pub(super) struct Task {
     /// When the request was noticed.
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
-    cancelled: bool,
+    /// The caller has given up.
+    is_cancelled: bool,
 }
 
 impl Task {
@@ -46,7 +48,7 @@ impl Task {
         arrived: Instant,
         deadline: Instant,
     ) -> Self {
-        Task { call, transport, row, arrived, deadline, cancelled: false }
+        Task { call, transport, row, arrived, deadline, is_cancelled: false }
     }
 }
 
@@ -79,6 +81,8 @@ impl Wake for TaskWaker {
 
 struct TaskSlot {
     task: Option<Task>,
+    /// Where the task's call came from, also after the task was taken.
+    from: ClientSlot,
     pool: u32,
     entry: u32,
     wake: Arc<TaskWaker>,
@@ -89,6 +93,10 @@ struct TaskSlot {
 pub(super) struct Executor {
     slots: Vec<TaskSlot>,
     free: Vec<u32>,
+    /// The tasks that did not end at their first poll.
+    index: CallIndex,
+    /// Tasks that are to end because their callers have given up; each once.
+    cancelled: Vec<u32>,
     pools: Vec<Box<dyn Pool>>,
     pool_of: HashMap<TypeId, u32>,
     woken: Arc<WokenTasks>,
@@ -103,6 +111,8 @@ impl Executor {
         Executor {
             slots: Vec::new(),
             free: Vec::new(),
+            index: CallIndex::default(),
+            cancelled: Vec::new(),
             pools: Vec::new(),
             pool_of: HashMap::new(),
             woken: Arc::new(WokenTasks { queue: ArrayQueue::new(capacity.max(1)), site }),
@@ -152,10 +162,14 @@ impl Executor {
         if self.policy == CancelPolicy::Abort {
             self.earliest = self.earliest.min(task.deadline);
         }
-        let id = self.allocate_slot();
+        let from = ClientSlot::of(task.transport, &task.call);
+        let id = self.allocate_slot(from);
         let slot = &mut self.slots[id as usize];
-        (slot.task, slot.pool, slot.entry) = (Some(task), pool, entry);
+        (slot.task, slot.from, slot.pool, slot.entry) = (Some(task), from, pool, entry);
         self.run_one(id, turn, replies);
+        if self.slots[id as usize].task.is_some() {
+            self.index.insert(from, id);
+        }
     }
 
     fn pool<F, D>(&mut self) -> u32
@@ -169,7 +183,7 @@ impl Executor {
         })
     }
 
-    fn allocate_slot(&mut self) -> u32 {
+    fn allocate_slot(&mut self, from: ClientSlot) -> u32 {
         if let Some(id) = self.free.pop() {
             return id;
         }
@@ -177,7 +191,7 @@ impl Executor {
         let woken = self.woken.clone();
         let wake = Arc::new(TaskWaker { id, is_queued: AtomicBool::new(false), woken });
         let waker = Waker::from(wake.clone());
-        self.slots.push(TaskSlot { task: None, pool: 0, entry: 0, wake, waker });
+        self.slots.push(TaskSlot { task: None, from, pool: 0, entry: 0, wake, waker });
         self.free.reserve(self.slots.len());
         id
     }
@@ -202,7 +216,7 @@ impl Executor {
     fn run_one(&mut self, id: u32, turn: &mut Turn, replies: &mut dyn Replies) {
         let TaskSlot { task, pool, entry, waker, .. } = &mut self.slots[id as usize];
         let Some(running) = task else { return };
-        CallContext::enter(running.deadline, turn.now, running.cancelled);
+        CallContext::enter(running.deadline, turn.now, running.is_cancelled);
         let pool = &mut self.pools[*pool as usize];
         let mut cx = Context::from_waker(waker);
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -228,6 +242,7 @@ impl Executor {
         let slot = &mut self.slots[id as usize];
         let task = slot.task.take();
         let (pool, entry) = (slot.pool, slot.entry);
+        self.index.remove(slot.from, id);
         self.free.push(id);
         let pool = &mut self.pools[pool as usize];
         if catch_unwind(AssertUnwindSafe(|| pool.clear(entry))).is_err() {
@@ -258,19 +273,45 @@ impl Executor {
         ended
     }
 
-    /// A client gave up calls: drops their handlers, or marks them as cancelled.
+    /// A client gave up calls: marks them, so that [`end_cancelled`](Self::end_cancelled) drops their handlers. Of a call that is
+    /// marked already, or over, this costs a look at its place.
     #[cold]
-    pub(super) fn cancel(&mut self, cancel: &Cancel, turn: &mut Turn, paths: &mut ReplyPaths<'_>) {
-        let is_meant = |task: &Task| cancel.is_meant(task.transport, &task.call);
-        match self.policy {
-            CancelPolicy::Abort => {
-                self.end_where(is_meant, Status::Cancelled, turn, paths);
+    pub(super) fn cancel(&mut self, cancel: &Cancel) {
+        let Executor { index, slots, cancelled, policy, .. } = self;
+        for &id in index.candidates(cancel) {
+            let slot = slots.get_mut(id as usize);
+            let Some(task) = slot.and_then(|slot| slot.task.as_mut()) else { continue };
+            if task.is_cancelled || !cancel.is_meant(task.transport, &task.call) {
+                continue;
             }
-            CancelPolicy::Finish => {
-                let tasks = self.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
-                tasks.filter(|task| is_meant(task)).for_each(|task| task.cancelled = true);
+            task.is_cancelled = true;
+            if *policy == CancelPolicy::Abort {
+                cancelled.push(id);
             }
         }
+    }
+
+    /// Callers of handlers that are to be dropped have given up.
+    #[inline]
+    pub(super) fn has_cancelled(&self) -> bool {
+        !self.cancelled.is_empty()
+    }
+
+    /// Drops the handlers whose callers have given up. Returns how many.
+    #[cold]
+    pub(super) fn end_cancelled(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
+        let mut ended = 0;
+        let mut cancelled = core::mem::take(&mut self.cancelled);
+        for id in cancelled.drain(..) {
+            let task = self.slots[id as usize].task.as_ref().filter(|task| task.is_cancelled);
+            if let Some(task) = task {
+                let replies = paths.enter(task.transport, turn);
+                self.end(id, Status::Cancelled, turn, replies);
+                ended += 1;
+            }
+        }
+        self.cancelled = cancelled;
+        ended
     }
 
     /// Drops the handlers whose deadline has passed.

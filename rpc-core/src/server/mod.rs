@@ -6,6 +6,7 @@
 //! [steal](ServerBuilder::work_stealing).
 
 mod builder;
+mod call_index;
 mod context;
 mod control;
 mod deferred;
@@ -22,6 +23,8 @@ mod table;
 mod thread;
 mod turn;
 
+#[cfg(test)]
+mod cancel_floods;
 #[cfg(test)]
 mod swarm;
 #[cfg(test)]

@@ -4,7 +4,6 @@ use super::deferred::DeferredReplies;
 use crate::metrics::ThreadCounters;
 use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::CallToken;
 use std::sync::Arc;
 
 /// A hot thread measures one turn in this many; reading the clock when a request is noticed would delay its answer.
@@ -19,24 +18,6 @@ const SLOW_TURN_NS: u64 = 20_000;
 /// Calls of one turn that are measured; further ones are not.
 const MEASURED_CALLS: usize = 4096;
 
-/// A client gave up one call, or is gone.
-pub(super) struct Cancel {
-    pub(super) transport: u32,
-    pub(super) client: u32,
-    pub(super) client_generation: u32,
-    /// Slot and generation; `None`: the client is gone, with all its calls.
-    pub(super) slot: Option<(u32, u32)>,
-}
-
-impl Cancel {
-    /// It concerns this call, which that transport brought.
-    pub(super) fn is_meant(&self, transport: u32, call: &CallToken) -> bool {
-        transport == self.transport
-            && (call.client(), call.client_generation()) == (self.client, self.client_generation)
-            && self.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
-    }
-}
-
 /// The state of a thread's turn.
 pub(super) struct Turn {
     site: Site,
@@ -45,7 +26,6 @@ pub(super) struct Turn {
     /// The last reading of the site's clock.
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
-    pub(super) cancels: Vec<Cancel>,
     pub(super) deferred: DeferredReplies,
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
@@ -67,7 +47,6 @@ impl Turn {
             transport: 0,
             now: Instant::ZERO,
             counters,
-            cancels: Vec::with_capacity(64),
             deferred: DeferredReplies::default(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,

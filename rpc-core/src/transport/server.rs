@@ -6,7 +6,8 @@ use crate::time::{Instant, Progress};
 
 /// The right to answer one request.
 ///
-/// It is not `Copy`: each request is answered once. The transport chooses indices and generations; core only compares them.
+/// It is not `Copy`: each request is answered once. The transport chooses indices and generations. Indices of clients and of slots are
+/// small, because core keeps tables by them; generations are only compared.
 ///
 /// It is passed in two registers. Through memory it would be stored in parts and loaded whole. Such a load waits until all
 /// earlier stores have left the core, including those to cache lines that the peer's core holds.
@@ -95,7 +96,7 @@ pub trait RequestSink {
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies);
 
     /// The client gave up this request. It must still be answered soon, with anything: that frees the slot. May be called
-    /// for a request that was answered already, or twice.
+    /// for a request that was answered already, or twice: each call costs the same, and only the first does something.
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32);
 
     /// A client is gone. Answers to its requests get [`ReserveError::Closed`].

@@ -4,9 +4,10 @@ use super::LONG_NS;
 use super::buffers::Buffers;
 use super::shared::{Given, GivenCall, Shared};
 use crate::error::ReserveError;
+use crate::server::call_index::{CallIndex, Cancel, ClientSlot};
 use crate::server::deferred::{DeferredReply, post_whole};
 use crate::server::paths::ReplyPaths;
-use crate::server::turn::{Cancel, Turn};
+use crate::server::turn::Turn;
 use crate::transport::{CallToken, Message};
 use crate::wire::{HEADER_BYTES, Status, too_large_body};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(in crate::server) struct Giver {
     taker: u32,
     places: Vec<Place>,
     free: Vec<u32>,
+    /// The places of requests.
+    index: CallIndex,
     buffers: Buffers,
     /// The thread that was given the last request.
     last: u32,
@@ -57,6 +60,7 @@ impl Giver {
             taker,
             places: (0..MAX_GIVEN).map(|_| Place::default()).collect(),
             free: (0..MAX_GIVEN as u32).rev().collect(),
+            index: CallIndex::default(),
             buffers: Buffers::default(),
             last: thread,
             is_idle: false,
@@ -86,6 +90,7 @@ impl Giver {
         self.last = taker;
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
+        self.index.insert(ClientSlot::of(transport, &call), index);
         place.given = Some(Request { call, transport, taker, is_cancelled: false });
         let given = self.given_call(index);
         let content = self.buffers.content(message.clone());
@@ -152,6 +157,7 @@ impl Giver {
         let Some(request) = self.places[index as usize].given.take() else { return };
         self.free.push(index);
         let Request { call, transport, .. } = request;
+        self.index.remove(ClientSlot::of(transport, &call), index);
         let mut too_large = [0; HEADER_BYTES + 16];
         let (posted, answer) = match post_whole(paths.enter(transport, turn), call, answer) {
             Err((call, ReserveError::TooLarge { len, max })) => {
@@ -173,16 +179,18 @@ impl Giver {
         }
     }
 
-    /// A client gave up calls: tells the threads that have them.
+    /// A client gave up calls: tells the threads that have them, once.
     #[cold]
     pub(in crate::server) fn cancel(&mut self, cancel: &Cancel) {
-        for (index, place) in (0..).zip(&mut self.places) {
+        let Giver { shared, thread, places, index, .. } = self;
+        for &at in index.candidates(cancel) {
+            let Some(place) = places.get_mut(at as usize) else { continue };
             let generation = place.generation;
             let Some(request) = &mut place.given else { continue };
             if !request.is_cancelled && cancel.is_meant(request.transport, &request.call) {
                 request.is_cancelled = true;
-                let call = GivenCall { giver: self.thread, place: index, generation };
-                self.shared.give(request.taker, Given::Cancelled(call));
+                let call = GivenCall { giver: *thread, place: at, generation };
+                shared.give(request.taker, Given::Cancelled(call));
             }
         }
     }
