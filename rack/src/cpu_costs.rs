@@ -163,6 +163,10 @@ impl RequestSink for Requests<'_> {
         self.sink.request(call, message, replies);
     }
 
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.sink.is_idempotent(request)
+    }
+
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
         self.sink.cancelled(client, client_generation, slot, generation);
     }

@@ -36,6 +36,10 @@ impl RequestSink for Echo {
             Err(_) => self.deferred.push((call, message.to_vec())),
         }
     }
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         self.disconnected += 1;

@@ -26,6 +26,10 @@ impl RequestSink for Inbox {
     fn request(&mut self, call: CallToken, message: Message<'_>, _replies: &mut dyn Replies) {
         self.0.push((call, message.to_vec()));
     }
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, _client: u32, _generation: u32, _slot: u32, _slot_generation: u32) {}
     fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }

@@ -24,6 +24,10 @@ impl RequestSink for Inbox {
         self.requests.push((call, message.to_vec()));
     }
 
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, _client: u32, _generation: u32, slot: u32, generation: u32) {
         self.cancelled.push((slot, generation));
     }

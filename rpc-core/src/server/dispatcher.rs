@@ -241,6 +241,11 @@ impl RequestSink for Sink<'_> {
         CallContext::leave();
     }
 
+    #[inline]
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.services.is_idempotent(request)
+    }
+
     #[cold]
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
         let transport = self.turn.transport;
@@ -282,6 +287,11 @@ impl RequestSink for StealingSink<'_> {
         self.giver.ran(target.row, self.sink.turn.read_clock());
     }
 
+    #[inline]
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.sink.services.is_idempotent(request)
+    }
+
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
         let (client, slot) = ((client, client_generation), (slot, generation));
         let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
@@ -297,6 +307,12 @@ impl RequestSink for StealingSink<'_> {
 }
 
 impl Services {
+    #[inline]
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        let target = RequestHeader::read(request).and_then(|it| self.methods.find(it.method()));
+        target.is_some_and(|target| target.idempotent)
+    }
+
     #[inline]
     fn dispatch(&self, target: Target, arguments: Message<'_>, reply: Reply<'_>) {
         let service = &*self.instances[target.service as usize];

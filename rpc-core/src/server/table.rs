@@ -1,7 +1,7 @@
 //! From a method's id on the wire to its service and its place in the trait.
 
 use crate::error::BindError;
-use crate::service::ServiceDescription;
+use crate::service::{MethodDescription, ServiceDescription};
 
 /// The method that an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub(super) struct Target {
     pub(super) row: u32,
     /// Any thread may run it.
     pub(super) any_thread: bool,
+    /// One call of it may run more than once.
+    pub(super) idempotent: bool,
 }
 
 /// A hash table without collisions: one multiplication and one comparison find a method.
@@ -40,9 +42,9 @@ impl Table {
         for (service, description) in services.iter().enumerate() {
             for (index, method) in description.methods.iter().enumerate() {
                 let row = targets.len() as u32;
-                let any_thread = method.any_thread;
                 let (service, index) = (service as u32, index as u32);
-                let target = Target { service, method: index, row, any_thread };
+                let MethodDescription { any_thread, idempotent, .. } = *method;
+                let target = Target { service, method: index, row, any_thread, idempotent };
                 targets.push((method.id, target));
             }
         }
@@ -113,12 +115,15 @@ fn check(services: &[&'static ServiceDescription]) -> Result<(), BindError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::MethodDescription;
     use proptest::prelude::*;
 
     fn service(name: &'static str, ids: &[u32]) -> &'static ServiceDescription {
         let methods: Vec<_> = ids.iter().map(|id| MethodDescription::new("m", *id, 0)).collect();
         Box::leak(Box::new(ServiceDescription { name, fingerprint: 0, methods: methods.leak() }))
+    }
+
+    fn target(service: u32, method: u32, row: u32) -> Target {
+        Target { service, method, row, any_thread: false, idempotent: false }
     }
 
     proptest! {
@@ -130,8 +135,7 @@ mod tests {
             let ids: Vec<u32> = ids.into_iter().collect();
             let table = Table::new(&[service("A", &ids)]).expect("distinct ids");
             for (row, id) in ids.iter().enumerate() {
-                let row = row as u32;
-                prop_assert_eq!(table.find(*id), Some(Target { service: 0, method: row, row, any_thread: false }));
+                prop_assert_eq!(table.find(*id), Some(target(0, row as u32, row as u32)));
             }
             prop_assert_eq!(table.find(stranger).is_some(), ids.contains(&stranger));
         }
@@ -141,14 +145,8 @@ mod tests {
     fn a_method_is_known_by_its_index_within_its_own_service() {
         let table = Table::new(&[service("A", &[7, 3]), service("B", &[5, 9])]);
         let table = table.expect("distinct ids");
-        assert_eq!(
-            table.find(9),
-            Some(Target { service: 1, method: 1, row: 3, any_thread: false })
-        );
-        assert_eq!(
-            table.find(5),
-            Some(Target { service: 1, method: 0, row: 2, any_thread: false })
-        );
+        assert_eq!(table.find(9), Some(target(1, 1, 3)));
+        assert_eq!(table.find(5), Some(target(1, 0, 2)));
     }
 
     #[test]

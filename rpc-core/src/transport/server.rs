@@ -95,6 +95,10 @@ pub trait RequestSink {
     /// A request. It must be answered once: now through `replies`, or later through [`ServerTransport::replies`].
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies);
 
+    /// Whether the server declares the method of this request idempotent. A client may say so too; a call runs more than once
+    /// only if both do.
+    fn is_idempotent(&self, request: &[u8]) -> bool;
+
     /// The client gave up this request. It must still be answered soon, with anything: that frees the slot. May be called
     /// for a request that was answered already, or twice: each call costs the same, and only the first does something.
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32);

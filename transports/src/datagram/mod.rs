@@ -17,7 +17,7 @@
 //! 4. Responses of one turn to one client are coalesced in the same way.
 //! 5. The next generation in a slot acknowledges the response before, which frees it.
 //!
-//! Of a call whose method is marked idempotent nothing of this is kept: a handler that answers in place writes its response
+//! Of a call whose method both ends declare idempotent nothing of this is kept: a handler that answers in place writes its response
 //! into the datagram that leaves, and when that is lost, the call runs again. While a handler takes longer, its slot says so.
 //!
 //! A client that has been silent for twice as long as it may be has all of its responses, or does not look for them. Then

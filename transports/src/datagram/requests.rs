@@ -109,14 +109,16 @@ impl Sessions {
         sink: &mut dyn RequestSink,
     ) {
         let wire::Message { kind, id, body } = *message;
-        if kind == Kind::Idempotent {
+        if kind == Kind::Idempotent && sink.is_idempotent(body) {
             return self.handle_idempotent(client, id, body, sink);
         }
         // Gone, if the message before was its goodbye.
         let Some(session) = self.roster.get(client) else { return };
         let Some(slot) = session.slot(id.slot) else { return };
         let age = slot.age(id.generation);
-        if kind == Kind::Request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
+        // What only its client calls idempotent is a request like any other.
+        let is_request = matches!(kind, Kind::Request | Kind::Idempotent);
+        if is_request && (age == Age::New || is_planted(Bug::LostDuplicateCheck)) {
             if let Some(body) = session.begin(id, Phase::Busy) {
                 body.receive(id.mark, self.outgoing.turn);
             }
@@ -126,7 +128,7 @@ impl Sessions {
         self.handle_uncommon(client, message, age, now, sink);
     }
 
-    /// A request that may run more than once. Its slot knows of it only while its handler takes longer.
+    /// A request that may run more than once, as both ends say. Its slot knows of it only while its handler takes longer.
     #[inline]
     fn handle_idempotent(&mut self, client: u32, id: Id, body: &[u8], sink: &mut dyn RequestSink) {
         let Some(session) = self.roster.get(client) else { return };

@@ -111,6 +111,10 @@ pub(crate) struct DiscardRequests;
 
 impl RequestSink for DiscardRequests {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn disconnected(&mut self, _: u32, _: u32) {}
 }

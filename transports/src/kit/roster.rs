@@ -216,6 +216,10 @@ mod tests {
 
     impl RequestSink for Disconnects {
         fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+        fn is_idempotent(&self, _: &[u8]) -> bool {
+            false
+        }
+
         fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
         fn disconnected(&mut self, client: u32, _: u32) {
             self.0.push(client);

@@ -32,6 +32,8 @@ pub(super) struct Heard {
 #[derive(Debug, Default)]
 pub(super) struct Handlers {
     pub(super) hold: bool,
+    /// The server declares its methods idempotent.
+    pub(super) idempotent: bool,
     pub(super) held: Vec<(CallToken, Vec<u8>)>,
     pub(super) requests: usize,
     pub(super) cancelled: usize,
@@ -45,6 +47,10 @@ impl RequestSink for Handlers {
             return self.held.push((call, message.to_vec()));
         }
         answer(call, &message, replies);
+    }
+
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        self.idempotent
     }
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {
@@ -89,7 +95,8 @@ impl Host {
             ..Config::default()
         };
         let (transport, intake) = Server::new(&Site::new(), &device, &config, 8).unwrap();
-        Host { transport, intake, device, config, handlers: Handlers::default(), now: 1 }
+        let handlers = Handlers { idempotent: true, ..Handlers::default() };
+        Host { transport, intake, device, config, handlers, now: 1 }
     }
 
     pub(super) fn admit(&mut self) -> Hand {

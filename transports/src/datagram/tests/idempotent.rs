@@ -23,6 +23,27 @@ fn an_idempotent_call_runs_again_and_a_plain_one_does_not() {
 }
 
 #[test]
+fn a_call_that_only_its_client_calls_idempotent_runs_once() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    host.handlers.idempotent = false;
+    for generation in 1..4 {
+        for kind in [Kind::Idempotent, Kind::Idempotent, Kind::Request, Kind::Ask] {
+            let answer = hand.ask(&mut host, kind, 0, generation, b"once");
+            assert_eq!(answer, heard(Kind::Response, 0, generation, b"once"), "{kind:?}");
+        }
+        assert_eq!(host.handlers.requests, generation as usize);
+    }
+    // The server declares it now, as after an upgrade; the client's word alone does not count either.
+    host.handlers.idempotent = true;
+    for kind in [Kind::Request, Kind::Request, Kind::Idempotent] {
+        let answer = hand.ask(&mut host, kind, 0, 4, b"plain");
+        assert_eq!(answer, heard(Kind::Response, 0, 4, b"plain"), "{kind:?}");
+    }
+    assert_eq!(host.handlers.requests, 4);
+}
+
+#[test]
 fn an_idempotent_call_that_runs_is_not_started_again() {
     let mut host = Host::new();
     let mut hand = host.admit();

@@ -92,6 +92,10 @@ impl RequestSink for Handlers {
         }
     }
 
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, client: u32, _: u32, slot: u32, _: u32) {
         self.cancelled.push((client, slot));
     }

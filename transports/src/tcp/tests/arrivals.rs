@@ -25,6 +25,10 @@ struct ComesMeanwhile<'a>(&'a TcpIntake, Option<Stream>);
 
 impl RequestSink for ComesMeanwhile<'_> {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         accept(self.0, self.1.take().expect("one client is dropped"));

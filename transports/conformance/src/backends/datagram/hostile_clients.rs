@@ -92,6 +92,25 @@ pub(super) fn replayed_requests_run_once(world: &World) {
     assert_honest_clients_served(world, &server, &mut honest);
 }
 
+/// Requests are sent as those of an idempotent method, which the server does not declare to be one.
+pub(super) fn requests_that_only_their_client_calls_idempotent_run_once(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW.into());
+    let mut hostile = hostile_client(world, &server);
+    for generation in 1..=10 {
+        let mut lie = tally(2, generation);
+        lie[0] = kind::IDEMPOTENT;
+        for _ in 0..3 {
+            let answer = hostile.ask(&lie);
+            assert_eq!((answer.kind, answer.body[8]), (kind::RESPONSE, generation as u8));
+        }
+        // The same request under its right name is one more copy.
+        let answer = hostile.ask(&tally(2, generation));
+        assert_eq!((answer.kind, answer.body[8]), (kind::RESPONSE, generation as u8));
+    }
+    assert_eq!(tallied(world, &mut honest), 10);
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
 /// Datagrams of an ended session arrive when another session has its number.
 pub(super) fn datagrams_of_an_ended_session_are_dropped(world: &World) {
     let (server, mut honest) = serve(world, WINDOW.into());

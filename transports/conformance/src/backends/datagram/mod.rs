@@ -15,6 +15,7 @@ pub(super) const BACKEND: Backend = Backend {
         hostile_clients {
             HostileClients: a_client_by_hand_that_keeps_the_rules_is_served,
             HostileClients: replayed_requests_run_once,
+            HostileClients: requests_that_only_their_client_calls_idempotent_run_once,
             HostileClients: datagrams_of_an_ended_session_are_dropped,
             HostileClients: datagrams_of_other_senders_are_dropped,
             HostileClients: truncated_datagrams_run_nothing,
