@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::writer::length_size;
-use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer};
+use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer, budget};
 
 /// An `Option` of a value in form `F`.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +93,9 @@ impl<'m, T, F: Decode<'m, T>> Decode<'m, Vec<T>> for Seq<F> {
         // memory is allocated only for elements that are really there.
         if len > reader.remaining() {
             return Err(reader.fail(DecodeError::Truncated { missing: len - reader.remaining() }));
+        }
+        if !const { budget::is_small::<T>() } {
+            reader.budget.take::<T>(len).map_err(|why| reader.fail(why))?;
         }
         const FIRST_ALLOCATION_BYTES: usize = 64 * 1024;
         let mut values =

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use ::serde::de::value::U32Deserializer;
 use ::serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
+use super::budget::{self, FIRST_ENTRIES};
 use super::{DecodeError, Reader, growing};
 
 /// How deep values can nest: the limit of `serde_json`.
@@ -25,15 +26,18 @@ pub(super) struct Deserializer<'r, 'm> {
     /// all sequences of an honest message have together no more than it has bytes. Without this, each level of a
     /// nested value could reserve memory for the rest of the message.
     reservable: usize,
+    /// Bytes of the element that is being read that are not given to a value in it. The element is in the budget already.
+    counted: usize,
 }
 
 impl<'r, 'm> Deserializer<'r, 'm> {
     #[inline]
     pub(super) fn new(reader: &'r mut Reader<'m>) -> Self {
         let reservable = reader.remaining();
-        Self { reader, depth: 0, empty_elements: 0, reservable }
+        Self { reader, depth: 0, empty_elements: 0, reservable, counted: 0 }
     }
 
+    /// Reads a value with values in it.
     #[inline]
     pub(super) fn nested<T>(
         &mut self,
@@ -42,15 +46,30 @@ impl<'r, 'm> Deserializer<'r, 'm> {
         if self.depth == MAX_DEPTH {
             return Err(DecodeError::TooDeep { limit: MAX_DEPTH });
         }
+        self.count::<T>()?;
         self.depth += 1;
         let value = read(self);
         self.depth -= 1;
         value
     }
 
+    /// Counts a value of this type, unless it can be a part of what is counted: whether it is in a box is not known.
+    #[inline]
+    fn count<T>(&mut self) -> Result<(), DecodeError> {
+        if const { budget::is_small::<T>() } {
+            return Ok(());
+        }
+        match self.counted.checked_sub(size_of::<T>()) {
+            Some(left) => self.counted = left,
+            None => self.reader.budget.take::<T>(1)?,
+        }
+        Ok(())
+    }
+
+    /// The fields of a struct or tuple.
     #[inline]
     pub(super) fn elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
-        Elements { deserializer: self, left, reserved: left }
+        Elements { deserializer: self, left }
     }
 
     /// Reads a value that has its length in front, and skips what of it is not read.
@@ -75,10 +94,11 @@ impl<'r, 'm> Deserializer<'r, 'm> {
 
     /// As many elements as the peer says that there are, which is not believed.
     #[inline]
-    fn claimed_elements<'d>(&'d mut self, left: usize) -> Elements<'d, 'r, 'm> {
+    fn claimed_elements<'d>(&'d mut self, left: usize) -> ClaimedElements<'d, 'r, 'm> {
         let reserved = left.min(self.reservable).min(self.reader.remaining());
         self.reservable -= reserved;
-        Elements { deserializer: self, left, reserved }
+        let (counted, counted_values) = (0, 0);
+        ClaimedElements { elements: self.elements(left), reserved, counted, counted_values }
     }
 
     /// An unsigned number of this many bits.
@@ -236,7 +256,10 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     #[inline]
     fn deserialize_option<V: Visitor<'m>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.reader.try_take_byte()? {
-            0 => visitor.visit_none(),
+            0 => {
+                self.count::<V::Value>()?;
+                visitor.visit_none()
+            }
             1 => self.nested(|inner| visitor.visit_some(inner)),
             _ => Err(DecodeError::Format("an option is neither none nor some")),
         }
@@ -332,12 +355,10 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
     }
 }
 
-/// The elements of a sequence, a tuple or a map that are not read yet.
+/// The elements of a value that are not read yet.
 pub(super) struct Elements<'d, 'r, 'm> {
     deserializer: &'d mut Deserializer<'r, 'm>,
     left: usize,
-    /// How many elements memory may be reserved for.
-    reserved: usize,
 }
 
 impl<'m> Elements<'_, '_, 'm> {
@@ -377,11 +398,66 @@ impl<'m> de::SeqAccess<'m> for Elements<'_, '_, 'm> {
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        Some(self.left.min(self.reserved))
+        Some(self.left)
     }
 }
 
-impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
+/// The elements of a sequence, or the entries of a map, of which the message says how many there are.
+struct ClaimedElements<'d, 'r, 'm> {
+    elements: Elements<'d, 'r, 'm>,
+    /// How many elements memory may be reserved for.
+    reserved: usize,
+    /// Elements, or keys, that are counted and not read yet.
+    counted: usize,
+    /// The same of a map's values.
+    counted_values: usize,
+}
+
+impl ClaimedElements<'_, '_, '_> {
+    #[inline]
+    fn expected(&self) -> usize {
+        self.elements.left.min(self.reserved)
+    }
+
+    /// Counts as many elements as there is memory reserved for, when the first of them is about to be read.
+    #[inline]
+    fn count<T>(
+        &mut self,
+        which: impl Fn(&mut Self) -> &mut usize,
+        at_least: usize,
+    ) -> Result<(), DecodeError> {
+        if *which(self) == 0 {
+            let ahead = self.expected().max(at_least);
+            self.elements.deserializer.reader.budget.take::<T>(ahead)?;
+            *which(self) = ahead;
+        }
+        *which(self) -= 1;
+        self.elements.deserializer.counted = size_of::<T>();
+        Ok(())
+    }
+}
+
+impl<'m> de::SeqAccess<'m> for ClaimedElements<'_, '_, 'm> {
+    type Error = DecodeError;
+
+    #[inline]
+    fn next_element_seed<S: DeserializeSeed<'m>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeError> {
+        if !const { budget::is_small::<S::Value>() } && self.elements.left > 0 {
+            self.count::<S::Value>(|this| &mut this.counted, 1)?;
+        }
+        self.elements.next(seed)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.expected())
+    }
+}
+
+impl<'m> de::MapAccess<'m> for ClaimedElements<'_, '_, 'm> {
     type Error = DecodeError;
 
     #[inline]
@@ -389,7 +465,10 @@ impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, DecodeError> {
-        self.next(seed)
+        if self.elements.left > 0 {
+            self.count::<S::Value>(|this| &mut this.counted, FIRST_ENTRIES)?;
+        }
+        self.elements.next(seed)
     }
 
     #[inline]
@@ -397,12 +476,13 @@ impl<'m> de::MapAccess<'m> for Elements<'_, '_, 'm> {
         &mut self,
         seed: S,
     ) -> Result<S::Value, DecodeError> {
-        seed.deserialize(&mut *self.deserializer)
+        self.count::<S::Value>(|this| &mut this.counted_values, FIRST_ENTRIES)?;
+        seed.deserialize(&mut *self.elements.deserializer)
     }
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        Some(self.left.min(self.reserved))
+        Some(self.expected())
     }
 }
 

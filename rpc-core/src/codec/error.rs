@@ -55,6 +55,14 @@ pub enum DecodeError {
         /// The limit.
         limit: u32,
     },
+    /// The values would take much more memory than the message has bytes.
+    #[error(
+        "the values of the message take more than {limit} bytes of memory, the limit for a message of its length"
+    )]
+    TooMuchMemory {
+        /// The limit: 64 bytes for each byte of the message, and 4 MiB.
+        limit: usize,
+    },
     /// The bytes break a rule of the format.
     #[error("{0}")]
     Format(&'static str),

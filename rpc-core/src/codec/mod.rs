@@ -13,9 +13,10 @@
 //!
 //! Values of types that may [grow](growing) have their length in front, which postcard's format does not have.
 //!
-//! The bytes of a peer are checked as they are read: a length beyond the message, bytes left over, and a value that is
-//! nested too deep are each a [`DecodeError`].
+//! The bytes of a peer are checked as they are read: a length beyond the message, bytes left over, a value that is nested too
+//! deep, and values that take far more memory than the message are each a [`DecodeError`].
 
+mod budget;
 mod bytes;
 mod compound;
 mod deserializer;

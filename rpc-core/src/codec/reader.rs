@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::DecodeError;
+use super::budget::Budget;
 use crate::transport::Message;
 
 /// A `Bytes` of at least this length shares the memory of the large message that it came in. A shorter one is copied, so
@@ -19,6 +20,7 @@ pub struct Reader<'m> {
     rest: &'m [u8],
     owner: Option<&'m Bytes>,
     error: Option<DecodeError>,
+    pub(super) budget: Budget,
 }
 
 /// A [`Reader`] found bytes that are not an encoding of the expected type.
@@ -29,13 +31,13 @@ impl<'m> Reader<'m> {
     /// Reads a message whose memory lives for `'m` only.
     #[inline]
     pub fn borrowed(message: &'m [u8]) -> Self {
-        Self { rest: message, owner: None, error: None }
+        Self { rest: message, owner: None, error: None, budget: Budget::new(message.len()) }
     }
 
     /// Reads a message in memory that can be kept: long `Bytes` share it.
     #[inline]
     pub fn owned(message: &'m Bytes) -> Self {
-        Self { rest: message, owner: Some(message), error: None }
+        Self { owner: Some(message), ..Self::borrowed(message) }
     }
 
     /// Reads a message, in memory that can be kept or not.

@@ -1,0 +1,53 @@
+//! How much memory the values of a message may take, in proportion to its bytes.
+//!
+//! A byte can stand for a value that is much larger in memory: the missing `Option` of a large struct, an enum's smallest variant, a
+//! struct that may grow and came without fields. Some megabytes of such bytes would take gigabytes. So the values of a message are
+//! counted by their sizes in memory as they are read, and a message whose values exceed the limit is refused.
+//!
+//! Small values are not counted: they take a byte of the message or more, and so are within the limit by themselves.
+
+use super::DecodeError;
+
+/// What the values of a message may take for each of its bytes: a sequence of short strings takes 24, one of small maps some 50.
+const PER_BYTE: usize = 64;
+
+/// What the values of any message may take: a few thousand large values that are nearly empty are no attack.
+const OF_ANY_MESSAGE: usize = 4 << 20;
+
+/// Values of at most this size are not counted, except in maps.
+const SMALL_BYTES: usize = 32;
+
+/// Entries that a map has room for when it has one: a node of a `BTreeMap`.
+pub(super) const FIRST_ENTRIES: usize = 11;
+
+/// Whether values of this type are not counted.
+pub(super) const fn is_small<T>() -> bool {
+    size_of::<T>() <= SMALL_BYTES
+}
+
+/// What the values of a message took so far.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    message_bytes: usize,
+    taken: usize,
+}
+
+impl Budget {
+    /// Of a message of this length.
+    #[inline]
+    pub(super) fn new(message_bytes: usize) -> Budget {
+        Budget { message_bytes, taken: 0 }
+    }
+
+    /// So many more values of this type are about to be read.
+    #[inline]
+    pub(super) fn take<T>(&mut self, values: usize) -> Result<(), DecodeError> {
+        self.take_bytes(values.saturating_mul(size_of::<T>()))
+    }
+
+    fn take_bytes(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        let limit = self.message_bytes.saturating_mul(PER_BYTE).saturating_add(OF_ANY_MESSAGE);
+        self.taken = self.taken.saturating_add(bytes);
+        if self.taken > limit { Err(DecodeError::TooMuchMemory { limit }) } else { Ok(()) }
+    }
+}
