@@ -156,6 +156,7 @@ impl Binding for Fed {
         let feeder = Feeder { order: Arc::clone(&self.0), request, replies: Discard([0; 64]) };
         Ok(Bound {
             transports: vec![Box::new(feeder)],
+            renewal: None,
             acceptor: Box::new(NoClients),
             address: "fed".into(),
         })

@@ -89,7 +89,13 @@ impl Binding for RackBinding<'_> {
             address: address.clone(),
             listening: Some(listening),
         };
-        Ok(Bound { transports: transports.collect(), acceptor: Box::new(acceptor), address: text })
+        Ok(Bound {
+            transports: transports.collect(),
+            // A panic on a rack ends the simulation.
+            renewal: None,
+            acceptor: Box::new(acceptor),
+            address: text,
+        })
     }
 }
 

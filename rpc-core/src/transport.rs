@@ -15,4 +15,4 @@ pub use client::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 pub use layer::ClientLayer;
 pub use message::Message;
 pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown};
-pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
+pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions, NewConnection, Renewal};

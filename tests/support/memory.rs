@@ -145,6 +145,7 @@ impl Binding for Memory {
         let server = Server { answers: Answers { link, reserved: HashMap::new() } };
         Ok(Bound {
             transports: vec![Box::new(server)],
+            renewal: None,
             acceptor: Box::new(NoAcceptor),
             address: "memory".into(),
         })

@@ -4,6 +4,7 @@ use super::histogram::{Histogram, add};
 use crate::service::ServiceDescription;
 use crate::wire::Status;
 use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use crossbeam_utils::CachePadded;
 
 /// One row per method, and a last one for calls of unknown methods.
@@ -76,6 +77,16 @@ impl ThreadCounters {
     #[inline]
     pub(crate) fn ended(&self, row: u32, status: Status) {
         add(&self.rows[row as usize].ended[status as usize], 1);
+    }
+
+    /// All calls that have started and not ended have ended like this.
+    #[cold]
+    pub(crate) fn end_all(&self, status: Status) {
+        for row in &self.rows {
+            let ended: u64 = row.ended.iter().map(|count| count.load(Relaxed)).sum();
+            let left = row.started.load(Relaxed).saturating_sub(ended);
+            add(&row.ended[status as usize], left);
+        }
     }
 
     #[inline]

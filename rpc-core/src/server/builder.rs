@@ -324,6 +324,7 @@ impl ServerBuilder {
                 index,
                 site: site.clone(),
                 transports: Vec::with_capacity(bound.len()),
+                renewals: Vec::with_capacity(bound.len()),
                 control: control.clone(),
                 services: self.services.iter().map(|s| s.instance()).collect(),
                 table: Table::new(descriptions)?,
@@ -338,6 +339,7 @@ impl ServerBuilder {
             assert_eq!(one.transports.len(), sites.len(), "a binding has one transport per site");
             for (thread, transport) in threads.iter_mut().zip(one.transports) {
                 thread.transports.push(transport);
+                thread.renewals.push(one.renewal.clone());
             }
             listeners.acceptors.push(one.acceptor);
             listeners.addresses.push(one.address);

@@ -190,6 +190,22 @@ impl Dispatcher {
         self.executor.len() == 0 && !self.turn.has_deferred() && given == 0
     }
 
+    /// Ends the calls that other threads gave to this one, which has panicked.
+    pub(super) fn end_taken(&mut self, transports: &mut [Box<dyn ServerTransport>]) {
+        let Dispatcher { turn, executor, giver, .. } = self;
+        if let Some(giver) = giver {
+            executor.end_of(giver.taker(), turn, &mut ReplyPaths::new(transports));
+        }
+    }
+
+    /// Goes on with nothing but the services, after a panic. Gives what it had for the caller to drop. From now on this thread gives no
+    /// requests to others, and takes none: answers to those that it gave may still come.
+    pub(super) fn renew(&mut self, turn: Turn, executor: Executor) -> impl Sized + use<> {
+        let turn = core::mem::replace(&mut self.turn, turn);
+        let executor = core::mem::replace(&mut self.executor, executor);
+        (turn, executor, self.giver.take())
+    }
+
     /// Drops the handlers that are left. Returns how many.
     pub(super) fn abort_all(&mut self, transports: &mut [Box<dyn ServerTransport>]) -> u32 {
         let Dispatcher { turn, executor, giver, .. } = self;

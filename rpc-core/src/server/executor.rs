@@ -324,6 +324,18 @@ impl Executor {
         ended
     }
 
+    /// Drops the handlers of the calls that this transport brought: the thread has panicked.
+    #[cold]
+    pub(super) fn end_of(
+        &mut self,
+        transport: u32,
+        turn: &mut Turn,
+        paths: &mut ReplyPaths<'_>,
+    ) -> u32 {
+        let is_meant = |task: &Task| task.transport == transport;
+        self.end_where(is_meant, Status::HandlerPanicked, turn, paths)
+    }
+
     /// Drops all handlers. Returns how many there were.
     pub(super) fn abort_all(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
         self.end_where(|_| true, Status::Cancelled, turn, paths)

@@ -16,6 +16,7 @@ mod executor;
 mod panics;
 mod paths;
 mod pool;
+mod recovery;
 mod reply;
 mod running;
 mod stealing;

@@ -4,6 +4,7 @@ use super::CancelPolicy;
 use super::control::Control;
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
+use super::recovery::Recovery;
 use super::stealing::{self, Giver, Taker};
 use super::table::Table;
 use super::turn::Turn;
@@ -12,8 +13,10 @@ use crate::metrics::ThreadCounters;
 use crate::service::Service;
 use crate::site::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{ServerTransport, WindDown};
+use crate::transport::{Renewal, ServerTransport, WindDown};
+use core::any::Any;
 use core::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A draining thread accepts requests until a turn finds none, but no longer than this: clients may never pause.
@@ -42,6 +45,8 @@ pub(super) struct ThreadParts {
     pub(super) site: Site,
     /// One per address of the server.
     pub(super) transports: Vec<Box<dyn ServerTransport>>,
+    /// Makes each of them once more, as far as it can be.
+    pub(super) renewals: Vec<Option<Arc<dyn Renewal>>>,
     pub(super) control: Arc<Control>,
     pub(super) services: Vec<Box<dyn Service>>,
     pub(super) table: Table,
@@ -62,6 +67,13 @@ impl ThreadParts {
             Giver::new(shared, thread, taker)
         });
         let executor = Executor::new(self.async_calls, self.cancel, self.site.clone());
+        let recovery = Recovery {
+            renewals: self.renewals,
+            async_calls: self.async_calls,
+            cancel: self.cancel,
+            counters: Arc::clone(&self.counters),
+            not_before: Instant::ZERO,
+        };
         let turn = Turn::new(self.site.clone(), self.counters);
         let dispatcher =
             Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor, giver);
@@ -71,6 +83,7 @@ impl ThreadParts {
             dispatcher,
             transports: self.transports,
             control: self.control,
+            recovery,
             stage: Stage::Serving,
             busy_turns: 0,
             asleep: None,
@@ -84,11 +97,12 @@ impl ThreadParts {
 /// ([`ServerBuilder::serve`](super::ServerBuilder::serve)), or by a simulator in virtual time
 /// ([`ServerBuilder::assemble`](super::ServerBuilder::assemble)).
 pub struct ServerThread {
-    index: usize,
-    site: Site,
-    dispatcher: Dispatcher,
-    transports: Vec<Box<dyn ServerTransport>>,
-    control: Arc<Control>,
+    pub(super) index: usize,
+    pub(super) site: Site,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) transports: Vec<Box<dyn ServerTransport>>,
+    pub(super) control: Arc<Control>,
+    pub(super) recovery: Recovery,
     stage: Stage,
     busy_turns: u32,
     /// Between an empty [`turn`](Self::turn) and the next one.
@@ -147,8 +161,25 @@ impl ServerThread {
         self.stage == Stage::Over
     }
 
-    /// Runs until the server is told to end and has drained.
+    /// Runs until the server is told to end and has drained. After a panic it starts again.
     pub(super) fn run(mut self, idle: IdlePolicy) {
+        let mut panicked: Option<Box<dyn Any + Send>> = None;
+        loop {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let panic = panicked.take();
+                if panic.is_none_or(|panic| self.recover(&*panic)) {
+                    self.serve(idle);
+                }
+            }));
+            match ended {
+                Ok(()) => return,
+                Err(panic) => panicked = Some(panic),
+            }
+        }
+    }
+
+    /// Takes turns until the server is told to end and has drained.
+    fn serve(&mut self, idle: IdlePolicy) {
         let mut idler = Idler::new(idle);
         let mut now = self.site.now();
         loop {

@@ -7,6 +7,7 @@ use crate::service::ServiceDescription;
 use crate::site::Site;
 use core::fmt;
 use core::time::Duration;
+use std::sync::Arc;
 
 /// An address that can be dialled.
 pub trait Dial: Send + Sync {
@@ -129,10 +130,22 @@ impl Default for BindOptions {
 pub struct Bound {
     /// One per server thread, in the order of the sites.
     pub transports: Vec<Box<dyn ServerTransport>>,
+    /// Makes the transport of a thread that panicked once more. `None`: such a thread ends.
+    pub renewal: Option<Arc<dyn Renewal>>,
     /// Accepts clients.
     pub acceptor: Box<dyn Acceptor>,
     /// The address as it was given, with the parts that the system chose.
     pub address: String,
+}
+
+/// Makes transports once more for an address that is listened at.
+pub trait Renewal: Send + Sync {
+    /// Makes the transport of the server thread of this index and site. Its earlier one was dropped with all clients; clients that
+    /// are accepted from now on come to this one.
+    ///
+    /// # Errors
+    /// Why there is none now, for example that the device is gone. The caller tries again later.
+    fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError>;
 }
 
 /// Accepts clients until it is stopped.

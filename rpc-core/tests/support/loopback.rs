@@ -307,7 +307,7 @@ impl Binding for Loopback {
             sites.iter().map(|site| Box::new(self.listen(site)) as Box<dyn ServerTransport>);
         let transports = transports.collect();
         let acceptor = Box::new(Listening(self.shared.clone()));
-        Ok(Bound { transports, acceptor, address: self.name.into() })
+        Ok(Bound { transports, renewal: None, acceptor, address: self.name.into() })
     }
 }
 

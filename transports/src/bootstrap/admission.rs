@@ -1,9 +1,11 @@
 //! Which clients are let in, and to which server thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::contract::{Accepted, Backend, DeathNotice, Intake, NewClient, SetupError, Source};
+use super::server_halves::Intakes;
+use crate::contract::{Accepted, Backend, DeathNotice, NewClient, SetupError, Source};
 use crate::handshake::{Greeting, Hello, Offer, Reject, Welcome};
 
 /// What a server offers, and the ways to its threads.
@@ -11,13 +13,13 @@ use crate::handshake::{Greeting, Hello, Offer, Reject, Welcome};
 pub struct Admission {
     offer: Offer,
     death_notice: DeathNotice,
-    intakes: Vec<Box<dyn Intake>>,
+    intakes: Arc<Intakes>,
     next: AtomicUsize,
 }
 
 impl Admission {
-    /// The admission of a server over this backend, with an intake for each of its threads.
-    pub fn new(backend: &dyn Backend, offer: Offer, intakes: Vec<Box<dyn Intake>>) -> Admission {
+    /// The admission of a server over this backend, with the intakes of its threads.
+    pub fn new(backend: &dyn Backend, offer: Offer, intakes: Arc<Intakes>) -> Admission {
         let death_notice = backend.death_notice();
         Admission { offer, death_notice, intakes, next: AtomicUsize::new(0) }
     }
@@ -48,10 +50,10 @@ impl Admission {
         let timeout = time_left()?;
         // Round robin; a thread that is full passes its turn on. If all are, the first that can makes room.
         let mut full = String::new();
-        let turns = self.intakes.len();
+        let turns = self.intakes.threads();
         for attempt in 0..2 * turns {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
-            let intake = &self.intakes[turn];
+            let intake = self.intakes.of(turn);
             if attempt >= turns && !intake.make_room(source, wait.min(timeout)) {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use super::accept::Accepting;
 use super::admission::Admission;
 use super::device;
+use super::renewal::AtAddress;
 use super::server_halves::{ServerHalves, check_services};
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
@@ -36,9 +38,16 @@ impl Binding for Address {
         let ServerHalves { transports, intakes } =
             ServerHalves::make(&address, of, threads, options.max_clients)?;
         let offer = Offer::new(self.backend().name(), services, self.config().clone());
+        let renewal = AtAddress {
+            address: self.clone(),
+            text: address.clone(),
+            intakes: Arc::clone(&intakes),
+            max_clients: options.max_clients,
+        };
         let admission = Admission::new(self.backend(), offer, intakes);
         let acceptor = Accepting::start(listener, admission, options.handshake_timeout, &address)?;
-        Ok(Bound { transports, acceptor: Box::new(acceptor), address })
+        let (renewal, acceptor) = (Some(Arc::new(renewal) as _), Box::new(acceptor));
+        Ok(Bound { transports, renewal, acceptor, address })
     }
 }
 

@@ -13,6 +13,7 @@ mod handshakes;
 mod listen;
 mod liveness;
 mod liveness_layer;
+mod renewal;
 mod server_halves;
 mod socket;
 #[cfg(test)]
@@ -24,4 +25,4 @@ pub use attempt::{Attempt, hello};
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;
-pub use server_halves::{ServerHalves, check_services};
+pub use server_halves::{Intakes, ServerHalves, check_services};

@@ -1,5 +1,7 @@
 //! The halves of a server's threads, at whatever address.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
@@ -17,7 +19,28 @@ pub struct ServerHalves {
     /// For the server threads.
     pub transports: Vec<Box<dyn ServerTransport>>,
     /// For the threads that accept.
-    pub intakes: Vec<Box<dyn Intake>>,
+    pub intakes: Arc<Intakes>,
+}
+
+/// Where the clients of a server's threads come in. A thread that was lost gets another one.
+#[derive(Debug)]
+pub struct Intakes(Vec<Mutex<Arc<dyn Intake>>>);
+
+impl Intakes {
+    /// How many threads there are.
+    pub(super) fn threads(&self) -> usize {
+        self.0.len()
+    }
+
+    /// That of this thread, now.
+    pub(super) fn of(&self, thread: usize) -> Arc<dyn Intake> {
+        Arc::clone(&self.0[thread].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The thread has another one from now on.
+    pub(super) fn replace(&self, thread: usize, intake: Box<dyn Intake>) {
+        *self.0[thread].lock().unwrap_or_else(PoisonError::into_inner) = intake.into();
+    }
 }
 
 impl ServerHalves {
@@ -31,26 +54,37 @@ impl ServerHalves {
         threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>)>,
         max_clients: usize,
     ) -> Result<ServerHalves, BindError> {
-        let failed = |error: SetupError| match error {
-            SetupError::Unsupported(what) => {
-                BindError::Unsupported { address: address.to_owned(), what }
-            }
-            other => BindError::Device { address: address.to_owned(), cause: other.into() },
-        };
-        let mut halves = ServerHalves { transports: Vec::new(), intakes: Vec::new() };
-        let count = threads.len();
-        for (thread, (site, fabric)) in threads.enumerate() {
-            // Together exactly as many as asked for.
-            let share = max_clients / count + usize::from(thread < max_clients % count);
-            let thread = ThreadOf { number: thread as u32, threads: count as u32 };
+        let (mut transports, mut intakes) = (Vec::new(), Vec::new());
+        let count = threads.len() as u32;
+        for (number, (site, fabric)) in (0..).zip(threads) {
+            let thread = ThreadOf { number, threads: count };
             let placement = Placement { thread, ..Placement::new(site, fabric) };
             let ServerHalf { transport, intake } =
-                backend.serve(&placement, config, share).map_err(failed)?;
-            halves.transports.push(transport);
-            halves.intakes.push(intake);
+                serve(address, (backend, config), &placement, max_clients)?;
+            transports.push(transport);
+            intakes.push(Mutex::new(intake.into()));
         }
-        Ok(halves)
+        Ok(ServerHalves { transports, intakes: Arc::new(Intakes(intakes)) })
     }
+}
+
+/// The half of one server thread, of those that have at most `max_clients` together.
+pub(super) fn serve(
+    address: &str,
+    (backend, config): (&dyn Backend, &Config),
+    at: &Placement<'_>,
+    max_clients: usize,
+) -> Result<ServerHalf, BindError> {
+    let ThreadOf { number, threads } = at.thread;
+    let (number, threads) = (number as usize, threads as usize);
+    // Together exactly as many as asked for.
+    let share = max_clients / threads + usize::from(number < max_clients % threads);
+    backend.serve(at, config, share).map_err(|error| match error {
+        SetupError::Unsupported(what) => {
+            BindError::Unsupported { address: address.to_owned(), what }
+        }
+        other => BindError::Device { address: address.to_owned(), cause: other.into() },
+    })
 }
 
 /// Refuses numbers of threads and lists of services that no server can have.

@@ -51,9 +51,16 @@ impl<T: Send + 'static> AcceptQueue<T> {
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
-        self.push(Arrival::New(Box::new(client)));
+        if !self.push(Arrival::New(Box::new(client))) {
+            self.give_back(id.number);
+            return Err(SetupError::Full(
+                "the server's threads start again after a failure".into(),
+            ));
+        }
         let queue = Arc::clone(self);
-        let withdraw = Box::new(move || queue.push(Arrival::Withdrawn(id)));
+        let withdraw = Box::new(move || {
+            queue.push(Arrival::Withdrawn(id));
+        });
         Ok(Accepted { setup, withdraw, on_disconnect, take_stream: None })
     }
 }
@@ -72,12 +79,14 @@ impl<T> AcceptQueue<T> {
         (Arc::clone(&queue), Arrivals { queue, receiver })
     }
 
-    fn push(&self, arrival: Arrival<T>) {
-        // Fails only when the server thread's half is gone; then the client is dropped here.
-        if self.arrivals.send(arrival).is_ok() {
+    /// `false`: the server thread's half is gone, and the client is dropped here.
+    fn push(&self, arrival: Arrival<T>) -> bool {
+        let is_sent = self.arrivals.send(arrival).is_ok();
+        if is_sent {
             self.has_news.store(true, Ordering::SeqCst);
             self.site.wake();
         }
+        is_sent
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -94,7 +103,9 @@ impl<T> AcceptQueue<T> {
             if candidates.is_empty() {
                 return false;
             }
-            self.push(Arrival::RoomWanted(candidates));
+            if !self.push(Arrival::RoomWanted(candidates)) {
+                return false;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.news_of_places.wait_timeout(places, left);
             let (held, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -170,6 +181,16 @@ mod tests {
             assert!(matches!(failed, Err(SetupError::Misbehaved(_))));
         }
         assert!(queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), ()))).is_ok());
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_takes_no_clients() {
+        let (queue, arrivals) = AcceptQueue::new(&Site::new(), 1);
+        drop(arrivals);
+        for _ in 0..3 {
+            let refused = queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), 7)));
+            assert!(matches!(refused, Err(SetupError::Full(_))));
+        }
     }
 
     #[test]

@@ -118,6 +118,11 @@ impl Giver {
         }
     }
 
+    /// The number of the transport with the requests that this thread takes.
+    pub(in crate::server) fn taker(&self) -> u32 {
+        self.taker
+    }
+
     /// The thread ends: it is given nothing any more, except what is on its way.
     pub(in crate::server) fn leave(&mut self) {
         self.set_idle(false);

@@ -1,0 +1,169 @@
+//! Server threads that panic outside of handlers, and start again.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use farcall_core::service::ServiceDescription;
+use farcall_core::time::{Instant, Progress};
+use farcall_core::transport::{
+    BindOptions, Binding, Bound, Renewal, Replies, RequestSink, ServerTransport, WindDown,
+};
+use farcall_core::{BindError, Channel, ChannelOptions, RpcError, RunningServer, Server, Site};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::thread;
+use support::bounds::{BOUND, until};
+use support::loopback::{Clock, Loopback};
+use support::service::{Echo, Later, TEST, Test, bytes};
+
+/// An address whose transports panic when they are told to.
+#[derive(Clone)]
+struct Fragile {
+    net: Loopback,
+    /// The next poll panics.
+    panics: Arc<AtomicBool>,
+    /// How many more times there is no new transport.
+    refusals: Arc<AtomicUsize>,
+    /// New transports so far.
+    renewed: Arc<AtomicU64>,
+    /// New transports can be made at all.
+    can_renew: bool,
+}
+
+struct FragileTransport {
+    inner: Box<dyn ServerTransport>,
+    panics: Arc<AtomicBool>,
+}
+
+impl Fragile {
+    fn new() -> Fragile {
+        Fragile {
+            net: Loopback::new(Clock::real(), 16),
+            panics: Arc::default(),
+            refusals: Arc::default(),
+            renewed: Arc::default(),
+            can_renew: true,
+        }
+    }
+
+    fn serve(&self, test: &Test) -> RunningServer {
+        Server::builder().service(test.clone()).serve(self).expect("the place is free")
+    }
+
+    fn channel(&self) -> Channel {
+        let options = ChannelOptions::default().timeout(BOUND);
+        Channel::connect(self.net.clone(), &TEST, options).expect("a server listens")
+    }
+
+    fn transport(&self, inner: Box<dyn ServerTransport>) -> Box<dyn ServerTransport> {
+        Box::new(FragileTransport { inner, panics: Arc::clone(&self.panics) })
+    }
+
+    /// The server's thread panics now.
+    fn panic(&self) {
+        self.panics.store(true, SeqCst);
+        // If the thread sleeps, a client wakes it.
+        let _client = self.net.dial_end(&self.net.site());
+        until("the panic", || !self.panics.load(SeqCst));
+    }
+}
+
+impl Binding for Fragile {
+    fn bind(
+        &self,
+        sites: &[Site],
+        services: &[&'static ServiceDescription],
+        options: &BindOptions,
+    ) -> Result<Bound, BindError> {
+        let bound = self.net.bind(sites, services, options)?;
+        let transports = bound.transports.into_iter().map(|it| self.transport(it)).collect();
+        let renewal = self.can_renew.then(|| Arc::new(self.clone()) as Arc<dyn Renewal>);
+        Ok(Bound { transports, renewal, ..bound })
+    }
+}
+
+impl Renewal for Fragile {
+    fn renew(&self, _: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
+        let refused = self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        match refused {
+            Ok(_) => {
+                let (address, cause) = (self.net.name.into(), "no device yet".into());
+                Err(BindError::Device { address, cause })
+            }
+            Err(_) => {
+                let transport = self.transport(Box::new(self.net.listen_again(site)));
+                self.renewed.fetch_add(1, SeqCst);
+                Ok(transport)
+            }
+        }
+    }
+}
+
+impl ServerTransport for FragileTransport {
+    fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        assert!(!self.panics.swap(false, SeqCst), "a panic, as asked");
+        self.inner.poll(now, sink)
+    }
+
+    fn replies(&mut self) -> &mut dyn Replies {
+        self.inner.replies()
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+
+    fn connections(&self) -> usize {
+        self.inner.connections()
+    }
+
+    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
+        self.inner.wind_down(now, step)
+    }
+}
+
+#[test]
+fn a_thread_that_panics_ends_its_calls_and_serves_again() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let server = address.serve(&test);
+    for round in 1..=3 {
+        let channel = address.channel();
+        let held = thread::spawn(move || channel.call::<Later, _>(&bytes(b"held")).wait());
+        until("the handler", || test.gate.waiting.load(SeqCst) == round);
+        address.refusals.store(2, SeqCst);
+        address.panic();
+        let gone = held.join().expect("no panic");
+        assert_eq!(gone, Err(RpcError::PeerGone { may_have_run: true }));
+        until("a new transport", || address.renewed.load(SeqCst) == round);
+        let echoed = address.channel().call::<Echo, _>(&bytes(b"again")).wait();
+        assert_eq!(echoed, Ok(b"again".to_vec()));
+        assert_eq!(test.gate.dropped.load(SeqCst), round, "its handlers are dropped");
+        let snapshot = server.metrics().snapshot();
+        let later = snapshot.method("Test", "later").expect("known");
+        assert_eq!((later.calls(), later.in_flight()), (round, 0));
+    }
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_server_whose_thread_cannot_start_again_shuts_down() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let server = address.serve(&test);
+    address.refusals.store(usize::MAX, SeqCst);
+    address.panic();
+    until("some attempts", || address.refusals.load(SeqCst) < usize::MAX - 2);
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_thread_whose_transports_are_made_once_ends_with_its_panic() {
+    let (address, test) = (Fragile { can_renew: false, ..Fragile::new() }, Test::default());
+    let server = address.serve(&test);
+    address.panic();
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
