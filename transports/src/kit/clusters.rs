@@ -27,7 +27,7 @@ pub(crate) struct Clusters {
 struct State {
     clusters: Vec<Cluster>,
     /// Queues that the server thread does not poll yet.
-    new: Vec<Completions>,
+    new: Vec<ClusterQueue>,
     /// Entries for the clients of the next queue.
     next: usize,
 }
@@ -36,6 +36,13 @@ struct State {
 struct Cluster {
     queue: CompletionQueueHandle,
     entries: Arc<Budget>,
+}
+
+/// A queue that a server thread polls, and the entries that its clients have there.
+#[derive(Debug)]
+pub(crate) struct ClusterQueue {
+    pub(crate) completions: Completions,
+    pub(crate) entries: Arc<Budget>,
 }
 
 /// A client's place: the queue of its completions, and its entries there.
@@ -87,16 +94,23 @@ impl Clusters {
         let most = self.device.caps().max_cqe.saturating_sub(self.common).max(1);
         let entries = state.next.max(least).min(most);
         let completions = Completions::new(&self.site, &self.device, self.common + entries)?;
-        let queue = completions.queue();
-        state.clusters.push(Cluster { queue, entries: Budget::new(entries as u64) });
-        state.new.push(completions);
+        let (queue, charged) = (completions.queue(), Budget::new(entries as u64));
+        state.clusters.push(Cluster { queue, entries: Arc::clone(&charged) });
+        state.new.push(ClusterQueue { completions, entries: charged });
         state.next = entries.saturating_mul(2);
         Ok(())
     }
 
     /// Queues that were added since the last time. A client arrives at the server thread after its queue was added.
-    pub(crate) fn take_new(&self) -> impl Iterator<Item = Completions> + use<> {
+    pub(crate) fn take_new(&self) -> impl Iterator<Item = ClusterQueue> + use<> {
         std::mem::take(&mut self.state().new).into_iter()
+    }
+
+    /// This queue has failed: no more clients are placed there. The next one gets a new queue, if there is no other.
+    pub(crate) fn forget(&self, queue: &ClusterQueue) {
+        let mut state = self.state();
+        state.clusters.retain(|cluster| !Arc::ptr_eq(&cluster.entries, &queue.entries));
+        state.next = (queue.entries.limit() as usize).max(1);
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Completions {
     batch: Box<[WorkCompletion]>,
     /// Found while arming, for the next poll.
     held: usize,
+    /// It is in error, as its owner knows.
+    has_failed: bool,
 }
 
 impl Completions {
@@ -46,7 +48,15 @@ impl Completions {
         let channel = DeviceChannel::at(site, device)?;
         let cq = device.create_cq(capacity, Some(channel.channel()))?;
         let batch = std::iter::repeat_with(WorkCompletion::default).take(batch).collect();
-        Ok(Completions { cq, channel, device: device.clone(), capacity, batch, held: 0 })
+        Ok(Completions {
+            cq,
+            channel,
+            device: device.clone(),
+            capacity,
+            batch,
+            held: 0,
+            has_failed: false,
+        })
     }
 
     /// Replaces the queue, which may be in error, by a new one of the same capacity. Queue pairs of the old queue do not
@@ -54,7 +64,7 @@ impl Completions {
     #[cold]
     pub(crate) fn renew(&mut self) -> Result<(), SetupError> {
         self.cq = self.device.create_cq(self.capacity, Some(self.channel.channel()))?;
-        self.held = 0;
+        (self.held, self.has_failed) = (0, false);
         Ok(())
     }
 
@@ -67,10 +77,19 @@ impl Completions {
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<&mut [WorkCompletion], CqError> {
         let found = match std::mem::take(&mut self.held) {
-            0 => self.cq.poll(&mut self.batch)?,
+            0 => match self.cq.poll(&mut self.batch) {
+                Ok(found) => found,
+                Err(error) => return Err(self.fail(error)),
+            },
             held => held,
         };
         Ok(&mut self.batch[..found])
+    }
+
+    #[cold]
+    fn fail(&mut self, error: CqError) -> CqError {
+        self.has_failed = true;
+        error
     }
 
     /// Whether a poll that found `found` completions may have left some.
@@ -92,7 +111,12 @@ impl Completions {
         }
         self.cq.arm();
         // What came before the queue was armed makes no event.
-        self.held = self.cq.poll(&mut self.batch).unwrap_or(0);
+        match self.cq.poll(&mut self.batch) {
+            Ok(found) => self.held = found,
+            // The next poll tells its owner.
+            Err(_) if !self.has_failed => return false,
+            Err(_) => {}
+        }
         self.held == 0 && !has_work()
     }
 }

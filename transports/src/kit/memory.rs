@@ -54,6 +54,13 @@ pub(crate) struct Charge {
     bytes: u64,
 }
 
+impl Charge {
+    /// It was taken out of this budget.
+    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+        Arc::ptr_eq(&self.budget, budget)
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -10,6 +10,7 @@ use super::requests::Disconnect;
 use super::wire::{Kind, split};
 use crate::contract::{DropGuard, Terms};
 use crate::kit::accept_queue::ClientId;
+use crate::kit::clusters::ClusterQueue;
 use crate::kit::memory::Charge;
 use crate::kit::roster::Member;
 use crate::rendezvous::server::LargeMessages;
@@ -65,7 +66,7 @@ pub(crate) struct Connection<C> {
     pub(crate) max_small: usize,
     pub(crate) large: LargeMessages,
     /// Its entries of the completion queue.
-    _completions: Charge,
+    completions: Charge,
     // Last: the client sees the end of the liveness socket after that of the queue pair.
     _drop_guard: DropGuard,
 }
@@ -90,9 +91,14 @@ impl<C: ServerCarrier> Connection<C> {
             max_small: link.max_in_slot().min(max_message),
             link,
             large,
-            _completions: completions,
+            completions,
             _drop_guard: drop_guard,
         }
+    }
+
+    /// Its completions come to this queue.
+    pub(crate) fn completes_at(&self, queue: &ClusterQueue) -> bool {
+        self.completions.is_of(&queue.entries)
     }
 
     /// The right to answer what is in this slot now.

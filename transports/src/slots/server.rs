@@ -11,8 +11,8 @@ use super::connection::Connection;
 use super::requests::{Clients, Disconnect};
 use crate::contract::{Config, SetupError};
 use crate::kit::accept_queue::Arrivals;
-use crate::kit::clusters::Clusters;
-use crate::kit::completions::{Completions, DiscardRequests};
+use crate::kit::clusters::{ClusterQueue, Clusters};
+use crate::kit::completions::DiscardRequests;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 use crate::kit::roster::Roster;
@@ -22,7 +22,9 @@ use crate::kit::roster::Roster;
 pub(crate) struct Server<C: ServerCarrier, S: Shared<C>> {
     // Dropped in this order: queue pairs, completion queues.
     clients: Clients<C>,
-    queues: Vec<Completions>,
+    queues: Vec<ClusterQueue>,
+    /// Queues that have failed, while clients that were placed there may still arrive.
+    failed: Vec<ClusterQueue>,
     clusters: Arc<Clusters>,
     shared: S,
     scratch: Box<[u8]>,
@@ -44,6 +46,7 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
         Ok(Server {
             clients: Clients::new(roster, lending, assembly, Drafts::new(device)),
             queues: clusters.take_new().collect(),
+            failed: Vec::new(),
             clusters: Arc::clone(clusters),
             shared,
             scratch: vec![0; config.slot as usize].into(),
@@ -51,16 +54,37 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
         })
     }
 
-    /// The completion queue lost completions, or its device is gone: no connection of this thread can go on.
+    /// A completion queue lost completions, or its device is gone: none of its connections can go on, those of other queues can. New
+    /// clients get another queue.
     #[cold]
-    fn drop_all(&mut self, error: CqError, sink: &mut dyn RequestSink) -> Progress {
-        if self.clients.roster.count() > 0 {
-            tracing::error!(%error, "dropping all clients of this thread");
-        }
+    fn give_up_queue(
+        &mut self,
+        number: usize,
+        error: CqError,
+        sink: &mut dyn RequestSink,
+    ) -> Progress {
+        tracing::error!(%error, "dropping the clients of a completion queue that has failed");
+        let queue = self.queues.swap_remove(number);
+        self.clusters.forget(&queue);
+        self.failed.push(queue);
+        self.drop_clients_of_failed(sink);
+        // Those that have come in this poll may complete at a new one.
+        self.queues.extend(self.clusters.take_new());
+        self.shared.replenish();
+        Progress { worked: 1, next: PollAt::Now, scanned: 0 }
+    }
+
+    /// Drops clients whose completion queue has failed, those too that were placed there and arrive only now.
+    #[cold]
+    fn drop_clients_of_failed(&mut self, sink: &mut dyn RequestSink) {
         for client in 0..self.clients.roster.end() {
-            self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
+            let Some(connection) = self.clients.roster.get(client) else { continue };
+            if self.failed.iter().any(|queue| connection.completes_at(queue)) {
+                self.clients.remove(client, Disconnect::Lost(Status::LocalProtection), sink);
+            }
         }
-        Progress::IDLE
+        // The entries of a client that is on its way are taken.
+        self.failed.retain(|queue| queue.entries.used() > 0);
     }
 
     /// The rare work: clients whose posts failed, requests that wait for memory.
@@ -104,10 +128,11 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let mut progress = Progress::IDLE;
         let mut have_come = false;
-        for queue in &mut self.queues {
+        for (number, ClusterQueue { completions: queue, .. }) in self.queues.iter_mut().enumerate()
+        {
             let completed = match queue.poll() {
                 Ok(completed) => completed,
-                Err(error) => return self.drop_all(error, sink),
+                Err(error) => return self.give_up_queue(number, error, sink),
             };
             let found = completed.len();
             // After the poll: a client that has sent a request was announced before.
@@ -125,8 +150,15 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
                 progress.next = PollAt::Now;
             }
         }
+        if self.queues.is_empty() && self.clients.roster.has_news() {
+            self.clients.take_arrivals(sink);
+            have_come = true;
+        }
         if have_come {
             self.queues.extend(self.clusters.take_new());
+            if !self.failed.is_empty() {
+                self.drop_clients_of_failed(sink);
+            }
             self.shared.replenish();
             progress.next = PollAt::Now;
         }
@@ -156,7 +188,10 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
         }
         let Server { clients, queues, .. } = self;
         let has_work = || clients.roster.has_news() || !clients.broken.is_empty();
-        queues.iter_mut().all(|queue| queue.arm(has_work))
+        if queues.is_empty() && has_work() {
+            return false;
+        }
+        queues.iter_mut().all(|queue| queue.completions.arm(has_work))
     }
 
     fn connections(&self) -> usize {

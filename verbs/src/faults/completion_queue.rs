@@ -12,14 +12,22 @@ pub(crate) struct CompletionQueue {
     layer: Arc<Layer>,
     queue: Box<dispatch::CompletionQueue>,
     armed: bool,
+    number: u32,
+    has_overrun: bool,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(layer: &Arc<Layer>, queue: dispatch::CompletionQueue) -> CompletionQueue {
-        CompletionQueue { layer: Arc::clone(layer), queue: Box::new(queue), armed: false }
+        let (number, queue) = (layer.number_queue(), Box::new(queue));
+        let layer = Arc::clone(layer);
+        CompletionQueue { layer, queue, armed: false, number, has_overrun: false }
     }
 
     pub(crate) fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
+        self.has_overrun |= self.layer.overruns(self.number);
+        if self.has_overrun {
+            return Err(CqError::Overrun);
+        }
         let count = on_device!(CompletionQueue, &mut *self.queue, queue => queue.poll(out))?;
         let mut kept = 0;
         for index in 0..count {

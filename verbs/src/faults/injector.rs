@@ -24,6 +24,13 @@ pub trait FaultInjector: Send + Sync {
         let _ = datagram;
         Reception::Deliver
     }
+
+    /// Whether a completion queue that is about to be polled overruns now. From then on all its polls fail, as after any overrun.
+    /// Queues are numbered from 0, in the order in which they were created on this device.
+    fn overruns(&self, queue: u32) -> bool {
+        let _ = queue;
+        false
+    }
 }
 
 /// A closure decides on work requests, and delivers what arrives.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use foldhash::fast::FixedState;
@@ -15,6 +16,8 @@ use crate::{CompletionOpcode, QpNumber, QpType, Status, WorkCompletion};
 pub(crate) struct Layer {
     /// The outermost first.
     injectors: Vec<Arc<dyn FaultInjector>>,
+    /// Completion queues that were made through them.
+    queues: AtomicU32,
     pairs: Mutex<HashMap<u32, Weak<SharedPair>, FixedState>>,
 }
 
@@ -31,7 +34,16 @@ impl Layer {
     pub(crate) fn around(injector: Arc<dyn FaultInjector>, inner: Option<&Layer>) -> Arc<Layer> {
         let mut injectors = vec![injector];
         injectors.extend(inner.into_iter().flat_map(|layer| layer.injectors.iter().cloned()));
-        Arc::new(Layer { injectors, pairs: Mutex::default() })
+        Arc::new(Layer { injectors, queues: AtomicU32::new(0), pairs: Mutex::default() })
+    }
+
+    /// The number of a new completion queue.
+    pub(super) fn number_queue(&self) -> u32 {
+        self.queues.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn overruns(&self, queue: u32) -> bool {
+        self.injectors.iter().any(|injector| injector.overruns(queue))
     }
 
     pub(super) fn insert(&self, number: u32, pair: &Arc<SharedPair>) {

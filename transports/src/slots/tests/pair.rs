@@ -178,9 +178,19 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(backend: &'static dyn Backend, config: Config) -> Host {
         let device = Device::open("shm").unwrap();
+        Host::on(&device.clone(), device, backend, (config, 8))
+    }
+
+    /// A server on one device for so many clients, which have another device.
+    pub(crate) fn on(
+        server: &Device,
+        device: Device,
+        backend: &'static dyn Backend,
+        (config, max_clients): (Config, usize),
+    ) -> Host {
         let site = Site::new();
-        let at = Placement::new(&site, Fabric::Verbs(&device));
-        let half = backend.serve(&at, &config, 8).unwrap();
+        let at = Placement::new(&site, Fabric::Verbs(server));
+        let half = backend.serve(&at, &config, max_clients).unwrap();
         Host {
             backend,
             transport: half.transport,
