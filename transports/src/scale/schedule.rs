@@ -24,7 +24,7 @@ const STALL_NANOS: u64 = 10_000_000_000;
 
 /// How long a response to a client may come that tells it to leave its place: about what a request takes that is on its way when the slice
 /// ends. A client that gets none in that time is told by a message of its own.
-const RESPONSE_NANOS: u64 = 4_000;
+const RESPONSE_NANOS: u64 = 2_000;
 
 /// The schedule of one server thread.
 #[derive(Debug)]
