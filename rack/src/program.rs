@@ -19,6 +19,7 @@ use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_core::{Channel, ChannelDriver, ChannelOptions, ServiceClient};
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
+use super::clock;
 use super::dial::{Dialled, Dialling};
 use super::liveness::NodeLife;
 use super::network::Network;
@@ -105,11 +106,12 @@ impl Host {
     }
 
     /// Takes `step` in each turn of the program until it gives something. Until then it answers what it did and when to
-    /// ask it again, as a poll-mode client's [`turn`](farcall_core::Connection::turn) does.
+    /// ask it again, by the node's clock, as a poll-mode client's [`turn`](farcall_core::Connection::turn) does.
     pub async fn turns<T>(&self, mut step: impl FnMut(Instant) -> Result<T, Progress>) -> T {
-        std::future::poll_fn(move |_| match step(Instant::from_nanos(self.node().now_ns())) {
+        std::future::poll_fn(move |_| match step(clock::now(self.node(), self.node().now_ns())) {
             Ok(done) => Poll::Ready(done),
             Err(progress) => {
+                let progress = clock::by_rack(self.node(), progress);
                 let before = self.reactor.wish.take().unwrap_or(Progress::IDLE);
                 self.reactor.wish.set(Some(both(before, progress)));
                 Poll::Pending
@@ -194,10 +196,11 @@ impl Reactor {
     }
 
     /// One turn of all connections.
-    fn drive(&self, now: Instant) -> Progress {
+    fn drive(&self, node: &Node, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
+        let shown = clock::now(node, now.as_nanos());
         self.channels.borrow_mut().retain_mut(|channel| {
-            let progress = channel.turn(now);
+            let progress = clock::by_rack(node, channel.turn(shown));
             all = both(all, progress);
             !channel.is_over()
         });
@@ -259,7 +262,7 @@ impl<F: Future> Actor for Program<F> {
         let now = Instant::from_nanos(now_ns);
         let reactor = Rc::clone(&host.reactor);
         reactor.expire(now);
-        let mut progress = reactor.drive(now);
+        let mut progress = reactor.drive(host.node(), now);
         let has_turns = reactor.wish.take().is_some();
         if woken.flag.swap(false, Ordering::AcqRel) || has_turns {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
@@ -267,7 +270,8 @@ impl<F: Future> Actor for Program<F> {
                 return Turn::then(Next::Never);
             }
             // What it has asked for leaves in this turn.
-            progress = both(reactor.drive(now), reactor.wish.get().unwrap_or(Progress::IDLE));
+            progress =
+                both(reactor.drive(host.node(), now), reactor.wish.get().unwrap_or(Progress::IDLE));
         }
         progress.next = progress.next.earlier(reactor.next_timer());
         if woken.flag.load(Ordering::Acquire) {

@@ -113,6 +113,12 @@ impl Device {
         self.context.ports().1
     }
 
+    /// A number of this process, the same for all devices that it opens, and most likely another than that of any other process on
+    /// any machine. On a simulated rack each start of a node is one process.
+    pub fn process_number(&self) -> u64 {
+        self.context.process_number()
+    }
+
     /// The device's monotonic clock in nanoseconds. Cheap enough to read once per poll.
     #[inline]
     pub fn now_ns(&self) -> u64 {

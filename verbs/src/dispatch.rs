@@ -15,7 +15,7 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, MemoryWindow, OpenError,
-    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, shm,
+    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, process, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -167,6 +167,16 @@ impl Context {
     #[inline]
     pub(crate) fn caps(&self) -> &Capabilities {
         on_device!(Context, self, context => context.caps())
+    }
+
+    pub(crate) fn process_number(&self) -> u64 {
+        match self {
+            Context::Shm(_) => process::number(),
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(_) => process::number(),
+            #[cfg(feature = "sim")]
+            Context::Sim(context) => context.process_number(),
+        }
     }
 
     pub(crate) fn is_same(&self, other: &Context) -> bool {

@@ -28,6 +28,7 @@ mod ibv;
 mod memory;
 mod open_options;
 mod port;
+mod process;
 mod queue_pair;
 mod route_header;
 mod shm;

@@ -28,6 +28,11 @@ impl Context {
         Arc::ptr_eq(&self.world, &other.world) && whose(self) == whose(other)
     }
 
+    /// All programs of a node are one process, from one start to the next.
+    pub(crate) fn process_number(&self) -> u64 {
+        u64::from(self.incarnation) << 16 | u64::from(self.node)
+    }
+
     pub(super) fn open(world: &Arc<Mutex<World>>, node: u16) -> Arc<Context> {
         let mut guard = lock(world);
         let incarnation = guard.nodes[usize::from(node)].incarnation;

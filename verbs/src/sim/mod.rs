@@ -56,6 +56,7 @@ mod actor;
 mod agenda;
 mod answers;
 mod channel;
+mod clock;
 mod completion_queue;
 mod config;
 mod context;
@@ -88,6 +89,7 @@ mod world;
 mod write;
 
 pub use actor::{Actor, Next, Turn};
+pub use clock::NodeClock;
 pub use config::{FaultRates, Landing, SimConfig};
 pub use durability::Durability;
 pub use faults::Fault;

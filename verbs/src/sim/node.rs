@@ -1,5 +1,6 @@
 //! A node: its NIC's state, and its cores.
 
+use super::clock::NodeClock;
 use super::event::QpId;
 use super::media::Media;
 use super::memory::Regions;
@@ -31,6 +32,7 @@ pub(super) struct NodeState {
     pub(super) alive: bool,
     /// The number of its starts. Devices opened before the current start are unusable.
     pub(super) incarnation: u32,
+    pub(super) clock: NodeClock,
     pub(super) nic: Nic,
     pub(super) doorbells: Doorbells,
     pub(super) regions: Regions,
@@ -88,6 +90,7 @@ impl NodeState {
         NodeState {
             alive: true,
             incarnation: 0,
+            clock: NodeClock::default(),
             nic: Nic::new(seed),
             doorbells: Doorbells::default(),
             regions: Regions::default(),

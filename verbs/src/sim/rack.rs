@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::{fmt, io};
 
 use super::actor::{self, Actor};
+use super::clock::NodeClock;
 use super::config::{FaultRates, SimConfig};
 use super::context::Context;
 use super::faults::Fault;
@@ -203,6 +204,11 @@ impl Sim {
         self.lock().schedule(at_ns, fault);
     }
 
+    /// Gives the node another clock than the rack's. Only programs see it that ask for it: see [`Node::clock_ns`].
+    pub fn set_clock(&mut self, node: NodeId, clock: NodeClock) {
+        self.lock().node(node.0).clock = clock;
+    }
+
     /// Changes the probabilities of random faults.
     pub fn set_fault_rates(&mut self, rates: FaultRates) {
         self.inject(Fault::Rates(rates));
@@ -303,11 +309,21 @@ impl Node {
             && !world.cut.contains(&(from, to))
     }
 
-    /// What a clock shows to the program whose turn it is: see [`SimConfig::timed_turns`].
+    /// What the node's clock shows to the program whose turn it is: see [`SimConfig::timed_turns`] and [`Sim::set_clock`].
     pub fn clock_ns(&self) -> u64 {
         let world = lock(&self.world);
         let in_turn_ns = if world.config.timed_turns { world.actors.charged_ns() } else { 0 };
-        world.now_ns + in_turn_ns
+        world.nodes[usize::from(self.id.0)].clock.shows_at(world.now_ns + in_turn_ns)
+    }
+
+    /// What the node's clock shows at this time of the rack.
+    pub fn clock_at(&self, rack_ns: u64) -> u64 {
+        lock(&self.world).node(self.id.0).clock.shows_at(rack_ns)
+    }
+
+    /// The rack's time at which the node's clock first shows this, or some nanoseconds later.
+    pub fn rack_ns_when(&self, clock_ns: u64) -> u64 {
+        lock(&self.world).node(self.id.0).clock.rack_ns_when(clock_ns)
     }
 
     /// Adds CPU time to the turn of the current actor. Requests that it posts afterwards leave later by that

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use farcall_verbs::sim::{Actor, Costs, Fault, Next, Sim, SimConfig, Turn};
+use farcall_verbs::sim::{Actor, Costs, Fault, Next, NodeClock, Sim, SimConfig, Turn};
 use farcall_verbs::{QpType, Wake, WorkRequest};
 
 use crate::rig::{End, two};
@@ -218,4 +218,22 @@ fn what_a_timed_turn_publishes_is_there_when_the_core_has_come_to_it() {
     };
     assert_eq!(shown_at_ns(without_costs().timed_turns()), (700, 700));
     assert_eq!(shown_at_ns(without_costs()), (0, 0));
+}
+
+#[test]
+fn a_node_may_have_another_clock_and_each_of_its_starts_is_a_process() {
+    let mut sim = Sim::new(1);
+    let (node, other) = (sim.add_node(), sim.add_node());
+    sim.set_clock(node, NodeClock { ahead_ns: 5_000, drift_ppb: 100_000_000 });
+    sim.run_for(1_000);
+    let (node, other) = (sim.node(node), sim.node(other));
+    assert_eq!((node.clock_ns(), node.clock_at(2_000), other.clock_ns()), (6_100, 7_200, 1_000));
+    assert_eq!((node.rack_ns_when(7_200), other.rack_ns_when(7_200)), (2_000, 7_200));
+    let number = node.device().process_number();
+    assert_eq!(node.device().process_number(), number);
+    assert_ne!(other.device().process_number(), number);
+    node.kill();
+    node.restart();
+    assert_ne!(node.device().process_number(), number);
+    assert_eq!(node.clock_ns(), 6_100, "its clock goes on");
 }
