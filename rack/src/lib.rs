@@ -18,6 +18,7 @@ mod admitted;
 mod clock;
 mod cpu_costs;
 mod dial;
+mod following;
 mod liveness;
 mod network;
 mod program;
@@ -26,6 +27,7 @@ mod server;
 mod stream;
 mod waking;
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -115,7 +117,7 @@ impl Rack {
         };
         let life = NodeLife::new(node.clone());
         let network = Arc::clone(&self.network);
-        let binding = RackBinding { network: &network, life, address };
+        let binding = RackBinding { network: &network, life, address, following: Cell::default() };
         let on_stream = runs_on_stream(binding.address.backend());
         let sites: Vec<_> = (0..server.thread_count()).map(|_| site_of(&node)).collect();
         let mut waking = Vec::new();
@@ -133,11 +135,14 @@ impl Rack {
         let mut waking = waking.into_iter();
         for thread in threads {
             let waking = waking.next();
-            let actor = ServerActor { thread, _waking: waking.clone() };
+            let actor = ServerActor { thread, node: node.clone(), _waking: waking.clone() };
             let actor = self.sim.spawn(node.id(), actor);
             if let Some(waking) = waking {
                 waking.set_actor(self.sim.waker(actor));
             }
+        }
+        if let Some(following) = binding.following.take() {
+            self.sim.spawn(node.id(), following);
         }
         Ok(server)
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use farcall_core::time::Instant;
 use farcall_transports::contract::{Fabric, Source};
 use farcall_transports::{Backend, runs_on_stream};
 use farcall_verbs::Device;
@@ -132,7 +133,7 @@ impl Network {
 }
 
 impl Listening {
-    /// Answers the bytes of a client's first frame. Gives the client too, if it is let in.
+    /// Answers the bytes of a client's first frame, or of another server's question. Gives the client too, if it is let in.
     pub(super) fn answer(
         &self,
         hello: &[u8],
@@ -143,6 +144,12 @@ impl Listening {
         let hello = match handshake.receive(hello) {
             Ok(ServerStep::Decide(hello)) => hello,
             Ok(ServerStep::Refuse(answer)) => return (answer, None),
+            Ok(ServerStep::TellTime) => {
+                let now = Instant::from_nanos(self.life.node.clock_ns());
+                let told = self.admission.tell_time(now, now);
+                let told = told.map(|told| handshake.tell_time(told));
+                return (told.unwrap_or_else(ServerHandshake::reject), None);
+            }
             Ok(ServerStep::Receive | ServerStep::Ready) => {
                 let what = "an incomplete frame".to_owned();
                 return (ServerHandshake::reject(Reject::Malformed { what }), None);

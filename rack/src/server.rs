@@ -1,19 +1,23 @@
 //! Servers: listening on a rack, and server threads as actors.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use farcall_core::error::BindError;
 use farcall_core::server::ServerThread;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::time::{PollAt, Progress};
 use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound};
-use farcall_transports::bootstrap::{Admission, ServerHalves, check_services};
+use farcall_transports::bootstrap::{Admission, Follower, ServerHalves, check_services};
+use farcall_transports::contract::SharedSlices;
 use farcall_transports::handshake::Offer;
-use farcall_verbs::sim::{Actor, Next, Turn};
+use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
 use super::address::RackAddress;
+use super::clock;
 use super::cpu_costs;
+use super::following::Following;
 use super::liveness::NodeLife;
 use super::network::{Listening, Network, fabric};
 use super::waking::Waking;
@@ -33,17 +37,18 @@ pub fn turn_after(progress: Progress) -> Turn {
 /// A server thread on a core of its node.
 pub(super) struct ServerActor {
     pub(super) thread: ServerThread,
+    pub(super) node: Node,
     /// Kept as long as the thread.
     pub(super) _waking: Option<Arc<Waking>>,
 }
 
 impl Actor for ServerActor {
     fn turn(&mut self, now_ns: u64) -> Turn {
-        let progress = self.thread.turn(Instant::from_nanos(now_ns));
+        let progress = self.thread.turn(clock::now(&self.node, now_ns));
         if self.thread.is_over() {
             return Turn::then(Next::Never);
         }
-        turn_after(progress)
+        turn_after(clock::by_rack(&self.node, progress))
     }
 }
 
@@ -52,6 +57,19 @@ pub(super) struct RackBinding<'a> {
     pub(super) network: &'a Arc<Network>,
     pub(super) life: NodeLife,
     pub(super) address: RackAddress,
+    /// What asks another server for its time, if this one follows it. It is to become an actor.
+    pub(super) following: Cell<Option<Following>>,
+}
+
+impl RackBinding<'_> {
+    /// What follows the time of another server, if this one shares that one's slices.
+    fn follower(&self) -> Result<Option<(RackAddress, Follower)>, String> {
+        let config = self.address.config();
+        let shared = self.address.backend().shared_slices(config).map_err(|it| it.to_string())?;
+        let Some(SharedSlices { plan, of: Some(of) }) = shared else { return Ok(None) };
+        let address = of.parse().map_err(|error| format!("slices_of: {error}"))?;
+        Ok(Some((address, Follower::new(&of, plan))))
+    }
 }
 
 impl Binding for RackBinding<'_> {
@@ -62,7 +80,7 @@ impl Binding for RackBinding<'_> {
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
         check_services(sites.len(), services)?;
-        let RackBinding { network, life, address } = self;
+        let RackBinding { network, life, address, .. } = self;
         let (text, config) = (address.to_string(), address.config());
         let in_use = || BindError::InUse { address: text.clone() };
         // A second server should not have made anything.
@@ -74,8 +92,12 @@ impl Binding for RackBinding<'_> {
         let threads =
             sites.iter().zip(devices.iter().map(|device| fabric(address.backend(), device)));
         let of = (address.backend(), config);
+        let follower = self
+            .follower()
+            .map_err(|what| BindError::Unsupported { address: text.clone(), what })?;
+        let clock = follower.as_ref().map(|(_, follower)| follower.clock());
         let ServerHalves { transports, intakes } =
-            ServerHalves::make(&text, of, threads, options.max_clients)?;
+            ServerHalves::make(&text, of, threads, options.max_clients, clock)?;
         let costs = network.costs();
         let transports = transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
         let offer = Offer::new(address.backend().name(), services, config.clone());
@@ -84,6 +106,8 @@ impl Binding for RackBinding<'_> {
         if !network.listen(address, &listening) {
             return Err(in_use());
         }
+        let following = follower.map(|it| Following::new(network, &listening, it));
+        self.following.set(following);
         let acceptor = Accepting {
             network: Arc::clone(network),
             address: address.clone(),

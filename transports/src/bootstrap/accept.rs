@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use farcall_core::error::BindError;
+use farcall_core::site::Site;
 use farcall_core::transport::Acceptor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -31,11 +32,16 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client waits for a place that another one makes room at: a server thread that is not stuck drops one at once.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
+/// Most questions for the time on one connection.
+const MAX_TIME_QUESTIONS: usize = 16;
+
 /// What all handshakes of one server share.
 struct Acceptance {
     address: String,
     admission: Admission,
     timeout: Duration,
+    /// Its clock is that of the server threads.
+    site: Site,
     handshakes: Handshakes,
     /// Whether clients are still accepted.
     open: Mutex<bool>,
@@ -61,6 +67,7 @@ impl Acceptance {
         let mut handshake = ServerHandshake::default();
         let hello = match receive(&mut stream, &mut handshake) {
             Ok(ServerStep::Decide(hello)) => hello,
+            Ok(ServerStep::TellTime) => return self.tell_time(&mut stream, &mut handshake),
             Ok(ServerStep::Refuse(answer)) => return self.hang_up(&mut stream, &answer),
             other => {
                 tracing::debug!(address = self.address, ?other, "a client said no hello");
@@ -88,6 +95,24 @@ impl Acceptance {
             other => {
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
                 withdraw();
+            }
+        }
+    }
+
+    /// Answers another server's questions for the time.
+    fn tell_time(&self, stream: &mut DeadlineStream, handshake: &mut ServerHandshake) {
+        for _ in 0..MAX_TIME_QUESTIONS {
+            let received = self.site.now();
+            let told = match self.admission.tell_time(received, self.site.now()) {
+                Ok(told) => handshake.tell_time(told),
+                // It asks again and again, and logs this itself.
+                Err(reject) => return self.hang_up(stream, &ServerHandshake::reject(reject)),
+            };
+            // It hangs up when it knows enough.
+            let asks_again = stream.send(&told).is_ok()
+                && matches!(receive(stream, handshake), Ok(ServerStep::TellTime));
+            if !asks_again {
+                return;
             }
         }
     }
@@ -173,11 +198,11 @@ pub(super) struct Accepting {
 }
 
 impl Accepting {
-    /// Accepts the clients of `listener`.
+    /// Accepts the clients of `listener`, each within `timeout`. `site` is that of a server thread.
     pub(super) fn start(
         listener: Box<dyn Listener>,
         admission: Admission,
-        timeout: Duration,
+        (timeout, site): (Duration, &Site),
         address: &str,
     ) -> Result<Accepting, BindError> {
         let io = |doing| {
@@ -189,6 +214,7 @@ impl Accepting {
             address: address.to_owned(),
             admission,
             timeout,
+            site: site.clone(),
             handshakes: Handshakes::new(timeout),
             open: Mutex::new(true),
             wake,

@@ -4,9 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use farcall_core::time::Instant;
+
 use super::server_halves::Intakes;
-use crate::contract::{Accepted, Backend, DeathNotice, NewClient, SetupError, Source};
-use crate::handshake::{Greeting, Hello, Offer, Reject, Welcome};
+use crate::contract::{
+    Accepted, Backend, DeathNotice, NewClient, SetupError, SharedSlices, Source,
+};
+use crate::handshake::{Greeting, Hello, Offer, Reject, TimeTold, Welcome};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -15,13 +19,35 @@ pub struct Admission {
     death_notice: DeathNotice,
     intakes: Arc<Intakes>,
     next: AtomicUsize,
+    slices: Option<SharedSlices>,
 }
 
 impl Admission {
     /// The admission of a server over this backend, with the intakes of its threads.
     pub fn new(backend: &dyn Backend, offer: Offer, intakes: Arc<Intakes>) -> Admission {
         let death_notice = backend.death_notice();
-        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0) }
+        // What does not go together was refused when the halves were made.
+        let slices = backend.shared_slices(offer.config()).unwrap_or_default();
+        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0), slices }
+    }
+
+    /// The time for another server that shares this one's slices. `now` is that of the server threads' clock.
+    ///
+    /// # Errors
+    /// Why there is none, for the other server.
+    pub fn tell_time(&self, received: Instant, now: Instant) -> Result<TimeTold, Reject> {
+        let refuse = |reason: &str| Err(Reject::Refused { reason: reason.to_owned() });
+        match &self.slices {
+            None => refuse("it shares no slices; its address needs groups=N"),
+            Some(SharedSlices { of: Some(_), .. }) => {
+                refuse("it follows the time of another server, which is to be named in slices_of")
+            }
+            Some(SharedSlices { plan, of: None }) => Ok(TimeTold {
+                received_nanos: received.as_nanos(),
+                answered_nanos: now.as_nanos(),
+                plan: *plan,
+            }),
+        }
     }
 
     /// How the server's ends notice that a client's process has died.

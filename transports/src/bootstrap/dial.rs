@@ -19,13 +19,13 @@ use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError};
 use crate::handshake::{Agreement, ClientHandshake, Welcome};
 
 /// An attempt to dial an address in text.
-struct Dialler<'a> {
-    address: &'a Address,
-    attempt: Attempt<'a>,
+pub(super) struct Dialler<'a> {
+    pub(super) address: &'a Address,
+    pub(super) attempt: Attempt<'a>,
 }
 
 impl Dialler<'_> {
-    fn stream(&self, error: StreamError) -> ConnectError {
+    pub(super) fn stream(&self, error: StreamError) -> ConnectError {
         match error {
             StreamError::TimedOut => self.attempt.timed_out(),
             // A server that ends closes the connections that it has not accepted yet.
@@ -37,7 +37,7 @@ impl Dialler<'_> {
     }
 
     /// A connected socket.
-    fn connect(&self, deadline: Instant) -> Result<Box<dyn Socket>, ConnectError> {
+    pub(super) fn connect(&self, deadline: Instant) -> Result<Box<dyn Socket>, ConnectError> {
         match self.address.place() {
             Place::Shm { name } => match unix::connect(name, self.attempt.timeout) {
                 Ok(stream) => Ok(Box::new(stream)),

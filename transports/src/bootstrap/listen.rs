@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use super::accept::Accepting;
 use super::admission::Admission;
 use super::device;
+use super::follow_time::{self, AcceptingInSharedTime};
 use super::renewal::AtAddress;
-use super::server_halves::{ServerHalves, check_services};
+use super::server_halves::{ServerHalves, bind_error, check_services};
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::handshake::Offer;
@@ -35,19 +36,26 @@ impl Binding for Address {
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
         let threads = sites.iter().zip(devices.iter().map(device::fabric));
         let of = (self.backend(), self.config());
+        let refused = |error| bind_error(&address, error);
+        let slices = self.backend().shared_slices(self.config()).map_err(refused)?;
+        let follower = follow_time::follower(self, slices.as_ref()).map_err(refused)?;
+        let clock = follower.as_ref().map(|(_, follower)| follower.clock());
         let ServerHalves { transports, intakes } =
-            ServerHalves::make(&address, of, threads, options.max_clients)?;
+            ServerHalves::make(&address, of, threads, options.max_clients, clock)?;
         let offer = Offer::new(self.backend().name(), services, self.config().clone());
         let renewal = AtAddress {
             address: self.clone(),
             text: address.clone(),
             intakes: Arc::clone(&intakes),
             max_clients: options.max_clients,
+            clock: clock.cloned(),
         };
         let admission = Admission::new(self.backend(), offer, intakes);
-        let acceptor = Accepting::start(listener, admission, options.handshake_timeout, &address)?;
-        let (renewal, acceptor) = (Some(Arc::new(renewal) as _), Box::new(acceptor));
-        Ok(Bound { transports, renewal, acceptor, address })
+        let timeout = options.handshake_timeout;
+        let acceptor = Accepting::start(listener, admission, (timeout, &sites[0]), &address)?;
+        let acceptor = AcceptingInSharedTime::start(acceptor, follower, &sites[0])
+            .map_err(follow_time::no_thread(&address))?;
+        Ok(Bound { transports, renewal: Some(Arc::new(renewal)), acceptor, address })
     }
 }
 

@@ -1,7 +1,7 @@
 //! How two ends meet before any data flows: one dials, the other listens, and both shake hands over a socket.
 //!
 //! What does not need a socket is public, so that a simulated network can do the same: [`Admission`], [`Attempt`],
-//! [`ServerHalves`], [`end_with_peer`].
+//! [`ServerHalves`], [`end_with_peer`], [`Follower`].
 
 mod accept;
 mod admission;
@@ -9,12 +9,14 @@ mod attempt;
 mod deadline_stream;
 mod device;
 mod dial;
+mod follow_time;
 mod handshakes;
 mod listen;
 mod liveness;
 mod liveness_layer;
 mod renewal;
 mod server_halves;
+mod shared_time;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -26,3 +28,4 @@ pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;
 pub use server_halves::{Intakes, ServerHalves, check_services};
+pub use shared_time::{ASK_EVERY, ClockSample, Follower};

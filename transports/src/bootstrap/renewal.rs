@@ -9,7 +9,7 @@ use farcall_core::transport::{Renewal, ServerTransport};
 use super::device;
 use super::server_halves::{Intakes, serve};
 use crate::address::Address;
-use crate::contract::{Placement, ServerHalf, ThreadOf};
+use crate::contract::{Placement, ServerHalf, SharedClock, ThreadOf};
 
 /// What the transports of an address are made of.
 #[derive(Debug)]
@@ -19,17 +19,23 @@ pub(super) struct AtAddress {
     pub(super) text: String,
     pub(super) intakes: Arc<Intakes>,
     pub(super) max_clients: usize,
+    /// Of slices that are shared with another server.
+    pub(super) clock: Option<SharedClock>,
 }
 
 impl Renewal for AtAddress {
     /// Opens the device once more: what the thread had of it may be what failed.
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
-        let AtAddress { address, text, intakes, max_clients } = self;
+        let AtAddress { address, text, intakes, max_clients, clock } = self;
         let device = address
             .open_device_if_needed()
             .map_err(|error| BindError::Device { address: text.clone(), cause: error.into() })?;
         let of = ThreadOf { number: thread as u32, threads: intakes.threads() as u32 };
-        let placement = Placement { thread: of, ..Placement::new(site, device::fabric(&device)) };
+        let placement = Placement {
+            thread: of,
+            clock: clock.as_ref(),
+            ..Placement::new(site, device::fabric(&device))
+        };
         let ServerHalf { transport, intake } =
             serve(text, (address.backend(), address.config()), &placement, *max_clients)?;
         intakes.replace(thread, intake);

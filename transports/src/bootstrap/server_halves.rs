@@ -8,7 +8,7 @@ use farcall_core::site::Site;
 use farcall_core::transport::ServerTransport;
 
 use crate::contract::{
-    Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError, ThreadOf,
+    Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError, SharedClock, ThreadOf,
 };
 
 /// Most server threads of one address.
@@ -44,7 +44,8 @@ impl Intakes {
 }
 
 impl ServerHalves {
-    /// A half for each server thread, which has a site and a fabric; together for at most `max_clients`.
+    /// A half for each server thread, which has a site and a fabric; together for at most `max_clients`. `clock` is that of the server
+    /// whose slices this one shares, if it does.
     ///
     /// # Errors
     /// [`BindError::Unsupported`] and [`BindError::Device`], which name the address.
@@ -53,12 +54,13 @@ impl ServerHalves {
         (backend, config): (&dyn Backend, &Config),
         threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>)>,
         max_clients: usize,
+        clock: Option<&SharedClock>,
     ) -> Result<ServerHalves, BindError> {
         let (mut transports, mut intakes) = (Vec::new(), Vec::new());
         let count = threads.len() as u32;
         for (number, (site, fabric)) in (0..).zip(threads) {
             let thread = ThreadOf { number, threads: count };
-            let placement = Placement { thread, ..Placement::new(site, fabric) };
+            let placement = Placement { thread, clock, ..Placement::new(site, fabric) };
             let ServerHalf { transport, intake } =
                 serve(address, (backend, config), &placement, max_clients)?;
             transports.push(transport);
@@ -79,12 +81,17 @@ pub(super) fn serve(
     let (number, threads) = (number as usize, threads as usize);
     // Together exactly as many as asked for.
     let share = max_clients / threads + usize::from(number < max_clients % threads);
-    backend.serve(at, config, share).map_err(|error| match error {
+    backend.serve(at, config, share).map_err(|error| bind_error(address, error))
+}
+
+/// Why a server cannot listen at this address.
+pub(super) fn bind_error(address: &str, error: SetupError) -> BindError {
+    match error {
         SetupError::Unsupported(what) => {
             BindError::Unsupported { address: address.to_owned(), what }
         }
         other => BindError::Device { address: address.to_owned(), cause: other.into() },
-    })
+    }
 }
 
 /// Refuses numbers of threads and lists of services that no server can have.

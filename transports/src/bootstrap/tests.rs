@@ -12,6 +12,7 @@ use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, Binding, ClientTransport, Dial, DialOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::shared_time::ClockSample;
 use crate::address::Address;
 use crate::contract::{
     Accepted, Answer, Backend, Config, DeathNotice, Fabric, Intake, NewClient, PendingClient,

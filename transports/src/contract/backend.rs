@@ -6,8 +6,8 @@ use std::time::Duration;
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
 use super::{
-    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, Source, Stream,
-    Terms,
+    Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, SharedSlices,
+    Source, Stream, Terms,
 };
 
 /// A way to carry calls. There is one value of each backend, in the [registry](crate::registry).
@@ -33,6 +33,14 @@ pub trait Backend: fmt::Debug + Sync {
 
     /// How each end notices that the other's process has died.
     fn death_notice(&self) -> DeathNotice;
+
+    /// The slices of time that a server with this configuration shares with others; `None`: it has none of that kind.
+    ///
+    /// # Errors
+    /// [`SetupError::Unsupported`]: its options do not go together.
+    fn shared_slices(&self, _config: &Config) -> Result<Option<SharedSlices>, SetupError> {
+        Ok(None)
+    }
 
     /// Begins a connection at the client.
     ///

@@ -3,7 +3,7 @@
 use farcall_core::site::Site;
 use farcall_verbs::Device;
 
-use super::SetupError;
+use super::{SetupError, SharedClock};
 
 /// What a backend runs on.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,8 @@ pub struct Placement<'a> {
     pub share: bool,
     /// Which of the endpoint's threads it is made for.
     pub thread: ThreadOf,
+    /// The time of another server, whose [slices](super::Backend::shared_slices) a server shares.
+    pub clock: Option<&'a SharedClock>,
 }
 
 /// One of the threads that serve an endpoint together.
@@ -60,6 +62,6 @@ impl ThreadOf {
 impl<'a> Placement<'a> {
     /// A transport of its own on that fabric.
     pub fn new(site: &'a Site, fabric: Fabric<'a>) -> Placement<'a> {
-        Placement { site, fabric, share: false, thread: ThreadOf::ONE }
+        Placement { site, fabric, share: false, thread: ThreadOf::ONE, clock: None }
     }
 }

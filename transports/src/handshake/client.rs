@@ -97,7 +97,9 @@ impl ClientHandshake {
                 }
                 Frame::Welcome(welcome) => return self.agree(welcome).map(Some),
                 Frame::Reject(reject) => return Err(Refusal::Rejected(reject)),
-                Frame::Hello(_) | Frame::Ready => return Err(Refusal::UnexpectedFrame),
+                Frame::Hello(_) | Frame::Ready | Frame::AskTime | Frame::Time(_) => {
+                    return Err(Refusal::UnexpectedFrame);
+                }
             }
         }
         Ok(None)

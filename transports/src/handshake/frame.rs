@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::methods::MethodEntry;
 use super::versions::{SPOKEN, Versions};
-use crate::contract::Terms;
+use crate::contract::{SlicePlan, Terms};
 
 /// Longest body of a frame. Endpoints and names are far shorter.
 pub const MAX_BODY_BYTES: usize = 4096;
@@ -84,6 +84,17 @@ pub enum Reject {
     ShuttingDown,
 }
 
+/// A server's answer to another that asks for its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeTold {
+    /// When the question came, by the clock of its server threads.
+    pub received_nanos: u64,
+    /// When the answer left.
+    pub answered_nanos: u64,
+    /// The slices that it shares.
+    pub plan: SlicePlan,
+}
+
 /// Every frame after its prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame {
@@ -97,6 +108,10 @@ pub enum Frame {
     Ready,
     /// Server, before its welcome: your fingerprint differs; these are my methods, or some of them, by ascending id.
     Methods(Vec<MethodEntry>),
+    /// A server, instead of a client's hello: what is your time? It may ask again when it has the answer.
+    AskTime,
+    /// Server: this.
+    Time(TimeTold),
 }
 
 /// Why bytes are not a frame.
@@ -268,7 +283,10 @@ mod tests {
 
     #[test]
     fn frames_are_read_back() {
-        for frame in [hello(), Frame::Ready, Frame::Methods(Vec::new())] {
+        let plan = SlicePlan { groups: 3, slice_nanos: 1 };
+        let time = TimeTold { received_nanos: 1, answered_nanos: u64::MAX, plan };
+        let others = [Frame::Ready, Frame::AskTime, Frame::Time(time)];
+        for frame in [hello(), Frame::Methods(Vec::new())].into_iter().chain(others) {
             assert_eq!(read(&frame.to_bytes()), Ok(frame));
         }
     }

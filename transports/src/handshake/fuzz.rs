@@ -6,8 +6,10 @@ use farcall_core::service::ServiceDescription;
 
 use super::frame::PREFIX_BYTES;
 use super::methods::MethodList;
-use super::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, MethodEntry, Reject, Welcome};
-use crate::contract::Terms;
+use super::{
+    Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, MethodEntry, Reject, TimeTold, Welcome,
+};
+use crate::contract::{SlicePlan, Terms};
 
 /// What a frame is made of.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -26,7 +28,7 @@ impl Parts {
         let Parts { kind, text, texts, number, terms, setup, methods } = self;
         let (window, slot, max_message) = terms;
         let terms = Terms { window, slot, max_message };
-        let reject = match kind % 10 {
+        let reject = match kind % 12 {
             0 => return Frame::Ready,
             1 => return Frame::Welcome(Welcome { terms, setup }),
             2 => {
@@ -42,6 +44,12 @@ impl Parts {
             6 => Reject::Refused { reason: text },
             7 => Reject::Malformed { what: text },
             8 => Reject::ShuttingDown,
+            9 => return Frame::AskTime,
+            10 => {
+                let plan = SlicePlan { groups: terms.window, slice_nanos: terms.max_message };
+                let told = TimeTold { received_nanos: number, answered_nanos: !number, plan };
+                return Frame::Time(told);
+            }
             _ => Reject::NotPermitted { reason: text },
         };
         Frame::Reject(reject)
@@ -65,7 +73,9 @@ fn read(mut bytes: &[u8]) -> Result<Frame, FrameError> {
 /// Bytes of text and of lists in a frame at least.
 fn size(frame: &Frame) -> usize {
     match frame {
-        Frame::Ready | Frame::Reject(Reject::ShuttingDown) => 0,
+        Frame::Ready | Frame::AskTime | Frame::Reject(Reject::ShuttingDown) => 0,
+        // Two times, and two numbers.
+        Frame::Time(_) => 4,
         Frame::Hello(hello) => hello.backend.len() + hello.service.len() + hello.setup.len(),
         Frame::Welcome(welcome) => welcome.setup.len(),
         Frame::Reject(Reject::Service { served }) => served.iter().map(|name| 1 + name.len()).sum(),

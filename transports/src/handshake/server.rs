@@ -2,7 +2,7 @@
 
 use farcall_core::service::ServiceDescription;
 
-use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
+use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, TimeTold, Welcome};
 use super::methods;
 use super::versions::Versions;
 
@@ -30,6 +30,9 @@ pub enum ServerStep {
     /// The client's first frame: answer it with [`welcome`](ServerHandshake::welcome) or
     /// [`reject`](ServerHandshake::reject).
     Decide(Hello),
+    /// Not a client, but a server that asks for the time: answer it with [`tell_time`](ServerHandshake::tell_time) or
+    /// [`reject`](ServerHandshake::reject).
+    TellTime,
     /// The client is connected: a server thread may have it.
     Ready,
     /// The client broke the protocol: send these bytes, and hang up.
@@ -65,6 +68,7 @@ impl ServerHandshake {
         Ok(match read {
             Ok(None) => ServerStep::Receive,
             Ok(Some(Frame::Hello(hello))) if !self.is_welcomed => ServerStep::Decide(hello),
+            Ok(Some(Frame::AskTime)) if !self.is_welcomed => ServerStep::TellTime,
             Ok(Some(Frame::Ready)) if self.is_welcomed => ServerStep::Ready,
             Ok(Some(_)) if !self.is_welcomed => refuse("no hello".into()),
             Ok(Some(_)) => refuse("a frame that was not due".into()),
@@ -80,6 +84,11 @@ impl ServerHandshake {
         let methods = differing.map(methods::pages).into_iter().flatten();
         let frames = methods.chain([Frame::Welcome(welcome)]);
         frames.flat_map(|frame| frame.to_bytes_in(self.versions())).collect()
+    }
+
+    /// The bytes for a server that asked for the time.
+    pub fn tell_time(&self, told: TimeTold) -> Vec<u8> {
+        Frame::Time(told).to_bytes_in(self.versions())
     }
 
     /// The bytes for a client that is not let in.

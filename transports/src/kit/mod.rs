@@ -12,3 +12,4 @@ pub(crate) mod roster;
 mod send_queue;
 pub(crate) mod sender;
 pub(crate) mod setup;
+pub(crate) mod shared_time;
