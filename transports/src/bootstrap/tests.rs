@@ -16,7 +16,7 @@ use super::shared_time::ClockSample;
 use crate::address::Address;
 use crate::contract::{
     Accepted, Answer, Backend, Config, DeathNotice, Fabric, Intake, NewClient, PendingClient,
-    Placement, ServerHalf, SetupError, Source, Stream, TakeStream,
+    Placement, ServerHalf, SetupError, SlicePlan, Source, Stream, TakeStream,
 };
 use crate::write_imm::WriteImm;
 
@@ -154,4 +154,85 @@ fn both_ends_of_a_socket_are_handed_over_after_the_handshake() {
 fn wait_for(socket: &File) {
     let bound = Timespec { tv_sec: BOUND.as_secs().cast_signed(), tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&bound)).unwrap(), 1);
+}
+
+/// A server of no calls at this address.
+fn bind_scale(address: &str) -> Result<farcall_core::transport::Bound, String> {
+    let address: Address = address.parse().unwrap();
+    let options = BindOptions::default();
+    address.bind(&[Site::new()], &[&SERVICE], &options).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_server_that_shares_its_slices_tells_its_time_and_others_say_why_not() {
+    let name = |what: &str| format!("{what}-{}", std::process::id());
+    let (leader, other, third) = (name("time-leader"), name("time-other"), name("time-third"));
+    let shares = |name: &str| format!("shm://{name}?backend=scale&groups=4&slice=50us");
+    let _leader = bind_scale(&shares(&leader)).unwrap();
+    let _other = bind_scale(&format!("{}&slices_of=shm://{leader}", shares(&other))).unwrap();
+    let _third = bind_scale(&format!("shm://{third}?backend=scale")).unwrap();
+    let site = Site::new();
+    let ask = |name: &str| {
+        let address = format!("shm://{name}").parse().unwrap();
+        super::follow_time::ask(&address, &site).map_err(|error| error.to_string())
+    };
+    let (samples, plan) = ask(&leader).unwrap();
+    assert_eq!(plan, SlicePlan { groups: 4, slice_nanos: 50_000 });
+    for ClockSample { asked, received_nanos, answered_nanos, heard } in samples {
+        // Both have the clock of this process.
+        assert!(asked.as_nanos() <= received_nanos && received_nanos <= answered_nanos);
+        assert!(answered_nanos <= heard.as_nanos());
+    }
+    let error = ask(&other).unwrap_err();
+    assert!(error.contains("it follows the time of another server"), "{error}");
+    let error = ask(&third).unwrap_err();
+    assert!(error.contains("its address needs groups=N"), "{error}");
+    let error = ask(&name("time-nobody")).unwrap_err();
+    assert!(error.contains("start the server"), "{error}");
+}
+
+#[test]
+fn a_server_publishes_the_time_of_the_one_that_it_follows_once_that_runs() {
+    let name = |what: &str| format!("shm://{what}-{}", std::process::id());
+    let (leader, other) = (name("followed"), name("follows"));
+    let address: Address =
+        format!("{other}?backend=scale&groups=4&slices_of={leader}").parse().unwrap();
+    let slices = address.backend().shared_slices(address.config()).unwrap();
+    let follower = super::follow_time::follower(&address, slices.as_ref()).unwrap();
+    let clock = follower.as_ref().map(|(_, follower)| follower.clock().clone()).unwrap();
+    let site = Site::new();
+    struct NoClients;
+    impl farcall_core::transport::Acceptor for NoClients {
+        fn stop(&mut self) {}
+    }
+    let mut following =
+        super::follow_time::AcceptingInSharedTime::start(NoClients, follower, &site).unwrap();
+    let _leader = bind_scale(&format!("{leader}?backend=scale&groups=4")).unwrap();
+    let (mut seen, begun) = (0, std::time::Instant::now());
+    let fit = loop {
+        match clock.newer_than(&mut seen) {
+            Some(fit) => break fit,
+            None if begun.elapsed() < BOUND => std::thread::yield_now(),
+            None => panic!("no time within {BOUND:?}"),
+        }
+    };
+    // Both have the clock of this process.
+    let now = site.now();
+    let error = fit.shared_at(now).abs_diff(now.as_nanos());
+    assert!(error < 1_000_000_000, "off by {error} ns: {fit:?}");
+    following.stop();
+}
+
+#[test]
+fn slices_of_is_another_servers_address() {
+    let name = format!("own-{}", std::process::id());
+    for (of, wanted) in [
+        (format!("shm://{name}"), "slices_of is this server's own address"),
+        ("shm://a/b".to_owned(), "slices_of: "),
+        ("sim://1/a".to_owned(), "slices_of: "),
+    ] {
+        let bound = bind_scale(&format!("shm://{name}?backend=scale&groups=4&slices_of={of}"));
+        let error = bound.err().unwrap();
+        assert!(error.contains(wanted), "{of}: {error}");
+    }
 }

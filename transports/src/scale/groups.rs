@@ -6,6 +6,8 @@
 //! of it where there are many. A group that shrinks below half of it joins another that has room. When a window of slices is
 //! over, all groups are formed again by the [priorities](super::priority) of their clients, if that is worth it.
 //!
+//! Where several servers [share their slices](super::numbered), a client's group follows from its caller instead, and stays.
+//!
 //! No client waits for ever: the next group is always that of the client that has waited longest, and this client is the first in
 //! its slice. So a client waits for at most one slice for each client that waited before it, in whichever groups they
 //! are; and while groups stay as they are and calls are short, for at most one slice of each other group.
@@ -22,6 +24,8 @@ const WINDOW_SLICES: u64 = 4;
 #[derive(Debug)]
 pub(super) struct Groups {
     sizes: Sizes,
+    /// Clients are in groups by their callers, as at other servers.
+    are_by_caller: bool,
     groups: Vec<Group>,
     clients: Vec<Option<Client>>,
     served: usize,
@@ -74,6 +78,7 @@ impl Groups {
     pub(super) fn new(size: u32) -> Groups {
         Groups {
             sizes: Sizes::new(size),
+            are_by_caller: false,
             groups: vec![Group::default()],
             clients: Vec::new(),
             served: 0,
@@ -89,6 +94,12 @@ impl Groups {
     /// Leaves this out from now on.
     pub(super) fn leave_out(&mut self, without: Without) {
         self.without = without;
+    }
+
+    /// So many groups, whose clients follow from their callers; about `size` clients of each.
+    pub(super) fn by_caller(groups: usize, size: u32) -> Groups {
+        let groups = (0..groups.max(1)).map(|_| Group::default()).collect();
+        Groups { are_by_caller: true, groups, ..Groups::new(size) }
     }
 
     #[cfg(test)]
@@ -109,7 +120,17 @@ impl Groups {
         self.find(client).is_some_and(|it| it.group == self.served)
     }
 
-    /// A new client has come.
+    /// A client of this caller has come, if it is new.
+    pub(super) fn join_of(&mut self, client: u32, caller: u64) {
+        if !self.are_by_caller {
+            return self.join(client);
+        }
+        if !self.contains(client) {
+            self.add(client, (caller % self.groups.len() as u64) as usize);
+        }
+    }
+
+    /// A client has come, if it is new.
     pub(super) fn join(&mut self, client: u32) {
         if self.contains(client) {
             return;
@@ -120,6 +141,10 @@ impl Groups {
         if self.groups[group].members.len() >= room {
             group = self.split(group);
         }
+        self.add(client, group);
+    }
+
+    fn add(&mut self, client: u32, group: usize) {
         if self.clients.len() <= client as usize {
             self.clients.resize(client as usize + 1, None);
             self.order.reserve(self.clients.len());
@@ -188,7 +213,7 @@ impl Groups {
         self.groups[group].members.retain(|&member| member != client);
         self.count(group);
         let rest = self.groups[group].members.len();
-        if rest >= self.sizes.least {
+        if rest >= self.sizes.least || self.are_by_caller {
             return;
         }
         let others = (0..self.groups.len()).filter(|&at| at != group);
@@ -246,6 +271,16 @@ impl Groups {
             group.first = if group.waiting == 0 { turn } else { group.first.min(turn) };
             group.waiting += 1;
         }
+    }
+
+    /// The group that is served.
+    pub(super) fn served(&self) -> usize {
+        self.served
+    }
+
+    /// Members of this group wait.
+    pub(super) fn has_waiting(&self, group: usize) -> bool {
+        self.groups.get(group).is_some_and(|group| group.waiting > 0)
     }
 
     /// Members of the group that is served wait.
@@ -315,6 +350,11 @@ impl Groups {
         self.served = next.unwrap_or(self.served);
         let share = share(self.groups[self.served].priority, self.priority, self.groups.len());
         (slice_nanos * share / WHOLE).max(1)
+    }
+
+    /// Goes on to this group, when none is served any more.
+    pub(super) fn go_on_to(&mut self, group: usize) {
+        self.served = group;
     }
 
     /// Learns from the window, and forms groups by priority if that is worth it.

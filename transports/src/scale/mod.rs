@@ -60,7 +60,14 @@
 //!
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
 //! READs them into private memory and not into a second pool. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
-//! began to wait. The slices of several servers are not synchronized.
+//! began to wait. Servers that share slices take a client's group from a number that the client tells them.
+//!
+//! # Several servers
+//!
+//! A client that calls several servers in turn would wait for its slice at each. Servers with the options `groups` and `slices_of` have
+//! [numbered slices](numbered): the number follows from the time of one of the servers, and says which group's turn it is. A client's group follows
+//! from its `caller`, which it tells in the handshake: by default a number of its process. The others ask that server for its time apart
+//! from calls, ten times a second; see [`shared_slices`](crate::contract::Backend::shared_slices).
 //!
 //! # Hostile clients
 //!
@@ -78,7 +85,8 @@
 //! # Knobs
 //!
 //! Those of `write_imm`; at the server `group` (clients, of all its threads together), `slice` (time), `pins` (clients of each thread) and
-//! `doorbells`: one for the responses of a turn to a client, or one for each response; at a client `pinned` (`yes` or `no`). What comes
+//! `doorbells`: one for the responses of a turn to a client, or one for each response; `groups` and `slices_of`, for slices that several servers
+//! share; at a client `pinned` (`yes` or `no`) and `caller` (a number). What comes
 //! with its doorbell over MMIO the NIC does not read from memory, and it needs less of its cache for that client's queue pair; but
 //! each doorbell costs time of the server's core. With the cargo feature `ablation` also `without`, to measure what priorities and the
 //! warm-up are worth.
@@ -93,6 +101,7 @@ mod groups;
 mod guard;
 mod log;
 mod long_calls;
+mod numbered;
 mod pins;
 mod pool;
 mod priority;
@@ -115,11 +124,12 @@ use farcall_verbs::{Access, Device};
 
 use crate::contract::{
     Answer, Backend, Config, DeathNotice, Fabric, OptionSpec, PendingClient, Placement, ServerHalf,
-    SetupError,
+    SetupError, SharedSlices, SlicePlan,
 };
 use crate::kit::clusters::Clusters;
 use crate::kit::completions::Completions;
 use crate::kit::device_channel::DeviceChannel;
+use crate::kit::shared_time::SharedTime;
 use crate::slots::accept::Serving;
 use crate::slots::client::Client;
 use crate::slots::wire::MAX_WINDOW;
@@ -127,6 +137,7 @@ use crate::slots::writes::setup::{Sizes, check};
 use ablation::Without;
 use groups::most_members;
 use guard::guards;
+use numbered::NumberedSlices;
 use pins::Pins;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
@@ -181,6 +192,41 @@ const PINNED: OptionSpec = OptionSpec {
     expected: || "yes or no".to_owned(),
     accepts: |value| pinned(value).is_some(),
 };
+
+/// Most groups of servers that share their slices: the last one waits for 256 slices.
+const MAX_GROUPS: u32 = 256;
+
+const GROUPS: OptionSpec = OptionSpec {
+    name: "groups",
+    expected: || format!("a number of groups from 2 to {MAX_GROUPS}"),
+    accepts: |value| groups_of_servers(value).is_some(),
+};
+
+const SLICES_OF: OptionSpec = OptionSpec {
+    name: "slices_of",
+    expected: || {
+        "the address of another server, without options, such as rdma://HOST:PORT".to_owned()
+    },
+    accepts: |value| {
+        let parts = value.split_once("://");
+        parts.is_some_and(|(scheme, place)| !scheme.is_empty() && !place.is_empty())
+            && !value.contains('?')
+    },
+};
+
+const CALLER: OptionSpec = OptionSpec {
+    name: "caller",
+    expected: || "a number".to_owned(),
+    accepts: |value| caller(value).is_some(),
+};
+
+fn groups_of_servers(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|groups| (2..=MAX_GROUPS).contains(groups))
+}
+
+fn caller(value: &str) -> Option<u64> {
+    value.parse().ok()
+}
 
 fn pins(value: &str) -> Option<u32> {
     value.parse().ok().filter(|clients| *clients <= MAX_PINS)
@@ -237,6 +283,9 @@ impl Backend for Scale {
             PINS,
             PINNED,
             DOORBELLS,
+            GROUPS,
+            SLICES_OF,
+            CALLER,
             #[cfg(feature = "ablation")]
             ablation::WITHOUT,
         ]
@@ -255,6 +304,21 @@ impl Backend for Scale {
         DeathNotice::BY_SOCKET
     }
 
+    fn shared_slices(&self, config: &Config) -> Result<Option<SharedSlices>, SetupError> {
+        let of = config.options.get(SLICES_OF.name).map(str::to_owned);
+        let Some(groups) = config.options.get(GROUPS.name).and_then(groups_of_servers) else {
+            return match of {
+                None => Ok(None),
+                Some(_) => Err(SetupError::Unsupported(
+                    "slices_of needs groups=N, as many as that server has".to_owned(),
+                )),
+            };
+        };
+        let slice = config.options.value_or(&SLICE, slice, DEFAULT_SLICE);
+        let plan = SlicePlan { groups, slice_nanos: slice.as_nanos() as u64 };
+        Ok(Some(SharedSlices { plan, of }))
+    }
+
     fn dial(
         &self,
         at: &Placement<'_>,
@@ -266,7 +330,9 @@ impl Backend for Scale {
         let sizes = Sizes::new(&terms, device.caps());
         let completions = Completions::new(at.site, device, sizes.completions())?;
         let wants_pin = config.options.value_or(&PINNED, pinned, false);
-        let port = ClientPort::open(device, &completions.queue(), &terms, wants_pin)?;
+        let own = device.process_number();
+        let caller = config.options.value_or(&CALLER, caller, own);
+        let port = ClientPort::open(device, &completions.queue(), &terms, (wants_pin, caller))?;
         Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
     }
 
@@ -283,7 +349,11 @@ impl Backend for Scale {
         // A NIC keeps the contexts of so many clients on its chip, whichever thread serves them.
         let group =
             config.options.value_or(&GROUP, group, DEFAULT_GROUP).div_ceil(at.thread.threads);
-        let slices = Slices::new(config.options.value_or(&SLICE, slice, DEFAULT_SLICE), at.thread);
+        let numbered = self.shared_slices(config)?.map(|shared| {
+            NumberedSlices::new(shared.plan, at.thread, SharedTime::new(at.clock.cloned()))
+        });
+        let slices = Slices::new(config.options.value_or(&SLICE, slice, DEFAULT_SLICE), at.thread)
+            .share(numbered);
         let pins = config.options.value_or(&PINS, pins, DEFAULT_PINS);
         let most = u32::try_from(max_clients).unwrap_or(u32::MAX);
         // Those that are served, as many that are on their way out, and pinned ones.
@@ -353,5 +423,17 @@ mod option_tests {
             (Some(0), Some(32), None, None)
         );
         assert_eq!((pinned("yes"), pinned("no"), pinned("")), (Some(true), Some(false), None));
+        let groups = ["2", "256", "1", "257", "x"].map(groups_of_servers);
+        assert_eq!(groups, [Some(2), Some(256), None, None, None]);
+        assert_eq!((caller("0"), caller("-1"), caller("x")), (Some(0), None, None));
+        for (of, is_address) in [
+            ("rdma://10.0.0.1:7471", true),
+            ("shm://kv", true),
+            ("kv", false),
+            ("shm://", false),
+            ("shm://kv?slice=1us", false),
+        ] {
+            assert_eq!((SLICES_OF.accepts)(of), is_address, "{of}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use farcall_core::transport::RequestSink;
 use super::ablation::Without;
 use super::groups::{Groups, most_members};
 use super::long_calls::{Calls, LongCalls};
+use super::numbered::Demand;
 use super::pool::Pool;
 use super::priority::Work;
 use super::served::{Leave, Served};
@@ -59,8 +60,12 @@ type Scaled = Clients<Served>;
 
 impl Schedule {
     pub(super) fn new(group: u32, slices: Slices, pool: Pool, has_events: bool) -> Schedule {
+        let groups = match slices.numbered() {
+            Some(numbered) => Groups::by_caller(numbered.groups(), group),
+            None => Groups::new(group),
+        };
         Schedule {
-            groups: Groups::new(group),
+            groups,
             long_calls: LongCalls::new(slices.usual_nanos(), 3 * most_members(group) as usize),
             slices,
             pool,
@@ -104,7 +109,9 @@ impl Schedule {
         }
         if std::mem::take(&mut self.have_come) {
             let unpinned = clients.roster.iter().filter(|it| !it.link.carrier.is_pinned());
-            unpinned.for_each(|connection| self.groups.join(connection.link.client()));
+            for connection in unpinned {
+                self.groups.join_of(connection.link.client(), connection.link.carrier.caller());
+            }
         }
         while let Some(client) = clients.announced.pop() {
             self.note_requests(client, clients, now);
@@ -326,9 +333,29 @@ impl Schedule {
         worked + told
     }
 
+    /// The group to go on to now, if that is due. `next` has waited longest.
+    fn choose(&mut self, next: usize, now: Instant) -> Option<usize> {
+        let is_idle = self.is_idle();
+        let Schedule { groups, slices, .. } = self;
+        match slices.numbered_mut() {
+            None => slices.is_over(now, is_idle).then_some(next),
+            Some(numbered) => {
+                let demand = Demand { served: groups.served(), is_idle, longest: Some(next) };
+                numbered.choose(demand, |group| groups.has_waiting(group))
+            }
+        }
+    }
+
+    /// The group whose requests are read before the slice ends. `next` has waited longest.
+    fn choose_next(&self, next: usize) -> usize {
+        let numbered = self.slices.numbered();
+        let due = numbered.map(|it| it.due_next()).filter(|due| self.groups.has_waiting(*due));
+        due.unwrap_or(next)
+    }
+
     /// The served group's time is over, and that of another begins.
     #[cold]
-    fn switch(&mut self, clients: &mut Scaled, now: Instant) {
+    fn switch(&mut self, next: usize, clients: &mut Scaled, now: Instant) {
         let nanos = self.slices.nanos_until(now);
         while !self.is_idle()
             && let Some(client) = self.served.pop()
@@ -357,7 +384,14 @@ impl Schedule {
                 }
             }
         }
-        let length_nanos = self.groups.go_on(self.slices.usual_nanos());
+        let usual_nanos = self.slices.usual_nanos();
+        let length_nanos = match self.slices.numbered() {
+            None => self.groups.go_on(usual_nanos),
+            Some(_) => {
+                self.groups.go_on_to(next);
+                usual_nanos
+            }
+        };
         self.slices.begin(now, length_nanos);
         self.long_calls.begin_slice();
         // The client that has waited longest, which is the first to come in.
@@ -403,6 +437,7 @@ impl Shared<Served> for Schedule {
         if self.have_come || !clients.announced.is_empty() || !clients.departed.is_empty() {
             self.update(clients, now);
         }
+        self.slices.update(now);
         let are_several = self.groups.are_several();
         let most = if are_several { self.begin_look(now) } else { u32::MAX };
         self.is_short |= self.long_calls.have_shortened();
@@ -426,12 +461,12 @@ impl Shared<Served> for Schedule {
         }
         progress.scanned = (self.served.len() + self.leaving.len()) as u32;
         if let Some(next) = self.groups.next() {
-            if self.slices.is_over(now, self.is_idle()) {
-                self.switch(clients, now);
+            if let Some(next) = self.choose(next, now) {
+                self.switch(next, clients, now);
                 progress.next = PollAt::Now;
             } else {
                 if self.slices.may_warm_up(now) && !self.without.warm_up() {
-                    self.warm_up(next, clients);
+                    self.warm_up(self.choose_next(next), clients);
                 }
                 progress.next = self.slices.poll_at(now);
             }

@@ -63,6 +63,8 @@ pub(super) struct Served {
     looks: bool,
     /// It is served in every slice.
     pin: Option<Pin>,
+    /// Whose connection it is.
+    caller: u64,
     /// The doorbell rings for each response.
     rings_each: bool,
     /// Requests whose immediates have arrived.
@@ -91,6 +93,8 @@ pub(super) struct PoolOfThread {
     pub(super) guard: Option<Guard>,
     pub(super) looks: bool,
     pub(super) pin: Option<Pin>,
+    /// Whose connection it is, as the client says.
+    pub(super) caller: u64,
     /// The doorbell rings for each response, and not for all of a turn.
     pub(super) rings_each: bool,
 }
@@ -102,7 +106,7 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, guard, looks, pin, rings_each } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each } = thread;
         Served {
             writes,
             pool,
@@ -114,6 +118,7 @@ impl Served {
             epoch: 0,
             looks,
             pin,
+            caller,
             rings_each,
             announced: 0,
             standing: Standing::Outside,
@@ -189,6 +194,11 @@ impl Served {
     /// The client is served in every slice.
     pub(super) fn is_pinned(&self) -> bool {
         self.pin.is_some()
+    }
+
+    /// Whose connection it is, as the client says: those of a caller are served at the same time.
+    pub(super) fn caller(&self) -> u64 {
+        self.caller
     }
 
     /// The client is neither served nor on its way out.

@@ -39,6 +39,8 @@ struct ClientSetup {
     log: RemoteRegion,
     /// It wants to be served in every slice.
     wants_pin: bool,
+    /// Connections of one caller are in the same group at all servers that share their slices.
+    caller: u64,
 }
 
 /// The server's part of the handshake.
@@ -63,6 +65,7 @@ pub(super) struct ClientPort {
     port: Port,
     log: SharedRegion,
     wants_pin: bool,
+    caller: u64,
 }
 
 impl ClientPort {
@@ -70,17 +73,18 @@ impl ClientPort {
         device: &Device,
         queue: &CompletionQueueHandle,
         terms: &Terms,
-        wants_pin: bool,
+        (wants_pin, caller): (bool, u64),
     ) -> Result<ClientPort, SetupError> {
         let port = Port::open(device, queue, terms, 0)?;
         let bytes = LogLayout::new(terms).bytes();
         let log = port.pd().alloc_shared(bytes as usize, Access::REMOTE_READ)?;
-        Ok(ClientPort { port, log, wants_pin })
+        Ok(ClientPort { port, log, wants_pin, caller })
     }
 
     pub(super) fn setup(&self) -> Vec<u8> {
         let (port, log) = (self.port.setup(), self.log.remote());
-        let setup = ClientSetup { port, log, wants_pin: self.wants_pin };
+        let ClientPort { wants_pin, caller, .. } = *self;
+        let setup = ClientSetup { port, log, wants_pin, caller };
         postcard::to_allocvec(&setup).unwrap_or_default()
     }
 
@@ -95,7 +99,7 @@ impl ClientPort {
         if !layout.is_possible(terms, pool.len) {
             return Err(SetupError::Misbehaved("its message pool is too small"));
         }
-        let ClientPort { port: ours, log, wants_pin } = self;
+        let ClientPort { port: ours, log, wants_pin, .. } = self;
         if is_pinned && !wants_pin {
             return Err(SetupError::Misbehaved("it pins a client that does not want it"));
         }
@@ -141,7 +145,7 @@ impl MakeEnds for Ends {
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Served>, SetupError> {
         let NewClient { terms, setup: theirs, timeout, .. } = *client;
-        let ClientSetup { port: their_port, log, wants_pin } = decode(theirs)?;
+        let ClientSetup { port: their_port, log, wants_pin, caller } = decode(theirs)?;
         let log_layout = LogLayout::new(terms);
         if log.len < log_layout.bytes() {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
@@ -165,7 +169,7 @@ impl MakeEnds for Ends {
         let port = port.accesses(log);
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
         let (pool, rings_each) = (pool.clone(), *rings_each);
-        let thread = PoolOfThread { pool, layout, key, guard, looks, pin, rings_each };
+        let thread = PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each };
         let reader = LogReader::new(log, log_layout);
         let of_client = (terms.window, terms.slot);
         let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;

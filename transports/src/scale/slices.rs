@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use farcall_core::time::{Instant, PollAt};
 
+use super::numbered::NumberedSlices;
 use crate::contract::ThreadOf;
 
 /// The requests of the next group are read this long before its slice, or half a slice before if that is less. It is about the time
@@ -21,6 +22,8 @@ pub(super) struct Slices {
     /// groups that come and go need contexts that the NIC has not cached.
     phase_nanos: u64,
     end: Instant,
+    /// If they are shared with other servers: then these say when a slice ends.
+    numbered: Option<NumberedSlices>,
 }
 
 impl Slices {
@@ -29,7 +32,32 @@ impl Slices {
         let usual_nanos = usual.as_nanos() as u64;
         let phase_nanos = usual_nanos * u64::from(thread.number) / u64::from(thread.threads);
         let (began, end) = (Instant::ZERO, Instant::ZERO);
-        Slices { usual_nanos, phase_nanos, length_nanos: usual_nanos, began, end }
+        let numbered = None;
+        Slices { usual_nanos, phase_nanos, length_nanos: usual_nanos, began, end, numbered }
+    }
+
+    /// Slices that are shared with other servers.
+    pub(super) fn share(self, numbered: Option<NumberedSlices>) -> Slices {
+        Slices { numbered, ..self }
+    }
+
+    /// How they are shared with other servers, if they are.
+    pub(super) fn numbered(&self) -> Option<&NumberedSlices> {
+        self.numbered.as_ref()
+    }
+
+    /// As [`numbered`](Slices::numbered), to choose a group.
+    pub(super) fn numbered_mut(&mut self) -> Option<&mut NumberedSlices> {
+        self.numbered.as_mut()
+    }
+
+    /// Finds out which of the shared slices it is.
+    #[inline]
+    pub(super) fn update(&mut self, now: Instant) {
+        if let Some(numbered) = &mut self.numbered {
+            numbered.update(now);
+            self.end = numbered.end();
+        }
     }
 
     /// What an address says of their length.
@@ -40,9 +68,10 @@ impl Slices {
     /// A slice of this length begins. A usual one lasts half of that to one and a half, as long as it takes to the next end.
     pub(super) fn begin(&mut self, now: Instant, length_nanos: u64) {
         (self.began, self.length_nanos) = (now, length_nanos);
-        self.end = match length_nanos == self.usual_nanos {
-            true => self.usual_end(now),
-            false => now.saturating_add_nanos(length_nanos),
+        self.end = match &self.numbered {
+            Some(numbered) => numbered.end(),
+            None if length_nanos == self.usual_nanos => self.usual_end(now),
+            None => now.saturating_add_nanos(length_nanos),
         };
     }
 

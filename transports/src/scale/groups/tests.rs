@@ -279,3 +279,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn clients_of_a_caller_are_in_the_same_group_whoever_comes_and_goes() {
+    let mut groups = Groups::by_caller(3, 2);
+    for client in 0..30 {
+        groups.join_of(client, u64::from(client / 5));
+    }
+    assert_eq!(groups.sizes(), [10, 10, 10], "no group is split");
+    for client in 0..5 {
+        groups.wait(client);
+    }
+    assert_eq!((groups.served(), groups.has_waiting(0), groups.has_waiting(1)), (0, true, false));
+    (10..30).for_each(|client| groups.leave(client));
+    assert_eq!(groups.sizes(), [5, 5, 0], "none is merged");
+    groups.wait(7);
+    groups.go_on_to(1);
+    assert_eq!(groups.take_waiting(), [7]);
+    groups.join_of(10, u64::MAX);
+    assert_eq!(groups.sizes()[(u64::MAX % 3) as usize], 6);
+}

@@ -274,7 +274,12 @@ impl RawPair {
             Carrier::Logs => {
                 let port = WritesSetup { endpoint, slots: self.slots.remote(), client };
                 let log = self.log.as_ref().expect("a log").region.remote();
-                encode_setup(&ClientSetup { port: encode_setup(&port), log, wants_pin: false })
+                encode_setup(&ClientSetup {
+                    port: encode_setup(&port),
+                    log,
+                    wants_pin: false,
+                    caller: 0,
+                })
             }
         }
     }

@@ -14,6 +14,7 @@ pub(super) struct ClientSetup {
     pub(super) port: Vec<u8>,
     pub(super) log: RemoteRegion,
     pub(super) wants_pin: bool,
+    pub(super) caller: u64,
 }
 
 /// How a pool is laid out.
