@@ -234,7 +234,7 @@ fn options_that_do_not_go_together_are_refused() {
         let handler = Handler { node: servers.rack.node(node), handled: Handled::default() };
         let server = Server::builder().service(TimedServer::from(Arc::new(handler)));
         let address = format!("sim://{node_of_other}/other?backend=scale&{options}");
-        let error = servers.rack.serve(&address, server).err().expect(options);
+        let error = servers.rack.serve(&address, server).expect_err(options);
         let text = format!(
             "{error}: {}",
             std::error::Error::source(&error).map_or_else(String::new, ToString::to_string)
