@@ -125,6 +125,15 @@ impl Device {
         on_device!(Context, &self.context, context => context.now_ns())
     }
 
+    /// A random number for a key or a secret: of the operating system, so that no other program can predict it. A simulated
+    /// node takes it from its simulation's seed, so that runs repeat; faults are drawn from other numbers.
+    ///
+    /// # Errors
+    /// If the operating system has none.
+    pub fn random(&self) -> Result<u64, VerbsError> {
+        self.context.random()
+    }
+
     /// Creates a protection domain. Memory and queue pairs only work together within one domain.
     ///
     /// # Errors
@@ -272,10 +281,14 @@ impl ProtectionDomain {
     }
 
     /// Creates an address handle for the sender of a datagram.
+    ///
+    /// # Errors
+    /// If the datagram did not tell the sender's device, or that cannot be reached.
     pub fn create_address_handle_to(
         &self,
         source: &DatagramSource,
     ) -> Result<AddressHandle, VerbsError> {
-        self.domain.address_handle_to(source.gid).map(AddressHandle::new)
+        let gid = source.gid.ok_or(VerbsError::Invalid("the datagram has no route header"))?;
+        self.domain.address_handle_to(gid).map(AddressHandle::new)
     }
 }

@@ -15,7 +15,7 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, MemoryWindow, OpenError,
-    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, process, shm,
+    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, process, random, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -132,6 +132,15 @@ pub(crate) enum Persistence {
 }
 
 impl Context {
+    /// A number that no other program can predict; of a simulated node, one that its seed determines.
+    pub(crate) fn random(&self) -> Result<u64, VerbsError> {
+        match self {
+            #[cfg(feature = "sim")]
+            Context::Sim(context) => Ok(context.random()),
+            _ => random::word().map_err(system("random number")),
+        }
+    }
+
     /// Opens the device with that name.
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Context, OpenError> {
         if name == shm::NAME || name == shm::PLAIN_NAME {

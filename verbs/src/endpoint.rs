@@ -71,6 +71,18 @@ impl Endpoint {
         }
     }
 
+    /// The global identifier of its device, as a datagram from there tells it
+    /// ([`DatagramSource`](crate::DatagramSource)).
+    pub fn gid(&self) -> [u8; 16] {
+        match &self.address {
+            Address::Shm(shm) => shm.gid,
+            #[cfg(feature = "ibverbs")]
+            Address::Ibv(ibv) => ibv.gid,
+            #[cfg(feature = "sim")]
+            Address::Sim(sim) => sim.gid(),
+        }
+    }
+
     pub(crate) fn new(address: Address) -> Endpoint {
         let (tag, record) = match &address {
             Address::Shm(shm) => (SHM_TAG, shm.as_bytes()),

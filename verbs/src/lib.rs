@@ -30,6 +30,7 @@ mod open_options;
 mod port;
 mod process;
 mod queue_pair;
+mod random;
 mod route_header;
 mod shm;
 #[cfg(feature = "sim")]

@@ -69,8 +69,11 @@ pub enum CompletionOpcode {
 pub struct DatagramSource {
     /// The sender's queue pair.
     pub qp: QpNumber,
-    /// The sender's global identifier, as its route header gives it.
-    pub gid: [u8; 16],
+    /// The global identifier of the sender's device ([`Endpoint::gid`](crate::Endpoint::gid)), as the route header in front of
+    /// the datagram gives it. `None` if there is no such header: RDMA devices leave it out within an InfiniBand subnet. RoCE
+    /// always has it, and so do `shm` and the simulated rack. Whether a sender can lie is up to the network; on `shm` it
+    /// cannot name the device of another process.
+    pub gid: Option<[u8; 16]>,
 }
 
 /// One polled completion. The default value is a placeholder for the array given to

@@ -12,7 +12,7 @@ use farcall_verbs::{
 
 use super::calls::{Broken, Calls};
 use super::port::{Port, PortAddress};
-use super::setup::{EndSetup, Sizes, mix};
+use super::setup::{EndSetup, Sizes};
 use super::wire::Header;
 use crate::contract::SetupError;
 use crate::kit::completions::{Completions, failure};
@@ -76,16 +76,14 @@ impl ClientPort {
     ) -> Result<ClientPort, SetupError> {
         let completions = Completions::in_batches(site, device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
-        let (port, address) = Port::open(device, &pd, &completions.queue(), sizes, site.now())?;
+        let (port, address) = Port::open(device, &pd, &completions.queue(), sizes)?;
         let has_network = device.caps().network;
         Ok(ClientPort { port, completions, pd, address, mtu: sizes.mtu, has_network })
     }
 
     /// What the server of the session of that number must know.
-    pub(crate) fn setup(&self, session: u32, now: Instant) -> Vec<u8> {
-        let salt = now.as_nanos().wrapping_add(1) ^ u64::from(session) << 32;
-        let salt = mix(self.address.endpoint.to_bytes(), salt);
-        EndSetup::new(&self.address, session, salt, self.mtu).to_bytes()
+    pub(crate) fn setup(&self, session: u32) -> Vec<u8> {
+        EndSetup::new(&self.address, session, 0, self.mtu).to_bytes()
     }
 }
 

@@ -16,7 +16,8 @@ impl Sessions {
     pub(super) fn handle_announcement(&mut self, client: u32, id: Id, len: u64, now: Instant) {
         let Some(session) = self.roster.get(client) else { return };
         let bounds = session.bounds;
-        let possible = len <= bounds.max_message && Parts::new(len, bounds.part_bytes).is_some();
+        let possible =
+            len <= bounds.max_message && Parts::new(len, bounds.part_bytes as usize).is_some();
         let (phase, large) = match possible {
             true => (Phase::Landing, Large::Waiting),
             false => (Phase::Answered, Large::OverLimit { len }),
@@ -69,7 +70,7 @@ impl Sessions {
             }
         };
         let session = self.roster.get(client)?;
-        let parts = Parts::new(len, session.bounds.part_bytes)?;
+        let parts = Parts::new(len, session.bounds.part_bytes as usize)?;
         session.loan.take(index, len, now);
         let landing = Large::Landing { incoming: Incoming::new(parts), whole };
         session.body(index).large = Some(Box::new(landing));

@@ -9,8 +9,8 @@
 //! 1. The client takes a free slot of its window, in its next generation. Request and slot are kept until the response has
 //!    arrived.
 //! 2. Requests of one turn leave coalesced, as many in one datagram as fit the MTU, all of them under one doorbell. A
-//!    datagram names its session and the session's epoch, a secret of the two ends; datagrams of a former session, or of
-//!    somebody else, are dropped.
+//!    datagram names its session and the session's epoch, a secret of the two ends; datagrams of a former session, or from
+//!    another queue pair or device, are dropped.
 //! 3. The server runs the handler if the generation is new to that slot. If it is the slot's own, the server says that the
 //!    call runs, or repeats the response that it keeps; an older one is dropped. So a handler runs at most once, whatever
 //!    the network does.
@@ -47,7 +47,10 @@
 //!
 //! # Set-up
 //!
-//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the credits. A client
+//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch of its datagrams and the
+//! credits. The epoch of the client's datagrams it tells by datagram, in answer to the first that does not carry it, which the
+//! client then sends again: one round trip, once. So only a client is served that receives at the address that it gave, and
+//! nobody can have a stranger flooded with responses. Epochs and Q_Keys are random numbers of the operating system. A client
 //! has a queue pair for each connection, or one for all of its [site](farcall_core::site::Site): then datagrams find their
 //! session by its number, and the polled connection queues datagrams that arrived for the others.
 //!
@@ -145,11 +148,11 @@ impl Backend for Datagram {
         let without = Without::of(config);
         if at.share {
             let port = PortShare::open(at.site, device, without)?;
-            return Ok(Box::new(Pending::new(port, at, config)));
+            return Ok(Box::new(Pending::new(port, config)));
         }
         let sizes = Sizes::of_client(config.window, device.caps(), without);
         let port = ClientPort::open(at.site, device, &sizes)?;
-        Ok(Box::new(Pending::new(port, at, config)))
+        Ok(Box::new(Pending::new(port, config)))
     }
 
     fn serve(
@@ -173,9 +176,9 @@ struct Pending<P> {
 }
 
 impl<P: SessionPort> Pending<P> {
-    fn new(mut port: P, at: &Placement<'_>, config: &Config) -> Pending<P> {
+    fn new(mut port: P, config: &Config) -> Pending<P> {
         let session = port.session();
-        let setup = port.lock().setup(session, at.site.now());
+        let setup = port.lock().setup(session);
         Pending { port, setup, config: config.clone() }
     }
 }

@@ -1,14 +1,13 @@
 //! A UD queue pair: builds and posts datagrams, and replenishes receives. The same for client and server.
 
-use farcall_core::time::Instant;
 use farcall_verbs::{
     AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, Endpoint, GRH_BYTES,
-    ProtectionDomain, QpNumber, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
+    ProtectionDomain, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
 };
 use zerocopy::IntoBytes;
 
 use super::ablation::{Optimization, Without};
-use super::setup::{Sizes, qkey};
+use super::setup::Sizes;
 use super::wire::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, MessageHeader};
 use crate::contract::SetupError;
 use crate::kit::sender::Sender;
@@ -18,11 +17,15 @@ use crate::planted::{Bug, is_planted};
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) handle: AddressHandle,
-    pub(crate) qp: QpNumber,
+    /// Its queue pair, and the device.
+    pub(crate) source: DatagramSource,
     pub(crate) qkey: u32,
     /// Its number for the session.
     pub(crate) session: u32,
+    /// What datagrams to it carry.
     pub(crate) epoch: u64,
+    /// What its own carry.
+    pub(crate) their_epoch: u64,
     /// The longest datagram between the two ends.
     pub(crate) mtu: usize,
 }
@@ -31,8 +34,20 @@ impl Peer {
     /// Whether it has sent this in this session, and not in a former one of the same number.
     #[inline]
     pub(crate) fn has_sent(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
-        let is_theirs = source.is_none_or(|source| source.qp == self.qp);
-        (is_theirs && epoch == self.epoch) || is_planted(Bug::FormerLife)
+        (epoch == self.their_epoch && self.is(source)) || is_planted(Bug::FormerLife)
+    }
+
+    /// Whether it has sent this in this session, and has not been told yet what its datagrams must carry.
+    pub(crate) fn lacks_epoch(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
+        epoch == self.epoch && self.is(source)
+    }
+
+    /// Whether this is where its datagrams come from, as far as the device tells.
+    #[inline]
+    fn is(&self, source: Option<DatagramSource>) -> bool {
+        source.is_none_or(|DatagramSource { qp, gid }| {
+            qp == self.source.qp && (gid.is_none() || gid == self.source.gid)
+        })
     }
 }
 
@@ -68,7 +83,6 @@ impl Port {
         pd: &ProtectionDomain,
         cq: &CompletionQueueHandle,
         sizes: &Sizes,
-        now: Instant,
     ) -> Result<(Port, PortAddress), SetupError> {
         let config = QueuePairConfig::new(QpType::Ud, cq, cq)
             .max_send_wr(sizes.send_depth)
@@ -86,7 +100,8 @@ impl Port {
             posted.map_err(|error| SetupError::Device(error.into()))?;
         }
         let endpoint = qp.endpoint();
-        let qkey = qkey(&endpoint, now);
+        // With the highest bit it would be privileged.
+        let qkey = device.random()? as u32 >> 1;
         qp.activate(qkey)?;
         let without = sizes.without;
         let inline = !without.has(Optimization::Inline);
@@ -241,13 +256,13 @@ impl Port {
         self.posted = self.posted.wrapping_add(1);
         if self.sender.is_inline(len) {
             let request = WorkRequest::send(&self.building[..len]);
-            self.sender.post(request.to(&peer.handle, peer.qp, peer.qkey), must_signal);
+            self.sender.post(request.to(&peer.handle, peer.source.qp, peer.qkey), must_signal);
         } else {
             // There are as many as the send queue has work requests, and it has room for one.
             let Some(next) = self.spare.pop() else { return };
             let mut buffer = std::mem::replace(&mut self.building, next);
             buffer.set_len(len);
-            let request = WorkRequest::send(buffer).to(&peer.handle, peer.qp, peer.qkey);
+            let request = WorkRequest::send(buffer).to(&peer.handle, peer.source.qp, peer.qkey);
             self.sender.post(request, must_signal);
         }
         if self.without.has(Optimization::Doorbells) {

@@ -84,7 +84,7 @@ fn reserve_large<'a>(
 fn post_large(Unanswered { body, loan, bounds, .. }: Unanswered<'_>, index: u32, len: usize) {
     let Some(Large::Draft(mut whole)) = body.large.take().map(|large| *large) else { return };
     whole.set_len(len);
-    match Parts::new(len as u64, bounds.part_bytes) {
+    match Parts::new(len as u64, bounds.part_bytes as usize) {
         Some(parts) if len > bounds.max_small => {
             body.large = Some(Box::new(Large::Lent { whole, parts, base: 0, wanted: 0 }));
             loan.take_response(index, len as u64);

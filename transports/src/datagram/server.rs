@@ -15,7 +15,7 @@ use super::outgoing::{Outgoing, STEPS_PER_POLL};
 use super::port::{Peer, Port, PortAddress};
 use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
-use super::setup::{EndSetup, Sizes, max_small, mix, part_bytes};
+use super::setup::{EndSetup, Sizes, max_small, part_bytes};
 use crate::contract::{
     Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Terms,
 };
@@ -69,7 +69,6 @@ pub(crate) struct DatagramIntake {
 /// The local end of all sessions of a server thread.
 #[derive(Debug)]
 struct LocalEnd {
-    site: Site,
     device: Device,
     pd: ProtectionDomain,
     sizes: Sizes,
@@ -87,7 +86,7 @@ impl Server {
         let sizes = Sizes::of_server(device.caps(), Without::of(config));
         let completions = Completions::in_batches(site, device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
-        let (port, address) = Port::open(device, &pd, &completions.queue(), &sizes, site.now())?;
+        let (port, address) = Port::open(device, &pd, &completions.queue(), &sizes)?;
         let budget = Budget::new(config.memory);
         let (queue, arrivals) = AcceptQueue::new(site, max_clients.min(MAX_SESSIONS));
         let sessions = Sessions {
@@ -98,8 +97,8 @@ impl Server {
             idle: IdleSessions::new(config.silence),
             broken: Vec::new(),
         };
-        let (site, device, port) = (site.clone(), device.clone(), Mutex::new(address));
-        let local = Arc::new(LocalEnd { site, device, pd, sizes, port });
+        let (device, port) = (device.clone(), Mutex::new(address));
+        let local = Arc::new(LocalEnd { device, pd, sizes, port });
         let server = Server {
             sessions,
             completions,
@@ -128,9 +127,7 @@ impl Server {
             self.renew_at = now.saturating_add_nanos(RENEW_EVERY_NANOS);
             let LocalEnd { device, pd, sizes, .. } = &*local;
             let renewed = self.completions.renew();
-            match renewed
-                .and_then(|()| Port::open(device, pd, &self.completions.queue(), sizes, now))
-            {
+            match renewed.and_then(|()| Port::open(device, pd, &self.completions.queue(), sizes)) {
                 Ok((port, new_address)) => {
                     (self.sessions.outgoing.port, *address) = (port, new_address);
                     return Progress::IDLE;
@@ -305,21 +302,19 @@ impl LocalEnd {
         port: &PortAddress,
         id: ClientId,
         terms: &Terms,
-        theirs: &EndSetup,
         peer: Peer,
         on_disconnect: &OnDisconnect,
-    ) -> (Vec<u8>, Session) {
-        let salt = u64::from(id.generation) << 32 ^ self.site.now().as_nanos();
-        let epoch = mix(port.endpoint.to_bytes(), theirs.mix(salt));
-        let peer = Peer { epoch, ..peer };
+    ) -> Result<(Vec<u8>, Session), SetupError> {
+        let (epoch, their_epoch) = (self.device.random()?, self.device.random()?);
+        let peer = Peer { epoch, their_epoch, ..peer };
         let ours = EndSetup::new(port, id.number, epoch, peer.mtu);
         let bounds = Bounds {
             window: terms.window,
             max_message: terms.max_message,
             max_small: max_small(terms, peer.mtu),
-            part_bytes: part_bytes(peer.mtu),
+            part_bytes: part_bytes(peer.mtu) as u32,
         };
-        (ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard()))
+        Ok((ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard())))
     }
 }
 
@@ -331,7 +326,7 @@ impl Intake for DatagramIntake {
         let peer = theirs.peer(&self.local.pd, 0, self.local.sizes.mtu)?;
         let port = self.local.port();
         self.queue.accept(source, |id, on_disconnect| {
-            Ok(self.local.make(&port, id, terms, &theirs, peer, on_disconnect))
+            self.local.make(&port, id, terms, peer, on_disconnect)
         })
     }
 

@@ -130,7 +130,7 @@ pub(crate) struct Bounds {
     pub(crate) max_message: u64,
     /// The longest response that goes in one datagram.
     pub(crate) max_small: usize,
-    pub(crate) part_bytes: usize,
+    pub(crate) part_bytes: u32,
 }
 
 /// A slot whose call waits for its answer.

@@ -1,7 +1,6 @@
 //! What each end makes before a session begins, and what it tells the other end about it.
 
-use farcall_core::time::Instant;
-use farcall_verbs::{Capabilities, Endpoint, Operation, ProtectionDomain, QpType};
+use farcall_verbs::{Capabilities, DatagramSource, Operation, ProtectionDomain, QpType};
 use serde::{Deserialize, Serialize};
 
 use super::ablation::{Optimization, Without};
@@ -106,7 +105,8 @@ pub(crate) struct EndSetup {
     qkey: u32,
     /// Its number for the session.
     session: u32,
-    /// From the client: a salt, so that each session has another epoch. From the server: the epoch.
+    /// From the server: what its datagrams carry, and the client's until it is told [another](super::wire::Kind::Challenge).
+    /// From the client: 0.
     pub(crate) epoch: u64,
     /// Its longest datagram; in the server's answer the session's.
     mtu: u32,
@@ -133,7 +133,7 @@ impl EndSetup {
         Ok(setup)
     }
 
-    /// That end as the peer of a session of this epoch, with datagrams of at most `mtu`.
+    /// That end as the peer of a session whose datagrams carry this epoch and have at most `mtu` bytes.
     pub(crate) fn peer(
         &self,
         pd: &ProtectionDomain,
@@ -143,36 +143,14 @@ impl EndSetup {
         let endpoint = setup::decode_endpoint(&self.endpoint)?;
         Ok(Peer {
             handle: pd.create_address_handle(&endpoint)?,
-            qp: endpoint.qp(),
+            source: DatagramSource { qp: endpoint.qp(), gid: Some(endpoint.gid()) },
             qkey: self.qkey,
             session: self.session,
             epoch,
+            their_epoch: epoch,
             mtu: mtu.min(self.mtu as usize),
         })
     }
-
-    /// A number unlike that of any other session: made of both ends' endpoints, which hold random numbers of their devices,
-    /// and of the time.
-    pub(crate) fn mix(&self, salt: u64) -> u64 {
-        mix(&self.endpoint, salt ^ self.epoch)
-    }
-}
-
-/// A number that depends on every bit of these bytes (the finalizer of splitmix64, once for each word).
-pub(crate) fn mix(bytes: &[u8], salt: u64) -> u64 {
-    bytes.chunks(8).fold(salt, |state, chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        let mut z = (state ^ u64::from_le_bytes(word)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
-}
-
-/// The Q_Key of a queue pair, without the highest bit: that would make it privileged.
-pub(crate) fn qkey(endpoint: &Endpoint, now: Instant) -> u32 {
-    mix(endpoint.to_bytes(), now.as_nanos()) as u32 >> 1
 }
 
 #[cfg(test)]
@@ -213,11 +191,5 @@ mod tests {
         assert!(max_small(&terms, LEAST_MTU) >= farcall_core::transport::MIN_REPLY_BYTES);
         let terms = Terms { slot: crate::contract::MAX_SLOT_BYTES, ..terms };
         assert_eq!(max_small(&terms, 4096), 4096 - HEADER_BYTES - MESSAGE_BYTES);
-    }
-
-    #[test]
-    fn epochs_differ_by_every_bit() {
-        let one = mix(b"0123456789", 1);
-        assert!(one != mix(b"0123456789", 2) && one != mix(b"0123456798", 1));
     }
 }

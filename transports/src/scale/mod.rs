@@ -116,7 +116,6 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use farcall_core::transport::ClientTransport;
@@ -368,10 +367,9 @@ impl Backend for Scale {
         }
         let mut shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
         shared.leave_out(Without::of(config));
-        let (device, next_key) = (device.clone(), AtomicU32::new(1));
         let pins = Pins::new(pins);
         let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
-        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, next_key, pins };
+        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, pins };
         let serving = Serving { site: at.site, device: &device, config, max_clients };
         serving.half(clusters, ends, shared)
     }

@@ -1,7 +1,5 @@
 //! What each end makes before they are connected, and what they tell each other about it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use farcall_verbs::{
     Access, Capabilities, CompletionQueueHandle, Device, ProtectionDomain, RemoteRegion,
     SharedRegion, WriteOrder,
@@ -49,7 +47,7 @@ struct ServerSetup {
     port: Vec<u8>,
     pool: RemoteRegion,
     layout: PoolLayout,
-    /// The connection's, in the stamps of its requests.
+    /// The connection's, in the stamps of its requests: random, so that no other client knows it.
     key: u32,
     /// The key to the client's first place, if places are guarded.
     first_rkey: Option<u32>,
@@ -127,7 +125,6 @@ pub(super) struct Ends {
     pub(super) layout: PoolLayout,
     /// The doorbell rings for each response.
     pub(super) rings_each: bool,
-    pub(super) next_key: AtomicU32,
     pub(super) pins: Pins,
 }
 
@@ -150,9 +147,9 @@ impl MakeEnds for Ends {
         if log.len < log_layout.bytes() {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
-        let Ends { device, pd, pool, layout, rings_each, next_key, pins } = self;
+        let Ends { device, pd, pool, layout, rings_each, pins } = self;
         let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
-        let (layout, key) = (*layout, next_key.fetch_add(1, Ordering::Relaxed));
+        let (layout, key) = (*layout, device.random()? as u32);
         let looks = may_look(device.caps());
         let guard = guards(device.caps()).then(|| Guard::new(pd)).transpose()?;
         let pin = wants_pin.then(|| pins.take()).flatten();

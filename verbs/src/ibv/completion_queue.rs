@@ -422,8 +422,8 @@ impl Table {
     }
 }
 
-/// The sender of a datagram, from the route header in front of it. RoCEv2 over IPv4 has an IPv4 header in
-/// the last 20 bytes instead (RoCEv2 annex A17.4.5.1), and leaves the others unchanged.
+/// The sender of a datagram, from the route header in front of it: within an InfiniBand subnet there may be none. RoCEv2 over
+/// IPv4 has an IPv4 header in the last 20 bytes instead (RoCEv2 annex A17.4.5.1), and leaves the others unchanged.
 fn source(raw: &ibv_wc, buffer: &Buffer, ipv4: bool) -> Option<DatagramSource> {
     let header = buffer.get(..GRH_BYTES)?;
     let mut gid = [0; 16];
@@ -433,5 +433,6 @@ fn source(raw: &ibv_wc, buffer: &Buffer, ipv4: bool) -> Option<DatagramSource> {
     } else {
         gid.copy_from_slice(&header[8..24]);
     }
-    Some(DatagramSource { qp: QpNumber(raw.src_qp), gid })
+    let has_header = ipv4 || raw.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0;
+    Some(DatagramSource { qp: QpNumber(raw.src_qp), gid: has_header.then_some(gid) })
 }

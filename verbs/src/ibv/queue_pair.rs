@@ -360,7 +360,5 @@ impl Drop for QueuePair {
 
 /// A 24-bit sequence number that a late packet of an earlier connection is unlikely to match.
 fn random_psn() -> rustix::io::Result<u32> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u32::from_ne_bytes(bytes) & 0x00ff_ffff)
+    Ok(crate::random::bytes().map(u32::from_ne_bytes)? & 0x00ff_ffff)
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use rustix::io;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::control::Control;
 use super::memfd::{self, Peers};
@@ -25,6 +24,7 @@ use crate::caps::OperationSet;
 use crate::dispatch::Registration;
 use crate::memory::mapping::page_rounded;
 use crate::memory::region::{Region, RegionParts};
+use crate::random;
 use crate::{
     Access, COMPLETION_PAYLOAD_BYTES, Capabilities, ConnectError, OpenError, Operation, VerbsError,
     Visibility, WriteOrder,
@@ -80,8 +80,7 @@ impl Context {
             }
         };
         raise_descriptor_limit();
-        let mut gid = Gid::default();
-        getrandom(&mut gid, GetRandomFlags::empty()).map_err(system("random identifier"))?;
+        let gid: Gid = random::bytes().map_err(system("random identifier"))?;
         let uid = getuid().as_raw();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -160,12 +159,10 @@ impl Context {
             }
         };
         let rkey = loop {
-            let mut key = [0; 4];
-            if let Err(error) = getrandom(&mut key, GetRandomFlags::empty()) {
+            let key = random::bytes().map(u32::from_ne_bytes).inspect_err(|_| {
                 tables.free_slots.push(slot);
-                return Err(system("random key")(error));
-            }
-            let key = u32::from_ne_bytes(key);
+            });
+            let key = key.map_err(system("random key"))?;
             let is_used = tables.regions.contains_key(&key)
                 || tables.windows.contains_key(&window::base(key));
             if key != 0 && !is_used {
@@ -212,12 +209,11 @@ impl Context {
             }
         };
         let base = loop {
-            let mut key = [0; 4];
-            if let Err(error) = getrandom(&mut key, GetRandomFlags::empty()) {
+            let key = random::bytes().map(u32::from_ne_bytes).map_err(|error| {
                 tables.free_windows.push(slot);
-                return Err(VerbsError::System { what: "random key", source: error.into() });
-            }
-            let base = window::base(u32::from_ne_bytes(key));
+                VerbsError::System { what: "random key", source: error.into() }
+            })?;
+            let base = window::base(key);
             let is_used = tables.windows.contains_key(&base)
                 || tables.regions.keys().any(|key| window::base(*key) == base);
             if base != 0 && !is_used {

@@ -16,10 +16,11 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, getrlimit};
 
 use super::context::Context;
+use super::identity;
 use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
-use super::wire::{self, Answer, PROTOCOL_VERSION, Question, answer, ask};
+use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 
 /// How often waiting work is retried while its owner does not poll.
 const RETRY_INTERVAL: Duration = Duration::from_micros(200);
@@ -133,7 +134,7 @@ impl Control {
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         if self.add(socket.as_fd(), token, epoll::EventFlags::IN).is_ok() {
-            let connection = Connection { socket, process, attached: Vec::new() };
+            let connection = Connection { socket, process, named: None, attached: Vec::new() };
             connections.by_token.insert(token, connection);
         }
     }
@@ -210,6 +211,8 @@ impl Connections {
 struct Connection {
     socket: OwnedFd,
     process: Pid,
+    /// The peer's device: it belongs to that process.
+    named: Option<Gid>,
     /// What the peer has attached to, with its queue pair and ours; notified when the connection ends.
     attached: Vec<(u32, u32, Attached)>,
 }
@@ -258,6 +261,10 @@ impl Connection {
     }
 
     fn attach(&mut self, context: &Arc<Context>, question: &Question) -> Result<bool, u32> {
+        if self.named != Some(question.gid) {
+            identity::check(context, &question.gid, self.process)?;
+            self.named = Some(question.gid);
+        }
         let pair = context.pair(question.to_qp).ok_or(answer::NO_QUEUE_PAIR)?;
         let admitted = pair.admit(question)?;
         let fds: Vec<_> = admitted.fds.iter().map(AsFd::as_fd).collect();

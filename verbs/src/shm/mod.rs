@@ -19,6 +19,9 @@ mod datagram;
 mod domain;
 mod duplex;
 mod events;
+mod identity;
+#[cfg(all(test, not(loom)))]
+mod impostor;
 mod inbox;
 mod listening;
 mod lookup;

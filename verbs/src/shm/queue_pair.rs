@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io;
-use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::completion_queue::{Change, CqHandle};
@@ -27,6 +26,7 @@ use super::spsc::{Producer, queue};
 use super::wire::{Gid, receives};
 use crate::event_fd::new_event;
 use crate::memory::window::Binder;
+use crate::random;
 use crate::{Buffer, QpState, QpType, VerbsError};
 
 pub(super) use connect::attach;
@@ -97,7 +97,7 @@ impl QueuePair {
         if srq.is_some_and(|srq| !srq.belongs_to(context)) {
             return Err(VerbsError::Foreign("shared receive queue"));
         }
-        let mut secret = [0; 8];
+        let mut secret = 0;
         let event = match recv_cq.channel() {
             Some(channel) if ty != QpType::Ud => {
                 let event = new_event().map_err(system("event of a queue pair"))?;
@@ -109,7 +109,7 @@ impl QueuePair {
         let arrivals = if ty == QpType::Ud {
             Arrivals::Many(Paths::default())
         } else {
-            getrandom(&mut secret, GetRandomFlags::empty()).map_err(system("random secret"))?;
+            secret = random::word().map_err(system("random secret"))?;
             let layout = InboxLayout::for_receives(max_recv_wr);
             let (inbox, file) =
                 Inbox::create(layout).map_err(system("memory for an inbox of a queue pair"))?;
@@ -130,7 +130,7 @@ impl QueuePair {
             number,
             ty,
             pd,
-            secret: u64::from_ne_bytes(secret),
+            secret,
             context: Arc::clone(context),
             send_cq: Arc::clone(&send_cq),
             recv_cq: Arc::clone(&recv_cq),

@@ -47,6 +47,7 @@ pub(crate) mod answer {
     pub(crate) const NO_REGION: u32 = 5;
     pub(crate) const RESOURCES: u32 = 6;
     pub(crate) const MALFORMED: u32 = 7;
+    pub(crate) const IMPOSTOR: u32 = 8;
 
     /// The reason as text.
     pub(crate) fn reason(status: u32) -> &'static str {
@@ -58,6 +59,7 @@ pub(crate) mod answer {
             NO_REGION => "it has no memory region with this key",
             RESOURCES => "it has no memory or descriptors left",
             MALFORMED => "it did not understand the request",
+            IMPOSTOR => "the device that was named belongs to another process",
             _ => "for a reason unknown to this version",
         }
     }

@@ -51,6 +51,12 @@ impl Context {
         self.lock().now_ns
     }
 
+    /// A number that depends on the seed and on how many were drawn.
+    pub(crate) fn random(&self) -> u64 {
+        let secrets = &mut self.lock().secrets;
+        u64::from(secrets.word()) << 32 | u64::from(secrets.word())
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
     }

@@ -165,7 +165,7 @@ impl Completion {
         let Completion { id, qp, status, opcode, byte_len, imm, source, buffer, .. } = self;
         let source = source.map(|from| DatagramSource {
             qp: QpNumber(from.number),
-            gid: super::node::gid(from.node),
+            gid: Some(super::node::gid(from.node)),
         });
         WorkCompletion {
             id,

@@ -21,6 +21,8 @@ pub(crate) struct World {
     pub(super) now_ns: u64,
     pub(super) events: Agenda,
     pub(super) dice: Dice,
+    /// Of keys and secrets: programs that draw more of them meet the same faults.
+    pub(super) secrets: Dice,
     pub(super) config: SimConfig,
     pub(super) nodes: Vec<NodeState>,
     pub(super) messages: Messages,
@@ -60,6 +62,7 @@ impl World {
             now_ns: 0,
             events: Agenda::default(),
             dice: Dice::new(seed),
+            secrets: Dice::new(!seed),
             config,
             nodes: Vec::new(),
             messages: Messages::default(),

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant as WallClock};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
-use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, GRH_BYTES, WorkCompletion};
+use farcall_verbs::{
+    CompletionOpcode, CompletionQueue, Device, GRH_BYTES, QpNumber, WorkCompletion,
+};
 
 use crate::contract::{Config, Intake, NewClient, Source};
 use crate::datagram::ablation::Without;
-use crate::datagram::port::{Peer, Port};
+use crate::datagram::port::{Peer, Port, PortAddress};
 use crate::datagram::server::{DatagramIntake, Server};
 use crate::datagram::setup::{EndSetup, Sizes};
 use crate::datagram::wire::{Header, Id, Kind};
@@ -68,6 +70,7 @@ fn answer(call: CallToken, bytes: &[u8], replies: &mut dyn Replies) {
 }
 
 pub(super) struct Host {
+    pub(super) site: Site,
     transport: Server,
     intake: DatagramIntake,
     device: Device,
@@ -80,6 +83,7 @@ pub(super) struct Host {
 pub(super) struct Hand {
     pub(super) port: Port,
     pub(super) peer: Peer,
+    pub(super) qp: QpNumber,
     cq: CompletionQueue,
 }
 
@@ -94,28 +98,59 @@ impl Host {
             memory: 16 << 20,
             ..Config::default()
         };
-        let (transport, intake) = Server::new(&Site::new(), &device, &config, 8).unwrap();
+        let site = Site::new();
+        let (transport, intake) = Server::new(&site, &device, &config, 64).unwrap();
         let handlers = Handlers { idempotent: true, ..Handlers::default() };
-        Host { transport, intake, device, config, handlers, now: 1 }
+        Host { site, transport, intake, device, config, handlers, now: 1 }
     }
 
-    pub(super) fn admit(&mut self) -> Hand {
-        let sizes = Sizes::of_client(WINDOW, self.device.caps(), Without::of(&Config::default()));
-        let cq = self.device.create_cq(sizes.completions(), None).unwrap();
-        let pd = self.device.alloc_pd().unwrap();
-        let (port, address) =
-            Port::open(&self.device, &pd, &cq.handle(), &sizes, Instant::ZERO).unwrap();
-        let ours = EndSetup::new(&address, 0, 0, sizes.mtu).to_bytes();
+    /// What a client with this queue pair and the server tell each other.
+    pub(super) fn shake_hands(&mut self, address: &PortAddress) -> (Vec<u8>, Vec<u8>) {
+        let ours = EndSetup::new(address, 0, 0, self.sizes().mtu).to_bytes();
         let client = NewClient {
             terms: &self.config.terms(),
             setup: &ours,
             timeout: BOUND,
             source: Source::Unknown,
         };
-        let accepted = self.intake.accept(client).unwrap();
-        let theirs = EndSetup::from_bytes(&accepted.setup).unwrap();
-        let peer = theirs.peer(&pd, theirs.epoch, sizes.mtu).unwrap();
-        Hand { port, peer, cq }
+        let theirs = self.intake.accept(client).unwrap().setup;
+        (ours, theirs)
+    }
+
+    /// Of clients.
+    fn sizes(&self) -> Sizes {
+        Sizes::of_client(WINDOW, self.device.caps(), Without::of(&Config::default()))
+    }
+
+    /// A queue pair of a client.
+    pub(super) fn open_port(&self, device: &Device) -> (Port, PortAddress, CompletionQueue) {
+        let cq = device.create_cq(self.sizes().completions(), None).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let (port, address) = Port::open(device, &pd, &cq.handle(), &self.sizes()).unwrap();
+        (port, address, cq)
+    }
+
+    /// A client that has shaken hands.
+    pub(super) fn introduce(&mut self) -> Hand {
+        self.introduce_from(&self.device.clone())
+    }
+
+    /// The same, at another device.
+    pub(super) fn introduce_from(&mut self, device: &Device) -> Hand {
+        let (port, address, cq) = self.open_port(device);
+        let (_, theirs) = self.shake_hands(&address);
+        let theirs = EndSetup::from_bytes(&theirs).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let peer = theirs.peer(&pd, theirs.epoch, self.sizes().mtu).unwrap();
+        Hand { port, qp: address.endpoint.qp(), peer, cq }
+    }
+
+    /// A client that has told the server that it receives where it said.
+    pub(super) fn admit(&mut self) -> Hand {
+        let mut hand = self.introduce();
+        let challenge = hand.ask(self, Kind::Ask, 0, 0, b"");
+        hand.peer.epoch = epoch_of(&challenge);
+        hand
     }
 
     pub(super) fn turn(&mut self) {
@@ -157,6 +192,14 @@ impl Host {
     }
 }
 
+/// What the server has said that datagrams must carry.
+pub(super) fn epoch_of(challenge: &[Heard]) -> u64 {
+    let [Heard { kind: Kind::Challenge, slot: 0, generation: 0, body }] = challenge else {
+        panic!("no challenge: {challenge:?}");
+    };
+    u64::from_le_bytes(body[..].try_into().unwrap())
+}
+
 impl Hand {
     /// Sends one message in a datagram of its own.
     pub(super) fn send(&mut self, kind: Kind, slot: u32, generation: u32, body: &[u8]) {
@@ -179,7 +222,7 @@ impl Hand {
             let buffer = completion.buffer.take().unwrap();
             let datagram = &buffer[GRH_BYTES..completion.byte_len as usize];
             let (session, epoch, messages) = Header::split(datagram).unwrap();
-            assert_eq!((session, epoch), (0, self.peer.epoch));
+            assert_eq!((session, epoch), (0, self.peer.their_epoch));
             heard.extend(messages.map(|message| Heard {
                 kind: message.kind,
                 slot: message.id.slot,

@@ -78,8 +78,7 @@ impl Pair {
         let sizes = Sizes::of_client(64, device.caps(), Without::of(&Config::default()));
         let cq = device.create_cq(sizes.completions(), None).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let (port, address) =
-            Port::open(&device, &pd, &cq.handle(), &sizes, Instant::ZERO).unwrap();
+        let (port, address) = Port::open(&device, &pd, &cq.handle(), &sizes).unwrap();
         let ours = EndSetup::new(&address, 3, EPOCH, sizes.mtu).to_bytes();
         let peer = theirs.peer(&pd, EPOCH, sizes.mtu).unwrap();
         let (terms, timeout) = (config.terms(), Duration::from_secs(20));

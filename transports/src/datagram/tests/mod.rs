@@ -7,3 +7,4 @@ mod idempotent;
 mod lives;
 mod lost_kinds;
 mod requests;
+mod strangers;

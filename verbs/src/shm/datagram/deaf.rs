@@ -81,7 +81,7 @@ fn a_peer_that_does_not_answer_does_not_delay_datagrams_to_others() {
     let mut sender = queue_pair(&pd, &cq.unwrap());
     let mut receiver = queue_pair(&pd, &their_cq);
     receiver.post_recv(1, Some(pd.alloc_private(GRH_BYTES + 8).unwrap().into_buffer())).unwrap();
-    let source = DatagramSource { qp: QpNumber(1), gid };
+    let source = DatagramSource { qp: QpNumber(1), gid: Some(gid) };
     let silent = pd.create_address_handle_to(&source).unwrap();
     let handle = pd.create_address_handle(&receiver.endpoint()).unwrap();
     let lost = WorkRequest::send(b"unheard").to(&silent, source.qp, QKEY);

@@ -89,7 +89,7 @@ impl Paths {
             }
             None => None,
         };
-        let source = DatagramSource { qp: QpNumber(qp), gid };
+        let source = DatagramSource { qp: QpNumber(qp), gid: Some(gid) };
         let ready = pair.state() == QpState::ReadyToSend;
         inbox.set_state(if ready { InboxState::Ready } else { InboxState::Init });
         let path = Arc::new(Path { inbox, event, channel, source, closed: AtomicBool::new(false) });

@@ -107,7 +107,8 @@ impl DatagramReceiver {
 
     pub(in crate::shm) fn add(&mut self, path: Arc<Path>) {
         let ring = path.inbox().ring();
-        let header = RouteHeader::new(&path.source().gid, &self.pair.context.gid);
+        let from = path.source().gid.unwrap_or_default();
+        let header = RouteHeader::new(&from, &self.pair.context.gid);
         self.readers.push(Reader {
             path,
             ring,

@@ -11,8 +11,8 @@ use farcall_transports::contract::Terms;
 use farcall_transports::handshake::Reject;
 use farcall_verbs::{
     Access, AddressHandle, CompletionOpcode, CompletionQueue, Device, Endpoint, GRH_BYTES,
-    ProtectionDomain, QpType, QueuePair, QueuePairConfig, SharedRegion, Status, WorkCompletion,
-    WorkRequest,
+    ProtectionDomain, QpNumber, QpType, QueuePair, QueuePairConfig, SharedRegion, Status,
+    WorkCompletion, WorkRequest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +57,10 @@ pub(super) mod kind {
     pub(crate) const IDEMPOTENT: u8 = 16;
     /// The request was answered so long ago that its response is gone.
     pub(crate) const FORGOTTEN: u8 = 17;
+    /// What datagrams to the server must carry.
+    pub(crate) const CHALLENGE: u8 = 18;
     /// Any other kind is unknown.
-    pub(crate) const LAST: u8 = FORGOTTEN;
+    pub(crate) const LAST: u8 = CHALLENGE;
 }
 
 /// The first word of every datagram.
@@ -92,7 +94,7 @@ pub(super) struct EndSetup {
     pub(crate) qkey: u32,
     /// Its number of the session.
     pub(crate) session: u32,
-    /// From the server: the secret of the session.
+    /// From the server: what its datagrams carry, and those to it until it says another.
     pub(crate) epoch: u64,
     /// Its longest datagram.
     pub(crate) mtu: u32,
@@ -170,6 +172,11 @@ impl RawPair {
         RawPair { qp, cq, pd, scratch, received: VecDeque::new(), device: device.clone() }
     }
 
+    /// Its number, which queue pairs of other devices may have too.
+    pub(super) fn number(&self) -> QpNumber {
+        self.qp.number()
+    }
+
     /// What the other end must know of this one.
     pub(super) fn end_setup(&self) -> EndSetup {
         let endpoint = self.qp.endpoint().to_bytes().to_vec();
@@ -238,7 +245,7 @@ pub(super) struct End {
     pub(crate) pair: RawPair,
     /// What the other end has said of itself.
     pub(crate) theirs: EndSetup,
-    /// The secret of the session.
+    /// What datagrams to the other end carry.
     pub(crate) epoch: u64,
     /// What was agreed.
     pub(crate) terms: Terms,
@@ -268,8 +275,26 @@ pub(super) fn broken_setups(device: &Device) -> Vec<Vec<u8>> {
     forged.iter().map(encode_setup).collect()
 }
 
-/// Shakes hands as a client that keeps the rules so far.
+/// Shakes hands as a client that keeps the rules so far, and learns what its datagrams must carry.
 pub(super) fn connect(
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+) -> Result<End, Reject> {
+    let mut end = introduce(to, service, wanted)?;
+    let challenge = end.ask(&message(kind::ASK, 0, 0, &[]));
+    end.epoch = epoch_of(&challenge);
+    Ok(end)
+}
+
+/// What the server has said that datagrams to it must carry.
+pub(super) fn epoch_of(challenge: &Message) -> u64 {
+    assert_eq!(challenge.kind, kind::CHALLENGE, "{challenge:?}");
+    u64::from_le_bytes(challenge.body[..].try_into().expect("an epoch"))
+}
+
+/// Shakes hands as a client, and sends nothing.
+pub(super) fn introduce(
     to: RawConnection,
     service: &'static ServiceDescription,
     wanted: Terms,
