@@ -63,7 +63,7 @@ impl Mapping {
                 MapFlags::PRIVATE | populate(len),
             )?
         };
-        Ok(Self::from_raw_parts(start.cast(), len))
+        Self::from_raw_parts(start.cast(), len)
     }
 
     /// Maps reserved huge pages. Fails if too few are reserved.
@@ -78,8 +78,7 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | populate(len),
             )?
         };
-        let start = NonNull::new(start.cast()).ok_or(io::Errno::NOMEM)?;
-        Ok(Mapping { start, len })
+        Self::kept_from_children(start.cast(), len)
     }
 
     /// Maps the first `len` bytes of a memory file, and populates it, unless it has holes whose pages that would allocate. The
@@ -95,17 +94,26 @@ impl Mapping {
         // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
         // other processes, which is why this type gives only raw pointers.
         let start = unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate, file, 0)? };
-        Ok(Self::from_raw_parts(start.cast(), len))
+        Self::from_raw_parts(start.cast(), len)
     }
 
-    fn from_raw_parts(start: *mut u8, len: usize) -> Mapping {
+    fn from_raw_parts(start: *mut u8, len: usize) -> io::Result<Mapping> {
         if len >= HUGE_PAGE_BYTES {
             // SAFETY: advice on a range that we have just mapped; it changes no contents. A kernel
             // without huge pages refuses, and plain pages serve.
             let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
         }
-        let start = NonNull::new(start).expect("mmap never gives page zero without a hint");
-        Mapping { start, len }
+        Self::kept_from_children(start, len)
+    }
+
+    /// The pages are this process's alone: a forked child has none of them. Otherwise a write after a fork could go to a copy
+    /// of a page that the NIC does not know (ibv_fork_init(3)), and a child could write into rings that both would share.
+    fn kept_from_children(start: *mut u8, len: usize) -> io::Result<Mapping> {
+        let start = NonNull::new(start).ok_or(io::Errno::NOMEM)?;
+        let mapping = Mapping { start, len };
+        // SAFETY: advice on a range that we have just mapped; it changes no contents.
+        unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        Ok(mapping)
     }
 
     #[inline]
@@ -133,5 +141,76 @@ impl Drop for Mapping {
         // SAFETY: the range has been ours since `from_raw_parts`, and users of pointers into it keep this value alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// The kernel's flags of the mapping that begins at this address.
+    fn flags(start: *mut u8) -> String {
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut within = false;
+        let flags = maps.lines().find_map(|line| {
+            if let Some((range, _)) = line.split_once('-')
+                && let Ok(first) = usize::from_str_radix(range, 16)
+            {
+                within = first == start.addr();
+            }
+            line.strip_prefix("VmFlags:").filter(|_| within)
+        });
+        flags.expect("it is mapped").to_owned()
+    }
+
+    #[test]
+    fn a_child_has_no_page_of_its_parents_mappings() {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        let mappings = [
+            Mapping::anonymous(PAGE_BYTES).unwrap(),
+            Mapping::anonymous(HUGE_PAGE_BYTES).unwrap(),
+            Mapping::of_file(file.as_fd(), 8192, true, false).unwrap(),
+            Mapping::of_file(file.as_fd(), 8192, false, true).unwrap(),
+        ];
+        for mapping in &mappings {
+            let flags = flags(mapping.start());
+            assert!(flags.contains(" dc"), "{flags}: not left out of copies");
+        }
+    }
+
+    #[test]
+    fn a_child_that_uses_its_parents_mapping_faults_and_changes_nothing() {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        let mapping = Mapping::of_file(file.as_fd(), 8192, true, false).unwrap();
+        let first = mapping.start();
+        // SAFETY: the first byte of a mapping of ours. The child only writes there and exits: it allocates nothing, takes no
+        // lock, and runs no destructor.
+        let child = unsafe {
+            first.write(1);
+            let child = libc::fork();
+            if child == 0 {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                first.write_volatile(2);
+                libc::_exit(0);
+            }
+            child
+        };
+        assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place of ours for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(
+            libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV,
+            "{status:#x}"
+        );
+        // SAFETY: as above.
+        assert_eq!(unsafe { first.read_volatile() }, 1);
     }
 }

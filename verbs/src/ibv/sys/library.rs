@@ -42,6 +42,7 @@ macro_rules! functions {
 }
 
 functions! {
+    fork_init() -> c_int;
     get_device_list(*mut c_int) -> *mut *mut ibv_device;
     free_device_list(*mut *mut ibv_device);
     get_device_name(*mut ibv_device) -> *const c_char;
@@ -86,7 +87,19 @@ impl Library {
     /// libibverbs, loaded once per process.
     pub(in crate::ibv) fn get() -> Result<&'static Library, Missing> {
         static LOADED: OnceLock<Result<Library, Missing>> = OnceLock::new();
-        LOADED.get_or_init(|| Library::load(DEFAULT_NAME)).as_ref().map_err(Missing::clone)
+        let load = || Library::load(DEFAULT_NAME).inspect(Library::allow_forks);
+        LOADED.get_or_init(load).as_ref().map_err(Missing::clone)
+    }
+
+    /// Has a fork leave the queues of the devices' drivers where the NIC knows them, as [`Mapping`](crate::memory::mapping::Mapping)
+    /// does for regions. It must be the first call. Since Linux 5.12 it has nothing to do: fork copies such pages at once.
+    fn allow_forks(&self) {
+        // SAFETY: nothing else of the library is in use yet.
+        let code = unsafe { (self.fork_init)() };
+        if code != 0 {
+            let error = std::io::Error::from_raw_os_error(code);
+            tracing::warn!(%error, "after a fork, RDMA queue pairs of this process may fail");
+        }
     }
 
     fn load(name: &str) -> Result<Library, Missing> {
