@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, getrlimit};
 
 use super::context::Context;
+use super::guesses::Guesses;
 use super::identity;
 use super::listening::Listening;
 use super::pair::{Attached, Pair};
@@ -134,7 +135,8 @@ impl Control {
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         if self.add(socket.as_fd(), token, epoll::EventFlags::IN).is_ok() {
-            let connection = Connection { socket, process, named: None, attached: Vec::new() };
+            let (attached, guesses) = (Vec::new(), Guesses::default());
+            let connection = Connection { socket, process, named: None, attached, guesses };
             connections.by_token.insert(token, connection);
         }
     }
@@ -215,6 +217,7 @@ struct Connection {
     named: Option<Gid>,
     /// What the peer has attached to, with its queue pair and ours; notified when the connection ends.
     attached: Vec<(u32, u32, Attached)>,
+    guesses: Guesses,
 }
 
 impl Connection {
@@ -270,18 +273,34 @@ impl Connection {
         let fds: Vec<_> = admitted.fds.iter().map(AsFd::as_fd).collect();
         let sent = self.answer(&admitted.answer, &fds)?;
         self.attached.retain(|(_, _, attached)| attached.is_live());
+        if matches!(admitted.attached, Attached::Connected(_)) {
+            self.guesses.note_connection();
+        }
         self.attached.push((question.from_qp, question.to_qp, admitted.attached));
         Ok(sent)
     }
 
-    fn region(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
-        let region = context.region(rkey).ok_or(answer::NO_REGION)?;
-        self.answer(&region.description(), &[region.file.as_fd()])
+    /// Hands out a region of a protection domain that the peer is connected to.
+    fn region(&mut self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
+        let region = context.region(rkey).filter(|region| {
+            self.attached.iter().any(|(_, _, attached)| attached.reaches(region.pd))
+        });
+        match region {
+            Some(region) => self.answer(&region.description(), &[region.file.as_fd()]),
+            None if self.guesses.may_miss_region(rkey) => Err(answer::NO_REGION),
+            None => Ok(false),
+        }
     }
 
-    fn window(&self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
-        let slot = context.window(rkey).ok_or(answer::NO_REGION)?;
-        self.answer(&Answer { slot, ..Answer::default() }, &[])
+    fn window(&mut self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
+        match context.window(rkey) {
+            Some(slot) => {
+                self.guesses.note_window(rkey);
+                self.answer(&Answer { slot, ..Answer::default() }, &[])
+            }
+            None if self.guesses.may_miss_window(rkey) => Err(answer::NO_REGION),
+            None => Ok(false),
+        }
     }
 
     /// The peer has dropped a queue pair.

@@ -14,7 +14,10 @@ use rustix::process::getuid;
 use super::context::Context;
 use super::peer::socket_name;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
-use crate::{CompletionQueue, Device, QpType, QueuePair, QueuePairConfig};
+use crate::dispatch::Address;
+use crate::{
+    Access, CompletionQueue, Device, ProtectionDomain, QpType, QueuePair, QueuePairConfig,
+};
 
 /// Longer than anything here takes.
 const BOUND: Duration = Duration::from_secs(20);
@@ -103,4 +106,46 @@ fn a_process_cannot_send_in_the_name_of_the_device_of_another() {
         "a_process_cannot_send_in_the_name_of_the_device_of_another",
         &[gids[0], gids[1], qp.number().0.into()],
     );
+}
+
+/// What the control thread answers to a request for a region.
+fn ask_for(socket: &OwnedFd, rkey: u32) -> Option<u32> {
+    say(socket, &Question { what: ask::REGION, rkey, ..Question::default() })
+}
+
+#[test]
+fn a_region_is_for_who_is_connected_to_its_domain() {
+    let device = Device::open("shm").unwrap();
+    let cq = device.create_cq(64, None).unwrap();
+    let (pd, other_pd) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
+    let qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &cq, &cq)).unwrap();
+    let ud = other_pd.create_qp(QueuePairConfig::new(QpType::Ud, &cq, &cq)).unwrap();
+    let region = |pd: &ProtectionDomain| pd.alloc_shared(64, Access::all()).unwrap();
+    let (region, other) = (region(&pd), region(&other_pd));
+    let peer = Context::open(false).unwrap();
+    let gid = qp.endpoint().gid();
+
+    let stranger = dial(&gid);
+    assert_eq!(ask_for(&stranger, region.remote().rkey), None, "to a stranger");
+    // Who sends datagrams to the domain is one too.
+    let sender = dial(&gid);
+    assert_eq!(say(&sender, &attach_as(peer.gid, ud.number().0)), Some(answer::OK));
+    assert_eq!(ask_for(&sender, other.remote().rkey), None, "to a sender of datagrams");
+
+    let socket = dial(&gid);
+    let secret = match qp.endpoint().address() {
+        Address::Shm(endpoint) => endpoint.secret,
+        #[cfg(any(feature = "ibverbs", feature = "sim"))]
+        _ => unreachable!("of shm"),
+    };
+    let ty = QpType::Rc as u32;
+    let attach = Question { secret, ty, ..attach_as(peer.gid, qp.number().0) };
+    assert_eq!(say(&socket, &attach), Some(answer::OK));
+    for _ in 0..100 {
+        assert_eq!(ask_for(&socket, region.remote().rkey), Some(answer::OK));
+    }
+    assert_eq!(ask_for(&socket, other.remote().rkey), Some(answer::NO_REGION), "of another domain");
+    let misses = (0..1000).take_while(|_| ask_for(&socket, 0) == Some(answer::NO_REGION));
+    assert!(misses.count() < 100, "guesses have no end");
+    assert_eq!(ask_for(&socket, region.remote().rkey), None, "it has guessed too often");
 }

@@ -19,6 +19,7 @@ mod datagram;
 mod domain;
 mod duplex;
 mod events;
+mod guesses;
 mod identity;
 #[cfg(all(test, not(loom)))]
 mod impostor;

@@ -347,6 +347,14 @@ pub(super) enum Attached {
 }
 
 impl Attached {
+    /// Whether it is a queue pair that gives access to regions of this protection domain.
+    pub(super) fn reaches(&self, pd: u32) -> bool {
+        match self {
+            Attached::Connected(pair) => pair.upgrade().is_some_and(|pair| pair.pd == pd),
+            Attached::Sender(..) => false, // Datagrams access no memory.
+        }
+    }
+
     pub(super) fn is_live(&self) -> bool {
         match self {
             Attached::Connected(pair) => pair.strong_count() > 0,
