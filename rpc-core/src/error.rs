@@ -428,6 +428,18 @@ pub enum BindError {
         /// The address asked for.
         address: String,
     },
+    /// A process that is not this user's has this name of a `shm://` address: names belong to the user who takes them first.
+    #[error(
+        "{address} is held by process {process} of user {user}; stop it or choose another name"
+    )]
+    HeldByOtherUser {
+        /// The address asked for.
+        address: String,
+        /// The process that listens there.
+        process: u32,
+        /// The id of its user.
+        user: u32,
+    },
     /// This process may not listen there.
     #[error("not permitted to listen at {address}: {reason}")]
     NotPermitted {

@@ -9,6 +9,7 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, Binding, Bound};
 use rustix::io::Errno;
+use rustix::net::UCred;
 
 use super::accept::Accepting;
 use super::admission::Admission;
@@ -67,7 +68,7 @@ fn listen(
     match address.place() {
         Place::Shm { name } => match unix::listen(name) {
             Ok(listener) => Ok((Box::new(listener), address.clone())),
-            Err((_, Errno::ADDRINUSE)) => Err(BindError::InUse { address: address.to_string() }),
+            Err((_, Errno::ADDRINUSE)) => Err(in_use(address.to_string(), unix::holder(name))),
             Err((doing, error)) => {
                 Err(BindError::Io { address: address.to_string(), doing, cause: error.into() })
             }
@@ -82,6 +83,18 @@ fn listen(
             })?;
             Ok((Box::new(listener), address.with_port(chosen.port())))
         }
+    }
+}
+
+/// A name of this user's that another process has.
+#[cold]
+fn in_use(address: String, holder: Option<UCred>) -> BindError {
+    match holder {
+        Some(UCred { pid, uid, .. }) if uid != rustix::process::geteuid() => {
+            let (process, user) = (pid.as_raw_nonzero().get().unsigned_abs(), uid.as_raw());
+            BindError::HeldByOtherUser { address, process, user }
+        }
+        _ => BindError::InUse { address },
     }
 }
 
@@ -108,5 +121,29 @@ fn no_tcp(address: &Address, place: &NetworkPlace, why: tcp::Failed) -> BindErro
             reason: format!("port {port} is not for this user; choose one from 1024 on"),
         },
         _ => BindError::Io { address, doing: "listening on TCP", cause: error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Uid, geteuid, getpid};
+
+    use super::*;
+
+    #[test]
+    fn who_holds_the_name_of_a_service_is_told() {
+        let name = format!("held-{}", std::process::id());
+        let listener = unix::listen(&name).unwrap();
+        let holder = unix::holder(&name).unwrap();
+        assert_eq!((holder.pid, holder.uid), (getpid(), geteuid()));
+        let address = || format!("shm://{name}");
+        assert!(matches!(in_use(address(), Some(holder)), BindError::InUse { .. }));
+        let other = UCred { uid: Uid::from_raw(geteuid().as_raw() + 7), ..holder };
+        let text = in_use(address(), Some(other)).to_string();
+        let [process, user] = [std::process::id(), geteuid().as_raw() + 7];
+        assert!(text.contains(&format!("process {process} of user {user}")), "{text}");
+        drop(listener);
+        assert!(unix::holder(&name).is_none());
+        assert!(matches!(in_use(address(), None), BindError::InUse { .. }));
     }
 }

@@ -370,7 +370,7 @@ impl Backend for Scale {
         let pins = Pins::new(pins);
         let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
         let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, pins };
-        let serving = Serving { site: at.site, device: &device, config, max_clients };
+        let serving = Serving { site: at.site, device, config, max_clients };
         serving.half(clusters, ends, shared)
     }
 }

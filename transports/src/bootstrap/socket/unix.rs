@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred};
 
 use super::{Listener, Liveness, Socket};
 use crate::contract::Source;
@@ -57,6 +57,13 @@ pub(crate) fn listen(name: &str) -> Result<UnixListener, Failed> {
     rustix::net::bind(&socket, &name).map_err(failed("binding the socket"))?;
     rustix::net::listen(&socket, BACKLOG).map_err(failed("listening on the socket"))?;
     Ok(socket.into())
+}
+
+/// The process that listens under that name, and its user. Any process may take any name.
+pub(crate) fn holder(name: &str) -> Option<UCred> {
+    let socket = socket(SocketFlags::NONBLOCK).ok()?;
+    rustix::net::connect(&socket, &socket_address(name).ok()?).ok()?;
+    rustix::net::sockopt::socket_peercred(&socket).ok()
 }
 
 impl Socket for UnixStream {
