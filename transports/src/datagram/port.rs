@@ -2,7 +2,7 @@
 
 use farcall_verbs::{
     AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, Endpoint, GRH_BYTES,
-    ProtectionDomain, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
+    ProtectionDomain, QpNumber, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
 };
 use zerocopy::IntoBytes;
 
@@ -17,8 +17,9 @@ use crate::planted::{Bug, is_planted};
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) handle: AddressHandle,
-    /// Its queue pair, and the device.
-    pub(crate) source: DatagramSource,
+    pub(crate) qp: QpNumber,
+    /// Of its device.
+    pub(crate) gid: [u8; 16],
     pub(crate) qkey: u32,
     /// Its number for the session.
     pub(crate) session: u32,
@@ -46,7 +47,7 @@ impl Peer {
     #[inline]
     fn is(&self, source: Option<DatagramSource>) -> bool {
         source.is_none_or(|DatagramSource { qp, gid }| {
-            qp == self.source.qp && (gid.is_none() || gid == self.source.gid)
+            qp == self.qp && gid.is_none_or(|gid| gid == self.gid)
         })
     }
 }
@@ -256,13 +257,13 @@ impl Port {
         self.posted = self.posted.wrapping_add(1);
         if self.sender.is_inline(len) {
             let request = WorkRequest::send(&self.building[..len]);
-            self.sender.post(request.to(&peer.handle, peer.source.qp, peer.qkey), must_signal);
+            self.sender.post(request.to(&peer.handle, peer.qp, peer.qkey), must_signal);
         } else {
             // There are as many as the send queue has work requests, and it has room for one.
             let Some(next) = self.spare.pop() else { return };
             let mut buffer = std::mem::replace(&mut self.building, next);
             buffer.set_len(len);
-            let request = WorkRequest::send(buffer).to(&peer.handle, peer.source.qp, peer.qkey);
+            let request = WorkRequest::send(buffer).to(&peer.handle, peer.qp, peer.qkey);
             self.sender.post(request, must_signal);
         }
         if self.without.has(Optimization::Doorbells) {

@@ -1,6 +1,6 @@
 //! What each end makes before a session begins, and what it tells the other end about it.
 
-use farcall_verbs::{Capabilities, DatagramSource, Operation, ProtectionDomain, QpType};
+use farcall_verbs::{Capabilities, Operation, ProtectionDomain, QpType};
 use serde::{Deserialize, Serialize};
 
 use super::ablation::{Optimization, Without};
@@ -143,7 +143,8 @@ impl EndSetup {
         let endpoint = setup::decode_endpoint(&self.endpoint)?;
         Ok(Peer {
             handle: pd.create_address_handle(&endpoint)?,
-            source: DatagramSource { qp: endpoint.qp(), gid: Some(endpoint.gid()) },
+            qp: endpoint.qp(),
+            gid: endpoint.gid(),
             qkey: self.qkey,
             session: self.session,
             epoch,

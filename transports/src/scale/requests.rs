@@ -96,8 +96,13 @@ impl Requests {
     }
 
     /// Does what a response says besides. `false`: the server must not say that.
-    fn heed(&mut self, note: Note) -> bool {
-        let Note::Enter(place) = note else { return self.state.stop() };
+    #[cold]
+    fn heed(&mut self, note: u16) -> bool {
+        let place = match Note::from_wire(note) {
+            None => return true,
+            Some(Note::Stop) => return self.state.stop(),
+            Some(Note::Enter(place)) => place,
+        };
         let enters = self.state.enter(place);
         if enters {
             self.turn = CellTurn::new(self.window);
@@ -195,9 +200,8 @@ impl Carrier for Requests {
         scratch: &'a mut [u8],
     ) -> Option<&'a [u8]> {
         let message = self.writes.read(completion, slot, scratch)?;
-        if let Some(note) = Note::from_wire(note_of(message))
-            && !self.heed(note)
-        {
+        let note = note_of(message);
+        if note != 0 && !self.heed(note) {
             return None;
         }
         Some(message)

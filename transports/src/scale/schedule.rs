@@ -215,8 +215,11 @@ impl Schedule {
 
     /// How many requests may be taken before the clock is read again, while there are other groups.
     fn begin_look(&mut self, now: Instant) -> u32 {
+        self.slices.update(now);
         let left_nanos = self.groups.next().map(|_| self.slices.nanos_left(now));
-        self.long_calls.begin_look(now, left_nanos)
+        let most = self.long_calls.begin_look(now, left_nanos);
+        self.is_short |= self.long_calls.have_shortened();
+        most
     }
 
     /// As [`serve`](Schedule::serve) for all that are served, while there are other groups: takes so many requests at most, and those
@@ -287,6 +290,7 @@ impl Schedule {
         sink: &mut dyn RequestSink,
     ) -> u32 {
         let (mut worked, mut taken, mut told, mut at) = (0, 0, 0, 0);
+        self.tell_at = PollAt::OnEvent;
         while let Some(&(client, since)) = self.leaving.get(at) {
             let its_most = match self.groups.are_several() {
                 true => self.long_calls.most_of(client, most - taken),
@@ -437,11 +441,8 @@ impl Shared<Served> for Schedule {
         if self.have_come || !clients.announced.is_empty() || !clients.departed.is_empty() {
             self.update(clients, now);
         }
-        self.slices.update(now);
         let are_several = self.groups.are_several();
         let most = if are_several { self.begin_look(now) } else { u32::MAX };
-        self.is_short |= self.long_calls.have_shortened();
-        self.tell_at = PollAt::OnEvent;
         if !self.leaving.is_empty() {
             progress.worked += self.serve_leaving(most, clients, scratch, now, sink);
         }
@@ -471,7 +472,9 @@ impl Shared<Served> for Schedule {
                 progress.next = self.slices.poll_at(now);
             }
         }
-        progress.next = progress.next.earlier(self.tell_at);
+        if !self.leaving.is_empty() {
+            progress.next = progress.next.earlier(self.tell_at);
+        }
         progress
     }
 

@@ -270,6 +270,19 @@ impl Served {
     }
 
     #[cold]
+    fn tell(&mut self, sender: &mut Sender, message: &mut [u8]) {
+        match self.standing {
+            Standing::Served { place: Some(place), is_told: false } => {
+                self.bring_in(place, sender, message);
+            }
+            Standing::Leaving { place, is_told: false } => {
+                put_note(message, Note::Stop.to_wire());
+                self.standing = Standing::Leaving { place, is_told: true };
+            }
+            _ => {}
+        }
+    }
+
     fn bring_in(&mut self, place: u32, sender: &mut Sender, message: &mut [u8]) {
         if let Some(guard) = &mut self.guard
             && !guard.open(sender, self.layout.place(&self.pool, place))
@@ -298,16 +311,8 @@ impl Carrier for Served {
     /// Says on a response which place its client may write into from now on, or that it must leave the one that it has.
     #[inline]
     fn prepare(&mut self, sender: &mut Sender, message: &mut [u8]) {
-        match &mut self.standing {
-            Standing::Served { place: Some(place), is_told: false } => {
-                let place = *place;
-                self.bring_in(place, sender, message);
-            }
-            Standing::Leaving { is_told: is_told @ false, .. } => {
-                put_note(message, Note::Stop.to_wire());
-                *is_told = true;
-            }
-            _ => {}
+        if !matches!(self.standing, Standing::Served { is_told: true, .. }) {
+            self.tell(sender, message);
         }
     }
 

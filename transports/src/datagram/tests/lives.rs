@@ -19,7 +19,7 @@ fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
         assert_eq!(host.connections(), 0);
         hand.send(Kind::Request, 1, 1, b"to a former life");
         let mut next = host.admit();
-        assert_ne!(next.peer.source.qp, hand.peer.source.qp);
+        assert_ne!(next.peer.qp, hand.peer.qp);
         assert_ne!(next.peer.epoch, hand.peer.epoch);
         let answer = next.ask(&mut host, Kind::Request, 0, 1, b"after");
         assert_eq!(answer, heard(Kind::Response, 0, 1, b"after"));
