@@ -87,10 +87,6 @@ impl Driven<'_> {
             "visit" => self.visit(word(&mut words), number(&mut words)),
             "await_death" => self.await_death(),
             "post" => self.post(number(&mut words)),
-            "look" => {
-                self.client().poll();
-                "looked".to_owned()
-            }
             "hold" => self.hold(number(&mut words), number(&mut words)),
             "stream" => self.stream(number(&mut words) as usize),
             "crowd" => {
