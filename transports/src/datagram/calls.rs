@@ -31,8 +31,6 @@ const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request 
 #[derive(Debug)]
 pub(crate) struct Calls {
     peer: Peer,
-    /// The server has said what our datagrams must carry.
-    has_epoch: bool,
     /// Our number for the session.
     session: u32,
     window: Window,
@@ -62,7 +60,6 @@ impl Calls {
         let most = if is_controlled { terms.window.max(CREDITS) } else { 0 };
         Calls {
             peer,
-            has_epoch: false,
             session,
             window: Window::new(terms.window),
             retransmission: Retransmission::new(terms.window, most, config.silence),
@@ -368,10 +365,6 @@ impl Calls {
         let wire::Message { kind, id: Id { slot: index, generation, mark }, .. } = *message;
         match kind {
             Kind::Goodbye => return Err(FailureKind::Goodbye),
-            Kind::Challenge => {
-                self.take_epoch(message.challenge().ok_or(NONSENSE)?, now);
-                return Ok(());
-            }
             Kind::Released => {
                 self.releases.acknowledge(index, generation);
                 return Ok(());
@@ -465,15 +458,6 @@ impl Calls {
             _ => {}
         }
         Ok(())
-    }
-
-    /// The server has said what our datagrams must carry. Those that have left did not, and leave again.
-    fn take_epoch(&mut self, epoch: u64, now: Instant) {
-        // Once: it answers all that have left without it.
-        if !std::mem::replace(&mut self.has_epoch, true) {
-            self.peer.epoch = epoch;
-            self.retransmission.queue_unheard(&mut self.window, now);
-        }
     }
 
     /// The slot is free again, and its call fails alone.

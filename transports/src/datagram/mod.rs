@@ -47,10 +47,8 @@
 //!
 //! # Set-up
 //!
-//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch of its datagrams and the
-//! credits. The epoch of the client's datagrams it tells by datagram, in answer to the first that does not carry it, which the
-//! client then sends again: one round trip, once. So only a client is served that receives at the address that it gave, and
-//! nobody can have a stranger flooded with responses. Epochs and Q_Keys are random numbers of the operating system. A client
+//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the
+//! credits. Epochs and Q_Keys are random numbers of the operating system. A client
 //! has a queue pair for each connection, or one for all of its [site](farcall_core::site::Site): then datagrams find their
 //! session by its number, and the polled connection queues datagrams that arrived for the others.
 //!

@@ -77,33 +77,15 @@ impl Sessions {
         let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
         if let Some((client, epoch, messages)) = datagram.and_then(Header::split)
             && let Some(session) = self.roster.get(client)
+            && session.peer.has_sent(epoch, completion.source)
         {
-            if session.peer.has_sent(epoch, completion.source) {
-                session.heard_at = now;
-                self.idle.note_datagram(now);
-                for message in messages {
-                    self.handle_message(client, &message, now, sink);
-                }
-            } else if session.peer.lacks_epoch(epoch, completion.source) {
-                self.challenge(client, messages, sink);
+            session.heard_at = now;
+            self.idle.note_datagram(now);
+            for message in messages {
+                self.handle_message(client, &message, now, sink);
             }
         }
         self.outgoing.port.recycle(buffer);
-    }
-
-    /// The client does not know yet what its datagrams must carry. It is told at the address that it gave: if it is not there,
-    /// it is never served, and no response goes there. It may say goodbye without.
-    #[cold]
-    fn challenge(
-        &mut self,
-        client: u32,
-        mut messages: wire::Messages<'_>,
-        sink: &mut dyn RequestSink,
-    ) {
-        match messages.any(|message| message.kind == Kind::Goodbye) {
-            true => self.remove(client, Disconnect::Goodbye, sink),
-            false => self.outgoing.challenge(&mut self.roster, client),
-        }
     }
 
     #[cold]

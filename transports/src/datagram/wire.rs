@@ -14,7 +14,7 @@ pub(crate) struct Header {
     version: U32,
     /// The receiver's number for the session.
     session: U32,
-    /// The secret of the session in this direction.
+    /// The secret of the session.
     epoch: U64,
 }
 
@@ -75,8 +75,6 @@ pub(crate) enum Kind {
     Idempotent = 16,
     /// Server: the request was answered so long ago that the response is not kept any more.
     Forgotten = 17,
-    /// Server: what it was sent did not carry the epoch of the client's datagrams, which is this one ([`U64`]).
-    Challenge = 18,
 }
 
 impl Kind {
@@ -174,11 +172,6 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 impl Message<'_> {
-    /// The epoch that the client's datagrams must carry.
-    pub(crate) fn challenge(&self) -> Option<u64> {
-        self.len()
-    }
-
     /// The length of a message that is announced or lent.
     pub(crate) fn len(&self) -> Option<u64> {
         U64::read_from_bytes(self.body).ok().map(U64::get)

@@ -184,21 +184,6 @@ impl Retransmission {
         }
     }
 
-    /// Queues all requests again that have left: the server has dropped them, and the network is not to blame.
-    #[cold]
-    pub(crate) fn queue_unheard(&mut self, window: &mut Window, now: Instant) {
-        for index in 0..window.used() {
-            let slot = &mut window.slots[index as usize];
-            if !slot.sent || !slot.is_unknown() {
-                continue;
-            }
-            let what = if slot.abandoned { ToSend::Cancel } else { ToSend::Request };
-            self.forget_datagram(slot);
-            self.restart_timer(slot, now);
-            window.queue(index, what);
-        }
-    }
-
     /// Queues again what is due. Tells whether the server is to be declared dead.
     pub(crate) fn queue_due(
         &mut self,

@@ -4,7 +4,6 @@ use super::counting::value;
 use crate::{
     inspect::peak_memory,
     pattern,
-    service::SuitePollClient,
     setup::Setup,
     world::{AnyPending, World},
 };
@@ -94,7 +93,6 @@ pub fn a_client_that_never_polls_stalls_no_other(world: &World) {
     let server = world.serve(Setup::default().threads(1).window(8));
     let mut silent = world.client(&server);
     let mut other = world.client(&server);
-    served(world, &mut silent);
     // Small responses, large responses and large requests, none of them polled.
     let mut left: Vec<AnyPending> = (0..4u64)
         .map(|seed| world.start(&mut silent, |c| c.start_make(seed, 200_000)).into())
@@ -121,7 +119,6 @@ pub fn unread_responses_keep_no_memory_from_others(world: &World) {
     let server = world.serve(setup.threads(1));
     let mut silent = world.client(&server);
     let mut other = world.client(&server);
-    served(world, &mut silent);
     let left: Vec<_> =
         (0..8).map(|seed| world.start(&mut silent, |c| c.start_make(seed, LEN))).collect();
     silent.poll();
@@ -140,12 +137,6 @@ pub fn unread_responses_keep_no_memory_from_others(world: &World) {
     }
 }
 
-/// Makes a call, so that later requests of the client reach handlers whether it is polled again or not: a `datagram` server
-/// serves a client that has answered it.
-fn served(world: &World, client: &mut SuitePollClient) {
-    assert_eq!(world.call(client, |c| c.start_echo(b"here")).as_deref(), Ok(&b"here"[..]));
-}
-
 /// Responses that a client does not read hold less than twice the memory that the server may use for large messages,
 /// whether handlers answer in place or later.
 pub fn unread_responses_hold_bounded_memory(world: &World) {
@@ -159,7 +150,6 @@ pub fn unread_responses_hold_bounded_memory(world: &World) {
         let server = world.serve_in_process(setup.clone());
         let mut silent = world.client(&server);
         let mut other = world.client(&server);
-        served(world, &mut silent);
         let (process, _) = world.call(&mut other, |c| c.start_whereabouts()).expect("whereabouts");
         let peak = || peak_memory(process).expect("the memory of the server's process");
         let before = peak();
@@ -197,7 +187,6 @@ pub fn a_client_that_reads_no_large_responses_is_dropped(world: &World) {
     let server = world.serve(setup.threads(1));
     let mut silent = world.client(&server);
     let mut other = world.client(&server);
-    served(world, &mut silent);
     let _left: Vec<_> =
         (0..CALLS).map(|seed| world.start(&mut silent, |c| c.start_make(seed, LEN))).collect();
     silent.poll();

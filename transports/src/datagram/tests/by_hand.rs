@@ -131,26 +131,18 @@ impl Host {
     }
 
     /// A client that has shaken hands.
-    pub(super) fn introduce(&mut self) -> Hand {
-        self.introduce_from(&self.device.clone())
+    pub(super) fn admit(&mut self) -> Hand {
+        self.admit_from(&self.device.clone())
     }
 
     /// The same, at another device.
-    pub(super) fn introduce_from(&mut self, device: &Device) -> Hand {
+    pub(super) fn admit_from(&mut self, device: &Device) -> Hand {
         let (port, address, cq) = self.open_port(device);
         let (_, theirs) = self.shake_hands(&address);
         let theirs = EndSetup::from_bytes(&theirs).unwrap();
         let pd = device.alloc_pd().unwrap();
         let peer = theirs.peer(&pd, theirs.epoch, self.sizes().mtu).unwrap();
         Hand { port, qp: address.endpoint.qp(), peer, cq }
-    }
-
-    /// A client that has told the server that it receives where it said.
-    pub(super) fn admit(&mut self) -> Hand {
-        let mut hand = self.introduce();
-        let challenge = hand.ask(self, Kind::Ask, 0, 0, b"");
-        hand.peer.epoch = epoch_of(&challenge);
-        hand
     }
 
     pub(super) fn turn(&mut self) {
@@ -192,14 +184,6 @@ impl Host {
     }
 }
 
-/// What the server has said that datagrams must carry.
-pub(super) fn epoch_of(challenge: &[Heard]) -> u64 {
-    let [Heard { kind: Kind::Challenge, slot: 0, generation: 0, body }] = challenge else {
-        panic!("no challenge: {challenge:?}");
-    };
-    u64::from_le_bytes(body[..].try_into().unwrap())
-}
-
 impl Hand {
     /// Sends one message in a datagram of its own.
     pub(super) fn send(&mut self, kind: Kind, slot: u32, generation: u32, body: &[u8]) {
@@ -222,7 +206,7 @@ impl Hand {
             let buffer = completion.buffer.take().unwrap();
             let datagram = &buffer[GRH_BYTES..completion.byte_len as usize];
             let (session, epoch, messages) = Header::split(datagram).unwrap();
-            assert_eq!((session, epoch), (0, self.peer.their_epoch));
+            assert_eq!((session, epoch), (0, self.peer.epoch));
             heard.extend(messages.map(|message| Heard {
                 kind: message.kind,
                 slot: message.id.slot,

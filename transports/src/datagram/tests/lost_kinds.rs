@@ -103,7 +103,6 @@ fn kind_of(request: &Outgoing<'_>) -> Option<u8> {
 #[test]
 fn every_kind_of_message_may_be_lost() {
     let kinds = [
-        Kind::Challenge,
         Kind::Request,
         Kind::Response,
         Kind::Announce,

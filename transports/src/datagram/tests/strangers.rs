@@ -1,8 +1,8 @@
-//! What somebody without a session may know and name: neither helps him to send in it, or to have others sent to.
+//! What somebody without a session may know and name: neither helps him to send in it.
 
 use farcall_verbs::Device;
 
-use super::by_hand::{Host, epoch_of, heard};
+use super::by_hand::{Host, heard};
 use crate::datagram::wire::Kind;
 
 /// What [`EndSetup`](crate::datagram::setup::EndSetup) is made of.
@@ -46,44 +46,16 @@ fn an_epoch_does_not_follow_from_when_and_between_whom_its_session_began() {
 }
 
 #[test]
-fn nothing_runs_before_the_client_has_echoed_what_it_was_sent() {
-    let mut host = Host::new();
-    let mut hand = host.introduce();
-    let (first, mut expected) = (hand.peer.epoch, None);
-    for kind in [Kind::Request, Kind::Idempotent, Kind::Announce, Kind::Ask, Kind::Cancel] {
-        let challenge = hand.ask(&mut host, kind, 0, 1, &8_u64.to_le_bytes());
-        let epoch = epoch_of(&challenge);
-        assert_ne!(epoch, first);
-        // The same each time, and no more than one datagram for each.
-        assert_eq!(*expected.get_or_insert(epoch), epoch, "{kind:?}");
-        host.turn();
-        assert_eq!(hand.poll(), []);
-    }
-    assert_eq!(host.handlers.requests, 0);
-    hand.peer.epoch = expected.unwrap();
-    let answer = hand.ask(&mut host, Kind::Request, 0, 1, b"echoed");
-    assert_eq!(answer, heard(Kind::Response, 0, 1, b"echoed"));
-    // A copy of what was sent before says the same again, and does nothing.
-    hand.peer.epoch = first;
-    assert_eq!(epoch_of(&hand.ask(&mut host, Kind::Request, 1, 1, b"late")), expected.unwrap());
-    assert_eq!(host.handlers.requests, 1);
-    // It may leave without an echo.
-    hand.send(Kind::Goodbye, 0, 0, b"");
-    host.turn();
-    assert_eq!((host.connections(), host.handlers.disconnected), (0, 1));
-}
-
-#[test]
 fn a_queue_pair_of_another_device_is_a_stranger_under_the_same_number() {
     let mut host = Host::new();
     let mut hand = host.admit();
     // Numbers count from the start in each device.
     let device = Device::open("shm").unwrap();
     let mut other = (0..1000)
-        .map(|_| host.introduce_from(&device))
+        .map(|_| host.admit_from(&device))
         .find(|other| other.qp == hand.qp)
         .expect("the same number");
-    let own = epoch_of(&other.ask(&mut host, Kind::Ask, 0, 0, b""));
+    let own = other.peer.epoch;
     // It knows all of the session.
     let number = std::mem::replace(&mut other.peer.session, hand.peer.session);
     other.peer.epoch = hand.peer.epoch;

@@ -57,10 +57,8 @@ pub(super) mod kind {
     pub(crate) const IDEMPOTENT: u8 = 16;
     /// The request was answered so long ago that its response is gone.
     pub(crate) const FORGOTTEN: u8 = 17;
-    /// What datagrams to the server must carry.
-    pub(crate) const CHALLENGE: u8 = 18;
     /// Any other kind is unknown.
-    pub(crate) const LAST: u8 = CHALLENGE;
+    pub(crate) const LAST: u8 = FORGOTTEN;
 }
 
 /// The first word of every datagram.
@@ -94,7 +92,7 @@ pub(super) struct EndSetup {
     pub(crate) qkey: u32,
     /// Its number of the session.
     pub(crate) session: u32,
-    /// From the server: what its datagrams carry, and those to it until it says another.
+    /// From the server: the secret of the session.
     pub(crate) epoch: u64,
     /// Its longest datagram.
     pub(crate) mtu: u32,
@@ -245,7 +243,7 @@ pub(super) struct End {
     pub(crate) pair: RawPair,
     /// What the other end has said of itself.
     pub(crate) theirs: EndSetup,
-    /// What datagrams to the other end carry.
+    /// The secret of the session.
     pub(crate) epoch: u64,
     /// What was agreed.
     pub(crate) terms: Terms,
@@ -275,26 +273,8 @@ pub(super) fn broken_setups(device: &Device) -> Vec<Vec<u8>> {
     forged.iter().map(encode_setup).collect()
 }
 
-/// Shakes hands as a client that keeps the rules so far, and learns what its datagrams must carry.
+/// Shakes hands as a client that keeps the rules so far.
 pub(super) fn connect(
-    to: RawConnection,
-    service: &'static ServiceDescription,
-    wanted: Terms,
-) -> Result<End, Reject> {
-    let mut end = introduce(to, service, wanted)?;
-    let challenge = end.ask(&message(kind::ASK, 0, 0, &[]));
-    end.epoch = epoch_of(&challenge);
-    Ok(end)
-}
-
-/// What the server has said that datagrams to it must carry.
-pub(super) fn epoch_of(challenge: &Message) -> u64 {
-    assert_eq!(challenge.kind, kind::CHALLENGE, "{challenge:?}");
-    u64::from_le_bytes(challenge.body[..].try_into().expect("an epoch"))
-}
-
-/// Shakes hands as a client, and sends nothing.
-pub(super) fn introduce(
     to: RawConnection,
     service: &'static ServiceDescription,
     wanted: Terms,
