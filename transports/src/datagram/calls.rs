@@ -52,7 +52,7 @@ impl Calls {
         credits: u32,
         config: &Config,
     ) -> Calls {
-        let (part, max_small) = (part_bytes(peer.mtu), max_small(terms, peer.mtu));
+        let (part, max_small) = (part_bytes(peer.mtu()), max_small(terms, peer.mtu()));
         // No more than we have receives for.
         let credits = credits.min(CREDITS);
         let without = Without::of(config);

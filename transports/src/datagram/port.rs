@@ -24,11 +24,16 @@ pub(crate) struct Peer {
     /// Its number for the session.
     pub(crate) session: u32,
     pub(crate) epoch: u64,
-    /// The longest datagram between the two ends.
-    pub(crate) mtu: usize,
+    pub(super) mtu: u32,
 }
 
 impl Peer {
+    /// The longest datagram between the two ends.
+    #[inline]
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu as usize
+    }
+
     /// Whether it has sent this in this session, and not in a former one of the same number.
     #[inline]
     pub(crate) fn has_sent(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
@@ -153,7 +158,7 @@ impl Port {
     /// The longest datagram to this peer that gets another message.
     #[inline]
     fn max_shared(&self, peer: &Peer) -> usize {
-        if self.without.has(Optimization::Coalescing) { 0 } else { peer.mtu }
+        if self.without.has(Optimization::Coalescing) { 0 } else { peer.mtu() }
     }
 
     /// A message with this many bytes needs no new datagram.
@@ -214,7 +219,7 @@ impl Port {
     /// Room for a message of `len` bytes in a datagram to this peer; `false` if the send queue is full.
     #[inline]
     fn make_room(&mut self, peer: &Peer, len: usize) -> bool {
-        debug_assert!(HEADER_BYTES + len <= peer.mtu);
+        debug_assert!(HEADER_BYTES + len <= peer.mtu());
         if self.built > 0 && self.built + len > self.max_shared(peer) {
             self.post(peer);
         }

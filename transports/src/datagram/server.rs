@@ -307,12 +307,12 @@ impl LocalEnd {
     ) -> Result<(Vec<u8>, Session), SetupError> {
         let epoch = self.device.random()?;
         let peer = Peer { epoch, ..peer };
-        let ours = EndSetup::new(port, id.number, epoch, peer.mtu);
+        let ours = EndSetup::new(port, id.number, epoch, peer.mtu());
         let bounds = Bounds {
             window: terms.window,
             max_message: terms.max_message,
-            max_small: max_small(terms, peer.mtu),
-            part_bytes: part_bytes(peer.mtu) as u32,
+            max_small: max_small(terms, peer.mtu()),
+            part_bytes: part_bytes(peer.mtu()) as u32,
         };
         Ok((ours.to_bytes(), Session::new(peer, id, bounds, on_disconnect.guard())))
     }

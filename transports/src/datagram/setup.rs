@@ -147,7 +147,7 @@ impl EndSetup {
             qkey: self.qkey,
             session: self.session,
             epoch,
-            mtu: mtu.min(self.mtu as usize),
+            mtu: (mtu as u32).min(self.mtu),
         })
     }
 }

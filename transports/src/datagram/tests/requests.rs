@@ -74,7 +74,7 @@ fn a_request_that_its_cancellation_has_overtaken_does_not_run() {
 fn a_large_request_comes_together_from_parts_in_any_order() {
     let mut host = Host::new();
     let mut hand = host.admit();
-    let size = part_bytes(hand.peer.mtu);
+    let size = part_bytes(hand.peer.mtu());
     let whole: Vec<u8> = (0..2 * size + 10).map(|n| (n * 7 % 251) as u8).collect();
     let len = (whole.len() as u64).to_le_bytes();
     let mut parts = whole.chunks(size).zip(0..).map(|(bytes, number)| part(number, bytes));
