@@ -256,8 +256,11 @@ impl Pair {
     /// Enters the error state. Waiting sends are flushed here, posted receives by the owner of their completion
     /// queue.
     pub(super) fn fail(&self) {
+        // Locked first: a peer that is told closes its own, and whoever retries the waiting work meanwhile would take that for why it
+        // failed.
+        let mut slow = lock(&self.slow);
         self.enter_error();
-        self.flush(&mut lock(&self.slow));
+        self.flush(&mut slow);
     }
 
     /// Enters the error state and notifies all sides. The caller must flush waiting work.
