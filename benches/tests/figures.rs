@@ -54,13 +54,12 @@ impl ReversedOrders {
 
 const RAW_WRITE_8: &str = "RawWrite, batch of 8";
 const HERD_1: &str = "HERD, batch of 1";
-const HERD_8: &str = "HERD, batch of 8";
 const FASST_1: &str = "FaSST, batch of 1";
 const FASST_8: &str = "FaSST, batch of 8";
 const SCALE_1: &str = "scale, batch of 1";
 const SCALE_8: &str = "scale, batch of 8";
 
-const REVERSED_ORDERS: [ReversedOrders; 11] = [
+const REVERSED_ORDERS: [ReversedOrders; 10] = [
     ReversedOrders::of("scalerpc-8", RAW_WRITE_8, SCALE_1, &[(160.0, 160.0)]),
     ReversedOrders::of(
         "scalerpc-8",
@@ -70,7 +69,6 @@ const REVERSED_ORDERS: [ReversedOrders; 11] = [
     ),
     ReversedOrders::of("scalerpc-8", RAW_WRITE_8, FASST_1, &[(80.0, 80.0), (160.0, 160.0)]),
     ReversedOrders::of("scalerpc-8", HERD_1, HERD_1, &[(240.0, 400.0), (320.0, 400.0)]),
-    ReversedOrders::of("scalerpc-8", HERD_8, HERD_1, &[(400.0, 400.0)]),
     ReversedOrders::of("scalerpc-8", FASST_1, HERD_1, &[(400.0, 400.0)]),
     ReversedOrders::of(
         "scalerpc-8",
