@@ -41,14 +41,6 @@ impl Address {
         open_choice(&choice(self)?)
     }
 
-    /// Opens it, if the address needs one.
-    pub(super) fn open_device_if_needed(&self) -> Result<Option<Device>, DeviceError> {
-        match self.place() {
-            Place::Tcp(_) => Ok(None),
-            _ => self.open_device().map(Some),
-        }
-    }
-
     /// Opens it for each of so many threads. An opened device has one page of doorbells, and threads that share it wait
     /// for one another (RFP, EuroSys 2017, Fig. 3); shared memory has none.
     ///

@@ -27,9 +27,10 @@ impl Renewal for AtAddress {
     /// Opens the device once more: what the thread had of it may be what failed.
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
         let AtAddress { address, text, intakes, max_clients, clock } = self;
-        let device = address
-            .open_device_if_needed()
+        let mut devices = address
+            .open_devices(1)
             .map_err(|error| BindError::Device { address: text.clone(), cause: error.into() })?;
+        let device = devices.pop().flatten();
         let of = ThreadOf { number: thread as u32, threads: intakes.threads() as u32 };
         let placement = Placement {
             thread: of,

@@ -103,7 +103,7 @@ impl LongCalls {
     /// A request of a client with long calls may be taken now, after so many others in this look. One may when there is nothing else to
     /// do and the slice is not over, and one at the end of a slice that had none. While no other group waits, one in each look.
     pub(super) fn may_take_long(&self, others: u32) -> bool {
-        self.may_take_long || others == 0 && self.has_time
+        !self.takes_one && (self.may_take_long || others == 0 && self.has_time)
     }
 
     /// How many requests of a client may be taken in this look before those of clients with [long](LongCalls::may_take_long) calls,
@@ -125,7 +125,7 @@ impl LongCalls {
             self.clients.push(client);
             match self.of(client) {
                 Calls::Short => {}
-                Calls::Unknown => (self.takes_one, self.may_take_long) = (true, false),
+                Calls::Unknown => self.takes_one = true,
                 Calls::Long(_) => (self.may_take_long, self.has_taken_long) = (false, true),
             }
         }

@@ -59,8 +59,8 @@
 //! # Where it differs from the paper
 //!
 //! A client announces its requests by an immediate and not by a WRITE into memory that the server would have to look at. The server
-//! READs them into private memory and not into a second pool. The rates of priorities are measured while a client is served, and groups keep to the order in which their clients
-//! began to wait. Servers that share slices take a client's group from a number that the client tells them.
+//! READs them into private memory and not into a second pool. The rates of priorities are measured while a client is served, and
+//! groups keep to the order in which their clients began to wait. Servers that share slices take a client's group from a number that the client tells them.
 //!
 //! # Several servers
 //!

@@ -51,7 +51,7 @@ pub(super) struct Schedule {
     tell_at: PollAt,
     /// The place of each client that has one.
     places: Vec<Option<u32>>,
-    /// A client found no place.
+    /// A client found no place, or may have one now.
     is_short: bool,
     without: Without,
 }
