@@ -5,6 +5,7 @@ use std::hint::spin_loop;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use farcall::{Backpressure, RpcError};
 
 use super::service::EchoPollClient;
 use super::shape::{Pending, Shape};
@@ -136,7 +137,7 @@ impl<S: Shape> Load<S> {
                 }
                 outstanding += connection.outstanding.len();
             }
-            if outstanding == 0 {
+            if outstanding == 0 && turns.last >= turns.end {
                 break;
             }
             if totals.calls == before {
@@ -203,11 +204,16 @@ impl<S: Shape> Connection<S> {
         Ok(())
     }
 
-    /// Starts calls until the window is full.
+    /// Starts calls until the window or the send queue is full.
     fn fill(&mut self, shape: &S, window: usize, turns: &mut Turns<'_>) -> Result<()> {
         while self.outstanding.len() < window {
             let timed = turns.started.is_multiple_of(TIMED_EACH).then(|| turns.stamp());
-            self.outstanding.push_back((shape.start(&mut self.client)?, timed));
+            match shape.start(&mut self.client) {
+                Ok(pending) => self.outstanding.push_back((pending, timed)),
+                // The answers have overtaken the acknowledgements of their requests.
+                Err(RpcError::Overloaded(Backpressure::SendQueue)) => break,
+                Err(error) => return Err(error.into()),
+            }
             turns.started += 1;
         }
         Ok(())

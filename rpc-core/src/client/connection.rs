@@ -162,8 +162,9 @@ impl Connection {
     /// Starts a call. It leaves with the next [`poll`](Self::poll) (calls started together share a doorbell).
     ///
     /// # Errors
-    /// - [`RpcError::Overloaded`]: the window is full, or too many results were not taken. Nothing was sent: poll and take,
-    ///   then start the call again.
+    /// - [`RpcError::Overloaded`]: the window is full, too many results were not taken, or ([`Backpressure::SendQueue`])
+    ///   answers have overtaken the acknowledgements of their requests. Nothing was sent: poll and take, then start the call
+    ///   again.
     /// - Any other: the call cannot be sent.
     #[inline(always)]
     pub fn start<M: Method, P: Payload + ?Sized>(

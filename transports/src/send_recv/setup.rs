@@ -66,8 +66,9 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub(crate) fn new(terms: &Terms, caps: &Capabilities) -> Sizes {
-        // A message per slot, and a few control messages. More is not an error: the send queue makes it wait.
-        let sends = terms.window as usize + 16;
+        // A message per slot, as many whose responses have come before their acknowledgements (a completion tells of up to half
+        // the queue), and a few control messages. More is not an error: the send queue makes it wait.
+        let sends = 2 * terms.window as usize + 32;
         let repost_at = (terms.window / 4).clamp(1, 16);
         // A response to each slot while a batch of receives is not posted again, and the credits of two landing rings.
         let receives = terms.window as usize + repost_at as usize + 2 * RING_CHUNKS as usize + 4;
@@ -245,6 +246,14 @@ mod tests {
                 assert!(sizes.of_client() <= caps.max_cqe, "{limit}, {window}: {sizes:?}");
                 assert!(sizes.of_server() <= caps.max_cqe / 4, "{limit}, {window}: {sizes:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_full_window_has_room_beside_requests_that_are_not_acknowledged_yet() {
+        for window in [1, 32, 64, 1024] {
+            let sizes = Sizes::new(&Terms { window, slot: 4096, max_message: 1 << 20 }, &caps());
+            assert!(sizes.link.send_depth >= 2 * window, "{window}: {sizes:?}");
         }
     }
 
