@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use anyhow::{Result, bail, ensure};
-use farcall::rack::sim::{Actor, Next, Node, SimConfig, Turn};
+use farcall::rack::sim::{Actor, Next, SimConfig, Turn};
 use farcall::rack::{CpuCosts, Dialled, Dialling, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
@@ -43,8 +43,6 @@ pub struct Point {
     pub options: String,
     /// The clients of a machine are threads of one process that has opened its device once, and so are the server's.
     pub shares_devices: bool,
-    /// How long a client's core is busy between the answers of a batch and the next batch.
-    pub pause_ns: u64,
     /// Clients of several kinds, which those of each server thread are in turn; empty if all are alike, with `size` and `batch` and
     /// without rests.
     pub kinds: Vec<Kind>,
@@ -85,7 +83,6 @@ impl Default for Point {
             outstanding: None,
             options: "backend=write_imm".into(),
             shares_devices: false,
-            pause_ns: 0,
             kinds: Vec::new(),
             config: SimConfig::default().cores(24),
             cpu: CpuCosts::default(),
@@ -192,8 +189,6 @@ struct Client {
     random: u64,
     streams: bool,
     one_way: bool,
-    pause_ns: u64,
-    node: Node,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -234,7 +229,6 @@ impl Client {
         ended.map_err(anyhow::Error::msg)?;
         let (_, Kind { batch, rest_ns, .. }) = self.kind;
         if had_sent && self.pending.is_empty() {
-            self.node.busy(self.pause_ns);
             self.tally.borrow_mut().pass_turn(self.number);
             self.random = next_random(self.random);
             let rest_ns = rest_ns / 2 + (self.random >> 11) % (rest_ns + 1);
@@ -329,8 +323,6 @@ pub fn measure(point: &Point) -> Result<Measured> {
             random: next_random(number as u64 + 1),
             streams: point.streams,
             one_way: point.one_way,
-            pause_ns: point.pause_ns,
-            node: rack.node(node),
             tally: Rc::clone(&tally),
         };
         let actor = rack.spawn(node, client);

@@ -54,47 +54,19 @@ impl ReversedOrders {
 
 const RAW_WRITE_8: &str = "RawWrite, batch of 8";
 const HERD_1: &str = "HERD, batch of 1";
-const FASST_1: &str = "FaSST, batch of 1";
-const FASST_8: &str = "FaSST, batch of 8";
-const SCALE_1: &str = "scale, batch of 1";
-const SCALE_8: &str = "scale, batch of 8";
 
-const REVERSED_ORDERS: [ReversedOrders; 10] = [
-    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, SCALE_1, &[(160.0, 160.0)]),
-    ReversedOrders::of(
-        "scalerpc-8",
-        RAW_WRITE_8,
-        HERD_1,
-        &[(80.0, 80.0), (160.0, 160.0), (400.0, 400.0)],
-    ),
-    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, FASST_1, &[(80.0, 80.0), (160.0, 160.0)]),
+const REVERSED_ORDERS: [ReversedOrders; 6] = [
+    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, "scale, batch of 1", &[(160.0, 160.0)]),
+    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, HERD_1, &[(160.0, 160.0), (400.0, 400.0)]),
+    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, "FaSST, batch of 1", &[(160.0, 160.0)]),
     ReversedOrders::of("scalerpc-8", HERD_1, HERD_1, &[(240.0, 400.0), (320.0, 400.0)]),
-    ReversedOrders::of("scalerpc-8", FASST_1, HERD_1, &[(400.0, 400.0)]),
+    ReversedOrders::of("scalerpc-9", "RawWrite", "HERD", &[(2.0, 2.0)]),
     ReversedOrders::of(
-        "scalerpc-8",
-        FASST_8,
-        HERD_1,
-        &[(160.0, 160.0), (240.0, 240.0), (320.0, 320.0), (400.0, 400.0)],
+        "scalerpc-10-pcie",
+        "RawWrite",
+        "RawWrite",
+        &[(80.0, 160.0), (120.0, 160.0)],
     ),
-    ReversedOrders::of(
-        "scalerpc-8",
-        FASST_8,
-        FASST_1,
-        &[(240.0, 240.0), (320.0, 320.0), (400.0, 400.0)],
-    ),
-    ReversedOrders::of(
-        "scalerpc-8",
-        SCALE_8,
-        HERD_1,
-        &[(160.0, 160.0), (240.0, 240.0), (320.0, 320.0), (400.0, 400.0)],
-    ),
-    ReversedOrders::of(
-        "scalerpc-8",
-        SCALE_8,
-        FASST_1,
-        &[(240.0, 240.0), (320.0, 320.0), (400.0, 400.0)],
-    ),
-    ReversedOrders::of("scalerpc-10-pcie", "RawWrite", "RawWrite", &[(120.0, 160.0)]),
 ];
 
 /// All figures in one test, so that each is simulated only once. `cargo xtask figures`

@@ -43,7 +43,7 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
     for number in 0..calls.clients {
         let machine = &machines[number % machines.len()];
         let program = rack.program(machine)?;
-        let mut client = Client::open(calls, &rack, &program, number, &tally)?;
+        let mut client = Client::open(calls, &program, number, &tally)?;
         let mut there = server.pd.create_qp(QueuePairConfig::new(QpType::Uc, &cq, &cq))?;
         join(&mut client.requests, &mut there)?;
         connected.push(there);
@@ -189,8 +189,6 @@ impl Worker {
 
 /// A client.
 struct Client {
-    node: Node,
-    work_ns: u64,
     batch: usize,
     requests: QueuePair,
     responses: QueuePair,
@@ -210,13 +208,7 @@ struct Client {
 }
 
 impl Client {
-    fn open(
-        calls: &VerbsCalls,
-        rack: &Rack,
-        program: &Machine,
-        number: usize,
-        tally: &Tally,
-    ) -> Result<Client> {
+    fn open(calls: &VerbsCalls, program: &Machine, number: usize, tally: &Tally) -> Result<Client> {
         ensure!(calls.batch <= 32, "a batch is answered in one poll");
         let sends = Sends::new(program)?;
         let receive_cq = program.device.create_cq(calls.batch, None)?;
@@ -227,8 +219,6 @@ impl Client {
         let room = GRH_BYTES + SLOT_BYTES;
         let pool = program.pd.alloc_private(room * calls.batch)?.into_pool(room);
         Ok(Client {
-            node: rack.sim.node(program.node),
-            work_ns: calls.pause_ns,
             batch: calls.batch,
             requests,
             responses,
@@ -286,7 +276,6 @@ impl Client {
                 self.responses.post_recv(0, Some(buffer))?;
             }
             self.began_ns = now_ns;
-            self.node.busy(self.work_ns);
             for _ in 0..self.batch {
                 self.request()?;
             }

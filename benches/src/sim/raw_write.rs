@@ -29,12 +29,12 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
     let mut threads = Vec::new();
     for _ in 0..calls.server_threads {
         let program = rack.program_with(&server, places * BLOCK_BYTES)?;
-        threads.push(Side::open(&rack, program, calls.dispatch_ns)?);
+        threads.push(Side::open(program)?);
     }
     for number in 0..calls.clients {
         let machine = &machines[number % machines.len()];
         let program = rack.program_with(machine, calls.batch * BLOCK_BYTES)?;
-        let mut side = Side::open(&rack, program, calls.pause_ns)?;
+        let mut side = Side::open(program)?;
         side.connect(&mut threads[number % calls.server_threads], calls.batch)?;
         let client = Client { side, batch: calls.batch, began_ns: 0, tally: tally.clone() };
         let (node, cells) = (machine.node, client.side.machine.memory.remote());
@@ -43,7 +43,9 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
     }
     for side in threads {
         let cells = side.machine.memory.remote();
-        let actor = rack.sim.spawn(server.node, ServerThread { side });
+        let node = rack.sim.node(server.node);
+        let thread = ServerThread { side, node, work_ns: calls.dispatch_ns };
+        let actor = rack.sim.spawn(server.node, thread);
         rack.sim.watch(actor, &cells);
     }
     Ok(tally.measure(&mut rack, &server, calls.measured_ns))
@@ -53,9 +55,6 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
 struct Side {
     machine: Machine,
     memory: Rc<SharedRegion>,
-    node: Node,
-    /// How long its own work takes.
-    work_ns: u64,
     cq: CompletionQueue,
     batch: [WorkCompletion; 32],
     peers: Vec<Peer>,
@@ -87,11 +86,11 @@ impl Peer {
 }
 
 impl Side {
-    fn open(rack: &Rack, machine: Machine, work_ns: u64) -> Result<Side> {
-        let (node, memory) = (rack.sim.node(machine.node), Rc::clone(&machine.memory));
+    fn open(machine: Machine) -> Result<Side> {
+        let memory = Rc::clone(&machine.memory);
         let cq = machine.device.create_cq(1 << 14, None)?;
         let (batch, peers) = (Default::default(), Vec::new());
-        Ok(Side { machine, memory, node, work_ns, cq, batch, peers })
+        Ok(Side { machine, memory, cq, batch, peers })
     }
 
     /// Connects a client to a thread of the server, in whose memory it gets the next place.
@@ -137,6 +136,9 @@ impl Side {
 /// A thread of the server.
 struct ServerThread {
     side: Side,
+    node: Node,
+    /// Of a call, besides polling and posting.
+    work_ns: u64,
 }
 
 impl ServerThread {
@@ -147,7 +149,7 @@ impl ServerThread {
             while self.side.receive(peer) {
                 scanned += 1;
                 messages += 1;
-                self.side.node.busy(self.side.work_ns);
+                self.node.busy(self.work_ns);
                 let peer = &mut self.side.peers[peer];
                 peer.post()?;
                 // The NIC does not read from memory what comes with its own doorbell.
@@ -179,7 +181,6 @@ impl Client {
         if self.side.peers[0].received == self.side.peers[0].sent {
             self.side.reap()?;
             self.began_ns = now_ns;
-            self.side.node.busy(self.side.work_ns);
             for _ in 0..self.batch {
                 self.side.peers[0].post()?;
             }

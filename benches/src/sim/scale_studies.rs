@@ -13,13 +13,13 @@ pub(super) fn studies() -> Vec<Study> {
     let clients = Study {
         name: "scale-clients",
         title: "Scale by the number of clients",
-        notes: "The programs of [ScaleRPC's Fig. 8](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), with other backends and with more clients: calls of 32 B, a batch of 1, ten server threads with ConnectX-3, clients on 11 machines. `scale` serves 40 clients at a time, so its rate is that of 40 clients, and a client waits for all other groups: with 10,000 clients, 25 ms. With 80 clients every other backend is faster, from 120 on only `datagram`, which has no queue pair per client. The rates of RawWrite and `write_imm` are uncertain, as the model misses RawWrite's published points.",
+        notes: "The programs of [ScaleRPC's Fig. 8](figures-queue-pairs.md#calls-of-32-b-by-the-number-of-clients-connectx-3), with other backends and with more clients: calls of 32 B, a batch of 1, ten server threads with ConnectX-3, clients on 11 machines. `scale` serves 40 clients at a time, so its rate is that of 40 clients, and a client waits for all other groups: with 10,000 clients, 25 ms. With 80 clients every other backend is faster, by 4 to 13 %, from 120 on only `datagram`, which has no queue pair per client. Ten threads do not handle more than 9 M calls/s, with the CPU times of these programs. The rates of RawWrite and `write_imm` are uncertain, as the model misses RawWrite's published points.",
         run: by_clients,
     };
     let knobs = Study {
         name: "scale-knobs",
         title: "Scale by group, slice and doorbells",
-        notes: "The same programs with 400 clients, unless the row says otherwise; the rates are of batches of 1 and of 8, the times of batches of 1. A smaller group leaves the NIC idle, a larger one does not fit into its cache: from 50 clients on with a batch of 8, and with 80 in single calls, it spends its time on reading contexts. So it does where slices are so short that too many clients come and go, and where the responses of a turn share a doorbell, as each queue pair then takes six lines of the cache instead of four. The row *usual CPU time* has the CPU times of [farcall's own calls](simulated-rack.md) and not those of the paper's programs: the NIC gets more to do, and with a batch of 8 it leaves the better of two states, in which 320 responses are outstanding and are acknowledged before its buffer loses them. The row *without warm-up* has the option `without=warm_up`, which exists only with the cargo feature `ablation`: the requests of a group are read when its slice has begun, and not 2 us before. The warm-up gains 2 % in single calls and nothing in batches of 8. The clients are alike here; [what priorities are worth where they are not](#scale-by-priorities-of-unlike-clients).",
+        notes: "The same programs with 400 clients, unless the row says otherwise; the rates are of batches of 1 and of 8, the times of batches of 1. A smaller group leaves the server's threads idle, a larger one does not fit into the NIC's cache: from 60 clients on with a batch of 8, and with 80 in single calls, it spends its time on reading contexts. So it does where slices are so short that too many clients come and go, and with a batch of 8 where the responses of a turn share a doorbell, as each queue pair then takes six lines of the cache instead of four. The row *usual CPU time* has the CPU times of [farcall's own calls](simulated-rack.md) and not those of the paper's programs: the NIC gets more to do, and with a batch of 8 it falls into the worse of two states, in which its buffer loses responses before they are acknowledged, and reads them again. The row *without warm-up* has the option `without=warm_up`, which exists only with the cargo feature `ablation`: the requests of a group are read when its slice has begun, and not 2 us before. The warm-up gains nothing here, where the threads of the server have clients of the last group to serve when a slice begins. The clients are alike here; [what priorities are worth where they are not](#scale-by-priorities-of-unlike-clients).",
         run: by_knobs,
     };
     vec![clients, knobs, scale_priorities::study()]
@@ -127,7 +127,7 @@ fn by_knobs() -> Result<Studied> {
     let run = |batch| rounds(program("backend=scale&slot=4096", 400, batch), 40, 100);
     row("doorbells=turn".to_owned(), &run(1)?, &run(8)?);
     let run = |batch| {
-        let usual = Point { pause_ns: 0, cpu: Default::default(), ..program(SCALE, 400, batch) };
+        let usual = Point { cpu: Default::default(), ..program(SCALE, 400, batch) };
         rounds(usual, 40, 100)
     };
     row("usual CPU time".to_owned(), &run(1)?, &run(8)?);

@@ -19,8 +19,6 @@ pub(super) struct VerbsCalls {
     pub(super) batch: usize,
     /// How long a request keeps its server thread busy, besides polling and posting.
     pub(super) dispatch_ns: u64,
-    /// How long a batch keeps its client busy, besides polling and posting.
-    pub(super) pause_ns: u64,
     /// How long it is measured, after a warm-up of the same length.
     pub(super) measured_ns: u64,
 }

@@ -37,19 +37,18 @@ impl World {
         self.charge(cost_ns);
     }
 
-    /// Rings the doorbell of an opened device. Returns when the NIC is notified.
-    pub(super) fn ring_doorbell(&mut self, node: u16, device: u32, lines: u64) -> u64 {
+    /// Rings the doorbell of an opened device. Returns when the NIC is notified, if no other doorbell delays this one.
+    pub(super) fn ring_doorbell(&mut self, node: u16, device: u32, lines: u8) -> u64 {
         let costs = &self.config.costs;
-        let state = &mut self.nodes[usize::from(node)];
+        let way_ns = costs.doorbell_way_ns(lines);
         let mut rung_ns = self.now_ns;
         if self.actors.on_turn().is_some() {
             rung_ns += self.actors.charged_ns();
-            let wait_ns = state.doorbells.ring(costs, device, rung_ns);
-            rung_ns += wait_ns + costs.doorbell_ns;
-            let at_ns = state.nic.ring(costs, rung_ns, lines);
-            self.charge(wait_ns + self.config.costs.doorbell_ns);
-            return at_ns;
+            let doorbells = &mut self.nodes[usize::from(node)].doorbells;
+            let cost_ns = doorbells.ring(costs, device, rung_ns) + costs.doorbell_ns;
+            rung_ns += cost_ns;
+            self.charge(cost_ns);
         }
-        state.nic.ring(costs, rung_ns, lines)
+        rung_ns + way_ns
     }
 }

@@ -27,8 +27,8 @@ pub(super) enum Answer {
 /// One event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The NIC is notified of work requests before number `rung`.
-    Doorbell { qp: QpId, rung: u32 },
+    /// The NIC is notified of work requests before number `rung`. The doorbell has so many cache lines; 0 if they have passed.
+    Doorbell { qp: QpId, rung: u32, lines: u8 },
     /// A queue pair may send again, or its context has been read.
     Resume { qp: QpId, context_read: bool },
     /// A work request and its bytes are in the NIC.

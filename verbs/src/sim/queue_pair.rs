@@ -217,13 +217,13 @@ impl QueuePair {
         let lines = match pushed {
             Some(wqe) => {
                 wqe.pushed = true;
-                wqe.lines.into()
+                wqe.lines
             }
             None => 1,
         };
         world.note(self.id, || format!("rings for {count} work requests"));
         let at_ns = world.ring_doorbell(self.id.node, self.context.doorbell, lines);
-        world.events.push(at_ns, Event::Doorbell { qp: self.id, rung });
+        world.events.push(at_ns, Event::Doorbell { qp: self.id, rung, lines });
     }
 
     pub(crate) fn post_recv(&mut self, id: u64, buffer: Option<Buffer>) -> Result<(), PostError> {

@@ -8,9 +8,15 @@ use super::world::World;
 use crate::{QpState, QpType};
 
 impl World {
-    /// Handles a doorbell.
-    pub(super) fn handle_doorbell(&mut self, qp: QpId, rung: u32) {
+    /// Handles a doorbell of so many cache lines.
+    pub(super) fn handle_doorbell(&mut self, qp: QpId, rung: u32, lines: u8) {
         let Some(node) = self.nodes.get_mut(usize::from(qp.node)) else { return };
+        if lines > 0 {
+            let at_ns = node.nic.take_doorbell(&self.config.costs, self.now_ns, lines);
+            if at_ns > self.now_ns {
+                return self.events.push(at_ns, Event::Doorbell { qp, rung, lines: 0 });
+            }
+        }
         let (nic, Some(pair)) = (&mut node.nic, node.pairs.get_mut(qp.number)) else { return };
         match pair.state {
             QpState::ReadyToSend => {

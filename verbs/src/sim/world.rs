@@ -135,7 +135,7 @@ impl World {
     /// Processes one event. Returns the actor that has its turn, if any.
     fn process(&mut self, event: Event) -> Option<u32> {
         match event {
-            Event::Doorbell { qp, rung } => self.handle_doorbell(qp, rung),
+            Event::Doorbell { qp, rung, lines } => self.handle_doorbell(qp, rung, lines),
             Event::Resume { qp, context_read } => self.resume(qp, context_read),
             Event::Launch { qp, epoch, psn } => self.launch(qp, epoch, psn),
             Event::Arrive(message) => self.arrive(message),

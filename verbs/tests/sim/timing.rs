@@ -1,9 +1,9 @@
 //! Time: which resource limits what.
 
-use farcall_verbs::sim::{Costs, SimConfig};
+use farcall_verbs::sim::{Costs, Next, Sim, SimConfig, Turn};
 use farcall_verbs::{Access, QpType, WorkRequest};
 
-use crate::rig::two;
+use crate::rig::{End, join, two};
 
 /// Nanoseconds from the post of the first of `count` WRITEs of `len` bytes until all have completed.
 fn writes(count: usize, len: usize) -> u64 {
@@ -63,4 +63,32 @@ fn work_without_a_doorbell_waits() {
     a.qp.ring();
     assert!(sim.run_until_idle(1_000_000));
     assert_eq!(a.completions().len(), 1);
+}
+
+#[test]
+fn a_doorbell_does_not_wait_for_one_that_another_core_rings_later() {
+    let mut sim = Sim::new(1);
+    let (node, peer) = (sim.add_node(), sim.add_node());
+    let mut regions = Vec::new();
+    // The first core has its turn first, and rings at the end of it.
+    for busy_ns in [10_000, 0] {
+        let (mut here, mut there) =
+            (End::new(&sim, node, QpType::Rc), End::new(&sim, peer, QpType::Rc));
+        join(&mut here, &mut there);
+        let (handle, remote) = (sim.node(node), there.region.remote().slice(0, 8).unwrap());
+        regions.push(there);
+        let mut is_done = false;
+        sim.spawn(node, move |_| {
+            if !std::mem::replace(&mut is_done, true) {
+                handle.busy(busy_ns);
+                here.post(WorkRequest::write(&[1; 8], remote).unsignaled());
+            }
+            Turn::then(Next::OnEvent)
+        });
+    }
+    let have_landed = |regions: &[End]| [0, 1].map(|at| regions[at].region.load_u64(0) != 0);
+    sim.run_for(5_000);
+    assert_eq!(have_landed(&regions), [false, true]);
+    sim.run_for(10_000);
+    assert_eq!(have_landed(&regions), [true, true]);
 }

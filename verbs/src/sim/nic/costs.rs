@@ -151,6 +151,12 @@ impl Costs {
         (len + packets * self.header_bytes) * self.link_byte_ps
     }
 
+    /// How long a doorbell of `lines` cache lines is on its way over MMIO.
+    #[inline]
+    pub(in crate::sim) fn doorbell_way_ns(&self, lines: u8) -> u64 {
+        self.mmio_ns + (u64::from(lines) * self.mmio_line_ps).div_ceil(1000)
+    }
+
     /// How long a WRITE of `chunks` pieces takes to land.
     #[inline]
     pub(in crate::sim) fn landing(&self, chunks: u64) -> u64 {

@@ -126,11 +126,15 @@ impl Nic {
         self.counters
     }
 
-    /// The CPU rings a doorbell now and pushes `lines` of a work request. Returns when the NIC is notified.
+    /// The `lines` of a doorbell, and of a work request that the CPU has pushed with it, come now if no others were before them.
+    /// Returns when they do.
+    ///
+    /// It is called when they come and not when they are sent: a turn of a core sends them in the future, and lines of other cores
+    /// may be first.
     #[inline]
-    pub(in crate::sim) fn ring(&mut self, costs: &Costs, now_ns: u64, lines: u64) -> u64 {
-        self.counters.mmio_lines += lines;
-        ns(self.mmio.take(ps(now_ns), lines * costs.mmio_line_ps)) + costs.mmio_ns
+    pub(in crate::sim) fn take_doorbell(&mut self, costs: &Costs, now_ns: u64, lines: u8) -> u64 {
+        self.counters.mmio_lines += u64::from(lines);
+        ns(self.mmio.take_arriving(ps(now_ns), u64::from(lines) * costs.mmio_line_ps))
     }
 
     /// Looks up what is needed to send a work request: its queue pair's context, unless the NIC has just read it,
