@@ -51,11 +51,12 @@ pub use farcall_core::site::{self, Site};
 pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{DialOptions, ToAddress};
 pub use farcall_core::{
-    Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel, ChannelOptions,
-    Compatibility, ConnectError, Connecting, Connection, ConnectionOptions, DrivenServer, Endpoint,
-    IdlePolicy, MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod,
-    PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
-    ServerBuilder, Service, ServiceClient, ServiceDescription,
+    Authentication, Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel,
+    ChannelOptions, Compatibility, ConnectError, Connecting, Connection, ConnectionOptions,
+    DrivenServer, Endpoint, Identity, IdlePolicy, Key, KeyError, MethodDescription, MethodMismatch,
+    Metrics, MetricsSnapshot, MissingMethod, PendingCall, PollClient, PollConnecting,
+    ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service, ServiceClient,
+    ServiceDescription,
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};

@@ -1,5 +1,6 @@
 //! What calls cost their cores, in addition to posting and polling, which the devices charge.
 
+use farcall_core::Identity;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
@@ -169,6 +170,10 @@ impl RequestSink for Requests<'_> {
 
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
         self.sink.cancelled(client, client_generation, slot, generation);
+    }
+
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
+        self.sink.identified(client, client_generation, identity);
     }
 
     fn disconnected(&mut self, client: u32, client_generation: u32) {

@@ -10,7 +10,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{Answer, PendingClient, Placement, Stream};
-use farcall_transports::handshake::{Agreement, ClientHandshake, Welcome};
+use farcall_transports::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
@@ -89,6 +89,10 @@ impl Dialling {
     ) -> Result<Dialling, ConnectError> {
         let address: RackAddress =
             address.parse().map_err(|why| ConnectError::InvalidAddress(Box::new(why)))?;
+        if options.key.is_some() {
+            let what = "a simulated rack authenticates nobody; leave `key` away there".into();
+            return Err(ConnectError::Unsupported { address: address.to_string(), what });
+        }
         let Some(to) = network.any.neighbour(address.node()) else {
             let hint =
                 "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
@@ -213,7 +217,9 @@ impl Dialling {
         let attempt = self.attempt();
         let received = handshake.receive(answer);
         let refused = |refusal| attempt.refused(refusal, handshake.hello());
-        let (Some(agreement), Some(admitted)) = (received.map_err(refused)?, admitted) else {
+        let (ClientStep::Connect(agreement), Some(admitted)) =
+            (received.map_err(refused)?, admitted)
+        else {
             return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
         };
         let Agreement { welcome: Welcome { terms, setup }, compatibility } = agreement;

@@ -144,13 +144,14 @@ impl Listening {
         let hello = match handshake.receive(hello) {
             Ok(ServerStep::Decide(hello)) => hello,
             Ok(ServerStep::Refuse(answer)) => return (answer, None),
+            Ok(ServerStep::Reject(reject)) => return (ServerHandshake::reject(reject), None),
             Ok(ServerStep::TellTime) => {
                 let now = Instant::from_nanos(self.life.node.clock_ns());
                 let told = self.admission.tell_time(now, now);
                 let told = told.map(|told| handshake.tell_time(told));
                 return (told.unwrap_or_else(ServerHandshake::reject), None);
             }
-            Ok(ServerStep::Receive | ServerStep::Ready) => {
+            Ok(ServerStep::Receive | ServerStep::Challenge(_) | ServerStep::Ready) => {
                 let what = "an incomplete frame".to_owned();
                 return (ServerHandshake::reject(Reject::Malformed { what }), None);
             }
@@ -162,7 +163,7 @@ impl Listening {
         };
         // The server's threads move on only after this.
         let source = Source::Node(from.node.id().number());
-        match self.admission.admit(&hello, (source, Duration::ZERO), || Ok(time_left)) {
+        match self.admission.admit((&hello, None), (source, Duration::ZERO), || Ok(time_left)) {
             Ok((greeting, accepted)) => {
                 let answer = handshake.welcome(greeting);
                 let silence = self.admission.silence();

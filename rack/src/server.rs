@@ -83,6 +83,11 @@ impl Binding for RackBinding<'_> {
         let RackBinding { network, life, address, .. } = self;
         let (text, config) = (address.to_string(), address.config());
         let in_use = || BindError::InUse { address: text.clone() };
+        if options.authentication.is_some() {
+            let what =
+                "a simulated rack authenticates nobody; leave `authenticate` away there".into();
+            return Err(BindError::Unsupported { address: text, what });
+        }
         // A second server should not have made anything.
         if network.listening(address).is_some() {
             return Err(in_use());

@@ -478,6 +478,12 @@ pub enum BindError {
         /// The id.
         id: u32,
     },
+    /// Clients cannot be authenticated in this way.
+    #[error("the server's authentication cannot work: {problem}")]
+    Authentication {
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// The number of threads is not possible.
     #[error("{threads} server threads asked for; choose 1 to {max}")]
     Threads {

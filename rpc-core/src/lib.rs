@@ -6,6 +6,7 @@ pub mod client;
 pub mod codec;
 mod compatibility;
 pub mod error;
+pub mod identity;
 mod idle;
 pub mod lock;
 pub mod metrics;
@@ -27,6 +28,7 @@ pub use error::{
     Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
     TransportFailure,
 };
+pub use identity::{Authentication, Identity, Key, KeyError};
 pub use idle::IdlePolicy;
 pub use metrics::{Metrics, MetricsSnapshot};
 pub use server::{

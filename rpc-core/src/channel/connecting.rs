@@ -4,6 +4,7 @@ use super::endpoint::Endpoint;
 use super::handle::Channel;
 use super::options::{ChannelOptions, ReconnectPolicy};
 use crate::error::{ConnectError, Source};
+use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::service::{ServiceClient, ServiceDescription};
 use crate::transport::{ParseAddress, ServerAddress, ToAddress};
@@ -70,6 +71,11 @@ impl<C: ServiceClient> Connecting<C> {
     /// Default: no.
     pub fn share(self, share: bool) -> Self {
         self.with(|options| options.share(share))
+    }
+
+    /// Proves to the server who this client is, also when it reconnects: see [`ChannelOptions::key`]. Default: no key.
+    pub fn key(self, key: Key) -> Self {
+        self.with(|options| options.key(key))
     }
 
     /// Whether to reconnect when the server is gone. Default: yes, at the next call.

@@ -1,6 +1,7 @@
 //! How a channel behaves.
 
 use super::endpoint::Endpoint;
+use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::transport::DialOptions;
 use core::time::Duration;
@@ -80,6 +81,13 @@ impl ChannelOptions {
     /// Whether to reconnect when the server is gone. Default: yes, at the next call.
     pub fn reconnect(mut self, reconnect: ReconnectPolicy) -> Self {
         self.reconnect = reconnect;
+        self
+    }
+
+    /// Proves to the server who this client is. A server that does not know this key, or asks for none, is refused. Default: no
+    /// key, and servers that ask for one are refused.
+    pub fn key(mut self, key: Key) -> Self {
+        self.dial.key = Some(key);
         self
     }
 

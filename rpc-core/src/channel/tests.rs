@@ -31,6 +31,7 @@ impl RequestSink for Inbox {
     }
 
     fn cancelled(&mut self, _client: u32, _generation: u32, _slot: u32, _slot_generation: u32) {}
+    fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
     fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 

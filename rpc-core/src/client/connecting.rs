@@ -2,6 +2,7 @@
 
 use super::{Connection, ConnectionOptions};
 use crate::error::{ConnectError, Source};
+use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::service::PollClient;
 use crate::site::Site;
@@ -50,6 +51,11 @@ impl<C: PollClient> PollConnecting<C> {
     /// [`ConnectionOptions::share`]. Default: no.
     pub fn share(self, share: bool) -> Self {
         self.with(|options| options.share(share))
+    }
+
+    /// Proves to the server who this client is: see [`ConnectionOptions::key`]. Default: no key.
+    pub fn key(self, key: Key) -> Self {
+        self.with(|options| options.key(key))
     }
 
     /// The site of the thread that will use the client: see [`ConnectionOptions::site`]. Default: a site for this client

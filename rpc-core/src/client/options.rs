@@ -1,5 +1,6 @@
 //! How a poll-mode connection behaves.
 
+use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::site::Site;
 use crate::transport::DialOptions;
@@ -65,6 +66,13 @@ impl ConnectionOptions {
     /// transports share what they can. All connections of the `datagram` backend share one queue pair, for example.
     pub fn site(mut self, site: &Site) -> Self {
         self.site = Some(site.clone());
+        self
+    }
+
+    /// Proves to the server who this client is. A server that does not know this key, or asks for none, is refused. Default: no
+    /// key, and servers that ask for one are refused.
+    pub fn key(mut self, key: Key) -> Self {
+        self.dial.key = Some(key);
         self
     }
 

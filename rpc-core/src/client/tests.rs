@@ -32,6 +32,8 @@ impl RequestSink for Inbox {
         self.cancelled.push((slot, generation));
     }
 
+    fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
+
     fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 

@@ -7,6 +7,7 @@ use super::stealing;
 use super::table::Table;
 use super::thread::{ServerThread, ThreadParts};
 use crate::error::{BindError, Source};
+use crate::identity::Authentication;
 use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
@@ -203,6 +204,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Lets in only clients that prove that they have one of these keys, and whom it permits the service that they ask for.
+    /// Handlers find the client's identity in [`CallContext::identity`](super::CallContext::identity). Default: every client that
+    /// reaches the address.
+    pub fn authenticate(mut self, authentication: Authentication) -> Self {
+        self.bind.authentication = Some(authentication);
+        self
+    }
+
     /// The parser of addresses for [`listen`](Self::listen).
     #[doc(hidden)]
     pub fn addresses(mut self, parse: ParseAddress) -> Self {
@@ -290,6 +299,9 @@ impl ServerBuilder {
         }
         if addresses.is_empty() {
             return Err(BindError::NoAddress);
+        }
+        if let Some(problem) = self.bind.authentication.as_ref().and_then(Authentication::problem) {
+            return Err(BindError::Authentication { problem });
         }
         self.services.append(&mut self.built_in);
         let descriptions: Vec<_> = self.services.iter().map(|s| s.description()).collect();

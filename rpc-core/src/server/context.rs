@@ -1,5 +1,6 @@
 //! What a handler can learn about the call that it serves.
 
+use crate::identity::Identity;
 use crate::time::Instant;
 use core::cell::Cell;
 use core::time::Duration;
@@ -13,6 +14,7 @@ pub struct CallContext {
     deadline: Instant,
     now: Instant,
     cancelled: bool,
+    identity: Option<Identity>,
 }
 
 thread_local! {
@@ -36,9 +38,19 @@ impl CallContext {
         self.cancelled
     }
 
+    /// Who the caller is; `None` if the server [authenticates](super::ServerBuilder::authenticate) nobody.
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
     #[inline]
-    pub(super) fn enter(deadline: Instant, now: Instant, cancelled: bool) {
-        CURRENT.set(Some(CallContext { deadline, now, cancelled }));
+    pub(super) fn enter(
+        deadline: Instant,
+        now: Instant,
+        cancelled: bool,
+        identity: Option<Identity>,
+    ) {
+        CURRENT.set(Some(CallContext { deadline, now, cancelled, identity }));
     }
 
     #[inline]

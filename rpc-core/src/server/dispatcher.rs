@@ -9,6 +9,7 @@ use super::reply::{Reply, UnansweredCall};
 use super::stealing::Giver;
 use super::table::{Table, Target};
 use super::turn::Turn;
+use crate::identity::Identity;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
@@ -237,7 +238,8 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
-        let task = Task::new(call, self.turn.transport, row, arrived, deadline);
+        let identity = self.turn.identities.of(self.turn.transport, &call);
+        let task = Task::new(call, self.turn.transport, row, arrived, deadline, identity);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
@@ -252,7 +254,7 @@ impl RequestSink for Sink<'_> {
         if now >= deadline {
             return reply.fail_with(Status::Late);
         }
-        CallContext::enter(deadline, now, false);
+        CallContext::enter(deadline, now, false, identity);
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();
     }
@@ -267,6 +269,12 @@ impl RequestSink for Sink<'_> {
         let transport = self.turn.transport;
         let (client, slot) = ((client, client_generation), (slot, generation));
         self.executor.cancel(&Cancel::of_call(transport, client, slot));
+    }
+
+    #[cold]
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
+        let transport = self.turn.transport;
+        self.turn.identities.set(transport, (client, client_generation), identity);
     }
 
     #[cold]
@@ -294,7 +302,8 @@ impl RequestSink for StealingSink<'_> {
         let is_refused = services.is_refusing || turn.deferred.is_full(turn.transport, &call);
         let may_give = target.any_thread && !is_refused;
         if may_give && self.giver.wants_rid_of(target.row, turn) {
-            match self.giver.give(call, &message, turn.transport) {
+            let identity = turn.identities.of(turn.transport, &call);
+            match self.giver.give(call, &message, (turn.transport, identity)) {
                 None => return turn.counters.stolen(target.row),
                 Some(kept) => call = kept,
             }
@@ -313,6 +322,10 @@ impl RequestSink for StealingSink<'_> {
         let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
         self.giver.cancel(&cancel);
         self.sink.executor.cancel(&cancel);
+    }
+
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
+        self.sink.identified(client, client_generation, identity);
     }
 
     fn disconnected(&mut self, client: u32, client_generation: u32) {

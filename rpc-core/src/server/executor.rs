@@ -12,6 +12,7 @@ use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
 use super::reply::{Reply, UnansweredCall};
 use super::turn::Turn;
+use crate::identity::Identity;
 use crate::site::Site;
 use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
@@ -35,6 +36,8 @@ pub(super) struct Task {
     /// When the request was noticed.
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
+    /// Who the caller is.
+    pub(super) identity: Option<Identity>,
     /// The caller has given up.
     is_cancelled: bool,
 }
@@ -47,8 +50,9 @@ impl Task {
         row: u32,
         arrived: Instant,
         deadline: Instant,
+        identity: Option<Identity>,
     ) -> Self {
-        Task { call, transport, row, arrived, deadline, is_cancelled: false }
+        Task { call, transport, row, arrived, deadline, identity, is_cancelled: false }
     }
 }
 
@@ -216,7 +220,8 @@ impl Executor {
     fn run_one(&mut self, id: u32, turn: &mut Turn, replies: &mut dyn Replies) {
         let TaskSlot { task, pool, entry, waker, .. } = &mut self.slots[id as usize];
         let Some(running) = task else { return };
-        CallContext::enter(running.deadline, turn.now, running.is_cancelled);
+        let Task { deadline, is_cancelled, identity, .. } = *running;
+        CallContext::enter(deadline, turn.now, is_cancelled, identity);
         let pool = &mut self.pools[*pool as usize];
         let mut cx = Context::from_waker(waker);
         let ended = catch_unwind(AssertUnwindSafe(|| {

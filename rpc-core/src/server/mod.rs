@@ -13,6 +13,7 @@ mod deferred;
 mod dispatcher;
 mod driven;
 mod executor;
+mod identities;
 mod panics;
 mod paths;
 mod pool;

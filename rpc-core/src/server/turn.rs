@@ -1,6 +1,7 @@
 //! The state of one turn of a server thread, and what waits from one turn to the next.
 
 use super::deferred::DeferredReplies;
+use super::identities::Identities;
 use crate::metrics::ThreadCounters;
 use crate::site::Site;
 use crate::time::Instant;
@@ -27,6 +28,7 @@ pub(super) struct Turn {
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) deferred: DeferredReplies,
+    pub(super) identities: Identities,
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
     requests: u32,
@@ -48,6 +50,7 @@ impl Turn {
             now: Instant::ZERO,
             counters,
             deferred: DeferredReplies::default(),
+            identities: Identities::default(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,
             empty_turns: 0,

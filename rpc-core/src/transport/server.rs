@@ -2,6 +2,7 @@
 
 use super::Message;
 use crate::error::ReserveError;
+use crate::identity::Identity;
 use crate::time::{Instant, Progress};
 
 /// The right to answer one request.
@@ -102,6 +103,10 @@ pub trait RequestSink {
     /// The client gave up this request. It must still be answered soon, with anything: that frees the slot. May be called
     /// for a request that was answered already, or twice: each call costs the same, and only the first does something.
     fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32);
+
+    /// Who the client is, from now on. A transport says it of each client that has proven it, before that client's first request; of
+    /// one that has not, it may say nothing.
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>);
 
     /// A client is gone. Answers to its requests get [`ReserveError::Closed`].
     fn disconnected(&mut self, client: u32, client_generation: u32);

@@ -3,6 +3,7 @@
 use super::{ClientTransport, ServerTransport};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
+use crate::identity::{Authentication, Key};
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use core::fmt;
@@ -88,11 +89,16 @@ pub struct DialOptions {
     pub share: bool,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
     pub require: Vec<&'static str>,
+    /// Proves to the server who this client is, and has the server prove that it knows the key too. Default: none.
+    ///
+    /// A transport that cannot do that is to refuse to dial.
+    pub key: Option<Key>,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
-        DialOptions { timeout: Duration::from_secs(5), share: false, require: Vec::new() }
+        let timeout = Duration::from_secs(5);
+        DialOptions { timeout, share: false, require: Vec::new(), key: None }
     }
 }
 
@@ -118,11 +124,16 @@ pub struct BindOptions {
     pub handshake_timeout: Duration,
     /// The limit of clients, over all threads; further ones are refused. Default 4096.
     pub max_clients: usize,
+    /// Whom to let in. Default: every client.
+    ///
+    /// A transport that cannot check that is to refuse to listen.
+    pub authentication: Option<Authentication>,
 }
 
 impl Default for BindOptions {
     fn default() -> Self {
-        BindOptions { handshake_timeout: Duration::from_secs(5), max_clients: 4096 }
+        let handshake_timeout = Duration::from_secs(5);
+        BindOptions { handshake_timeout, max_clients: 4096, authentication: None }
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use farcall_core::Identity;
 use farcall_core::error::BindError;
 use farcall_core::site::Site;
 use farcall_core::transport::Acceptor;
@@ -21,6 +22,7 @@ use super::admission::Admission;
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::handshakes::{Handshakes, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
+use super::nonce;
 use super::socket::{Listener, Liveness, Socket, hand_over};
 use super::waiting::{self, Waiting};
 use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream};
@@ -64,18 +66,25 @@ impl Acceptance {
         if let Err(reason) = stream.check_peer() {
             return self.refuse(&mut stream, Reject::NotPermitted { reason });
         }
-        let mut handshake = ServerHandshake::default();
-        let hello = match receive(&mut stream, &mut handshake) {
+        let mut handshake = match self.handshake() {
+            Ok(handshake) => handshake,
+            Err(error) => {
+                tracing::error!(address = self.address, %error, "no random numbers for a handshake");
+                return;
+            }
+        };
+        let hello = match hear_hello(&mut stream, &mut handshake) {
             Ok(ServerStep::Decide(hello)) => hello,
             Ok(ServerStep::TellTime) => return self.tell_time(&mut stream, &mut handshake),
             Ok(ServerStep::Refuse(answer)) => return self.hang_up(&mut stream, &answer),
+            Ok(ServerStep::Reject(reject)) => return self.refuse(&mut stream, reject),
             other => {
                 tracing::debug!(address = self.address, ?other, "a client said no hello");
                 return;
             }
         };
         running.set_heard();
-        let (greeting, accepted) = match self.admit(&stream, &hello) {
+        let (greeting, accepted) = match self.admit(&stream, (&hello, handshake.identity())) {
             Ok(admitted) => admitted,
             Err(reject) => return self.refuse(&mut stream, reject),
         };
@@ -97,6 +106,16 @@ impl Acceptance {
                 withdraw();
             }
         }
+    }
+
+    fn handshake(&self) -> io::Result<ServerHandshake> {
+        let handshake = ServerHandshake::default();
+        Ok(match self.admission.authentication() {
+            None => handshake,
+            Some(authentication) => {
+                handshake.authenticating(authentication.clone(), nonce::random()?)
+            }
+        })
     }
 
     /// Answers another server's questions for the time.
@@ -156,7 +175,7 @@ impl Acceptance {
     fn admit(
         &self,
         stream: &DeadlineStream,
-        hello: &Hello,
+        hello: (&Hello, Option<Identity>),
     ) -> Result<(Greeting, Accepted), Reject> {
         self.admission.admit(hello, (stream.source(), ROOM_WAIT), || {
             if !self.is_open() {
@@ -186,6 +205,20 @@ fn receive(
         let mut buffer = vec![0; handshake.missing()];
         match handshake.receive(stream.receive(&mut buffer)?)? {
             ServerStep::Receive => {}
+            step => return Ok(step),
+        }
+    }
+}
+
+/// Reads until the client has said hello, and has proven who it is if it must. That takes no more time than a hello may: it
+/// answers at once too.
+fn hear_hello(
+    stream: &mut DeadlineStream,
+    handshake: &mut ServerHandshake,
+) -> Result<ServerStep, Left> {
+    loop {
+        match receive(stream, handshake)? {
+            ServerStep::Challenge(challenge) => stream.send(&challenge)?,
             step => return Ok(step),
         }
     }

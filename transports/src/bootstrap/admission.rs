@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farcall_core::time::Instant;
+use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
 use crate::contract::{
@@ -55,19 +56,24 @@ impl Admission {
         self.death_notice
     }
 
+    /// What clients are to prove before they are let in.
+    pub fn authentication(&self) -> Option<&Authentication> {
+        self.offer.authentication()
+    }
+
     /// How long a client's machine may stay silent before it is declared dead.
     pub fn silence(&self) -> Duration {
         self.offer.config().silence
     }
 
-    /// Hands a client that fits to a server thread. `time_left` says how long that may take, or why there is no time. If all
+    /// Hands a client that fits, and has proven to be `identity`, to a server thread. `time_left` says how long that may take, or why there is no time. If all
     /// places are taken, waits at most for `wait` until one is free.
     ///
     /// # Errors
     /// Why the client is refused, for the client.
     pub fn admit(
         &self,
-        hello: &Hello,
+        (hello, identity): (&Hello, Option<Identity>),
         (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Reject> {
@@ -83,7 +89,8 @@ impl Admission {
             if attempt >= turns && !intake.make_room(source, wait.min(timeout)) {
                 continue;
             }
-            let client = NewClient { terms: &terms, setup: &hello.setup, timeout, source };
+            let client =
+                NewClient { terms: &terms, setup: &hello.setup, timeout, source, identity };
             match intake.accept(client) {
                 Ok(accepted) => {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };

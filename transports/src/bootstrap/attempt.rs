@@ -65,6 +65,10 @@ impl Attempt<'_> {
         ConnectError::Device { address: self.address(), cause: cause.into() }
     }
 
+    fn not_permitted(&self, reason: &str) -> ConnectError {
+        ConnectError::NotPermitted { address: self.address(), reason: reason.to_owned() }
+    }
+
     fn frame(&self, error: FrameError) -> ConnectError {
         match error {
             FrameError::Version { ours, theirs } => ConnectError::VersionMismatch {
@@ -104,7 +108,17 @@ impl Attempt<'_> {
                 service: hello.service.clone(),
                 methods,
             },
-            Refusal::UnexpectedFrame => self.misbehaved("it answered with a client's frame"),
+            Refusal::UnexpectedFrame => self.misbehaved("it answered with a frame that was not due"),
+            Refusal::KeyWanted => self.not_permitted(
+                "the server lets in only clients with a key; give the client one with `key`",
+            ),
+            Refusal::KeyNotWanted => self.not_permitted(
+                "the server asks for no key, so nothing proves that it is the right one; \
+                 give it the client's with `authenticate`, or connect without a key",
+            ),
+            Refusal::FalseServer => self.not_permitted(
+                "the server has not proven that it has the client's key, or someone between has changed what was said",
+            ),
         }
     }
 

@@ -12,11 +12,12 @@ use rustix::io::Errno;
 use super::attempt::{self, Attempt};
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
+use super::nonce;
 use super::socket::{Liveness, Socket, hand_over, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError};
-use crate::handshake::{Agreement, ClientHandshake, Welcome};
+use crate::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
 
 /// An attempt to dial an address in text.
 pub(super) struct Dialler<'a> {
@@ -116,8 +117,12 @@ impl Dialler<'_> {
             let bytes = stream.receive(&mut buffer).map_err(|error| self.stream(error))?;
             let received = handshake.receive(bytes);
             let refused = |refusal| self.attempt.refused(refusal, handshake.hello());
-            if let Some(agreement) = received.map_err(refused)? {
-                return Ok(agreement);
+            match received.map_err(refused)? {
+                ClientStep::Receive => {}
+                ClientStep::Send(bytes) => {
+                    stream.send(&bytes).map_err(|error| self.stream(error))?;
+                }
+                ClientStep::Connect(agreement) => return Ok(agreement),
             }
         }
     }
@@ -158,6 +163,10 @@ impl Dial for Address {
             .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
         let mut handshake = ClientHandshake::new(hello, service).require(&options.require);
+        if let Some(key) = &options.key {
+            let nonce = nonce::random().map_err(|error| attempt.io("getting a nonce", error))?;
+            handshake = handshake.with_key(key.clone(), nonce);
+        }
         let Agreement { welcome: Welcome { terms, setup }, compatibility } =
             dialler.shake_hands(&mut stream, &mut handshake)?;
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;

@@ -43,7 +43,8 @@ impl Binding for Address {
         let clock = follower.as_ref().map(|(_, follower)| follower.clock());
         let ServerHalves { transports, intakes } =
             ServerHalves::make(&address, of, threads, options.max_clients, clock)?;
-        let offer = Offer::new(self.backend().name(), services, self.config().clone());
+        let offer = Offer::new(self.backend().name(), services, self.config().clone())
+            .with_authentication(options.authentication.clone());
         let renewal = AtAddress {
             address: self.clone(),
             text: address.clone(),

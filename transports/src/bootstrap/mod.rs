@@ -14,6 +14,7 @@ mod handshakes;
 mod listen;
 mod liveness;
 mod liveness_layer;
+mod nonce;
 mod renewal;
 mod server_halves;
 mod shared_time;

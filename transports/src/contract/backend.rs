@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use farcall_core::Identity;
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
 use super::{
@@ -159,6 +160,8 @@ pub struct NewClient<'a> {
     pub timeout: Duration,
     /// Where it comes from.
     pub source: Source,
+    /// Who it has proven to be.
+    pub identity: Option<Identity>,
 }
 
 /// A client that was handed to its server thread.

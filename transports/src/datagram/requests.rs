@@ -37,7 +37,7 @@ impl Sessions {
     /// Takes new clients over, and drops those that were withdrawn.
     #[cold]
     pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
-        while let Some(client) = self.roster.take_arrivals() {
+        while let Some(client) = self.roster.take_arrivals(sink) {
             self.remove(client, Disconnect::Lost, sink);
         }
     }

@@ -320,12 +320,12 @@ impl LocalEnd {
 
 impl Intake for DatagramIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, source, .. } = client;
+        let NewClient { terms, setup, source, identity, .. } = client;
         let theirs = EndSetup::from_bytes(setup)?;
         // Before the lock: the client's address may have to be resolved.
         let peer = theirs.peer(&self.local.pd, 0, self.local.sizes.mtu)?;
         let port = self.local.port();
-        self.queue.accept(source, |id, on_disconnect| {
+        self.queue.accept((source, identity), |id, on_disconnect| {
             self.local.make(&port, id, terms, peer, on_disconnect)
         })
     }

@@ -1,11 +1,12 @@
 //! The client's half of the handshake.
 
 use farcall_core::service::ServiceDescription;
-use farcall_core::{Compatibility, MissingMethod};
+use farcall_core::{Compatibility, Key, MissingMethod};
 
-use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, Welcome};
+use super::frame::{Frame, FrameError, FrameReader, Hello, Identify, Reject, Welcome};
 use super::methods::{MethodList, MethodsError};
-use super::versions::Versions;
+use super::proof::{End, Nonce, Proof, Transcript};
+use super::versions::{SPOKEN, Versions};
 use crate::contract::Terms;
 
 /// A client that has a hello to say.
@@ -14,9 +15,43 @@ pub struct ClientHandshake {
     hello: Hello,
     service: &'static ServiceDescription,
     require: Vec<&'static str>,
+    /// The versions that the hello says.
+    spoken: Versions,
     reader: FrameReader,
     /// The server's methods so far, if it has sent any.
     methods: Option<MethodList>,
+    /// What the client proves itself with, if it does.
+    credentials: Option<Credentials>,
+}
+
+/// The key of a client, and how far the two ends have proven that they have it.
+#[derive(Debug)]
+struct Credentials {
+    key: Key,
+    nonce: Nonce,
+    transcript: Transcript,
+    stage: Stage,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// The server has not asked who the client is.
+    Unasked,
+    /// The client has proven itself.
+    Proven,
+    /// The server has agreed, and is to prove itself.
+    Welcomed(Welcome),
+}
+
+/// What the server's bytes come to.
+#[derive(Debug)]
+pub enum ClientStep {
+    /// More bytes are needed: [`missing`](ClientHandshake::missing) says how many.
+    Receive,
+    /// Send these bytes, then receive more.
+    Send(Vec<u8>),
+    /// The ends have agreed: connect, and send [`ready_bytes`](ClientHandshake::ready_bytes).
+    Connect(Agreement),
 }
 
 /// What the ends have agreed on.
@@ -41,15 +76,28 @@ pub enum Refusal {
     Methods(MethodsError),
     /// The server lacks methods that the client requires, or all of them, for these reasons.
     Incompatible(Vec<MissingMethod>),
-    /// The server answered with a frame that only clients send.
+    /// The server answered with a frame that was not due, or that only clients send.
     UnexpectedFrame,
+    /// The server asks for a key, and the client has none.
+    KeyWanted,
+    /// The client has a key, and the server does not ask for one.
+    KeyNotWanted,
+    /// The server has not proven that it has the client's key.
+    FalseServer,
 }
 
 impl ClientHandshake {
     /// Begins with this hello, as a client of this service.
     pub fn new(hello: Hello, service: &'static ServiceDescription) -> ClientHandshake {
-        let reader = FrameReader::default();
-        ClientHandshake { hello, service, require: Vec::new(), reader, methods: None }
+        ClientHandshake {
+            hello,
+            service,
+            require: Vec::new(),
+            spoken: SPOKEN,
+            reader: FrameReader::speaking(SPOKEN),
+            methods: None,
+            credentials: None,
+        }
     }
 
     /// Requires these methods of the server, besides those that the service requires.
@@ -60,7 +108,15 @@ impl ClientHandshake {
 
     /// Speaks these versions of the protocol, instead of [`SPOKEN`](super::SPOKEN).
     pub fn speaking(mut self, versions: Versions) -> ClientHandshake {
+        self.spoken = versions;
         self.reader = FrameReader::speaking(versions);
+        self
+    }
+
+    /// Proves that the client has this key, and demands the same of the server. The nonce is random, and for this handshake only.
+    pub fn with_key(mut self, key: Key, nonce: Nonce) -> ClientHandshake {
+        let (transcript, stage) = (Transcript::default(), Stage::Unasked);
+        self.credentials = Some(Credentials { key, nonce, transcript, stage });
         self
     }
 
@@ -76,7 +132,7 @@ impl ClientHandshake {
 
     /// The bytes to send first.
     pub fn hello_bytes(&self) -> Vec<u8> {
-        Frame::Hello(self.hello.clone()).to_bytes_in(self.versions())
+        Frame::Hello(self.hello.clone()).to_bytes_in(self.spoken)
     }
 
     /// How many bytes of the server's answer are missing.
@@ -88,21 +144,82 @@ impl ClientHandshake {
     ///
     /// # Errors
     /// Why there is no connection; the handshake is over then.
-    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<Option<Agreement>, Refusal> {
+    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<ClientStep, Refusal> {
         while let Some(frame) = self.reader.push(&mut bytes).map_err(Refusal::Frame)? {
             match frame {
+                Frame::Challenge(_) => return self.prove().map(ClientStep::Send),
+                Frame::Proof(proof) => {
+                    return self.check_proof(&proof).map(ClientStep::Connect);
+                }
                 Frame::Methods(page) => {
+                    self.hear_proven()?;
                     let list = self.methods.get_or_insert_with(|| MethodList::new(self.service));
                     list.take(page).map_err(Refusal::Methods)?;
                 }
-                Frame::Welcome(welcome) => return self.agree(welcome).map(Some),
-                Frame::Reject(reject) => return Err(Refusal::Rejected(reject)),
-                Frame::Hello(_) | Frame::Ready | Frame::AskTime | Frame::Time(_) => {
-                    return Err(Refusal::UnexpectedFrame);
+                Frame::Welcome(welcome) => {
+                    self.hear_proven()?;
+                    match &mut self.credentials {
+                        None => return self.agree(welcome).map(ClientStep::Connect),
+                        Some(credentials) => credentials.stage = Stage::Welcomed(welcome),
+                    }
                 }
+                Frame::Reject(reject) => return Err(Refusal::Rejected(reject)),
+                Frame::Hello(_)
+                | Frame::Ready
+                | Frame::AskTime
+                | Frame::Time(_)
+                | Frame::Identify(_) => return Err(Refusal::UnexpectedFrame),
             }
         }
-        Ok(None)
+        Ok(ClientStep::Receive)
+    }
+
+    /// The server asks who the client is: the bytes that say it, and prove it.
+    fn prove(&mut self) -> Result<Vec<u8>, Refusal> {
+        let (hello, versions) = (self.hello_bytes(), self.versions());
+        let Credentials { key, nonce, transcript, stage } =
+            self.credentials.as_mut().ok_or(Refusal::KeyWanted)?;
+        if *stage != Stage::Unasked {
+            return Err(Refusal::UnexpectedFrame);
+        }
+        let identify = Identify { key: key.name().to_owned(), nonce: *nonce };
+        let identify = Frame::Identify(identify).to_bytes_in(versions);
+        transcript.add(End::Client, &hello);
+        transcript.add(End::Server, self.reader.last_bytes());
+        transcript.add(End::Client, &identify);
+        let proof = Frame::Proof(transcript.prove(End::Client, key.secret())).to_bytes_in(versions);
+        transcript.add(End::Client, &proof);
+        *stage = Stage::Proven;
+        Ok([identify, proof].concat())
+    }
+
+    /// Hears a frame of a server that lets the client in: to one with a key, it must have asked before.
+    fn hear_proven(&mut self) -> Result<(), Refusal> {
+        match &mut self.credentials {
+            None => Ok(()),
+            Some(Credentials { stage: Stage::Unasked, .. }) => Err(Refusal::KeyNotWanted),
+            Some(Credentials { stage: Stage::Welcomed(_), .. }) => Err(Refusal::UnexpectedFrame),
+            Some(Credentials { stage: Stage::Proven, transcript, .. }) => {
+                transcript.add(End::Server, self.reader.last_bytes());
+                Ok(())
+            }
+        }
+    }
+
+    /// The server's proof has come, which is its last frame.
+    fn check_proof(&mut self, proof: &Proof) -> Result<Agreement, Refusal> {
+        let Some(Credentials { key, transcript, stage: Stage::Welcomed(welcome), .. }) =
+            self.credentials.take()
+        else {
+            return Err(Refusal::UnexpectedFrame);
+        };
+        // The frame's prefix is the only part of the handshake that no proof covers.
+        let is_exact =
+            self.reader.last_bytes() == Frame::Proof(*proof).to_bytes_in(self.versions());
+        if !is_exact || !transcript.is_proven(End::Server, key.secret(), proof) {
+            return Err(Refusal::FalseServer);
+        }
+        self.agree(welcome)
     }
 
     fn agree(&self, welcome: Welcome) -> Result<Agreement, Refusal> {
@@ -151,9 +268,14 @@ mod tests {
         let mut handshake = ClientHandshake::new(hello(), &KV);
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
         let (last, front) = bytes.split_last().unwrap();
-        assert!(matches!(handshake.receive(front), Ok(None)));
+        assert!(matches!(handshake.receive(front), Ok(ClientStep::Receive)));
         assert_eq!(handshake.missing(), 1);
-        handshake.receive(&[*last]).map(|agreement| agreement.expect("the answer is whole"))
+        handshake.receive(&[*last]).map(agreement)
+    }
+
+    fn agreement(step: ClientStep) -> Agreement {
+        let ClientStep::Connect(agreement) = step else { panic!("{step:?}") };
+        agreement
     }
 
     fn welcome(window: u32) -> Frame {
@@ -203,7 +325,7 @@ mod tests {
         let connect = |require: &[&'static str], frames: &[Frame]| {
             let mut handshake = ClientHandshake::new(hello(), &KV).require(require);
             let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
-            handshake.receive(&bytes).map(|agreement| agreement.is_some())
+            handshake.receive(&bytes).map(agreement).map(|_| true)
         };
         let without_put = [methods(&[(1, 10)]), welcome(4)];
         assert_eq!(connect(&["get"], &without_put), Ok(true));
@@ -229,7 +351,7 @@ mod tests {
             assert_eq!(step, ServerStep::Decide(hello()));
             let welcome = Welcome { terms: OFFERED, setup: Vec::new() };
             let answer = server.welcome(Greeting { differing: Some(&KV), welcome });
-            assert!(client.receive(&answer).unwrap().is_some());
+            agreement(client.receive(&answer).unwrap());
             assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));
             assert_eq!(
                 (client.versions(), server.versions()),

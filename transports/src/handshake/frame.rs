@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::methods::MethodEntry;
+use super::proof::{Nonce, Proof};
 use super::versions::{SPOKEN, Versions};
 use crate::contract::{SlicePlan, Terms};
 
@@ -95,6 +96,15 @@ pub struct TimeTold {
     pub plan: SlicePlan,
 }
 
+/// A client's answer to a challenge. Its [proof](Frame::Proof) follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identify {
+    /// The name of its key.
+    pub key: String,
+    /// For this handshake only.
+    pub nonce: Nonce,
+}
+
 /// Every frame after its prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame {
@@ -112,6 +122,12 @@ pub enum Frame {
     AskTime,
     /// Server: this.
     Time(TimeTold),
+    /// Server, after a hello: who are you? Its nonce is for this handshake only.
+    Challenge(Nonce),
+    /// Client: this.
+    Identify(Identify),
+    /// Client, after `Identify`, and server, after its welcome: I have the secret, and this is what I have said and heard.
+    Proof(Proof),
 }
 
 /// Why bytes are not a frame.
@@ -181,6 +197,8 @@ impl Frame {
 #[derive(Debug)]
 pub struct FrameReader {
     bytes: Vec<u8>,
+    /// The bytes of the last whole frame.
+    last: Vec<u8>,
     /// Known once the prefix is there.
     body: Option<Body>,
     /// The versions that frames may have: after the first one, only the version that both ends take.
@@ -204,7 +222,7 @@ impl Default for FrameReader {
 impl FrameReader {
     /// A reader at an end that speaks these versions.
     pub fn speaking(versions: Versions) -> FrameReader {
-        FrameReader { bytes: Vec::new(), body: None, versions }
+        FrameReader { bytes: Vec::new(), last: Vec::new(), body: None, versions }
     }
 
     /// The versions that this end speaks; once a frame has been read, the one that both take.
@@ -235,6 +253,11 @@ impl FrameReader {
         PREFIX_BYTES + self.body.map_or(0, |body| body.len) - self.bytes.len()
     }
 
+    /// The bytes of the last frame that was given, as they came.
+    pub(super) fn last_bytes(&self) -> &[u8] {
+        &self.last
+    }
+
     /// Takes bytes off the front, up to the end of the frame. Gives the frame once it is whole, and begins another.
     ///
     /// # Errors
@@ -256,7 +279,8 @@ impl FrameReader {
                 (frame @ Frame::Hello(_), _) if body.may_be_longer => frame,
                 _ => return Err(FrameError::Body),
             };
-            *self = FrameReader::speaking(self.versions);
+            self.last = std::mem::take(&mut self.bytes);
+            self.body = None;
             return Ok(Some(frame));
         }
     }

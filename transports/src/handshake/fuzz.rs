@@ -1,13 +1,14 @@
 //! Fuzz targets of the handshake's frames, which come from peers that nobody has checked yet.
 
 use bolero::{TypeGenerator, check};
-use farcall_core::MethodDescription;
 use farcall_core::service::ServiceDescription;
+use farcall_core::{Authentication, Key, MethodDescription};
 
 use super::frame::PREFIX_BYTES;
 use super::methods::MethodList;
 use super::{
-    Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, MethodEntry, Reject, TimeTold, Welcome,
+    ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES,
+    MethodEntry, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
 };
 use crate::contract::{SlicePlan, Terms};
 
@@ -21,14 +22,15 @@ struct Parts {
     terms: (u32, u32, u64),
     setup: Vec<u8>,
     methods: Vec<(u32, u8, Vec<u64>)>,
+    nonce: Nonce,
 }
 
 impl Parts {
     fn frame(self) -> Frame {
-        let Parts { kind, text, texts, number, terms, setup, methods } = self;
+        let Parts { kind, text, texts, number, terms, setup, methods, nonce } = self;
         let (window, slot, max_message) = terms;
         let terms = Terms { window, slot, max_message };
-        let reject = match kind % 12 {
+        let reject = match kind % 15 {
             0 => return Frame::Ready,
             1 => return Frame::Welcome(Welcome { terms, setup }),
             2 => {
@@ -50,6 +52,9 @@ impl Parts {
                 let told = TimeTold { received_nanos: number, answered_nanos: !number, plan };
                 return Frame::Time(told);
             }
+            11 => return Frame::Challenge(nonce),
+            12 => return Frame::Identify(Identify { key: text, nonce }),
+            13 => return Frame::Proof(nonce),
             _ => Reject::NotPermitted { reason: text },
         };
         Frame::Reject(reject)
@@ -76,6 +81,8 @@ fn size(frame: &Frame) -> usize {
         Frame::Ready | Frame::AskTime | Frame::Reject(Reject::ShuttingDown) => 0,
         // Two times, and two numbers.
         Frame::Time(_) => 4,
+        Frame::Challenge(nonce) | Frame::Proof(nonce) => nonce.len(),
+        Frame::Identify(Identify { key, nonce }) => key.len() + nonce.len(),
         Frame::Hello(hello) => hello.backend.len() + hello.service.len() + hello.setup.len(),
         Frame::Welcome(welcome) => welcome.setup.len(),
         Frame::Reject(Reject::Service { served }) => served.iter().map(|name| 1 + name.len()).sum(),
@@ -133,6 +140,33 @@ fn a_frame_with_a_changed_byte_is_a_frame_or_an_error() {
             drop(read(&bytes));
         },
     );
+}
+
+/// Whatever a peer sends that does not have the key: a client that has it does not connect, and a server does not let it in.
+#[test]
+fn any_frames_without_the_secret_connect_nobody() {
+    static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
+    let key = Key::new("a", [7; 16]).expect("a name and sixteen bytes");
+    let terms = Terms { window: 8, slot: 4096, max_message: 99 };
+    let (backend, service) = ("b".to_owned(), "Kv".to_owned());
+    let hello = Hello { backend, service, fingerprint: 7, terms, setup: Vec::new() };
+    check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
+        let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);
+        let authentication = Authentication::new().key(key.clone());
+        let mut server = ServerHandshake::default().authenticating(authentication, [2; 32]);
+        // Most sequences end early; these begin as handshakes do.
+        let challenged = client.receive(&Frame::Challenge([3; 32]).to_bytes());
+        assert!(matches!(challenged, Ok(ClientStep::Send(_))));
+        let greeted = server.receive(&Frame::Hello(hello.clone()).to_bytes());
+        assert!(matches!(greeted, Ok(ServerStep::Challenge(_))));
+        for frame in frames.into_iter().map(Parts::frame) {
+            let bytes = frame.to_bytes();
+            let connected = client.receive(&bytes);
+            assert!(!matches!(connected, Ok(ClientStep::Connect(_))), "{connected:?}");
+            let decided = server.receive(&bytes);
+            assert!(!matches!(decided, Ok(ServerStep::Decide(_))), "{decided:?}");
+        }
+    });
 }
 
 /// What a client holds after any pages is bounded by its own service, and the pages end.

@@ -9,6 +9,21 @@
 //!   Ready                           ->   a server thread takes the client over
 //! ```
 //!
+//! A server with keys asks after the hello, before it makes anything, and a client with a key takes no other answer:
+//!
+//! ```text
+//!   Hello                           ->
+//!                                   <-   Challenge (nonce)
+//!   Identify (name of key, nonce)   ->
+//!   Proof                           ->   check it, ask what the client may use, go on as above
+//!                                   <-   Methods, Welcome, or Reject
+//!   check it, connect               <-   Proof
+//!   Ready                           ->
+//! ```
+//!
+//! Each [proof](Frame::Proof) covers all bytes of both directions before it: so what connects afterwards are the queue
+//! pairs of the two ends that have proven themselves, and nobody between them has changed a byte.
+//!
 //! A server that shares the time slices of another asks it for its time instead of saying hello: `AskTime`, and the answer is `Time`, or
 //! `Reject`.
 //!
@@ -16,20 +31,26 @@
 //! drive the same ones. Afterwards both ends keep the socket open as the liveness socket: when it closes, the other end
 //! is gone.
 
+#[cfg(test)]
+mod authentication;
 mod client;
 mod frame;
 #[cfg(test)]
 mod fuzz;
 mod methods;
 mod offer;
+mod proof;
 mod server;
 mod time;
 mod versions;
 
-pub use client::{Agreement, ClientHandshake, Refusal};
-pub use frame::{Frame, FrameError, FrameReader, Hello, MAX_BODY_BYTES, Reject, TimeTold, Welcome};
+pub use client::{Agreement, ClientHandshake, ClientStep, Refusal};
+pub use frame::{
+    Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES, Reject, TimeTold, Welcome,
+};
 pub use methods::{MAX_METHODS, MethodEntry, MethodsError};
 pub use offer::Offer;
+pub use proof::{Nonce, Proof};
 pub use server::{Greeting, ServerHandshake, ServerStep};
 pub use time::{NoTime, TimeQuestions};
 pub use versions::{SPOKEN, Versions};

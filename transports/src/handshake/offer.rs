@@ -1,5 +1,6 @@
 //! The server's decision about a hello: pure.
 
+use farcall_core::Authentication;
 use farcall_core::service::ServiceDescription;
 
 use super::frame::{Hello, Reject};
@@ -11,6 +12,7 @@ pub struct Offer {
     backend: &'static str,
     services: Vec<&'static ServiceDescription>,
     config: Config,
+    authentication: Option<Authentication>,
 }
 
 impl Offer {
@@ -20,7 +22,17 @@ impl Offer {
         services: &[&'static ServiceDescription],
         config: Config,
     ) -> Offer {
-        Offer { backend, services: services.to_vec(), config }
+        Offer { backend, services: services.to_vec(), config, authentication: None }
+    }
+
+    /// The same to clients that prove who they are, if there is an authentication.
+    pub fn with_authentication(self, authentication: Option<Authentication>) -> Offer {
+        Offer { authentication, ..self }
+    }
+
+    /// What clients are to prove.
+    pub fn authentication(&self) -> Option<&Authentication> {
+        self.authentication.as_ref()
     }
 
     /// The limits of this end.

@@ -1,16 +1,48 @@
 //! The server's half of the handshake.
 
+use farcall_core::identity::MAX_SECRETS_OF_A_NAME;
 use farcall_core::service::ServiceDescription;
+use farcall_core::{Authentication, Identity, Key};
 
-use super::frame::{Frame, FrameError, FrameReader, Hello, Reject, TimeTold, Welcome};
+use super::frame::{Frame, FrameError, FrameReader, Hello, Identify, Reject, TimeTold, Welcome};
 use super::methods;
+use super::proof::{End, Nonce, Proof, Transcript};
 use super::versions::Versions;
 
 /// A handshake with one client, at the server.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     reader: FrameReader,
-    is_welcomed: bool,
+    stage: Stage,
+    /// What clients are to prove, if anything.
+    demand: Option<Demand>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// The client is to say hello.
+    #[default]
+    New,
+    /// It was asked who it is.
+    Challenged(Hello),
+    /// It has said who it is, and is to prove it.
+    Identified(Hello, Identify),
+    /// The caller decides whether to let it in.
+    Deciding,
+    /// It is in, and is to say that it is ready.
+    Welcomed,
+    /// It is ready, or broke the protocol.
+    Over,
+}
+
+/// Clients are to prove that they have a key of these.
+#[derive(Debug)]
+struct Demand {
+    authentication: Authentication,
+    nonce: Nonce,
+    transcript: Transcript,
+    /// The key that the client has proven to have.
+    proven: Option<(Identity, Key)>,
 }
 
 /// The answer to a client that is let in.
@@ -30,6 +62,10 @@ pub enum ServerStep {
     /// The client's first frame: answer it with [`welcome`](ServerHandshake::welcome) or
     /// [`reject`](ServerHandshake::reject).
     Decide(Hello),
+    /// The client is to prove who it is: send these bytes, then receive more.
+    Challenge(Vec<u8>),
+    /// The client may not come in: [`reject`](ServerHandshake::reject) it.
+    Reject(Reject),
     /// Not a client, but a server that asks for the time: answer it with [`tell_time`](ServerHandshake::tell_time) or
     /// [`reject`](ServerHandshake::reject).
     TellTime,
@@ -42,7 +78,19 @@ pub enum ServerStep {
 impl ServerHandshake {
     /// At a server that speaks these versions of the protocol, instead of [`SPOKEN`](super::SPOKEN).
     pub fn speaking(versions: Versions) -> ServerHandshake {
-        ServerHandshake { reader: FrameReader::speaking(versions), is_welcomed: false }
+        ServerHandshake { reader: FrameReader::speaking(versions), ..ServerHandshake::default() }
+    }
+
+    /// Lets in only clients that prove that they have one of these keys. The nonce is random, and for this handshake only.
+    pub fn authenticating(mut self, authentication: Authentication, nonce: Nonce) -> Self {
+        let transcript = Transcript::default();
+        self.demand = Some(Demand { authentication, nonce, transcript, proven: None });
+        self
+    }
+
+    /// Who the client has proven to be.
+    pub fn identity(&self) -> Option<Identity> {
+        self.demand.as_ref()?.proven.as_ref().map(|(identity, _)| *identity)
     }
 
     /// The versions that the server speaks; once the client has said hello, the one that both take.
@@ -65,25 +113,94 @@ impl ServerHandshake {
         let refuse = |what: String| {
             ServerStep::Refuse(Frame::Reject(Reject::Malformed { what }).to_bytes_in(versions))
         };
-        Ok(match read {
-            Ok(None) => ServerStep::Receive,
-            Ok(Some(Frame::Hello(hello))) if !self.is_welcomed => ServerStep::Decide(hello),
-            Ok(Some(Frame::AskTime)) if !self.is_welcomed => ServerStep::TellTime,
-            Ok(Some(Frame::Ready)) if self.is_welcomed => ServerStep::Ready,
-            Ok(Some(_)) if !self.is_welcomed => refuse("no hello".into()),
-            Ok(Some(_)) => refuse("a frame that was not due".into()),
+        let frame = match read {
+            Ok(None) => return Ok(ServerStep::Receive),
+            Ok(Some(frame)) => frame,
             // The frame tells the client which versions are spoken here.
-            Err(error @ FrameError::Version { .. }) => refuse(error.to_string()),
+            Err(error @ FrameError::Version { .. }) => return Ok(refuse(error.to_string())),
             Err(error) => return Err(error),
+        };
+        Ok(match (frame, std::mem::replace(&mut self.stage, Stage::Over)) {
+            (Frame::Hello(hello), Stage::New) => self.hear_hello(hello),
+            (Frame::AskTime, Stage::New) => {
+                self.stage = Stage::New;
+                ServerStep::TellTime
+            }
+            (Frame::Identify(identify), Stage::Challenged(hello)) => {
+                self.hear();
+                self.stage = Stage::Identified(hello, identify);
+                ServerStep::Receive
+            }
+            (Frame::Proof(proof), Stage::Identified(hello, identify)) => {
+                self.check_proof(hello, &identify.key, &proof)
+            }
+            (Frame::Ready, Stage::Welcomed) => ServerStep::Ready,
+            (_, Stage::New) => refuse("no hello".into()),
+            _ => refuse("a frame that was not due".into()),
         })
+    }
+
+    /// The last frame is part of what the ends prove.
+    fn hear(&mut self) {
+        if let Some(demand) = &mut self.demand {
+            demand.transcript.add(End::Client, self.reader.last_bytes());
+        }
+    }
+
+    fn hear_hello(&mut self, hello: Hello) -> ServerStep {
+        self.hear();
+        let versions = self.versions();
+        match &mut self.demand {
+            None => {
+                self.stage = Stage::Deciding;
+                ServerStep::Decide(hello)
+            }
+            Some(Demand { nonce, transcript, .. }) => {
+                let challenge = Frame::Challenge(*nonce).to_bytes_in(versions);
+                transcript.add(End::Server, &challenge);
+                self.stage = Stage::Challenged(hello);
+                ServerStep::Challenge(challenge)
+            }
+        }
+    }
+
+    fn check_proof(&mut self, hello: Hello, name: &str, proof: &Proof) -> ServerStep {
+        let key = self.demand.as_ref().and_then(|demand| demand.key_of(name, proof));
+        let Some(key) = key else {
+            // The same words for a wrong name and a wrong secret: a stranger learns of no name.
+            let reason = "the server has no key of that name with that secret; check both";
+            return ServerStep::Reject(Reject::NotPermitted { reason: reason.into() });
+        };
+        let Some(identity) = Identity::named(name) else {
+            let reason = "the server's process has met as many identities as it may".into();
+            return ServerStep::Reject(Reject::Refused { reason });
+        };
+        self.hear();
+        if let Some(demand) = &mut self.demand {
+            if !demand.authentication.permits(&identity, &hello.service) {
+                let service = &hello.service;
+                let reason = format!("{identity} may not use {service}; let the server permit it");
+                return ServerStep::Reject(Reject::NotPermitted { reason });
+            }
+            demand.proven = Some((identity, key));
+        }
+        self.stage = Stage::Deciding;
+        ServerStep::Decide(hello)
     }
 
     /// The bytes for a client that is let in. Its next frame says that it is ready.
     pub fn welcome(&mut self, Greeting { differing, welcome }: Greeting) -> Vec<u8> {
-        self.is_welcomed = true;
+        self.stage = Stage::Welcomed;
+        let versions = self.versions();
         let methods = differing.map(methods::pages).into_iter().flatten();
         let frames = methods.chain([Frame::Welcome(welcome)]);
-        frames.flat_map(|frame| frame.to_bytes_in(self.versions())).collect()
+        let mut bytes: Vec<u8> = frames.flat_map(|frame| frame.to_bytes_in(versions)).collect();
+        if let Some(Demand { transcript, proven: Some((_, key)), .. }) = &mut self.demand {
+            transcript.add(End::Server, &bytes);
+            let proof = transcript.prove(End::Server, key.secret());
+            bytes.extend(Frame::Proof(proof).to_bytes_in(versions));
+        }
+        bytes
     }
 
     /// The bytes for a server that asked for the time.
@@ -94,6 +211,23 @@ impl ServerHandshake {
     /// The bytes for a client that is not let in.
     pub fn reject(reject: Reject) -> Vec<u8> {
         Frame::Reject(reject).to_bytes()
+    }
+}
+
+impl Demand {
+    /// The key of this name whose secret proves this. Makes the same number of comparisons whether there is a key of that name
+    /// or not.
+    fn key_of(&self, name: &str, proof: &Proof) -> Option<Key> {
+        let mut keys = self.authentication.keys_of(name);
+        let mut found = None;
+        for _ in 0..MAX_SECRETS_OF_A_NAME {
+            let key = keys.next();
+            // Without a key, anything that takes as long.
+            let secret = key.map_or(&self.nonce[..], Key::secret);
+            let is_proven = self.transcript.is_proven(End::Client, secret, proof);
+            found = found.or(key.filter(|_| is_proven));
+        }
+        found.cloned()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use crossbeam_utils::CachePadded;
+use farcall_core::Identity;
 use farcall_core::site::Site;
 
 use super::places::Places;
@@ -21,7 +22,8 @@ pub(crate) struct ClientId {
 /// News for the server thread.
 #[derive(Debug)]
 pub(crate) enum Arrival<T> {
-    New(Box<T>),
+    /// A client, and who it has proven to be.
+    New(Box<T>, Option<Identity>),
     /// The handshake of this client did not end well, or its process has died.
     Withdrawn(ClientId),
     /// The first of these that has not called is to be dropped, so that there is room for another.
@@ -44,14 +46,14 @@ impl<T: Send + 'static> AcceptQueue<T> {
     /// Accepts a client: `make` makes the server's end of its connection, with the setup bytes for the client.
     pub(crate) fn accept(
         self: &Arc<Self>,
-        source: Source,
+        (source, identity): (Source, Option<Identity>),
         make: impl FnOnce(ClientId, &OnDisconnect) -> Result<(Vec<u8>, T), SetupError>,
     ) -> Result<Accepted, SetupError> {
         let id = self.places().take(source, self.site.now())?;
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
-        if !self.push(Arrival::New(Box::new(client))) {
+        if !self.push(Arrival::New(Box::new(client), identity)) {
             self.give_back(id.number);
             return Err(SetupError::Full(
                 "the server's threads start again after a failure".into(),
@@ -177,10 +179,10 @@ mod tests {
         let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), 1);
         for _ in 0..3 {
             let failed =
-                queue.accept(Source::Unknown, |_, _| Err(SetupError::Misbehaved("a test")));
+                queue.accept((Source::Unknown, None), |_, _| Err(SetupError::Misbehaved("a test")));
             assert!(matches!(failed, Err(SetupError::Misbehaved(_))));
         }
-        assert!(queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), ()))).is_ok());
+        assert!(queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), ()))).is_ok());
     }
 
     #[test]
@@ -188,7 +190,7 @@ mod tests {
         let (queue, arrivals) = AcceptQueue::new(&Site::new(), 1);
         drop(arrivals);
         for _ in 0..3 {
-            let refused = queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), 7)));
+            let refused = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7)));
             assert!(matches!(refused, Err(SetupError::Full(_))));
         }
     }
@@ -197,11 +199,11 @@ mod tests {
     fn an_arrival_is_announced_until_it_is_taken() {
         let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), 2);
         assert!(!arrivals.has_news());
-        let accepted = queue.accept(Source::Unknown, |_, _| Ok((Vec::new(), 7))).unwrap();
+        let accepted = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7))).unwrap();
         assert!(arrivals.has_news());
         arrivals.clear_news();
         assert!(!arrivals.has_news());
-        assert!(matches!(arrivals.next(), Some(Arrival::New(seven)) if *seven == 7));
+        assert!(matches!(arrivals.next(), Some(Arrival::New(seven, _)) if *seven == 7));
         assert!(arrivals.next().is_none());
         (accepted.withdraw)();
         assert!(arrivals.has_news());

@@ -140,5 +140,6 @@ impl RequestSink for DiscardRequests {
     }
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
     fn disconnected(&mut self, _: u32, _: u32) {}
 }

@@ -47,14 +47,20 @@ impl<T: Member> Roster<T> {
         self.arrivals.has_news()
     }
 
-    /// Takes new clients over. Gives the next one that is still here and was withdrawn or makes room for another, to be
+    /// Takes new clients over, and tells the sink who they are. Gives the next one that is still here and was withdrawn or makes room for another, to be
     /// removed; the caller asks until there is none.
     #[cold]
-    pub(crate) fn take_arrivals(&mut self) -> Option<u32> {
+    pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) -> Option<u32> {
         self.arrivals.clear_news();
         while let Some(arrival) = self.arrivals.next() {
             match arrival {
-                Arrival::New(member) => self.insert(member),
+                Arrival::New(member, identity) => {
+                    if identity.is_some() {
+                        let ClientId { number, generation } = member.id();
+                        sink.identified(number, generation, identity);
+                    }
+                    self.insert(member);
+                }
                 Arrival::Withdrawn(id) => {
                     if self.get(id.number).is_some_and(|member| member.id() == id) {
                         return Some(id.number);
@@ -183,6 +189,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
+    use farcall_core::Identity;
     use farcall_core::site::{Clock, Site};
     use farcall_core::time::Instant;
     use farcall_core::transport::{CallToken, Message, Replies};
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Disconnects(Vec<u32>);
+    struct Disconnects(Vec<u32>, Vec<(u32, u32, Option<Identity>)>);
 
     impl RequestSink for Disconnects {
         fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
@@ -221,6 +228,10 @@ mod tests {
         }
 
         fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+        fn identified(&mut self, client: u32, generation: u32, identity: Option<Identity>) {
+            self.1.push((client, generation, identity));
+        }
+
         fn disconnected(&mut self, client: u32, _: u32) {
             self.0.push(client);
         }
@@ -233,7 +244,7 @@ mod tests {
 
     fn accept(queue: &Arc<AcceptQueue<Client>>) -> Box<dyn FnOnce() + Send> {
         let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, has_called: false }));
-        queue.accept(Source::Unknown, make).unwrap().withdraw
+        queue.accept((Source::Unknown, None), make).unwrap().withdraw
     }
 
     #[test]
@@ -241,15 +252,15 @@ mod tests {
         let (queue, mut roster) = roster();
         let (first, _second) = (accept(&queue), accept(&queue));
         assert!(roster.has_news());
-        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert_eq!((roster.count(), roster.has_news()), (2, false));
         first();
-        assert_eq!(roster.take_arrivals(), Some(0));
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
         let mut told = Disconnects::default();
         assert!(roster.remove(0, &mut told) && !roster.remove(0, &mut told));
         assert_eq!((told.0, roster.count()), (vec![0], 1));
         let again = accept(&queue);
-        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert_eq!(roster.get(0).unwrap().id.generation, 3);
         drop(again);
     }
@@ -258,12 +269,24 @@ mod tests {
     fn a_withdrawal_does_not_meet_the_next_client_of_that_number() {
         let (queue, mut roster) = roster();
         let first = accept(&queue);
-        roster.take_arrivals();
+        roster.take_arrivals(&mut Disconnects::default());
         roster.remove(0, &mut Disconnects::default());
         let _second = accept(&queue);
         first();
-        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert_eq!(roster.count(), 1);
+    }
+
+    #[test]
+    fn the_sink_is_told_who_a_client_is_before_its_first_request() {
+        let (queue, mut roster) = roster();
+        let _unknown = accept(&queue);
+        let alice = Identity::named("alice");
+        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, has_called: false }));
+        let _known = queue.accept((Source::Unknown, alice), make).unwrap();
+        let mut told = Disconnects::default();
+        assert_eq!(roster.take_arrivals(&mut told), None);
+        assert_eq!((told.1, roster.count()), (vec![(1, 2, alice)], 2));
     }
 
     /// A minute later with each look.
@@ -282,17 +305,17 @@ mod tests {
         let mut roster = Roster::new(arrivals);
         let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);
         let _clients = [accept(&queue), accept(&queue)];
-        roster.take_arrivals();
+        roster.take_arrivals(&mut Disconnects::default());
         roster.get(0).unwrap().has_called = true;
         assert!(make_room());
-        assert_eq!(roster.take_arrivals(), Some(1));
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(1));
         assert!(roster.remove(1, &mut Disconnects::default()));
         // The one that comes instead calls before the server thread looks.
         let _client = accept(&queue);
-        roster.take_arrivals();
+        roster.take_arrivals(&mut Disconnects::default());
         assert!(make_room());
         roster.get(1).unwrap().has_called = true;
-        assert_eq!(roster.take_arrivals(), None);
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert!(!make_room(), "both are known to have called");
     }
 
@@ -300,7 +323,7 @@ mod tests {
     fn the_line_keeps_its_order_while_there_is_no_room() {
         let (queue, mut roster) = roster();
         let _clients = [accept(&queue), accept(&queue), accept(&queue)];
-        roster.take_arrivals();
+        roster.take_arrivals(&mut Disconnects::default());
         for number in [2, 0, 2, 1] {
             roster.enter_line(number);
         }

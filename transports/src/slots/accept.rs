@@ -76,7 +76,7 @@ struct SlotIntake<M: MakeEnds> {
 
 impl<M: MakeEnds> Intake for SlotIntake<M> {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        self.queue.accept(client.source, |id, on_disconnect| {
+        self.queue.accept((client.source, client.identity), |id, on_disconnect| {
             let Place { queue, entries } =
                 self.clusters.place(self.make.completions(client.terms))?;
             let MadeEnd { link, pd, terms, setup } = self.make.make(&queue, id, &client)?;

@@ -74,7 +74,7 @@ impl<C: ServerCarrier> Clients<C> {
     /// Takes new clients over, and drops those that were withdrawn.
     #[cold]
     pub(crate) fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
-        while let Some(client) = self.roster.take_arrivals() {
+        while let Some(client) = self.roster.take_arrivals(sink) {
             self.remove(client, Disconnect::Goodbye, sink);
         }
     }

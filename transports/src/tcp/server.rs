@@ -117,7 +117,7 @@ impl Server {
     }
 
     fn take_clients(&mut self, sink: &mut dyn RequestSink) {
-        while let Some(withdrawn) = self.clients.roster.take_arrivals() {
+        while let Some(withdrawn) = self.clients.roster.take_arrivals(sink) {
             self.clients.remove(withdrawn, Disconnect::Gone, sink);
         }
     }
@@ -276,13 +276,14 @@ impl TcpIntake {
 
 impl Intake for TcpIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, source, .. } = client;
+        let NewClient { terms, setup, source, identity, .. } = client;
         check_setup(setup, terms)?;
         let mut take_stream = None;
-        let accepted = self.queue.accept(source, |id, on_disconnect: &OnDisconnect| {
+        let make = |id, on_disconnect: &OnDisconnect| {
             take_stream = Some(self.take_stream(id));
             Ok((wire::SETUP.to_vec(), Connection::new(id, terms, on_disconnect.guard())))
-        })?;
+        };
+        let accepted = self.queue.accept((source, identity), make)?;
         Ok(Accepted { take_stream, ..accepted })
     }
 

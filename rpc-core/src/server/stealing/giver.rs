@@ -4,6 +4,7 @@ use super::LONG_NS;
 use super::buffers::Buffers;
 use super::shared::{Given, GivenCall, Shared};
 use crate::error::ReserveError;
+use crate::identity::Identity;
 use crate::server::call_index::{CallIndex, Cancel, ClientSlot};
 use crate::server::deferred::{DeferredReply, post_whole};
 use crate::server::paths::ReplyPaths;
@@ -82,7 +83,7 @@ impl Giver {
         &mut self,
         call: CallToken,
         message: &Message<'_>,
-        transport: u32,
+        (transport, identity): (u32, Option<Identity>),
     ) -> Option<CallToken> {
         let Some(&index) = self.free.last() else { return Some(call) };
         let Some(taker) = self.shared.claim(self.last) else { return Some(call) };
@@ -94,7 +95,7 @@ impl Giver {
         place.given = Some(Request { call, transport, taker, is_cancelled: false });
         let given = self.given_call(index);
         let content = self.buffers.content(message.clone());
-        self.shared.give(taker, Given::Request(given, content));
+        self.shared.give(taker, Given::Request(given, identity, content));
         None
     }
 

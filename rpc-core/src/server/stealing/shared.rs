@@ -3,6 +3,7 @@
 use super::LONG_NS;
 use super::buffers::Content;
 use super::giver::MAX_GIVEN;
+use crate::identity::Identity;
 use crate::site::Site;
 use crate::wire::Status;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -34,7 +35,8 @@ struct Thread {
 
 /// For a thread that takes requests.
 pub(super) enum Given {
-    Request(GivenCall, Content),
+    /// The call, who makes it, and what it says.
+    Request(GivenCall, Option<Identity>, Content),
     /// The client gave up this request.
     Cancelled(GivenCall),
 }
@@ -146,7 +148,7 @@ impl Shared {
     }
 
     fn refuse(&self, given: Given) {
-        if let Given::Request(call, _) = given {
+        if let Given::Request(call, ..) = given {
             let bytes = Status::ShuttingDown.alone().to_vec();
             self.answer(Answered { call, bytes });
         }

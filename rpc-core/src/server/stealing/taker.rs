@@ -41,7 +41,9 @@ impl ServerTransport for Taker {
         while let Some(given) = self.shared.take(self.thread) {
             progress.worked += 1;
             match given {
-                Given::Request(call, content) => {
+                Given::Request(call, identity, content) => {
+                    // Until the next request of that giver, which says it again.
+                    sink.identified(call.giver, 0, identity);
                     sink.request(token(call), content.message(), &mut self.answers);
                     if let Content::Copied(buffer) = content {
                         self.answers.buffers.keep(buffer);

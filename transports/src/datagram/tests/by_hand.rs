@@ -59,6 +59,8 @@ impl RequestSink for Handlers {
         self.cancelled += 1;
     }
 
+    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+
     fn disconnected(&mut self, _: u32, _: u32) {
         self.disconnected += 1;
     }
@@ -112,6 +114,7 @@ impl Host {
             setup: &ours,
             timeout: BOUND,
             source: Source::Unknown,
+            identity: None,
         };
         let theirs = self.intake.accept(client).unwrap().setup;
         (ours, theirs)

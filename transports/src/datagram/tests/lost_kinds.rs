@@ -63,7 +63,13 @@ impl Pair {
         let (terms, timeout, setup) = (config.terms(), TIMEOUT, pending.setup());
         let accepted = half
             .intake
-            .accept(NewClient { terms: &terms, setup: &setup, timeout, source: Source::Unknown })
+            .accept(NewClient {
+                terms: &terms,
+                setup: &setup,
+                timeout,
+                source: Source::Unknown,
+                identity: None,
+            })
             .unwrap();
         let answer = Answer { terms: &terms, setup: &accepted.setup, timeout };
         Pair {

@@ -100,6 +100,8 @@ impl RequestSink for Handlers {
         self.cancelled.push((client, slot));
     }
 
+    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         self.disconnected.push((client, client_generation));
     }
@@ -209,7 +211,13 @@ impl Host {
     }
 
     pub(crate) fn accept_bytes(&self, terms: &Terms, setup: &[u8]) -> Result<Accepted, SetupError> {
-        self.intake.accept(NewClient { terms, setup, timeout: BOUND, source: Source::Unknown })
+        self.intake.accept(NewClient {
+            terms,
+            setup,
+            timeout: BOUND,
+            source: Source::Unknown,
+            identity: None,
+        })
     }
 
     fn accept(&self, pending: &dyn PendingClient, terms: &Terms) -> Result<Accepted, SetupError> {

@@ -15,7 +15,13 @@ use crate::contract::{Config, Intake, NewClient, Source, Stream};
 fn accept(intake: &TcpIntake, stream: Stream) {
     let terms = Config::default().terms();
     let timeout = Duration::from_secs(1);
-    let client = NewClient { terms: &terms, setup: wire::SETUP, timeout, source: Source::Unknown };
+    let client = NewClient {
+        terms: &terms,
+        setup: wire::SETUP,
+        timeout,
+        source: Source::Unknown,
+        identity: None,
+    };
     let accepted = intake.accept(client).unwrap();
     accepted.take_stream.unwrap()(stream);
 }
@@ -30,6 +36,7 @@ impl RequestSink for ComesMeanwhile<'_> {
     }
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         accept(self.0, self.1.take().expect("one client is dropped"));
     }

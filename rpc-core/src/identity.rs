@@ -1,0 +1,303 @@
+//! Who a client is: identities, the keys that prove them, and which services they may use.
+
+use core::fmt;
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longest name of an identity, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// Shortest secret, in bytes: 128 bits cannot be guessed.
+pub const MIN_SECRET_BYTES: usize = 16;
+
+/// Longest secret, in bytes. HMAC hashes longer ones than 64 bytes first, so they add nothing.
+pub const MAX_SECRET_BYTES: usize = 4096;
+
+/// Most secrets that a server may have under one name: the current one, and others while it is being replaced.
+pub const MAX_SECRETS_OF_A_NAME: usize = 4;
+
+/// Most keys of one server.
+const MAX_KEYS: usize = 4096;
+
+/// Most identities that a process ever meets: their names are kept for good.
+const MAX_IDENTITIES: usize = 1 << 16;
+
+/// Who a client has proven to be: the name of its key.
+///
+/// It is a small copy. The process keeps each name once and for good, so that the context of a call can have it without
+/// allocating, locking or counting references.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(&'static Name);
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Name(Box<str>);
+
+/// The names of all identities that this process has met.
+static NAMES: Mutex<BTreeSet<&'static Name>> = Mutex::new(BTreeSet::new());
+
+impl Identity {
+    /// The identity of this name; `None` if the process has met as many as it may.
+    #[doc(hidden)]
+    pub fn named(name: &str) -> Option<Identity> {
+        let name = Name(name.into());
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.get(&name) {
+            return Some(Identity(known));
+        }
+        if names.len() == MAX_IDENTITIES {
+            return None;
+        }
+        let name = Box::leak(Box::new(name));
+        names.insert(name);
+        Some(Identity(name))
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'static str {
+        &self.0.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({:?})", self.name())
+    }
+}
+
+/// A name, and a secret that client and server share: proves to each that the other has it, and is never sent.
+///
+/// `Debug` prints the name only.
+#[derive(Clone)]
+pub struct Key(Arc<Parts>);
+
+struct Parts {
+    name: String,
+    secret: Vec<u8>,
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The name is empty or too long.
+    #[error("the name of a key has {len} bytes; 1 to {MAX_NAME_BYTES} are possible")]
+    Name {
+        /// Bytes of the name.
+        len: usize,
+    },
+    /// The secret is too short or too long.
+    #[error(
+        "the secret of a key has {len} bytes; {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} are possible, from a source of random bytes"
+    )]
+    Secret {
+        /// Bytes of the secret, or one more than the most.
+        len: usize,
+    },
+    /// The file with the secret cannot be read.
+    #[error("the key file {path}: {cause}")]
+    File {
+        /// The path.
+        path: String,
+        /// The system's error. Not a source: the message above says it already.
+        cause: io::Error,
+    },
+}
+
+impl Key {
+    /// A key of this name, of 1 to 255 bytes, with this secret, of 16 to 4096 bytes.
+    ///
+    /// The secret is to be random: who listens to one handshake can try passwords at home, but not 128 random bits.
+    ///
+    /// # Errors
+    /// [`KeyError::Name`], [`KeyError::Secret`].
+    pub fn new(name: impl Into<String>, secret: impl Into<Vec<u8>>) -> Result<Key, KeyError> {
+        let (name, secret) = (name.into(), secret.into());
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(KeyError::Name { len: name.len() });
+        }
+        if !(MIN_SECRET_BYTES..=MAX_SECRET_BYTES).contains(&secret.len()) {
+            return Err(KeyError::Secret { len: secret.len() });
+        }
+        Ok(Key(Arc::new(Parts { name, secret })))
+    }
+
+    /// A key of this name with the bytes of a file, without a line end at their end. Give both ends the same file.
+    ///
+    /// # Errors
+    /// [`KeyError::File`], and those of [`new`](Self::new).
+    pub fn from_file(name: impl Into<String>, path: impl AsRef<Path>) -> Result<Key, KeyError> {
+        let path = path.as_ref();
+        let mut secret = Vec::new();
+        // Two bytes of a line end, and one that shows that there are too many.
+        let most = MAX_SECRET_BYTES as u64 + 3;
+        std::fs::File::open(path)
+            .and_then(|file| file.take(most).read_to_end(&mut secret))
+            .map_err(|cause| KeyError::File { path: path.display().to_string(), cause })?;
+        if secret.last() == Some(&b'\n') {
+            secret.pop();
+            if secret.last() == Some(&b'\r') {
+                secret.pop();
+            }
+        }
+        Key::new(name, secret)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The secret, for the handshake.
+    #[doc(hidden)]
+    pub fn secret(&self) -> &[u8] {
+        &self.0.secret
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+type Permit = Arc<dyn Fn(&Identity, &str) -> bool + Send + Sync>;
+
+/// Whom a server lets in: clients that prove that they have one of its keys, and as far as it permits.
+///
+/// `Debug` prints the names of the keys only.
+#[derive(Clone, Default)]
+pub struct Authentication {
+    keys: Vec<Key>,
+    permit: Option<Permit>,
+}
+
+impl Authentication {
+    /// Lets nobody in so far.
+    pub fn new() -> Authentication {
+        Authentication::default()
+    }
+
+    /// Lets clients with this key in. Up to four keys may have one name and different secrets, so that a secret can be
+    /// replaced: give the servers the new one too, then the clients, then take the old one from the servers.
+    pub fn key(mut self, key: Key) -> Self {
+        self.keys.push(key);
+        self
+    }
+
+    /// Asks this function for each client that has proven who it is: may this identity use the service of this name?
+    /// Default: any.
+    ///
+    /// It is called on the thread of the client's handshake, and counts towards the time of that. It is asked for built-in
+    /// services too, such as `farcall.ping`. A connection is for one service.
+    pub fn permit(
+        mut self,
+        permit: impl Fn(&Identity, &str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.permit = Some(Arc::new(permit));
+        self
+    }
+
+    /// The keys of this name.
+    #[doc(hidden)]
+    pub fn keys_of(&self, name: &str) -> impl Iterator<Item = &Key> {
+        self.keys.iter().filter(move |key| key.name() == name)
+    }
+
+    /// Whether this identity may use the service of this name.
+    #[doc(hidden)]
+    pub fn permits(&self, identity: &Identity, service: &str) -> bool {
+        self.permit.as_ref().is_none_or(|permit| permit(identity, service))
+    }
+
+    /// What is wrong with the keys, if something is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.keys.is_empty() {
+            return Some(
+                "it has no key, so that no client could connect; add one with Authentication::key"
+                    .into(),
+            );
+        }
+        if self.keys.len() > MAX_KEYS {
+            return Some(format!("it has {} keys; {MAX_KEYS} are the most", self.keys.len()));
+        }
+        let too_many = |key: &&Key| self.keys_of(key.name()).count() > MAX_SECRETS_OF_A_NAME;
+        let key = self.keys.iter().find(too_many)?;
+        let name = key.name();
+        Some(format!("more than {MAX_SECRETS_OF_A_NAME} of its keys are named {name:?}"))
+    }
+}
+
+impl fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authentication").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: [u8; 16] = *b"0123456789abcdef";
+
+    #[test]
+    fn nothing_prints_a_secret() {
+        let key = Key::new("billing", SECRET).unwrap();
+        let authentication = Authentication::new().key(key.clone());
+        let printed = format!("{key:?} {authentication:?} {:?}", Arc::new(key.clone()));
+        assert!(printed.contains("billing"), "{printed}");
+        assert!(!printed.contains("0123") && !printed.contains("48, 49"), "{printed}");
+    }
+
+    #[test]
+    fn names_and_secrets_have_bounds() {
+        assert!(matches!(Key::new("", SECRET), Err(KeyError::Name { len: 0 })));
+        assert!(matches!(Key::new("n".repeat(256), SECRET), Err(KeyError::Name { len: 256 })));
+        assert!(matches!(Key::new("n", [1; 15]), Err(KeyError::Secret { len: 15 })));
+        assert!(matches!(Key::new("n", [1; 4097]), Err(KeyError::Secret { len: 4097 })));
+        assert!(Key::new("n".repeat(255), [1; 4096]).is_ok());
+    }
+
+    #[test]
+    fn a_key_file_may_end_in_a_line_end() {
+        let path = std::env::temp_dir().join(format!("farcall-key-{}", std::process::id()));
+        for (content, secret) in [
+            (&b"0123456789abcdef"[..], Some(&SECRET[..])),
+            (b"0123456789abcdef\n", Some(&SECRET)),
+            (b"0123456789abcdef\r\n", Some(&SECRET)),
+            (b"0123456789abcde\n", None),
+            (&[7; 5000], None),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let key = Key::from_file("n", &path).ok();
+            assert_eq!(key.as_ref().map(Key::secret), secret, "{content:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(Key::from_file("n", &path), Err(KeyError::File { .. })));
+    }
+
+    #[test]
+    fn one_name_is_one_identity() {
+        let (one, same) = (Identity::named("a"), Identity::named("a"));
+        assert_eq!(one, same);
+        assert_ne!(one, Identity::named("b"));
+        assert_eq!(one.unwrap().name(), "a");
+    }
+
+    #[test]
+    fn an_authentication_that_cannot_work_says_why() {
+        let key = |name: &str, byte| Key::new(name, [byte; 16]).unwrap();
+        assert!(Authentication::new().problem().unwrap().contains("no key"));
+        let four = (0..4).fold(Authentication::new(), |all, byte| all.key(key("a", byte)));
+        assert_eq!(four.problem(), None);
+        assert_eq!(four.clone().key(key("b", 4)).problem(), None);
+        assert!(four.key(key("a", 4)).problem().unwrap().contains("\"a\""));
+    }
+}
