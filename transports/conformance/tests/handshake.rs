@@ -11,8 +11,8 @@ use farcall_core::Site;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
-use farcall_core::{MethodDescription, MethodMismatch, MissingMethod};
-use farcall_transports::handshake::{Frame, Hello, Reject, SPOKEN, Versions};
+use farcall_core::{Authentication, Key, MethodDescription, MethodMismatch, MissingMethod};
+use farcall_transports::handshake::{Frame, Hello, Identify, Reject, SPOKEN, Versions, Welcome};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::hostile::Stream;
 use farcall_transports_conformance::ports;
@@ -144,6 +144,8 @@ over_each_kind_of_socket! {
     garbage_is_refused_and_the_server_lives
     one_client_too_many
     silent_clients_make_room_for_others
+    clients_that_do_not_prove_themselves_take_no_place
+    a_server_that_asks_for_no_proof_is_refused_by_a_client_with_a_key
 }
 
 fn no_server_at_the_address(kind: Kind) {
@@ -345,6 +347,73 @@ fn silent_clients_make_room_for_others(kind: Kind) {
         panic!("{error}");
     }
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+fn key() -> Key {
+    Key::new("kv", *b"sixteen or more bytes").unwrap()
+}
+
+/// Dials with the key that servers of these tests know.
+fn dial_with_key(address: &Address) -> Result<NewConnection, ConnectError> {
+    let options = DialOptions { key: Some(key()), ..DialOptions::default() };
+    address.dial(&KV, &Site::new(), &options)
+}
+
+/// There is one place. Strangers that say hello, and then nothing, or anything but a proof, do not get it.
+fn clients_that_do_not_prove_themselves_take_no_place(kind: Kind) {
+    let address = kind.fresh();
+    let authentication = Some(Authentication::new().key(key()));
+    let options = BindOptions { max_clients: 1, authentication, ..BindOptions::default() };
+    let _bound = address.bind(&[Site::new()], &[&KV], &options).unwrap();
+    let mut nonces = Vec::new();
+    let mut challenge = || {
+        let mut stranger = raw(&address);
+        stranger.write_all(&Frame::Hello(hello(&address)).to_bytes()).unwrap();
+        match read_frame(&mut *stranger) {
+            Frame::Challenge(nonce) => nonces.push(nonce),
+            other => panic!("{other:?}"),
+        }
+        stranger
+    };
+    let silent = [challenge(), challenge()];
+    let identify = Frame::Identify(Identify { key: "kv".into(), nonce: [0; 32] });
+    let proof = Frame::Proof([0; 32]);
+    for frames in [vec![Frame::Ready], vec![proof.clone()], vec![identify.clone(), Frame::Ready]] {
+        let mut early = challenge();
+        for frame in frames {
+            early.write_all(&frame.to_bytes()).unwrap();
+        }
+        let answer = read_frame(&mut *early);
+        assert!(matches!(answer, Frame::Reject(Reject::Malformed { .. })), "{answer:?}");
+    }
+    let mut wrong = challenge();
+    for frame in [identify, proof] {
+        wrong.write_all(&frame.to_bytes()).unwrap();
+    }
+    let answer = read_frame(&mut *wrong);
+    assert!(matches!(answer, Frame::Reject(Reject::NotPermitted { .. })), "{answer:?}");
+    nonces.sort_unstable();
+    nonces.dedup();
+    assert_eq!(nonces.len(), 6, "a nonce is for one handshake");
+    let client = dial_with_key(&address).unwrap();
+    drop((silent, client));
+}
+
+fn a_server_that_asks_for_no_proof_is_refused_by_a_client_with_a_key(kind: Kind) {
+    let address = kind.fresh();
+    let accept = listen(&address);
+    let terms = address.config().terms();
+    let server = std::thread::spawn(move || {
+        let mut stream = accept();
+        assert!(matches!(read_frame(&mut *stream), Frame::Hello(_)));
+        let welcome = Frame::Welcome(Welcome { terms, setup: Vec::new() });
+        stream.write_all(&welcome.to_bytes()).unwrap();
+        // The client hangs up, and says nothing more.
+        stream.read(&mut [0]).unwrap_or(0)
+    });
+    let error = error(dial_with_key(&address));
+    assert!(matches!(error, ConnectError::NotPermitted { .. }), "{error}");
+    assert_eq!(server.join().unwrap(), 0);
 }
 
 /// What only a network has.
