@@ -117,6 +117,9 @@ mod documents {
     #[doc = include_str!("../book/src/operation.md")]
     struct Operation;
 
+    #[doc = include_str!("../book/src/security.md")]
+    struct Security;
+
     #[doc = include_str!("../book/src/rolling-upgrades.md")]
     struct RollingUpgrades;
 

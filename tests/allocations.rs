@@ -4,7 +4,7 @@ use std::alloc::System;
 use std::fs::{DirEntry, read_dir, read_to_string};
 use std::time::{Duration, Instant};
 
-use farcall::{CallError, Server};
+use farcall::{Authentication, CallContext, CallError, Key, Server};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -50,8 +50,13 @@ enum Level {
 
 struct Plain;
 
+fn caller() -> Option<&'static str> {
+    CallContext::current()?.identity().map(|identity| identity.name())
+}
+
 impl Steady for Plain {
     fn array(&self, data: [u8; 32]) -> [u8; 32] {
+        assert_eq!(caller(), Some("steady"));
         data
     }
 
@@ -64,6 +69,7 @@ impl Steady for Plain {
     }
 
     async fn later(&self, number: u64) -> u64 {
+        assert_eq!(caller(), Some("steady"));
         number
     }
 
@@ -101,8 +107,11 @@ fn allocations(mut work: impl FnMut()) -> usize {
 #[test]
 fn the_steady_state_does_not_allocate() {
     let address = format!("shm://farcall-allocations-{}", std::process::id());
-    let server = Server::builder().service(SteadyServer::new(Plain)).listen(&address).unwrap();
-    let mut client = SteadyPollClient::connect(&address).wait().unwrap();
+    let key = Key::new("steady", [7; 32]).unwrap();
+    let authentication = Authentication::new().key(key.clone());
+    let builder = Server::builder().service(SteadyServer::new(Plain)).authenticate(authentication);
+    let server = builder.listen(&address).unwrap();
+    let mut client = SteadyPollClient::connect(&address).key(key.clone()).wait().unwrap();
 
     let one_by_one = allocations(|| {
         for round in 0..ROUNDS {
@@ -117,7 +126,7 @@ fn the_steady_state_does_not_allocate() {
     });
     assert_eq!(one_by_one, 0, "calls one after the other");
 
-    let mut newer = newer::SteadyPollClient::connect(&address).wait().unwrap();
+    let mut newer = newer::SteadyPollClient::connect(&address).key(key.clone()).wait().unwrap();
     let older_server = allocations(|| {
         for round in 0..ROUNDS {
             assert!(matches!(newer.fallible(u64::from(2 * round), 3), Ok((_, true))));

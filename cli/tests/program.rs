@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall::{RunningServer, Server};
+use farcall::{Authentication, Key, RunningServer, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than any test, even on two busy cores.
@@ -103,6 +103,29 @@ fn every_server_answers_pings() {
         assert!(nanos("min_ns") <= nanos("p50_ns") && nanos("p50_ns") <= nanos("max_ns"));
         server.shutdown();
     }
+}
+
+#[test]
+fn a_ping_proves_itself_with_the_secret_of_a_file() {
+    let file = std::env::temp_dir().join(format!("farcall-cli-key-{}", std::process::id()));
+    std::fs::write(&file, [7; 32]).unwrap();
+    let authentication = Authentication::new().key(Key::from_file("probe", &file).unwrap());
+    let builder = Server::builder().service(NothingServer::new(Idle));
+    let server = builder.authenticate(authentication).listen(fresh()).unwrap();
+    let ping = |key: &str| {
+        let key = format!("{key}:{}", file.display());
+        run(&["ping", server.address(), "-c", "1", "--key-file", &key])
+    };
+    let (code, out, err) = ping("probe");
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (code, _, err) = ping("other");
+    assert!(code == Some(2) && err.contains("no key of that name"), "{err}");
+    let (code, _, err) = run(&["ping", server.address(), "-c", "1"]);
+    assert!(code == Some(2) && err.contains("only clients with a key"), "{err}");
+    let (_, _, err) = run(&["ping", server.address(), "--key-file", "probe:/nosuch"]);
+    assert!(err.contains("the key file /nosuch"), "{err}");
+    std::fs::remove_file(&file).unwrap();
+    server.shutdown();
 }
 
 #[test]

@@ -43,6 +43,11 @@ impl CallContext {
         self.identity
     }
 
+    /// Who makes the call whose handler runs now.
+    pub(super) fn caller() -> Option<Identity> {
+        CURRENT.get().and_then(|context| context.identity)
+    }
+
     #[inline]
     pub(super) fn enter(
         deadline: Instant,

@@ -239,7 +239,7 @@ impl RequestSink for Sink<'_> {
         };
         let now = self.turn.now;
         let identity = self.turn.identities.of(self.turn.transport, &call);
-        let task = Task::new(call, self.turn.transport, row, arrived, deadline, identity);
+        let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {

@@ -36,8 +36,8 @@ pub(super) struct Task {
     /// When the request was noticed.
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
-    /// Who the caller is.
-    pub(super) identity: Option<Identity>,
+    /// Who the caller is; unknown until the task is spawned.
+    identity: Option<Identity>,
     /// The caller has given up.
     is_cancelled: bool,
 }
@@ -50,8 +50,8 @@ impl Task {
         row: u32,
         arrived: Instant,
         deadline: Instant,
-        identity: Option<Identity>,
     ) -> Self {
+        let identity = None;
         Task { call, transport, row, arrived, deadline, identity, is_cancelled: false }
     }
 }
@@ -147,10 +147,10 @@ impl Executor {
         self.earliest
     }
 
-    /// Adds a handler's future and polls it once. The caller has checked [`has_room`](Self::has_room).
+    /// Adds the future of the current call's handler, and polls it once. The caller has checked [`has_room`](Self::has_room).
     pub(super) fn spawn<F, D>(
         &mut self,
-        task: Task,
+        mut task: Task,
         future: F,
         finish: D,
         turn: &mut Turn,
@@ -159,6 +159,7 @@ impl Executor {
         F: Future + 'static,
         D: FnOnce(F::Output, Reply<'_>) + 'static,
     {
+        task.identity = CallContext::caller();
         let pool = self.pool::<F, D>();
         let typed = self.pools[pool as usize].as_any().downcast_mut::<TypedPool<F, D>>();
         let typed = typed.expect("pools are found by the type that they are made for");

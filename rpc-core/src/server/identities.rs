@@ -6,6 +6,7 @@ use crate::transport::CallToken;
 /// The identities of the thread's clients. Without any, looking for one costs a comparison.
 #[derive(Default)]
 pub(super) struct Identities {
+    has_any: bool,
     /// By the number of the transport, and the index of the client.
     of_transports: Vec<Vec<Entry>>,
 }
@@ -21,6 +22,11 @@ impl Identities {
     /// Who made this call over that transport.
     #[inline]
     pub(super) fn of(&self, transport: u32, call: &CallToken) -> Option<Identity> {
+        if self.has_any { self.find(transport, call) } else { None }
+    }
+
+    #[cold]
+    fn find(&self, transport: u32, call: &CallToken) -> Option<Identity> {
         let entry = self.of_transports.get(transport as usize)?.get(call.client() as usize)?;
         entry.identity.filter(|_| entry.generation == call.client_generation())
     }
@@ -32,10 +38,11 @@ impl Identities {
         (client, generation): (u32, u32),
         identity: Option<Identity>,
     ) {
-        let (transport, client) = (transport as usize, client as usize);
-        if identity.is_none() && self.of_transports.len() <= transport {
+        self.has_any |= identity.is_some();
+        if !self.has_any {
             return;
         }
+        let (transport, client) = (transport as usize, client as usize);
         if self.of_transports.len() <= transport {
             self.of_transports.resize_with(transport + 1, Vec::new);
         }

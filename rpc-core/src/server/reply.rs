@@ -5,7 +5,6 @@ use super::executor::{Executor, Task};
 use super::turn::Turn;
 use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
-use crate::identity::Identity;
 use crate::time::Instant;
 use crate::transport::{CallToken, MIN_REPLY_BYTES, Replies};
 use crate::wire::{HEADER_BYTES, Status, too_large_body};
@@ -28,7 +27,6 @@ pub(super) struct UnansweredCall<'a> {
     row: u32,
     arrived: Instant,
     deadline: Instant,
-    identity: Option<Identity>,
     replies: &'a mut dyn Replies,
     turn: &'a mut Turn,
     executor: Option<&'a mut Executor>,
@@ -42,9 +40,8 @@ impl<'a> UnansweredCall<'a> {
         turn: &'a mut Turn,
         executor: Option<&'a mut Executor>,
     ) -> Self {
-        let Task { call, row, arrived, deadline, identity, .. } = task;
-        let call = Some(call);
-        UnansweredCall { call, row, arrived, deadline, identity, replies, turn, executor }
+        let Task { call, row, arrived, deadline, .. } = task;
+        UnansweredCall { call: Some(call), row, arrived, deadline, replies, turn, executor }
     }
 
     /// The handle that answers it.
@@ -95,9 +92,8 @@ impl Reply<'_> {
             return self.fail(Status::Overloaded, &[]);
         }
         if let Some(call) = self.state.call.take() {
-            let UnansweredCall { row, arrived, deadline, identity, .. } = *self.state;
-            let transport = self.state.turn.transport;
-            let task = Task::new(call, transport, row, arrived, deadline, identity);
+            let UnansweredCall { row, arrived, deadline, .. } = *self.state;
+            let task = Task::new(call, self.state.turn.transport, row, arrived, deadline);
             executor.spawn(task, future, finish, self.state.turn, self.state.replies);
         }
     }
