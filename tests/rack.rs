@@ -10,8 +10,8 @@ use farcall::rack::sim::{Actor, Fault, Next, Node, NodeId, Turn};
 use farcall::rack::{Dialled, Dialling, Host, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
-    ConnectError, Connection, ConnectionOptions, DialOptions, DrivenServer, PendingCall,
-    PollClient, RpcError, Server, ServerBuilder,
+    Authentication, BindError, ConnectError, Connection, ConnectionOptions, DialOptions,
+    DrivenServer, Key, PendingCall, PollClient, RpcError, Server, ServerBuilder,
 };
 
 #[farcall::service]
@@ -185,6 +185,23 @@ impl Actor for Caller {
         }
         turn_after(progress)
     }
+}
+
+/// Nobody proves anything there, so nobody is to believe it.
+#[test]
+fn keys_are_refused_on_a_rack() {
+    let (mut rack, client, _server) = rack(1);
+    let key = Key::new("key", [7; 16]).unwrap();
+    let builder = Server::builder().service(SlowServer::new(Service::default()));
+    let builder = builder.authenticate(Authentication::new().key(key.clone()));
+    let error = rack.serve("sim://1/keys", builder).unwrap_err();
+    assert!(matches!(error, BindError::Unsupported { .. }), "{error}");
+    let options = DialOptions { key: Some(key), ..DialOptions::default() };
+    let description = <SlowPollClient as PollClient>::DESCRIPTION;
+    let site = site_of(&rack.node(client));
+    let dialled = rack.dial(client, "sim://1/slow", description, &site, &options);
+    let error = dialled.err().expect("the rack proves nothing");
+    assert!(matches!(error, ConnectError::Unsupported { .. }), "{error}");
 }
 
 #[test]

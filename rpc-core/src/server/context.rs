@@ -58,6 +58,11 @@ impl CallContext {
         CURRENT.set(Some(CallContext { deadline, now, cancelled, identity }));
     }
 
+    /// The call whose handler runs next is made by this caller.
+    pub(super) fn identify(identity: Option<Identity>) {
+        CURRENT.set(CURRENT.get().map(|context| CallContext { identity, ..context }));
+    }
+
     #[inline]
     pub(super) fn leave() {
         CURRENT.set(None);

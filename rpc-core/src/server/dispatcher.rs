@@ -238,7 +238,6 @@ impl RequestSink for Sink<'_> {
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
-        let identity = self.turn.identities.of(self.turn.transport, &call);
         let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
@@ -254,7 +253,8 @@ impl RequestSink for Sink<'_> {
         if now >= deadline {
             return reply.fail_with(Status::Late);
         }
-        CallContext::enter(deadline, now, false, identity);
+        CallContext::enter(deadline, now, false, None);
+        reply.identify_caller();
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();
     }

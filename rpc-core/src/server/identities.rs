@@ -3,7 +3,7 @@
 use crate::identity::Identity;
 use crate::transport::CallToken;
 
-/// The identities of the thread's clients. Without any, looking for one costs a comparison.
+/// The identities of the thread's clients.
 #[derive(Default)]
 pub(super) struct Identities {
     has_any: bool,
@@ -19,14 +19,15 @@ struct Entry {
 }
 
 impl Identities {
+    /// No client has an identity so far.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_any
+    }
+
     /// Who made this call over that transport.
     #[inline]
     pub(super) fn of(&self, transport: u32, call: &CallToken) -> Option<Identity> {
-        if self.has_any { self.find(transport, call) } else { None }
-    }
-
-    #[cold]
-    fn find(&self, transport: u32, call: &CallToken) -> Option<Identity> {
         let entry = self.of_transports.get(transport as usize)?.get(call.client() as usize)?;
         entry.identity.filter(|_| entry.generation == call.client_generation())
     }

@@ -21,7 +21,7 @@ pub struct ClientHandshake {
     /// The server's methods so far, if it has sent any.
     methods: Option<MethodList>,
     /// What the client proves itself with, if it does.
-    credentials: Option<Credentials>,
+    credentials: Option<Box<Credentials>>,
 }
 
 /// The key of a client, and how far the two ends have proven that they have it.
@@ -116,7 +116,7 @@ impl ClientHandshake {
     /// Proves that the client has this key, and demands the same of the server. The nonce is random, and for this handshake only.
     pub fn with_key(mut self, key: Key, nonce: Nonce) -> ClientHandshake {
         let (transcript, stage) = (Transcript::default(), Stage::Unasked);
-        self.credentials = Some(Credentials { key, nonce, transcript, stage });
+        self.credentials = Some(Box::new(Credentials { key, nonce, transcript, stage }));
         self
     }
 
@@ -178,7 +178,7 @@ impl ClientHandshake {
     fn prove(&mut self) -> Result<Vec<u8>, Refusal> {
         let (hello, versions) = (self.hello_bytes(), self.versions());
         let Credentials { key, nonce, transcript, stage } =
-            self.credentials.as_mut().ok_or(Refusal::KeyWanted)?;
+            self.credentials.as_deref_mut().ok_or(Refusal::KeyWanted)?;
         if *stage != Stage::Unasked {
             return Err(Refusal::UnexpectedFrame);
         }
@@ -195,7 +195,7 @@ impl ClientHandshake {
 
     /// Hears a frame of a server that lets the client in: to one with a key, it must have asked before.
     fn hear_proven(&mut self) -> Result<(), Refusal> {
-        match &mut self.credentials {
+        match self.credentials.as_deref_mut() {
             None => Ok(()),
             Some(Credentials { stage: Stage::Unasked, .. }) => Err(Refusal::KeyNotWanted),
             Some(Credentials { stage: Stage::Welcomed(_), .. }) => Err(Refusal::UnexpectedFrame),
@@ -209,7 +209,7 @@ impl ClientHandshake {
     /// The server's proof has come, which is its last frame.
     fn check_proof(&mut self, proof: &Proof) -> Result<Agreement, Refusal> {
         let Some(Credentials { key, transcript, stage: Stage::Welcomed(welcome), .. }) =
-            self.credentials.take()
+            self.credentials.take().map(|credentials| *credentials)
         else {
             return Err(Refusal::UnexpectedFrame);
         };

@@ -15,7 +15,7 @@ pub struct ServerHandshake {
     reader: FrameReader,
     stage: Stage,
     /// What clients are to prove, if anything.
-    demand: Option<Demand>,
+    demand: Option<Box<Demand>>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +84,8 @@ impl ServerHandshake {
     /// Lets in only clients that prove that they have one of these keys. The nonce is random, and for this handshake only.
     pub fn authenticating(mut self, authentication: Authentication, nonce: Nonce) -> Self {
         let transcript = Transcript::default();
-        self.demand = Some(Demand { authentication, nonce, transcript, proven: None });
+        let demand = Demand { authentication, nonce, transcript, proven: None };
+        self.demand = Some(Box::new(demand));
         self
     }
 
@@ -150,7 +151,7 @@ impl ServerHandshake {
     fn hear_hello(&mut self, hello: Hello) -> ServerStep {
         self.hear();
         let versions = self.versions();
-        match &mut self.demand {
+        match self.demand.as_deref_mut() {
             None => {
                 self.stage = Stage::Deciding;
                 ServerStep::Decide(hello)
@@ -195,7 +196,8 @@ impl ServerHandshake {
         let methods = differing.map(methods::pages).into_iter().flatten();
         let frames = methods.chain([Frame::Welcome(welcome)]);
         let mut bytes: Vec<u8> = frames.flat_map(|frame| frame.to_bytes_in(versions)).collect();
-        if let Some(Demand { transcript, proven: Some((_, key)), .. }) = &mut self.demand {
+        if let Some(Demand { transcript, proven: Some((_, key)), .. }) = self.demand.as_deref_mut()
+        {
             transcript.add(End::Server, &bytes);
             let proof = transcript.prove(End::Server, key.secret());
             bytes.extend(Frame::Proof(proof).to_bytes_in(versions));
