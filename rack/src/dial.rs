@@ -66,7 +66,7 @@ enum Step {
     Answered {
         client: Client,
         answer: Vec<u8>,
-        admitted: Option<Admitted>,
+        admitted: Option<Box<Admitted>>,
         at: Instant,
     },
     Over,
@@ -211,7 +211,7 @@ impl Dialling {
         &self,
         Client { mut pending, mut handshake }: Client,
         answer: &[u8],
-        admitted: Option<Admitted>,
+        admitted: Option<Box<Admitted>>,
         now: Instant,
     ) -> Result<NewConnection, ConnectError> {
         let attempt = self.attempt();

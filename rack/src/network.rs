@@ -139,7 +139,7 @@ impl Listening {
         hello: &[u8],
         from: &NodeLife,
         time_left: Duration,
-    ) -> (Vec<u8>, Option<Admitted>) {
+    ) -> (Vec<u8>, Option<Box<Admitted>>) {
         let mut handshake = ServerHandshake::default();
         let hello = match handshake.receive(hello) {
             Ok(ServerStep::Decide(hello)) => hello,
@@ -167,7 +167,9 @@ impl Listening {
             Ok((greeting, accepted)) => {
                 let answer = handshake.welcome(greeting);
                 let silence = self.admission.silence();
-                (answer, Some(Admitted::new(handshake, accepted, self.life.clone(), silence)))
+                let life = self.life.clone();
+                let admitted = Admitted::new(handshake, accepted, life, silence);
+                (answer, Some(Box::new(admitted)))
             }
             Err(reject) => (ServerHandshake::reject(reject), None),
         }

@@ -19,7 +19,7 @@ pub struct RawAnswer {
     /// The answer's bytes.
     pub answer: Vec<u8>,
     client: (NodeLife, Duration),
-    admitted: Option<Admitted>,
+    admitted: Option<Box<Admitted>>,
 }
 
 impl Rack {
