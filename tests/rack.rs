@@ -200,7 +200,7 @@ fn keys_are_refused_on_a_rack() {
     let description = <SlowPollClient as PollClient>::DESCRIPTION;
     let site = site_of(&rack.node(client));
     let dialled = rack.dial(client, "sim://1/slow", description, &site, &options);
-    let error = dialled.err().expect("the rack proves nothing");
+    let error = dialled.expect_err("the rack proves nothing");
     assert!(matches!(error, ConnectError::Unsupported { .. }), "{error}");
 }
 
