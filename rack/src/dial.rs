@@ -69,6 +69,13 @@ enum Step {
         admitted: Option<Box<Admitted>>,
         at: Instant,
     },
+    /// The client shows the server that it receives where it said, and goes on at this moment.
+    Confirming {
+        client: Client,
+        agreement: Agreement,
+        admitted: Box<Admitted>,
+        at: Instant,
+    },
     Over,
 }
 
@@ -165,13 +172,55 @@ impl Dialling {
             Step::Answered { client, answer, admitted, .. } if !self.reaches_client() => {
                 Ok(Step::Answered { client, answer, admitted, at: after(now, RETRY_NS) })
             }
-            Step::Answered { admitted: Some(ref admitted), .. } if !admitted.is_served() => {
+            Step::Answered { admitted: Some(ref admitted), .. }
+            | Step::Confirming { ref admitted, .. }
+                if !admitted.is_served() =>
+            {
                 // The server that answered is gone, and what runs there now knows nothing of it.
                 Err(self.attempt().no_server(self.nobody_listens()).into())
             }
             Step::Answered { client, answer, admitted, .. } => {
-                Err(Ended(self.finish(client, &answer, admitted, now)))
+                self.take_answer(client, &answer, admitted, now)
             }
+            Step::Confirming { client, agreement, admitted, .. } => {
+                self.confirm(client, agreement, admitted, now)
+            }
+        }
+    }
+
+    /// The server's answer has come.
+    fn take_answer(
+        &self,
+        mut client: Client,
+        answer: &[u8],
+        admitted: Option<Box<Admitted>>,
+        now: Instant,
+    ) -> Result<Step, Ended> {
+        let attempt = self.attempt();
+        let received = client.handshake.receive(answer);
+        let refused = |refusal| attempt.refused(refusal, client.handshake.hello());
+        let (ClientStep::Connect(agreement), Some(admitted)) =
+            (received.map_err(refused)?, admitted)
+        else {
+            return Err(attempt.misbehaved("it welcomes a client that it has not taken").into());
+        };
+        self.confirm(client, agreement, admitted, now)
+    }
+
+    /// Shows the server that the client receives where it said, if the server asks for that. Then it is connected.
+    fn confirm(
+        &self,
+        mut client: Client,
+        agreement: Agreement,
+        admitted: Box<Admitted>,
+        now: Instant,
+    ) -> Result<Step, Ended> {
+        let Welcome { terms, setup } = &agreement.welcome;
+        let answer = Answer { terms, setup, timeout: self.deadline - now };
+        let confirmed = client.pending.confirm(&answer, now);
+        match confirmed.map_err(|error| self.attempt().setup(error))? {
+            Some(at) => Ok(Step::Confirming { client, agreement, admitted, at }),
+            None => Err(Ended(self.finish(client, agreement, admitted, now))),
         }
     }
 
@@ -209,19 +258,12 @@ impl Dialling {
 
     fn finish(
         &self,
-        Client { mut pending, mut handshake }: Client,
-        answer: &[u8],
-        admitted: Option<Box<Admitted>>,
+        Client { mut pending, handshake }: Client,
+        agreement: Agreement,
+        admitted: Box<Admitted>,
         now: Instant,
     ) -> Result<NewConnection, ConnectError> {
         let attempt = self.attempt();
-        let received = handshake.receive(answer);
-        let refused = |refusal| attempt.refused(refusal, handshake.hello());
-        let (ClientStep::Connect(agreement), Some(admitted)) =
-            (received.map_err(refused)?, admitted)
-        else {
-            return Err(attempt.misbehaved("it welcomes a client that it has not taken"));
-        };
         let Agreement { welcome: Welcome { terms, setup }, compatibility } = agreement;
         let timeout = self.deadline - now;
         let take_stream = pending.take_stream();
@@ -278,7 +320,8 @@ impl Step {
             Step::Connecting { at, .. }
             | Step::Refused { at }
             | Step::Greeting { at, .. }
-            | Step::Answered { at, .. } => *at,
+            | Step::Answered { at, .. }
+            | Step::Confirming { at, .. } => *at,
             Step::Over => Instant::FAR_FUTURE,
         }
     }

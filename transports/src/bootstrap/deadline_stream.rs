@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
 use super::socket::Socket;
 use crate::contract::Source;
 
@@ -45,6 +48,19 @@ impl DeadlineStream {
     pub(super) fn remaining(&self) -> Result<Duration, StreamError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(StreamError::TimedOut) } else { Ok(left) }
+    }
+
+    /// Waits for so long. Fails as soon as the peer hangs up, or the time is over.
+    pub(super) fn wait_for_hang_up(&self, pause: Duration) -> Result<(), StreamError> {
+        let pause = pause.min(self.remaining()?);
+        let mut events = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::RDHUP)];
+        let timeout =
+            Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+        match rustix::event::poll(&mut events, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => Err(StreamError::Closed),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
     }
 
     /// Refuses a peer that must not take part, saying why.

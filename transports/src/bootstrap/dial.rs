@@ -127,6 +127,26 @@ impl Dialler<'_> {
         }
     }
 
+    /// Lets the client show the server that it receives where it said. The server says nothing on the stream meanwhile.
+    fn confirm(
+        &self,
+        pending: &mut dyn PendingClient,
+        answer: &Answer<'_>,
+        (stream, site): (&DeadlineStream, &Site),
+    ) -> Result<(), ConnectError> {
+        loop {
+            let now = site.now();
+            let confirmed = pending.confirm(answer, now);
+            match confirmed.map_err(|error| self.attempt.setup(error))? {
+                None => return Ok(()),
+                Some(again) => {
+                    let pause = again.saturating_since(now);
+                    stream.wait_for_hang_up(pause).map_err(|error| self.stream(error))?;
+                }
+            }
+        }
+    }
+
     /// Ends the connection with its peer, if the liveness socket is needed for that.
     fn watch(
         &self,
@@ -172,6 +192,7 @@ impl Dial for Address {
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
         let answer = Answer { terms: &terms, setup: &setup, timeout };
         let take_stream = pending.take_stream();
+        dialler.confirm(&mut *pending, &answer, (&stream, site))?;
         let client = pending.finish(answer).map_err(|error| attempt.setup(error))?;
         stream.send(&handshake.ready_bytes()).map_err(|error| dialler.stream(error))?;
         let socket = stream.into_socket();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use farcall_core::Identity;
+use farcall_core::time::Instant;
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
 use super::{
@@ -115,6 +116,20 @@ pub trait PendingClient: Send {
     /// socket of the handshake stays the liveness socket.
     fn take_stream(&mut self) -> Option<TakeStream> {
         None
+    }
+
+    /// Shows the server that this client receives where its setup says, if the backend's server asks for that. Does what can be
+    /// done at `now`, and gives when to call it again at the latest; `None`: the server needs to see nothing more. To be called
+    /// before [`finish`](PendingClient::finish) until it gives `None`, at most until the bound on connecting.
+    ///
+    /// # Errors
+    /// Those of [`finish`](PendingClient::finish).
+    fn confirm(
+        &mut self,
+        _answer: &Answer<'_>,
+        _now: Instant,
+    ) -> Result<Option<Instant>, SetupError> {
+        Ok(None)
     }
 
     /// Connects to the server that gave this answer.

@@ -31,6 +31,8 @@ const NONSENSE: Broken = FailureKind::PeerMisbehaved("a message that no request 
 #[derive(Debug)]
 pub(crate) struct Calls {
     peer: Peer,
+    /// The server has said what our datagrams must carry, by datagram.
+    has_epoch: bool,
     /// Our number for the session.
     session: u32,
     window: Window,
@@ -60,6 +62,7 @@ impl Calls {
         let most = if is_controlled { terms.window.max(CREDITS) } else { 0 };
         Calls {
             peer,
+            has_epoch: false,
             session,
             window: Window::new(terms.window),
             retransmission: Retransmission::new(terms.window, most, config.silence),
@@ -73,6 +76,11 @@ impl Calls {
 
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// The server has said what our datagrams must carry.
+    pub(crate) fn has_epoch(&self) -> bool {
+        self.has_epoch
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -365,6 +373,10 @@ impl Calls {
         let wire::Message { kind, id: Id { slot: index, generation, mark }, .. } = *message;
         match kind {
             Kind::Goodbye => return Err(FailureKind::Goodbye),
+            Kind::Challenge => {
+                self.take_epoch(message.challenge().ok_or(NONSENSE)?);
+                return Ok(());
+            }
             Kind::Released => {
                 self.releases.acknowledge(index, generation);
                 return Ok(());
@@ -458,6 +470,13 @@ impl Calls {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The server says what our datagrams must carry. It never changes, and copies come later.
+    fn take_epoch(&mut self, epoch: u64) {
+        if !std::mem::replace(&mut self.has_epoch, true) {
+            self.peer.epoch = epoch;
+        }
     }
 
     /// The slot is free again, and its call fails alone.

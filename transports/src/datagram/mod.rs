@@ -47,8 +47,10 @@
 //!
 //! # Set-up
 //!
-//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch and the
-//! credits. Epochs and Q_Keys are random numbers of the operating system. A client
+//! Each end tells the other its endpoint, Q_Key, session number and MTU; the server adds the epoch of its datagrams and the
+//! credits. The epoch of the client's datagrams it tells by datagram: the client asks for it before it counts as connected.
+//! So only a client is served that receives at the address that it gave, and nobody can have a stranger flooded with
+//! responses. The answer is no longer than the question. Epochs and Q_Keys are random numbers of the operating system. A client
 //! has a queue pair for each connection, or one for all of its [site](farcall_core::site::Site): then datagrams find their
 //! session by its number, and the polled connection queues datagrams that arrived for the others.
 //!
@@ -83,6 +85,7 @@ mod idle_sessions;
 mod in_place;
 mod large;
 mod outgoing;
+mod pending;
 mod port;
 mod replies;
 mod requests;
@@ -95,22 +98,19 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use farcall_core::transport::ClientTransport;
-
 #[cfg(not(feature = "ablation"))]
 use ablation::Without;
 #[cfg(feature = "ablation")]
 pub use ablation::{Optimization, Without};
 
 use crate::contract::{
-    Answer, Backend, Config, DeathNotice, Fabric, OptionSpec, PendingClient, Placement, ServerHalf,
+    Backend, Config, DeathNotice, Fabric, OptionSpec, PendingClient, Placement, ServerHalf,
     SetupError,
 };
-use calls::Calls;
-use client::Client;
-use client_port::{ClientPort, SessionPort};
+use client_port::ClientPort;
+use pending::Pending;
 use server::Server;
-use setup::{EndSetup, Sizes};
+use setup::Sizes;
 use shared::PortShare;
 
 /// The backend `datagram`.
@@ -163,40 +163,5 @@ impl Backend for Datagram {
         let device = at.fabric.device(NAME)?;
         let (server, intake) = Server::new(at.site, device, config, max_clients)?;
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
-    }
-}
-
-/// A client whose session has not begun.
-struct Pending<P> {
-    port: P,
-    setup: Vec<u8>,
-    config: Config,
-}
-
-impl<P: SessionPort> Pending<P> {
-    fn new(mut port: P, config: &Config) -> Pending<P> {
-        let session = port.session();
-        let setup = port.lock().setup(session);
-        Pending { port, setup, config: config.clone() }
-    }
-}
-
-impl<P: SessionPort + 'static> PendingClient for Pending<P> {
-    fn setup(&self) -> Vec<u8> {
-        self.setup.clone()
-    }
-
-    fn finish(self: Box<Self>, answer: Answer<'_>) -> Result<Box<dyn ClientTransport>, SetupError> {
-        let Pending { mut port, config, .. } = *self;
-        let session = port.session();
-        let theirs = EndSetup::from_bytes(answer.setup)?;
-        let (pd, mtu) = {
-            let port = port.lock();
-            (port.pd.clone(), port.mtu)
-        };
-        // Other sessions go on meanwhile: the server's address may have to be resolved.
-        let peer = theirs.peer(&pd, theirs.epoch, mtu)?;
-        let calls = Calls::new(&port.lock(), session, answer.terms, peer, theirs.credits, &config);
-        Ok(Box::new(Client::new(port, calls)))
     }
 }

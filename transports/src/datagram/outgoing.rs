@@ -61,6 +61,18 @@ impl Outgoing {
         self.in_place.post_datagram(roster, &mut self.port);
     }
 
+    /// Tells a client what its datagrams must carry, at once. Without room in the send queue that is lost: the client asks
+    /// again.
+    #[cold]
+    pub(crate) fn challenge(&mut self, roster: &mut Roster<Session>, client: u32) {
+        self.post_in_place(roster);
+        let Some(Session { peer, .. }) = roster.get(client) else { return };
+        let epoch = U64::from(peer.their_epoch);
+        self.port.put(peer, Kind::Challenge, Id::NONE, (epoch.as_bytes(), &[]));
+        self.port.post(peer);
+        self.port.ring();
+    }
+
     /// One doorbell for all that waits, and for some parts. What the send queue has no room for waits on. Answers how
     /// many parts left.
     #[inline]

@@ -23,7 +23,10 @@ pub(crate) struct Peer {
     pub(crate) qkey: u32,
     /// Its number for the session.
     pub(crate) session: u32,
+    /// What datagrams to it carry.
     pub(crate) epoch: u64,
+    /// What its own carry.
+    pub(crate) their_epoch: u64,
     pub(super) mtu: u32,
 }
 
@@ -37,7 +40,13 @@ impl Peer {
     /// Whether it has sent this in this session, and not in a former one of the same number.
     #[inline]
     pub(crate) fn has_sent(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
-        (epoch == self.epoch && self.is(source)) || is_planted(Bug::FormerLife)
+        (epoch == self.their_epoch && self.is(source))
+            || (is_planted(Bug::FormerLife) && epoch != self.epoch)
+    }
+
+    /// Whether it has sent this in this session, and has not been told yet what its datagrams must carry.
+    pub(crate) fn lacks_epoch(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
+        epoch == self.epoch && self.is(source)
     }
 
     /// Whether this is where its datagrams come from, as far as the device tells.

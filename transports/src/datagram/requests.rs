@@ -7,7 +7,7 @@ use farcall_verbs::{CompletionOpcode, GRH_BYTES, Status, WorkCompletion};
 use super::idle_sessions::IdleSessions;
 use super::outgoing::Outgoing;
 use super::session::{Age, Phase, Session};
-use super::wire::{self, Header, Id, Kind};
+use super::wire::{self, CHALLENGE_BYTES, Header, Id, Kind};
 use crate::kit::lending::Lending;
 use crate::kit::memory::LargeBuffers;
 use crate::kit::roster::Roster;
@@ -77,15 +77,30 @@ impl Sessions {
         let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
         if let Some((client, epoch, messages)) = datagram.and_then(Header::split)
             && let Some(session) = self.roster.get(client)
-            && session.peer.has_sent(epoch, completion.source)
         {
-            session.heard_at = now;
-            self.idle.note_datagram(now);
-            for message in messages {
-                self.handle_message(client, &message, now, sink);
+            if session.peer.has_sent(epoch, completion.source) {
+                session.heard_at = now;
+                self.idle.note_datagram(now);
+                for message in messages {
+                    self.handle_message(client, &message, now, sink);
+                }
+            } else if session.peer.lacks_epoch(epoch, completion.source) {
+                self.answer_question(client, messages);
             }
         }
         self.outgoing.port.recycle(buffer);
+    }
+
+    /// The client does not know yet what its datagrams must carry. If it asks, it is told at the address that it gave: if it
+    /// is not there, it is never served, and no response goes there. The answer is no longer than the question.
+    #[cold]
+    fn answer_question(&mut self, client: u32, mut messages: wire::Messages<'_>) {
+        let is_question = |message: wire::Message<'_>| {
+            message.kind == Kind::Challenge && message.body.len() == CHALLENGE_BYTES
+        };
+        if messages.next().is_some_and(is_question) {
+            self.outgoing.challenge(&mut self.roster, client);
+        }
     }
 
     #[cold]
@@ -258,9 +273,11 @@ impl Sessions {
         self.outgoing.ring(&mut self.roster)
     }
 
-    /// Says goodbye to all clients, after what they are told now.
+    /// Says goodbye to all clients, after what they are told now. One that has not shown that it receives where it said is
+    /// told nothing: its liveness socket is closed.
     pub(crate) fn say_goodbye(&mut self) {
-        self.outgoing.say_goodbye(self.roster.iter().map(|session| session.id.number));
+        let heard = self.roster.iter().filter(|session| session.heard_at > Instant::ZERO);
+        self.outgoing.say_goodbye(heard.map(|session| session.id.number));
         self.ring();
     }
 }

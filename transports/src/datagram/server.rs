@@ -305,8 +305,8 @@ impl LocalEnd {
         peer: Peer,
         on_disconnect: &OnDisconnect,
     ) -> Result<(Vec<u8>, Session), SetupError> {
-        let epoch = self.device.random()?;
-        let peer = Peer { epoch, ..peer };
+        let (epoch, their_epoch) = (self.device.random()?, self.device.random()?);
+        let peer = Peer { epoch, their_epoch, ..peer };
         let ours = EndSetup::new(port, id.number, epoch, peer.mtu());
         let bounds = Bounds {
             window: terms.window,

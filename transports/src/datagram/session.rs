@@ -157,7 +157,7 @@ pub(crate) struct Session {
     pub(crate) in_line: bool,
     /// Memory of its large messages.
     pub(crate) loan: Loan,
-    /// When the client last sent something.
+    /// When the client last sent something. 0: it has not shown yet that it receives where it said.
     pub(crate) heard_at: Instant,
     // Last: the client sees the end of the liveness socket after the goodbye.
     _drop_guard: DropGuard,

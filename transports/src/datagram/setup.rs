@@ -105,7 +105,8 @@ pub(crate) struct EndSetup {
     qkey: u32,
     /// Its number for the session.
     session: u32,
-    /// From the server: the secret of the session. From the client: 0.
+    /// From the server: what its datagrams carry, and the client's questions for [its own](super::wire::Kind::Challenge).
+    /// From the client: 0.
     pub(crate) epoch: u64,
     /// Its longest datagram; in the server's answer the session's.
     mtu: u32,
@@ -132,7 +133,7 @@ impl EndSetup {
         Ok(setup)
     }
 
-    /// That end as the peer of a session of this epoch, with datagrams of at most `mtu`.
+    /// That end as the peer of a session whose datagrams carry this epoch and have at most `mtu` bytes.
     pub(crate) fn peer(
         &self,
         pd: &ProtectionDomain,
@@ -147,6 +148,7 @@ impl EndSetup {
             qkey: self.qkey,
             session: self.session,
             epoch,
+            their_epoch: epoch,
             mtu: (mtu as u32).min(self.mtu),
         })
     }

@@ -14,7 +14,7 @@ pub(crate) struct Header {
     version: U32,
     /// The receiver's number for the session.
     session: U32,
-    /// The secret of the session.
+    /// The secret of the session in this direction.
     epoch: U64,
 }
 
@@ -75,6 +75,8 @@ pub(crate) enum Kind {
     Idempotent = 16,
     /// Server: the request was answered so long ago that the response is not kept any more.
     Forgotten = 17,
+    /// Client: asks which epoch its datagrams must carry, with as many bytes as the answer has. Server: this one ([`U64`]).
+    Challenge = 18,
 }
 
 impl Kind {
@@ -104,6 +106,9 @@ pub(crate) const MESSAGE_BYTES: usize = size_of::<MessageHeader>();
 /// Bytes in front of the part in a [`Kind::Part`].
 pub(crate) const PART_BYTES: usize = size_of::<U32>();
 
+/// Bytes of a [`Kind::Challenge`].
+pub(crate) const CHALLENGE_BYTES: usize = size_of::<U64>();
+
 /// Longer datagrams could hold messages whose length does not fit its 16 bits.
 pub(crate) const MAX_MTU: usize = 1 << 15;
 
@@ -118,6 +123,9 @@ pub(crate) struct Id {
 impl Id {
     /// Of a goodbye, which belongs to no slot.
     pub(crate) const NONE: Id = Id { slot: 0, generation: 0, mark: 0 };
+
+    /// Of a message that says nothing but that its datagram has arrived: no window has this slot.
+    pub(crate) const OUTSIDE: Id = Id { slot: u16::MAX as u32, generation: 0, mark: 0 };
 }
 
 impl MessageHeader {
@@ -172,6 +180,11 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 impl Message<'_> {
+    /// The epoch that the client's datagrams must carry.
+    pub(crate) fn challenge(&self) -> Option<u64> {
+        self.len()
+    }
+
     /// The length of a message that is announced or lent.
     pub(crate) fn len(&self) -> Option<u64> {
         U64::read_from_bytes(self.body).ok().map(U64::get)

@@ -81,6 +81,19 @@ pub fn welcome_client<T>(
     most: Terms,
     connect: impl FnOnce(Terms, &[u8]) -> (T, Vec<u8>),
 ) -> (T, Terms, Box<dyn Stream>) {
+    welcome_client_and(listener, most, connect, |_| ())
+}
+
+/// The same, for a client that is ready only when the server has answered it in another way: `confirm` does.
+///
+/// # Panics
+/// No client comes in time, or it breaks the handshake's rules.
+pub fn welcome_client_and<T>(
+    listener: &mut RawListener,
+    most: Terms,
+    connect: impl FnOnce(Terms, &[u8]) -> (T, Vec<u8>),
+    confirm: impl FnOnce(&mut T),
+) -> (T, Terms, Box<dyn Stream>) {
     let mut stream = (listener.accept)().expect("a client");
     let Ok(Frame::Hello(hello)) = read_frame(&mut *stream) else { panic!("a client says hello") };
     let terms = Terms {
@@ -88,8 +101,9 @@ pub fn welcome_client<T>(
         slot: hello.terms.slot.min(most.slot),
         max_message: hello.terms.max_message.min(most.max_message),
     };
-    let (end, setup) = connect(terms, &hello.setup);
+    let (mut end, setup) = connect(terms, &hello.setup);
     stream.write_all(&Frame::Welcome(Welcome { terms, setup }).to_bytes()).expect("write welcome");
+    confirm(&mut end);
     match read_frame(&mut *stream) {
         Ok(Frame::Ready) => {}
         other => panic!("{other:?} instead of ready"),

@@ -9,6 +9,7 @@ mod under_attack;
 
 pub use handshake::{
     decode_setup, encode_setup, hello, read_frame, shake_hands, terms, welcome_client,
+    welcome_client_and,
 };
 pub use stream::{Clock, RawConnection, RawListener, RealClock, Stream};
 pub(crate) use under_attack::{

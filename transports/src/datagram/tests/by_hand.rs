@@ -4,7 +4,9 @@ use std::time::{Duration, Instant as WallClock};
 
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use farcall_core::transport::{
+    CallToken, Message, Replies, RequestSink, ServerTransport, WindDown,
+};
 use farcall_verbs::{
     CompletionOpcode, CompletionQueue, Device, GRH_BYTES, QpNumber, WorkCompletion,
 };
@@ -14,7 +16,7 @@ use crate::datagram::ablation::Without;
 use crate::datagram::port::{Peer, Port, PortAddress};
 use crate::datagram::server::{DatagramIntake, Server};
 use crate::datagram::setup::{EndSetup, Sizes};
-use crate::datagram::wire::{Header, Id, Kind};
+use crate::datagram::wire::{CHALLENGE_BYTES, Header, Id, Kind};
 
 /// Longer than anything here takes.
 const BOUND: Duration = Duration::from_secs(20);
@@ -89,6 +91,9 @@ pub(super) struct Hand {
     cq: CompletionQueue,
 }
 
+/// The body of a client's [`Kind::Challenge`].
+pub(super) const QUESTION: [u8; CHALLENGE_BYTES] = [0; CHALLENGE_BYTES];
+
 impl Host {
     pub(super) fn new() -> Host {
         let device = Device::open("shm").unwrap();
@@ -134,18 +139,25 @@ impl Host {
     }
 
     /// A client that has shaken hands.
-    pub(super) fn admit(&mut self) -> Hand {
-        self.admit_from(&self.device.clone())
+    pub(super) fn introduce(&mut self) -> Hand {
+        self.introduce_from(&self.device.clone())
     }
 
     /// The same, at another device.
-    pub(super) fn admit_from(&mut self, device: &Device) -> Hand {
+    pub(super) fn introduce_from(&mut self, device: &Device) -> Hand {
         let (port, address, cq) = self.open_port(device);
         let (_, theirs) = self.shake_hands(&address);
         let theirs = EndSetup::from_bytes(&theirs).unwrap();
         let pd = device.alloc_pd().unwrap();
         let peer = theirs.peer(&pd, theirs.epoch, self.sizes().mtu).unwrap();
         Hand { port, qp: address.endpoint.qp(), peer, cq }
+    }
+
+    /// A client that has told the server that it receives where it said.
+    pub(super) fn admit(&mut self) -> Hand {
+        let mut hand = self.introduce();
+        hand.peer.epoch = epoch_of(&hand.ask(self, Kind::Challenge, 0, 0, &QUESTION));
+        hand
     }
 
     pub(super) fn turn(&mut self) {
@@ -182,9 +194,29 @@ impl Host {
         self.transport.sessions.outgoing.port.qp_mut().to_error();
     }
 
+    /// Turns of a server that ends, until it has ended.
+    pub(super) fn close(&mut self) {
+        let begin = WallClock::now();
+        loop {
+            self.now += 1_000_000;
+            if self.transport.wind_down(Instant::from_nanos(self.now), WindDown::Close) {
+                return;
+            }
+            assert!(begin.elapsed() < BOUND, "it does not end");
+        }
+    }
+
     pub(super) fn connections(&self) -> usize {
         self.transport.connections()
     }
+}
+
+/// What the server has said that datagrams must carry.
+pub(super) fn epoch_of(challenge: &[Heard]) -> u64 {
+    let [Heard { kind: Kind::Challenge, slot: 0, generation: 0, body }] = challenge else {
+        panic!("no challenge: {challenge:?}");
+    };
+    u64::from_le_bytes(body[..].try_into().unwrap())
 }
 
 impl Hand {
@@ -209,7 +241,7 @@ impl Hand {
             let buffer = completion.buffer.take().unwrap();
             let datagram = &buffer[GRH_BYTES..completion.byte_len as usize];
             let (session, epoch, messages) = Header::split(datagram).unwrap();
-            assert_eq!((session, epoch), (0, self.peer.epoch));
+            assert_eq!((session, epoch), (0, self.peer.their_epoch));
             heard.extend(messages.map(|message| Heard {
                 kind: message.kind,
                 slot: message.id.slot,

@@ -77,6 +77,7 @@ pub(super) fn any_kind() -> impl Strategy<Value = Kind> {
         Kind::Dropped,
         Kind::Released,
         Kind::OverLimit,
+        Kind::Challenge,
     ])
 }
 

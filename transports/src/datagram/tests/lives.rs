@@ -14,7 +14,7 @@ fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
         assert_eq!(answer, heard(Kind::Response, 0, 1, b"before"));
         // Told of the queue pair while that was whole, and announced after it has broken.
         host.break_queue_pair();
-        let _late = host.admit();
+        let _late = host.introduce();
         host.rest(Duration::from_secs(1));
         assert_eq!(host.connections(), 0);
         hand.send(Kind::Request, 1, 1, b"to a former life");

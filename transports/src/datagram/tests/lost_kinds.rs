@@ -59,7 +59,7 @@ impl Pair {
         let (ours, theirs) = (Site::new(), Site::new());
         let at = |site| Placement::new(site, Fabric::Verbs(device));
         let half = Datagram.serve(&at(&theirs), &config, 1).unwrap();
-        let pending = Datagram.dial(&at(&ours), &config).unwrap();
+        let mut pending = Datagram.dial(&at(&ours), &config).unwrap();
         let (terms, timeout, setup) = (config.terms(), TIMEOUT, pending.setup());
         let accepted = half
             .intake
@@ -72,12 +72,21 @@ impl Pair {
             })
             .unwrap();
         let answer = Answer { terms: &terms, setup: &accepted.setup, timeout };
+        let (mut server, mut handlers, mut now) =
+            (half.transport, Handlers::default(), Instant::ZERO);
+        let confirmed = (0..MANY_TURNS).any(|_| {
+            now += TURN;
+            server.poll(now, &mut handlers);
+            server.flush();
+            pending.confirm(&answer, now).unwrap().is_none()
+        });
+        assert!(confirmed, "the server does not answer");
         Pair {
             client: pending.finish(answer).unwrap(),
-            server: half.transport,
+            server,
             heard: Heard::default(),
-            handlers: Handlers::default(),
-            now: Instant::ZERO,
+            handlers,
+            now,
         }
     }
 
@@ -109,6 +118,7 @@ fn kind_of(request: &Outgoing<'_>) -> Option<u8> {
 #[test]
 fn every_kind_of_message_may_be_lost() {
     let kinds = [
+        Kind::Challenge,
         Kind::Request,
         Kind::Response,
         Kind::Announce,

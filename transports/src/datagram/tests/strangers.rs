@@ -1,9 +1,9 @@
-//! What somebody without a session may know and name: neither helps him to send in it.
+//! What somebody without a session may know and name: neither helps him to send in it, or to have others sent to.
 
 use farcall_verbs::Device;
 
-use super::by_hand::{Host, heard};
-use crate::datagram::wire::Kind;
+use super::by_hand::{Host, QUESTION, epoch_of, heard};
+use crate::datagram::wire::{Id, Kind};
 
 /// What [`EndSetup`](crate::datagram::setup::EndSetup) is made of.
 type Setup = (Vec<u8>, u32, u32, u64, u32, u32);
@@ -46,16 +46,69 @@ fn an_epoch_does_not_follow_from_when_and_between_whom_its_session_began() {
 }
 
 #[test]
+fn a_client_that_has_not_shown_where_it_receives_is_sent_one_answer_for_each_question() {
+    let mut host = Host::new();
+    let mut hand = host.introduce();
+    let (first, others) = (hand.peer.epoch, host.admit().peer.epoch);
+    let everything = [Kind::Request, Kind::Idempotent, Kind::Announce, Kind::Ask, Kind::Goodbye];
+    for kind in everything {
+        // The epoch of the server's datagrams, that of another session, and a guess.
+        for epoch in [first, others, 7] {
+            hand.peer.epoch = epoch;
+            hand.send(kind, 0, 1, &QUESTION);
+        }
+    }
+    // A question that is shorter than its answer, and one under an epoch that is not the session's.
+    hand.peer.epoch = first;
+    hand.send(Kind::Challenge, 0, 0, &QUESTION[1..]);
+    hand.peer.epoch = others;
+    hand.send(Kind::Challenge, 0, 0, &QUESTION);
+    hand.peer.epoch = first;
+    let epoch = epoch_of(&hand.ask(&mut host, Kind::Challenge, 0, 0, &QUESTION));
+    assert_ne!(epoch, first);
+    // The same each time, and no more than one datagram for each.
+    for _ in 0..3 {
+        let answer = hand.ask(&mut host, Kind::Challenge, 0, 0, &QUESTION);
+        assert_eq!(epoch_of(&answer), epoch);
+        host.turn();
+        assert_eq!(hand.poll(), []);
+    }
+    assert_eq!((host.handlers.requests, host.connections()), (0, 2));
+    hand.peer.epoch = epoch;
+    let answer = hand.ask(&mut host, Kind::Request, 0, 1, b"echoed");
+    assert_eq!(answer, heard(Kind::Response, 0, 1, b"echoed"));
+    // Copies of what was sent before do nothing.
+    hand.peer.epoch = first;
+    hand.send(Kind::Request, 1, 1, b"late");
+    assert_eq!(epoch_of(&hand.ask(&mut host, Kind::Challenge, 0, 0, &QUESTION)), epoch);
+    assert_eq!(host.handlers.requests, 1);
+}
+
+#[test]
+fn a_server_says_goodbye_only_where_its_client_receives() {
+    let mut host = Host::new();
+    let mut silent = host.introduce();
+    let mut confirmed = host.admit();
+    confirmed.send(Kind::Challenge, Id::OUTSIDE.slot, 0, &QUESTION);
+    host.turn();
+    host.close();
+    let heard_at_end = confirmed.poll();
+    assert!(!heard_at_end.is_empty(), "no goodbye");
+    assert!(heard_at_end.iter().all(|it| it.kind == Kind::Goodbye), "{heard_at_end:?}");
+    assert_eq!(silent.poll(), []);
+}
+
+#[test]
 fn a_queue_pair_of_another_device_is_a_stranger_under_the_same_number() {
     let mut host = Host::new();
     let mut hand = host.admit();
     // Numbers count from the start in each device.
     let device = Device::open("shm").unwrap();
     let mut other = (0..1000)
-        .map(|_| host.admit_from(&device))
+        .map(|_| host.introduce_from(&device))
         .find(|other| other.qp == hand.qp)
         .expect("the same number");
-    let own = other.peer.epoch;
+    let own = epoch_of(&other.ask(&mut host, Kind::Challenge, 0, 0, &QUESTION));
     // It knows all of the session.
     let number = std::mem::replace(&mut other.peer.session, hand.peer.session);
     other.peer.epoch = hand.peer.epoch;

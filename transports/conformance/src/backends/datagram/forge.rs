@@ -21,7 +21,7 @@ use crate::{
     backends::UnconnectedEnd,
     hostile::{
         Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
-        shake_hands, welcome_client,
+        shake_hands, welcome_client_and,
     },
     patience::patient,
     pattern,
@@ -57,9 +57,14 @@ pub(super) mod kind {
     pub(crate) const IDEMPOTENT: u8 = 16;
     /// The request was answered so long ago that its response is gone.
     pub(crate) const FORGOTTEN: u8 = 17;
+    /// A question for what datagrams to the server must carry, and the answer.
+    pub(crate) const CHALLENGE: u8 = 18;
     /// Any other kind is unknown.
-    pub(crate) const LAST: u8 = FORGOTTEN;
+    pub(crate) const LAST: u8 = CHALLENGE;
 }
+
+/// What datagrams to a server of ours carry.
+const ANSWER: u64 = 0xa45e4;
 
 /// The first word of every datagram.
 pub(super) const VERSION: u32 = 0xfa55_0001;
@@ -92,7 +97,7 @@ pub(super) struct EndSetup {
     pub(crate) qkey: u32,
     /// Its number of the session.
     pub(crate) session: u32,
-    /// From the server: the secret of the session.
+    /// From the server: what its datagrams carry, and questions for what others to it must carry.
     pub(crate) epoch: u64,
     /// Its longest datagram.
     pub(crate) mtu: u32,
@@ -202,6 +207,31 @@ impl RawPair {
         }
     }
 
+    /// What has come, from anybody.
+    pub(super) fn take_received(&mut self) -> Vec<Message> {
+        self.poll();
+        self.received.drain(..).collect()
+    }
+
+    /// Tells a client what its datagrams must carry, until it is heard to know that.
+    fn answer_questions(&mut self, client: &EndSetup, clock: &dyn Clock) {
+        let answer = message(kind::CHALLENGE, 0, 0, &ANSWER.to_le_bytes());
+        let answer = datagram(client.session, self.end_setup().epoch, &answer);
+        let end = clock.now() + patient(Duration::from_secs(10));
+        loop {
+            self.poll();
+            match self.received.pop_front() {
+                Some(Message { kind: kind::CHALLENGE, slot: 0, .. }) => {
+                    self.send(client, client.qkey, &answer, clock);
+                }
+                Some(Message { kind: kind::CHALLENGE, slot: u16::MAX, .. }) => return,
+                Some(other) => panic!("{other:?} before the client is ready"),
+                None => assert!(clock.now() < end, "the client asks nothing"),
+            }
+            clock.turn();
+        }
+    }
+
     /// Takes completions; whether a send is among them.
     fn poll(&mut self) -> bool {
         let mut completions: [WorkCompletion; 16] = Default::default();
@@ -243,7 +273,7 @@ pub(super) struct End {
     pub(crate) pair: RawPair,
     /// What the other end has said of itself.
     pub(crate) theirs: EndSetup,
-    /// The secret of the session.
+    /// What datagrams to the other end carry.
     pub(crate) epoch: u64,
     /// What was agreed.
     pub(crate) terms: Terms,
@@ -273,15 +303,49 @@ pub(super) fn broken_setups(device: &Device) -> Vec<Vec<u8>> {
     forged.iter().map(encode_setup).collect()
 }
 
-/// Shakes hands as a client that keeps the rules so far.
+/// Shakes hands as a client that keeps the rules so far, and learns what its datagrams must carry.
 pub(super) fn connect(
     to: RawConnection,
     service: &'static ServiceDescription,
     wanted: Terms,
 ) -> Result<End, Reject> {
-    let RawConnection { device, mut stream, clock, .. } = to;
-    let pair = RawPair::open(&device);
-    let welcome = shake_hands(&mut *stream, &hello(NAME, service, wanted, pair.setup()))?;
+    let mut end = introduce(to, service, wanted)?;
+    let challenge = end.ask(&question());
+    end.epoch = epoch_of(&challenge);
+    Ok(end)
+}
+
+/// Asks what datagrams to the server must carry.
+pub(super) fn question() -> Vec<u8> {
+    message(kind::CHALLENGE, 0, 0, &[0; 8])
+}
+
+/// What the server has said that datagrams to it must carry.
+pub(super) fn epoch_of(challenge: &Message) -> u64 {
+    assert_eq!(challenge.kind, kind::CHALLENGE, "{challenge:?}");
+    u64::from_le_bytes(challenge.body[..].try_into().expect("an epoch"))
+}
+
+/// Shakes hands as a client, and sends nothing.
+pub(super) fn introduce(
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+) -> Result<End, Reject> {
+    let pair = RawPair::open(&to.device);
+    introduce_as(pair.setup(), pair, to, service, wanted)
+}
+
+/// The same, with this setup, which may name the queue pair of another.
+pub(super) fn introduce_as(
+    setup: Vec<u8>,
+    pair: RawPair,
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+) -> Result<End, Reject> {
+    let RawConnection { mut stream, clock, .. } = to;
+    let welcome = shake_hands(&mut *stream, &hello(NAME, service, wanted, setup))?;
     let theirs: EndSetup = decode_setup(&welcome.setup);
     let (epoch, terms) = (theirs.epoch, welcome.terms);
     Ok(End { pair, epoch, theirs, terms, clock, _stream: stream })
@@ -291,11 +355,14 @@ pub(super) fn connect(
 pub(super) fn accept(listener: &mut RawListener, most: Terms) -> End {
     let pair = RawPair::open(&listener.device);
     let ours = pair.end_setup();
-    let (theirs, terms, stream) = welcome_client(listener, most, |_, setup| {
-        (decode_setup::<EndSetup>(setup), encode_setup(&ours))
-    });
-    let clock = Box::new(RealClock(Instant::now()));
-    End { pair, epoch: ours.epoch, theirs, terms, clock, _stream: stream }
+    let clock = RealClock(Instant::now());
+    let ((pair, theirs), terms, stream) = welcome_client_and(
+        listener,
+        most,
+        |_, setup| ((pair, decode_setup::<EndSetup>(setup)), encode_setup(&ours)),
+        |(pair, theirs)| pair.answer_questions(theirs, &clock),
+    );
+    End { pair, epoch: ours.epoch, theirs, terms, clock: Box::new(clock), _stream: stream }
 }
 
 impl End {

@@ -5,7 +5,10 @@ use farcall::PollClient;
 
 use super::{
     NAME,
-    forge::{End, EndSetup, Message, RawPair, VERSION, connect, datagram, kind, message, request},
+    forge::{
+        End, EndSetup, Message, RawPair, VERSION, connect, datagram, epoch_of, introduce,
+        introduce_as, kind, message, question, request,
+    },
 };
 use crate::{
     dice::Dice,
@@ -172,6 +175,80 @@ pub(super) fn datagrams_of_other_senders_are_dropped(world: &World) {
     assert_served(&mut victim, 1, 1);
     assert_eq!(tallied(world, &mut honest), 0);
     assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// A client that named the address of another could have that flooded with responses: nothing runs, and nothing is sent there
+/// but answers to its questions, before it has told what only the address is sent.
+pub(super) fn nothing_runs_for_a_client_that_does_not_know_what_it_was_sent(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW.into());
+    let wanted = terms(WINDOW.into(), SLOT, LIMIT);
+    let introduce = || {
+        let to = world.raw_connection(&server);
+        introduce(to, SuitePollClient::DESCRIPTION, wanted).expect("welcome")
+    };
+    let (mut hostile, mut other) = (introduce(), introduce());
+    let (first, others) = (hostile.epoch, epoch_of(&other.ask(&question())));
+    // What the handshake has told, what another session was sent, and a guess.
+    for epoch in [first, others, 7] {
+        hostile.epoch = epoch;
+        for slot in 0..WINDOW {
+            let idempotent = [&[kind::IDEMPOTENT], &tally(slot, 1)[1..]].concat();
+            let large = message(kind::ANNOUNCE, slot, 1, &LIMIT.to_le_bytes());
+            for messages in [tally(slot, 1), idempotent, large, goodbye()] {
+                hostile.send(&messages);
+            }
+        }
+    }
+    assert_eq!(hostile.next_message(), None);
+    hostile.epoch = first;
+    // An answer would be longer than that.
+    hostile.send(&message(kind::CHALLENGE, 0, 0, &[0; 7]));
+    assert_eq!(hostile.next_message(), None);
+    let epoch = epoch_of(&hostile.ask(&question()));
+    hostile.epoch = epoch;
+    assert_served(&mut hostile, 0, 1);
+    assert_eq!(tallied(world, &mut honest), 0);
+    // What is repeated under the first epoch is not run either.
+    hostile.epoch = first;
+    hostile.send(&tally(1, 1));
+    hostile.epoch = epoch;
+    assert_served(&mut hostile, 0, 2);
+    assert_eq!(tallied(world, &mut honest), 0);
+    // Nor what an earlier session of this client was sent.
+    let mut next = introduce();
+    let first = next.epoch;
+    next.epoch = epoch;
+    next.send(&tally(0, 1));
+    next.epoch = first;
+    next.epoch = epoch_of(&next.ask(&question()));
+    assert_served(&mut next, 0, 1);
+    assert_eq!(tallied(world, &mut honest), 0);
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// A client names the queue pair of another as its own, and asks for all that it can: nothing goes there.
+pub(super) fn nothing_is_sent_to_a_queue_pair_that_another_has_named(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW.into());
+    let wanted = terms(WINDOW.into(), SLOT, LIMIT);
+    let to = world.raw_connection(&server);
+    let (mut victim, own) = (RawPair::open(&to.device), RawPair::open(&to.device));
+    let setup = encode_setup(&victim.end_setup());
+    let mut hostile =
+        introduce_as(setup, own, to, SuitePollClient::DESCRIPTION, wanted).expect("welcome");
+    for slot in 0..WINDOW {
+        let large = message(kind::ANNOUNCE, slot, 1, &LIMIT.to_le_bytes());
+        let ask = message(kind::ASK, slot, 1, &[]);
+        for messages in [question(), tally(slot, 1), large, ask, goodbye()] {
+            hostile.send(&messages);
+        }
+    }
+    assert_eq!(hostile.next_message(), None);
+    assert_eq!(tallied(world, &mut honest), 0);
+    assert_honest_clients_served(world, &server, &mut honest);
+    // Nor is it told that the server ends.
+    server.shutdown(world);
+    assert_eq!(hostile.next_message(), None);
+    assert_eq!(victim.take_received(), []);
 }
 
 /// A sender at another device, or node, that knows all of the session and has a queue pair of the same number, if its device
@@ -349,7 +426,8 @@ pub(super) fn message_kinds_of_a_server(world: &World) {
     let (server, mut honest) = serve(world, WINDOW.into());
     let mut hostile = hostile_client(world, &server);
     for body in [&[][..], &[0xff; 8], &[0xff; 12], &[1; 16], &[1; 100]] {
-        for what in (8..=15).chain([0, kind::FORGOTTEN, kind::LAST + 1, 100, 0xff]) {
+        for what in (8..=15).chain([0, kind::FORGOTTEN, kind::CHALLENGE, kind::LAST + 1, 100, 0xff])
+        {
             for slot in 0..2 {
                 hostile.send(&message(what, slot, 1, body));
             }

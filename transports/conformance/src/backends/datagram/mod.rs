@@ -18,6 +18,8 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: requests_that_only_their_client_calls_idempotent_run_once,
             HostileClients: datagrams_of_an_ended_session_are_dropped,
             HostileClients: datagrams_of_other_senders_are_dropped,
+            HostileClients: nothing_runs_for_a_client_that_does_not_know_what_it_was_sent,
+            HostileClients: nothing_is_sent_to_a_queue_pair_that_another_has_named,
             HostileClients: a_sender_at_another_device_is_a_stranger,
             HostileClients: truncated_datagrams_run_nothing,
             HostileClients: mutated_datagrams_disturb_nobody,
