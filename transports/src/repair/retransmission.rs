@@ -78,14 +78,20 @@ impl Retransmission {
     /// Begins the timeouts of what was sent since the last poll.
     #[inline]
     pub(crate) fn start_timers(&mut self, window: &mut Window, now: Instant) {
+        let mut has_repeated = false;
         for index in self.fresh.drain(..) {
             let slot = &mut window.slots[index as usize];
             slot.sent_at = now;
             if slot.copy == 0 {
                 slot.first_at = now;
+            } else {
+                has_repeated = true;
             }
             slot.due = now.saturating_add_nanos(self.round_trip.timeout(slot.repeats));
             self.timers.set(slot.due);
+        }
+        if has_repeated {
+            self.timers.note_repeat(now);
         }
     }
 
@@ -193,7 +199,7 @@ impl Retransmission {
         now: Instant,
     ) -> bool {
         self.timers.clear();
-        let mut repeated = false;
+        let (mut is_overdue, mut has_repeated) = (false, false);
         for index in 0..window.used() {
             let slot = &mut window.slots[index as usize];
             if !slot.is_posted() {
@@ -224,12 +230,71 @@ impl Retransmission {
                 }
                 _ => ToSend::Request,
             };
-            repeated = true;
-            if what != ToSend::Nothing {
-                window.queue(index, what);
+            is_overdue = true;
+            match what {
+                // Parts are repeated at once; all else counts when it has left: a request may wait for others.
+                ToSend::Nothing => has_repeated = true,
+                what => window.queue(index, what),
             }
         }
-        repeated |= releases.queue_due(now, &self.round_trip, &mut self.timers);
-        repeated && self.timers.note_repeat(now)
+        has_repeated |= releases.queue_due(now, &self.round_trip, &mut self.timers);
+        if has_repeated {
+            self.timers.note_repeat(now);
+        }
+        (is_overdue || has_repeated) && self.timers.is_silent(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farcall_core::transport::Delivery;
+    use farcall_verbs::Device;
+
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(1);
+    const SLOTS: u32 = 64;
+    const TURN: Duration = Duration::from_millis(1);
+
+    /// When a server that says nothing is declared dead: one new request leaves every 20 turns, and repeats if they may.
+    fn declared_dead_after(repeats_leave: bool) -> Option<Duration> {
+        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+        let mut transfers = Transfers::new(SLOTS, &pd, 1 << 20, 1024, 1);
+        let (mut window, mut releases) = (Window::new(SLOTS), Releases::default());
+        let mut repair = Retransmission::new(SLOTS, 0, SILENCE);
+        let start = Instant::from_nanos(1);
+        for turn in 0..20 * SLOTS {
+            let now = start + turn * TURN;
+            repair.start_timers(&mut window, now);
+            if repair.is_due(now)
+                && repair.queue_due(&mut window, &mut transfers, &mut releases, now)
+            {
+                return Some(now - start);
+            }
+            if turn % 20 == 0 {
+                let (id, _) = window.reserve(1).unwrap();
+                window.post(id, Delivery::AtMostOnce);
+            }
+            for _ in 0..window.outbox.len() {
+                let Some(index) = window.outbox.pop_front() else { break };
+                let slot = &mut window.slots[index as usize];
+                match slot.sent && !repeats_leave {
+                    true => window.outbox.push_back(index),
+                    false => repair.add_request(index, slot, turn),
+                }
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_server_that_answers_no_repeats_is_declared_dead() {
+        let after = declared_dead_after(true).expect("dead");
+        assert!(after > SILENCE && after < SILENCE + SILENCE / 4, "{after:?}");
+    }
+
+    #[test]
+    fn a_server_that_was_sent_no_repeats_is_not_declared_dead() {
+        assert_eq!(declared_dead_after(false), None);
     }
 }

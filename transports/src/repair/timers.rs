@@ -50,10 +50,15 @@ impl Timers {
         }
     }
 
-    /// Something was sent again. Tells whether the server is to be declared dead.
-    pub(crate) fn note_repeat(&mut self, now: Instant) -> bool {
-        let since = *self.silent_since.get_or_insert(now);
+    /// Something has left again.
+    pub(crate) fn note_repeat(&mut self, now: Instant) {
+        self.silent_since.get_or_insert(now);
         self.repeats = self.repeats.saturating_add(1);
+    }
+
+    /// Whether the server is to be declared dead.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        let since = self.silent_since.unwrap_or(now);
         self.repeats >= SILENT_REPEATS && since + self.silence <= now
     }
 }
@@ -69,12 +74,16 @@ mod tests {
     #[test]
     fn a_silent_server_is_declared_dead_after_many_repeats_and_seconds() {
         let mut timers = Timers::new(Duration::from_secs(5));
-        assert!((0..100).all(|_| !timers.note_repeat(at(1))));
-        assert!(!timers.note_repeat(at(5)));
-        assert!(timers.note_repeat(at(6)));
+        let repeat = |timers: &mut Timers, seconds| {
+            timers.note_repeat(at(seconds));
+            timers.is_silent(at(seconds))
+        };
+        assert!((0..100).all(|_| !repeat(&mut timers, 1)));
+        assert!(!repeat(&mut timers, 5));
+        assert!(repeat(&mut timers, 6));
         timers.note_answer();
-        assert!(!timers.note_repeat(at(30)));
-        assert!(!timers.note_repeat(at(50)), "nothing was repeated meanwhile");
+        assert!(!repeat(&mut timers, 30));
+        assert!(!repeat(&mut timers, 50), "nothing was repeated meanwhile");
     }
 
     #[test]
