@@ -183,14 +183,18 @@ pub fn unread_responses_hold_bounded_memory(world: &World) {
 pub fn a_client_that_reads_no_large_responses_is_dropped(world: &World) {
     const CALLS: u64 = 8;
     const LEN: u64 = 6 << 20;
+    const GATE: u64 = 1;
     let setup = Setup::default().window(CALLS as u32).tight_memory(LEN + 4096);
     let server = world.serve(setup.threads(1));
     let mut silent = world.client(&server);
     let mut other = world.client(&server);
-    let _left: Vec<_> =
-        (0..CALLS).map(|seed| world.start(&mut silent, |c| c.start_make(seed, LEN))).collect();
-    silent.poll();
-    let count = |name: &str| value(&server.metrics(), &[name, "\"make\""]);
+    let _left: Vec<_> = (0..CALLS)
+        .map(|seed| world.start(&mut silent, |c| c.start_make_held(GATE, seed, LEN)))
+        .collect();
+    // Until then it is polled: requests that are lost are sent again.
+    world.wait_held(&mut silent, &mut other, GATE, CALLS);
+    world.call(&mut other, |c| c.start_open(GATE)).expect("open");
+    let count = |name: &str| value(&server.metrics(), &[name, "\"make_held\""]);
     world.until("the server has handled the calls", || {
         world.turn(&mut other);
         (count("farcall_server_calls_total") == CALLS as f64).then_some(())
