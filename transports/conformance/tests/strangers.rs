@@ -59,7 +59,11 @@ impl Target {
     }
 
     fn tcp(max_clients: usize) -> (Target, RunningServer) {
-        Target::serve("tcp://127.0.0.1:0?backend=tcp", max_clients)
+        Target::tcp_with("", max_clients)
+    }
+
+    fn tcp_with(options: &str, max_clients: usize) -> (Target, RunningServer) {
+        Target::serve(&format!("tcp://127.0.0.1:0?backend=tcp{options}"), max_clients)
     }
 
     fn stream(&self) -> Box<dyn Stream> {
@@ -104,9 +108,24 @@ impl Target {
 
     /// As an honest client, but it will not call.
     fn finish_handshake(&self) -> Stranger {
+        self.try_handshake().expect("a welcome")
+    }
+
+    /// The same, unless it is refused.
+    fn try_handshake(&self) -> Result<Stranger, String> {
         let ((end, hello), mut stream) = (self.hello(), self.stream());
-        shake_hands(&mut *stream, &hello).expect("a welcome");
-        (end, stream)
+        match shake_hands(&mut *stream, &hello) {
+            Ok(_) => Ok((end, stream)),
+            Err(why) => Err(format!("{why:?}")),
+        }
+    }
+
+    /// A client from 127.0.0.1 that has called.
+    fn connect_and_call(&self) -> SuiteClient {
+        let client = SuiteClient::connect(&self.address).timeout(patient(READ_BOUND)).wait();
+        let client = client.expect("connect");
+        client.tally(1).wait().expect("call");
+        client
     }
 
     /// Connects and calls once, as often as it takes.
@@ -143,19 +162,21 @@ fn clients_that_stop_after_their_hello_make_room_on_tcp_sockets() {
     clients_that_stop_after_their_hello_make_room(Target::tcp(4096));
 }
 
+/// Ends another thread's loop, also when this thread panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `then` while that many strangers come back as often as the server hangs up.
 fn besieged<T>(count: usize, again: impl Fn() -> Stranger + Sync, then: impl FnOnce() -> T) -> T {
-    /// Ends the siege, also when `then` panics.
-    struct Lift<'a>(&'a AtomicBool);
-    impl Drop for Lift<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let is_over = AtomicBool::new(false);
     let mut strangers: Vec<_> = (0..count).map(|_| again()).collect();
     thread::scope(|scope| {
-        let lift = Lift(&is_over);
+        let over = SetOnDrop(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 for stranger in &mut strangers {
@@ -168,7 +189,7 @@ fn besieged<T>(count: usize, again: impl Fn() -> Stranger + Sync, then: impl FnO
             }
         });
         let outcome = then();
-        drop(lift);
+        drop(over);
         outcome
     })
 }
@@ -188,4 +209,48 @@ fn finished_handshakes_of_one_source_keep_no_other_source_out() {
     target.assert_honest_client_is_served_soon();
     let hung_up = strangers.iter_mut().filter(|(_, stream)| stream.is_readable()).count();
     assert!((1..MOST).contains(&hung_up), "one makes room for one, not {hung_up}");
+}
+
+#[test]
+fn idle_clients_of_one_source_keep_no_other_source_out_although_they_have_called() {
+    const MOST: usize = 4;
+    let (target, server) = Target::tcp_with("&idle_timeout=1s", MOST);
+    let clients: Vec<_> = (0..MOST).map(|_| target.connect_and_call()).collect();
+    // Three are idle from now on.
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = SetOnDrop(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                clients[0].tally(1).wait().expect("a busy client stays");
+            }
+        });
+        let refused = target.try_handshake().err().expect("none has been idle for long");
+        let begun = Instant::now();
+        // The server looks what its clients have called when another one comes.
+        let _newcomer = loop {
+            match target.try_handshake() {
+                Ok(newcomer) => break newcomer,
+                Err(why) => assert!(begun.elapsed() < patient(SOON), "{why}, first {refused}"),
+            }
+        };
+        assert!(begun.elapsed() > Duration::from_millis(500), "the time-out is waited for");
+        // The newcomer counts once the server thread has taken it over.
+        while server.connections() != MOST {
+            assert!(begun.elapsed() < patient(SOON), "{} clients", server.connections());
+            thread::yield_now();
+        }
+        clients[0].tally(1).wait().expect("a busy client stays");
+    });
+}
+
+#[test]
+fn a_source_takes_no_more_places_than_the_address_allows() {
+    let (target, _server) = Target::tcp_with("&max_clients_per_source=2", 4096);
+    let _clients = [target.connect_and_call(), target.connect_and_call()];
+    let refused = SuiteClient::connect(&target.address).wait().expect_err("a third one");
+    assert!(refused.to_string().contains("max_clients_per_source"), "{refused}");
+    let _others = [target.finish_handshake(), target.finish_handshake()];
+    let refused = target.try_handshake().err().expect("a third one from there");
+    assert!(refused.contains("max_clients_per_source"), "{refused}");
 }

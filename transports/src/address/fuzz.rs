@@ -38,6 +38,8 @@ const KEYS: &[&str] = &[
     "max_message",
     "memory",
     "silence",
+    "max_clients_per_source",
+    "idle_timeout",
     "without",
     "device",
     "gid_index",

@@ -5,13 +5,22 @@ use std::time::Duration;
 
 use super::AddressError;
 use crate::contract::{
-    Backend, Config, Fabric, LEAST_MEMORY_BYTES, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES,
-    MIN_SILENCE, MIN_SLOT_BYTES, default_memory,
+    Backend, Config, Fabric, LEAST_MEMORY_BYTES, MAX_IDLE_TIMEOUT, MAX_MESSAGE_BYTES, MAX_SILENCE,
+    MAX_SLOT_BYTES, MIN_IDLE_TIMEOUT, MIN_SILENCE, MIN_SLOT_BYTES, default_memory,
 };
 use crate::registry;
 
 /// The options that an address of any scheme and backend may carry after its `?`.
-pub const OPTIONS: &[&str] = &["backend", "window", "slot", "max_message", "memory", "silence"];
+pub const OPTIONS: &[&str] = &[
+    "backend",
+    "window",
+    "slot",
+    "max_message",
+    "memory",
+    "silence",
+    "max_clients_per_source",
+    "idle_timeout",
+];
 
 /// The options that only an `rdma://` address may carry.
 pub const RDMA_OPTIONS: &[&str] = &["device", "gid_index", "ib_port"];
@@ -48,6 +57,19 @@ fn parse_time(text: &str) -> Option<Duration> {
 fn parse_in(key: &str, value: &str, least: u64, most: u64) -> Result<u64, AddressError> {
     parse_bytes(value).filter(|number| (least..=most).contains(number)).ok_or_else(|| {
         let expected = format!("a number from {least} to {most} (k, m and g multiply by 1,024)");
+        AddressError::bad_value(key, value, expected)
+    })
+}
+
+fn parse_time_in(
+    key: &str,
+    value: &str,
+    least: Duration,
+    most: Duration,
+) -> Result<Duration, AddressError> {
+    parse_time(value).filter(|time| (least..=most).contains(time)).ok_or_else(|| {
+        let (least, most) = (least.as_secs(), most.as_secs() / 60);
+        let expected = format!("a time from {least}s to {most}m, or in ms");
         AddressError::bad_value(key, value, expected)
     })
 }
@@ -159,12 +181,15 @@ impl AddressOptions {
                 }
                 "max_message" => config.max_message = parse_in(key, value, 1, MAX_MESSAGE_BYTES)?,
                 "silence" => {
-                    config.silence = parse_time(value)
-                        .filter(|time| (MIN_SILENCE..=MAX_SILENCE).contains(time))
-                        .ok_or_else(|| {
-                            let expected = "a time from 1s to 60m, or in ms".into();
-                            AddressError::bad_value(key, value, expected)
-                        })?;
+                    config.silence = parse_time_in(key, value, MIN_SILENCE, MAX_SILENCE)?;
+                }
+                "max_clients_per_source" => {
+                    config.max_clients_per_source =
+                        parse_in(key, value, 1, u32::MAX.into())? as u32;
+                }
+                "idle_timeout" => {
+                    config.idle_timeout =
+                        parse_time_in(key, value, MIN_IDLE_TIMEOUT, MAX_IDLE_TIMEOUT)?;
                 }
                 _ if own.contains(&key) => take_own(key, value)?,
                 _ => read_backend_option(&mut config, backend, own, key, value)?,
@@ -220,13 +245,23 @@ impl Config {
             ("slot", u64::from(self.slot), u64::from(usual.slot)),
             ("max_message", self.max_message, usual.max_message),
             ("memory", self.memory, usual.memory),
+            (
+                "max_clients_per_source",
+                u64::from(self.max_clients_per_source),
+                u64::from(usual.max_clients_per_source),
+            ),
         ] {
             if value != default {
                 write!(f, "&{key}={value}")?;
             }
         }
-        if self.silence != usual.silence {
-            write!(f, "&silence={}ms", self.silence.as_millis())?;
+        for (key, value, default) in [
+            ("silence", self.silence, usual.silence),
+            ("idle_timeout", self.idle_timeout, usual.idle_timeout),
+        ] {
+            if value != default {
+                write!(f, "&{key}={}ms", value.as_millis())?;
+            }
         }
         self.options.write(f)
     }

@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn options_are_read_and_written_back() {
         let address = parse(
-            "shm://kv-1.a_b?backend=write_imm&memory=9g&window=8&slot=1k&max_message=2g&silence=90s",
+            "shm://kv-1.a_b?backend=write_imm&memory=9g&window=8&slot=1k&max_message=2g&silence=90s&\
+             max_clients_per_source=1k&idle_timeout=5m",
         );
         let address = address.unwrap();
         assert_eq!(address.name(), "kv-1.a_b");
@@ -102,6 +103,8 @@ mod tests {
         let config = address.config();
         assert_eq!((config.window, config.slot, config.max_message), (8, 1024, 2 << 30));
         assert_eq!(config.silence, Duration::from_secs(90));
+        assert_eq!(config.max_clients_per_source, 1024);
+        assert_eq!(config.idle_timeout, Duration::from_secs(300));
         assert_eq!(parse(&address.to_string()).unwrap(), address);
     }
 
@@ -169,6 +172,9 @@ mod tests {
             ("shm://kv?silence=61m", "from 1s to 60m"),
             ("shm://kv?silence=+5s", "silence=+5s"),
             ("shm://kv?silence=99999999999999999999m", "silence="),
+            ("shm://kv?idle_timeout=0s", "from 1s to 1440m"),
+            ("shm://kv?idle_timeout=1441m", "`idle_timeout=1441m`"),
+            ("shm://kv?max_clients_per_source=0", "from 1 to 4294967295"),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

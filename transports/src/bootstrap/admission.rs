@@ -96,8 +96,12 @@ impl Admission {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };
                     return Ok((Greeting { differing, welcome }, accepted));
                 }
-                Err(SetupError::Full(reason)) if attempt >= turns => return refuse(reason),
-                Err(SetupError::Full(reason)) => full = reason,
+                Err(SetupError::Full(reason) | SetupError::SourceFull(reason)) => {
+                    if attempt >= turns {
+                        return refuse(reason);
+                    }
+                    full = reason;
+                }
                 Err(SetupError::Misbehaved(what)) => {
                     return Err(Reject::Malformed { what: what.into() });
                 }

@@ -89,7 +89,9 @@ impl Attempt<'_> {
             SetupError::Misbehaved(what) => {
                 ConnectError::PeerMisbehaved { address, what: what.to_owned() }
             }
-            SetupError::Full(reason) => ConnectError::Refused { address, reason },
+            SetupError::Full(reason) | SetupError::SourceFull(reason) => {
+                ConnectError::Refused { address, reason }
+            }
             SetupError::Device(cause) => ConnectError::Device { address, cause },
         }
     }

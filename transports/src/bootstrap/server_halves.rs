@@ -80,8 +80,10 @@ pub(super) fn serve(
     let ThreadOf { number, threads } = at.thread;
     let (number, threads) = (number as usize, threads as usize);
     // Together exactly as many as asked for.
-    let share = max_clients / threads + usize::from(number < max_clients % threads);
-    backend.serve(at, config, share).map_err(|error| bind_error(address, error))
+    let share = |most: usize| most / threads + usize::from(number < most % threads);
+    let mut config = config.clone();
+    config.max_clients_per_source = share(config.max_clients_per_source as usize) as u32;
+    backend.serve(at, &config, share(max_clients)).map_err(|error| bind_error(address, error))
 }
 
 /// Why a server cannot listen at this address.

@@ -19,6 +19,12 @@ pub const MIN_SILENCE: Duration = Duration::from_secs(1);
 /// Longest `silence`.
 pub const MAX_SILENCE: Duration = Duration::from_secs(3600);
 
+/// Shortest `idle_timeout`: less would disconnect clients between two calls of a usual program.
+pub const MIN_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest `idle_timeout`.
+pub const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
 /// What one end of a connection is ready to give; the smaller of the two ends' limits holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -32,6 +38,11 @@ pub struct Config {
     pub memory: u64,
     /// How long the peer may stay silent before it is declared dead.
     pub silence: Duration,
+    /// At a server: the clients of one [source](super::Source) that it takes. Default: as many as it takes at all.
+    pub max_clients_per_source: u32,
+    /// At a server that has no room for another client: how long a client may be without a call before it makes room for one of a
+    /// source with fewer clients.
+    pub idle_timeout: Duration,
     /// The backend's own options.
     pub options: OptionValues,
 }
@@ -45,6 +56,8 @@ impl Default for Config {
             max_message,
             memory: default_memory(max_message),
             silence: Duration::from_secs(5),
+            max_clients_per_source: u32::MAX,
+            idle_timeout: Duration::from_secs(60),
             options: OptionValues::default(),
         }
     }

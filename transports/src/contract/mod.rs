@@ -25,7 +25,10 @@ pub use backend::{
     Accepted, Answer, Backend, DeathNotice, Intake, NewClient, NoticedBy, PendingClient,
     ServerHalf, TakeStream,
 };
-pub use config::{Config, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW, MIN_SILENCE};
+pub use config::{
+    Config, MAX_IDLE_TIMEOUT, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW,
+    MIN_IDLE_TIMEOUT, MIN_SILENCE,
+};
 pub(crate) use config::{LEAST_MEMORY_BYTES, default_memory};
 pub use fabric::{Fabric, Placement, ThreadOf};
 pub(crate) use on_disconnect::DropGuard;

@@ -18,6 +18,9 @@ pub enum SetupError {
     /// No more clients fit.
     #[error("{0}")]
     Full(String),
+    /// No more clients of this source fit.
+    #[error("{0}")]
+    SourceFull(String),
 }
 
 impl From<VerbsError> for SetupError {

@@ -23,6 +23,7 @@ use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
+use crate::kit::places::ClientLimits;
 use crate::kit::roster::Roster;
 use crate::repair::round_trip::CAP_NANOS;
 
@@ -88,7 +89,8 @@ impl Server {
         let pd = device.alloc_pd()?;
         let (port, address) = Port::open(device, &pd, &completions.queue(), &sizes)?;
         let budget = Budget::new(config.memory);
-        let (queue, arrivals) = AcceptQueue::new(site, max_clients.min(MAX_SESSIONS));
+        let limits = ClientLimits::new(config, max_clients.min(MAX_SESSIONS));
+        let (queue, arrivals) = AcceptQueue::new(site, limits);
         let sessions = Sessions {
             roster: Roster::new(arrivals),
             outgoing: Outgoing::new(port),

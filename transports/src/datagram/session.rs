@@ -9,6 +9,7 @@ use super::wire::Id;
 use crate::contract::DropGuard;
 use crate::kit::accept_queue::ClientId;
 use crate::kit::lending::Loan;
+use crate::kit::places::Calls;
 use crate::kit::roster::Member;
 use crate::repair::parts::{Incoming, Parts};
 use crate::repair::window::{LAST_COPY, LATE};
@@ -297,8 +298,16 @@ impl Member for Session {
         self.id
     }
 
-    fn has_called(&self) -> bool {
-        !self.slots.is_empty()
+    fn calls(&self) -> Calls {
+        let is_under_way = |slot: &Slot| matches!(slot.phase, Phase::Landing | Phase::Busy);
+        if self.has_lent() || self.slots.iter().any(is_under_way) {
+            return Calls::UnderWay;
+        }
+        // A slot is made with its first call.
+        match self.slots.is_empty() {
+            true => Calls::None,
+            false => Calls::Ended(self.slots.iter().map(|slot| u64::from(slot.generation)).sum()),
+        }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use farcall_core::Identity;
 use farcall_core::site::Site;
 
-use super::places::Places;
+use super::places::{Candidate, ClientLimits, Places};
 use crate::contract::{Accepted, OnDisconnect, SetupError, Source};
 
 /// A client of a server thread: its number, and which connection under that number.
@@ -26,8 +26,8 @@ pub(crate) enum Arrival<T> {
     New(Box<T>, Option<Identity>),
     /// The handshake of this client did not end well, or its process has died.
     Withdrawn(ClientId),
-    /// The first of these that has not called is to be dropped, so that there is room for another.
-    RoomWanted(Vec<ClientId>),
+    /// The first of these that is still idle is to be dropped, so that there is room for another from that source.
+    RoomWanted(Source, Vec<Candidate>),
 }
 
 /// What the accepting threads and the server thread share.
@@ -68,13 +68,13 @@ impl<T: Send + 'static> AcceptQueue<T> {
 }
 
 impl<T> AcceptQueue<T> {
-    /// The queue of a server thread with room for `max_clients`, and the thread's side of it.
-    pub(crate) fn new(site: &Site, max_clients: usize) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
+    /// The queue of a server thread with room for so many, and the thread's side of it.
+    pub(crate) fn new(site: &Site, limits: ClientLimits) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
         let (arrivals, receiver) = crossbeam_channel::unbounded();
         let queue = Arc::new(AcceptQueue {
             has_news: CachePadded::new(AtomicBool::new(false)),
             arrivals,
-            places: Mutex::new(Places::new(max_clients)),
+            places: Mutex::new(Places::new(limits)),
             news_of_places: Condvar::new(),
             site: site.clone(),
         });
@@ -95,17 +95,17 @@ impl<T> AcceptQueue<T> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All places are taken, and a client from that source wants one. Has the server thread drop a client that has not called
-    /// yet, and waits for that at most for `wait`. `false`: there is none that must make room.
+    /// All places are taken, or all that the source may have, and a client from that source wants one. Has the server thread drop
+    /// a client that is idle, and waits for that at most for `wait`. `false`: there is none that must make room.
     pub(crate) fn make_room(&self, source: Source, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let mut places = self.places();
-        while !places.has_room() {
+        while places.check_room(source).is_err() {
             let candidates = places.candidates(source, self.site.now());
             if candidates.is_empty() {
                 return false;
             }
-            if !self.push(Arrival::RoomWanted(candidates)) {
+            if !self.push(Arrival::RoomWanted(source, candidates)) {
                 return false;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -157,15 +157,15 @@ impl<T> Arrivals<T> {
         self.queue.give_back(number);
     }
 
-    /// There is room for another client.
-    pub(crate) fn has_room(&self) -> bool {
-        self.queue.places().has_room()
+    /// There is room for another client of that source.
+    pub(crate) fn has_room(&self, source: Source) -> bool {
+        self.queue.places().check_room(source).is_ok()
     }
 
-    /// None of these clients could be dropped for another: they have called, or are gone.
-    pub(crate) fn keep(&self, clients: &[ClientId]) {
-        let mut places = self.queue.places();
-        clients.iter().for_each(|id| places.set_called(*id));
+    /// These clients stay: they are not idle. This is what they have called.
+    pub(crate) fn keep(&self, clients: &[Candidate]) {
+        let (mut places, now) = (self.queue.places(), self.queue.site.now());
+        clients.iter().for_each(|client| places.set_calls(client, now));
         self.queue.news_of_places.notify_all();
     }
 }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_client_that_cannot_be_made_gives_its_number_back() {
-        let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), 1);
+        let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), ClientLimits::of(1));
         for _ in 0..3 {
             let failed =
                 queue.accept((Source::Unknown, None), |_, _| Err(SetupError::Misbehaved("a test")));
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_takes_no_clients() {
-        let (queue, arrivals) = AcceptQueue::new(&Site::new(), 1);
+        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(1));
         drop(arrivals);
         for _ in 0..3 {
             let refused = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7)));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_arrival_is_announced_until_it_is_taken() {
-        let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), 2);
+        let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
         assert!(!arrivals.has_news());
         let accepted = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7))).unwrap();
         assert!(arrivals.has_news());

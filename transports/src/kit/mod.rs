@@ -7,7 +7,7 @@ pub(crate) mod device_channel;
 pub(crate) mod fair_queue;
 pub(crate) mod lending;
 pub(crate) mod memory;
-mod places;
+pub(crate) mod places;
 pub(crate) mod roster;
 mod send_queue;
 pub(crate) mod sender;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use farcall_core::time::Instant;
 
 use super::accept_queue::ClientId;
-use crate::contract::{CountsBySource, SetupError, Source};
+use crate::contract::{Config, CountsBySource, SetupError, Source};
 
 /// How long a client may take until its first call before it makes room for others: programs connect when they start, and some
 /// have nothing to call at first.
@@ -19,10 +19,60 @@ const FIRST_CALL_OF_MANY: Duration = Duration::from_secs(1);
 /// Most clients that a server thread is asked to look at together: looking at one takes some ten nanoseconds.
 const CANDIDATES: usize = 64;
 
+/// How many clients a server thread takes, and when one makes room for another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientLimits {
+    max_clients: usize,
+    max_per_source: usize,
+    idle_timeout: Duration,
+}
+
+impl ClientLimits {
+    /// Those of a server thread with this configuration, for so many clients.
+    pub(crate) fn new(config: &Config, max_clients: usize) -> ClientLimits {
+        let max_per_source = config.max_clients_per_source as usize;
+        ClientLimits { max_clients, max_per_source, idle_timeout: config.idle_timeout }
+    }
+
+    /// Those of so many clients, from wherever.
+    #[cfg(test)]
+    pub(crate) fn of(max_clients: usize) -> ClientLimits {
+        ClientLimits::new(&Config::default(), max_clients)
+    }
+}
+
+/// What a client has called, as far as it tells whether the client is idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// Nothing so far.
+    None,
+    /// Something, and no call is under way. The number is another one after further calls.
+    Ended(u64),
+    /// Calls are under way.
+    UnderWay,
+}
+
+impl Calls {
+    /// The calls that were made with slots of these generations, if some were. The peer chooses generations, and counts them up.
+    pub(crate) fn ended(generations: impl Iterator<Item = u32>) -> Calls {
+        match generations.map(u64::from).sum() {
+            0 => Calls::None,
+            sum => Calls::Ended(sum),
+        }
+    }
+}
+
+/// A client that makes room if it has called nothing more than this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) id: ClientId,
+    pub(crate) calls: Calls,
+}
+
 /// Which client numbers are free, and who has the others.
 #[derive(Debug)]
 pub(super) struct Places {
-    max_clients: usize,
+    limits: ClientLimits,
     /// By number. Its memory is freed as clients leave: there may have been thousands.
     taken: BTreeMap<u32, Place>,
     free: Vec<u32>,
@@ -35,35 +85,52 @@ pub(super) struct Places {
 struct Place {
     generation: u32,
     source: Source,
+    /// What it had called when it was last looked at: the server thread looks only when room is wanted, so that calls cost nothing
+    /// more.
+    calls: Calls,
+    /// Since when it is known to have called nothing more.
     since: Instant,
-    /// It was found to have called.
-    has_called: bool,
 }
 
 impl Places {
-    pub(super) fn new(max_clients: usize) -> Places {
-        Places { max_clients, taken: BTreeMap::new(), free: Vec::new(), next: 0, generation: 0 }
+    pub(super) fn new(limits: ClientLimits) -> Places {
+        Places { limits, taken: BTreeMap::new(), free: Vec::new(), next: 0, generation: 0 }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.taken.len() < self.max_clients
-    }
-
-    /// A free number, in its next generation, for a client from that source.
-    pub(super) fn take(&mut self, source: Source, now: Instant) -> Result<ClientId, SetupError> {
-        if !self.has_room() {
-            let in_use = self.taken.len();
+    /// Whether there is room for another client from that source.
+    pub(super) fn check_room(&self, source: Source) -> Result<(), SetupError> {
+        let in_use = self.taken.len();
+        if in_use >= self.limits.max_clients {
             return Err(SetupError::Full(format!(
                 "the server thread has {in_use} clients, the most that it may have"
             )));
         }
+        if self.is_source_full(source) {
+            return Err(SetupError::SourceFull(
+                "the server thread has as many clients of this source as it may have \
+                 (max_clients_per_source)"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_source_full(&self, source: Source) -> bool {
+        let most = self.limits.max_per_source;
+        let is_own = |place: &&Place| place.source == source;
+        most < self.limits.max_clients && self.taken.values().filter(is_own).count() >= most
+    }
+
+    /// A free number, in its next generation, for a client from that source.
+    pub(super) fn take(&mut self, source: Source, now: Instant) -> Result<ClientId, SetupError> {
+        self.check_room(source)?;
         self.generation = self.generation.wrapping_add(1);
         let number = self.free.pop().unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
         let generation = self.generation;
-        let place = Place { generation, source, since: now, has_called: false };
+        let place = Place { generation, source, calls: Calls::None, since: now };
         self.taken.insert(number, place);
         Ok(ClientId { number, generation })
     }
@@ -75,36 +142,45 @@ impl Places {
         }
     }
 
-    /// The client has called: it makes room for nobody.
-    pub(super) fn set_called(&mut self, id: ClientId) {
+    /// The client was looked at, and has called that.
+    pub(super) fn set_calls(&mut self, Candidate { id, calls }: &Candidate, now: Instant) {
         if let Some(place) = self.taken.get_mut(&id.number)
             && place.generation == id.generation
         {
-            place.has_called = true;
+            place.calls = *calls;
+            place.since = now;
         }
     }
 
-    /// Who makes room for a client from this source, unless they have called: first those of the source with most clients,
-    /// the oldest of them first.
-    pub(super) fn candidates(&self, source: Source, now: Instant) -> Vec<ClientId> {
+    /// Who makes room for a client from this source, unless they have called meanwhile: first those of the source with most
+    /// clients, of them first those that have been idle for longest.
+    pub(super) fn candidates(&self, source: Source, now: Instant) -> Vec<Candidate> {
         let counts: CountsBySource = self.taken.values().map(|place| place.source).collect();
         let own = counts.of(source);
+        let is_source_full = self.is_source_full(source);
         let must_move = |place: &Place| {
             // With only one client more, the two sources would take turns in throwing each other out.
             let has_more = counts.of(place.source) > own + 1;
-            let patience = if has_more { FIRST_CALL_OF_MANY } else { FIRST_CALL };
-            !place.has_called && now >= place.since + patience
+            let patience = match place.calls {
+                Calls::None if has_more => FIRST_CALL_OF_MANY,
+                Calls::None => FIRST_CALL,
+                _ if has_more => self.limits.idle_timeout,
+                _ => return false,
+            };
+            // If the source has as many as it may have, no client of another source helps.
+            (!is_source_full || place.source == source) && now >= place.since + patience
         };
         let places = self.taken.iter().filter(|(_, place)| must_move(place));
         let mut found: Vec<_> = places
             .map(|(&number, place)| {
                 let id = ClientId { number, generation: place.generation };
-                ((Reverse(counts.of(place.source)), place.since), id)
+                let client = Candidate { id, calls: place.calls };
+                ((Reverse(counts.of(place.source)), place.since), client)
             })
             .collect();
         found.sort_unstable_by_key(|(order, _)| *order);
         found.truncate(CANDIDATES);
-        found.into_iter().map(|(_, id)| id).collect()
+        found.into_iter().map(|(_, client)| client).collect()
     }
 }
 
@@ -119,23 +195,27 @@ mod tests {
         Instant::ZERO + time
     }
 
-    fn numbers(ids: &[ClientId]) -> Vec<u32> {
-        ids.iter().map(|id| id.number).collect()
+    fn numbers(clients: &[Candidate]) -> Vec<u32> {
+        clients.iter().map(|client| client.id.number).collect()
+    }
+
+    fn has_room(places: &Places) -> bool {
+        places.check_room(Source::Unknown).is_ok()
     }
 
     /// Places for four clients of the crowd, which came a millisecond after each other.
     fn crowded() -> Places {
-        let mut places = Places::new(4);
+        let mut places = Places::new(ClientLimits::of(4));
         for age in 0..4 {
             places.take(CROWD, at(Duration::from_millis(age))).unwrap();
         }
-        assert!(!places.has_room());
+        assert!(!has_room(&places));
         places
     }
 
     #[test]
     fn a_number_that_comes_back_is_another_client() {
-        let mut places = Places::new(2);
+        let mut places = Places::new(ClientLimits::of(2));
         let first = places.take(CROWD, Instant::ZERO).unwrap();
         let second = places.take(CROWD, Instant::ZERO).unwrap();
         assert_ne!(first.number, second.number);
@@ -146,7 +226,7 @@ mod tests {
         let third = places.take(CROWD, Instant::ZERO).unwrap();
         assert_eq!(third.number, first.number);
         assert_ne!(third.generation, first.generation);
-        assert!(!places.has_room());
+        assert!(!has_room(&places));
     }
 
     #[test]
@@ -167,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_source_with_most_clients_is_first() {
-        let mut places = Places::new(4);
+        let mut places = Places::new(ClientLimits::of(4));
         for source in [OTHER, CROWD, CROWD, CROWD] {
             places.take(source, Instant::ZERO).unwrap();
         }
@@ -177,7 +257,7 @@ mod tests {
 
     #[test]
     fn sources_with_as_many_clients_do_not_throw_each_other_out() {
-        let mut places = Places::new(3);
+        let mut places = Places::new(ClientLimits::of(3));
         for source in [CROWD, CROWD, OTHER] {
             places.take(source, Instant::ZERO).unwrap();
         }
@@ -185,15 +265,44 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_called_stays() {
+    fn a_client_that_has_called_stays_until_it_has_been_idle_for_the_time_out() {
         let mut places = crowded();
-        let first = places.candidates(OTHER, at(FIRST_CALL))[0];
-        places.set_called(first);
-        assert_eq!(places.candidates(OTHER, at(FIRST_CALL))[0].number, 1);
-        // Another client of that number has not.
+        let looked_at = at(FIRST_CALL);
+        let first = places.candidates(OTHER, looked_at)[0].id;
+        let calls = Calls::Ended(1);
+        places.set_calls(&Candidate { id: first, calls }, looked_at);
+        let candidates =
+            |places: &Places, source, after: Duration| places.candidates(source, looked_at + after);
+        let idle = places.limits.idle_timeout;
+        assert_eq!(candidates(&places, OTHER, idle / 2)[0].id.number, 1);
+        for client in candidates(&places, OTHER, idle / 2) {
+            let calls = Calls::UnderWay;
+            places.set_calls(&Candidate { calls, ..client }, looked_at + idle / 2);
+        }
+        assert!(candidates(&places, OTHER, idle * 3 / 4).is_empty());
+        assert_eq!(candidates(&places, OTHER, idle), [Candidate { id: first, calls }]);
+        assert!(candidates(&places, CROWD, idle).is_empty(), "its source has no fewer clients");
+        // Another client of that number has not called.
         places.give_back(first.number);
         let next = places.take(CROWD, Instant::ZERO).unwrap();
-        places.set_called(first);
-        assert!(places.candidates(OTHER, at(FIRST_CALL)).contains(&next));
+        places.set_calls(&Candidate { id: first, calls }, looked_at);
+        let fresh = Candidate { id: next, calls: Calls::None };
+        assert!(places.candidates(OTHER, at(FIRST_CALL)).contains(&fresh));
+    }
+
+    #[test]
+    fn a_source_that_has_all_that_it_may_have_leaves_room_for_others() {
+        let limits = ClientLimits { max_per_source: 2, ..ClientLimits::of(4) };
+        let mut places = Places::new(limits);
+        for source in [CROWD, OTHER, CROWD] {
+            places.take(source, Instant::ZERO).unwrap();
+        }
+        let refused = places.take(CROWD, Instant::ZERO).unwrap_err();
+        assert!(matches!(refused, SetupError::SourceFull(_)), "{refused}");
+        // Its own clients make room for it, however few the others have.
+        assert_eq!(numbers(&places.candidates(CROWD, at(FIRST_CALL))), [0, 2]);
+        places.take(OTHER, Instant::ZERO).unwrap();
+        let full = places.take(CROWD, Instant::ZERO).unwrap_err();
+        assert!(matches!(full, SetupError::Full(_)), "{full}");
     }
 }

@@ -3,14 +3,15 @@
 use farcall_core::transport::RequestSink;
 
 use super::accept_queue::{Arrival, Arrivals, ClientId};
+use super::places::{Calls, Candidate};
 
 /// A client as a server thread keeps it.
 pub(crate) trait Member {
     /// Its number, and which connection under that number.
     fn id(&self) -> ClientId;
 
-    /// Whether it has made a call so far.
-    fn has_called(&self) -> bool;
+    /// What it has called so far. It takes time in proportion to the client's window.
+    fn calls(&self) -> Calls;
 
     /// It has something to send, and is in the line of those that have.
     fn in_line(&mut self) -> &mut bool;
@@ -67,14 +68,10 @@ impl<T: Member> Roster<T> {
                     }
                 }
                 // Two may have asked for the same place.
-                Arrival::RoomWanted(_) if self.arrivals.has_room() => {}
-                Arrival::RoomWanted(candidates) => {
-                    match candidates.iter().find(|id| self.is_unused(id)) {
-                        Some(id) => {
-                            tracing::info!("a client that has not called makes room for another");
-                            return Some(id.number);
-                        }
-                        None => self.arrivals.keep(&candidates),
+                Arrival::RoomWanted(source, _) if self.arrivals.has_room(source) => {}
+                Arrival::RoomWanted(_, candidates) => {
+                    if let Some(idle) = self.find_idle(&candidates) {
+                        return Some(idle);
                     }
                 }
             }
@@ -82,10 +79,22 @@ impl<T: Member> Roster<T> {
         None
     }
 
-    /// The client is here, and has not called.
-    fn is_unused(&self, id: &ClientId) -> bool {
-        let member = self.members.get(id.number as usize).and_then(Option::as_deref);
-        member.is_some_and(|member| member.id() == *id && !member.has_called())
+    /// The first of these clients that is here and still idle. Those before it are kept.
+    fn find_idle(&self, candidates: &[Candidate]) -> Option<u32> {
+        let mut kept = Vec::new();
+        for &Candidate { id, calls: before } in candidates {
+            let member = self.members.get(id.number as usize).and_then(Option::as_deref);
+            let calls = member.filter(|member| member.id() == id).map(Member::calls);
+            if calls == Some(before) && before != Calls::UnderWay {
+                tracing::info!(client = id.number, calls = ?before, "an idle client makes room for another");
+                self.arrivals.keep(&kept);
+                return Some(id.number);
+            }
+            // One that has not arrived yet has not called either.
+            kept.push(Candidate { id, calls: calls.unwrap_or(Calls::None) });
+        }
+        self.arrivals.keep(&kept);
+        None
     }
 
     fn insert(&mut self, member: Box<T>) {
@@ -197,11 +206,12 @@ mod tests {
     use super::*;
     use crate::contract::Source;
     use crate::kit::accept_queue::AcceptQueue;
+    use crate::kit::places::ClientLimits;
 
     struct Client {
         id: ClientId,
         in_line: bool,
-        has_called: bool,
+        calls: Calls,
     }
 
     impl Member for Client {
@@ -209,8 +219,8 @@ mod tests {
             self.id
         }
 
-        fn has_called(&self) -> bool {
-            self.has_called
+        fn calls(&self) -> Calls {
+            self.calls
         }
 
         fn in_line(&mut self) -> &mut bool {
@@ -238,12 +248,12 @@ mod tests {
     }
 
     fn roster() -> (Arc<AcceptQueue<Client>>, Roster<Client>) {
-        let (queue, arrivals) = AcceptQueue::new(&Site::new(), 8);
+        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(8));
         (queue, Roster::new(arrivals))
     }
 
     fn accept(queue: &Arc<AcceptQueue<Client>>) -> Box<dyn FnOnce() + Send> {
-        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, has_called: false }));
+        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, calls: Calls::None }));
         queue.accept((Source::Unknown, None), make).unwrap().withdraw
     }
 
@@ -301,12 +311,12 @@ mod tests {
     #[test]
     fn a_client_that_has_called_does_not_make_room() {
         let site = Site::with_clock(Arc::new(Minutes(AtomicU64::new(0))));
-        let (queue, arrivals) = AcceptQueue::new(&site, 2);
+        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(2));
         let mut roster = Roster::new(arrivals);
         let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);
         let _clients = [accept(&queue), accept(&queue)];
         roster.take_arrivals(&mut Disconnects::default());
-        roster.get(0).unwrap().has_called = true;
+        roster.get(0).unwrap().calls = Calls::Ended(1);
         assert!(make_room());
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(1));
         assert!(roster.remove(1, &mut Disconnects::default()));
@@ -314,7 +324,7 @@ mod tests {
         let _client = accept(&queue);
         roster.take_arrivals(&mut Disconnects::default());
         assert!(make_room());
-        roster.get(1).unwrap().has_called = true;
+        roster.get(1).unwrap().calls = Calls::UnderWay;
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert!(!make_room(), "both are known to have called");
     }

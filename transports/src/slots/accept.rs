@@ -15,6 +15,7 @@ use super::wire::MAX_CLIENTS;
 use crate::contract::{Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Source, Terms};
 use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::clusters::{Clusters, Place};
+use crate::kit::places::ClientLimits;
 use crate::rendezvous::server::LargeMessages;
 
 /// Makes the server's ends of one backend's connections.
@@ -60,7 +61,8 @@ impl Serving<'_> {
         shared: impl Shared<M::Carrier> + 'static,
     ) -> Result<ServerHalf, SetupError> {
         let max_clients = self.max_clients.min(MAX_CLIENTS as usize);
-        let (queue, arrivals) = AcceptQueue::new(self.site, max_clients);
+        let (queue, arrivals) =
+            AcceptQueue::new(self.site, ClientLimits::new(self.config, max_clients));
         let server = Server::new(self.device, self.config, arrivals, &clusters, shared)?;
         let intake = SlotIntake { queue, clusters, make };
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })

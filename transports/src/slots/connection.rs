@@ -12,6 +12,7 @@ use crate::contract::{DropGuard, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::clusters::ClusterQueue;
 use crate::kit::memory::Charge;
+use crate::kit::places::Calls;
 use crate::kit::roster::Member;
 use crate::rendezvous::server::LargeMessages;
 use crate::rendezvous::wire::Announce;
@@ -129,8 +130,11 @@ impl<C: ServerCarrier> Member for Connection<C> {
         self.id
     }
 
-    fn has_called(&self) -> bool {
-        self.slots.iter().any(|slot| slot.generation != 0 || slot.phase != Phase::Idle)
+    fn calls(&self) -> Calls {
+        if self.slots.iter().any(|slot| slot.phase != Phase::Idle) {
+            return Calls::UnderWay;
+        }
+        Calls::ended(self.slots.iter().map(|slot| slot.generation))
     }
 
     #[inline]

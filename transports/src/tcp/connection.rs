@@ -11,6 +11,7 @@ use super::wire::{Header, Kind, Rules};
 use crate::contract::{DropGuard, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::lending::Loan;
+use crate::kit::places::Calls;
 use crate::kit::roster::Member;
 
 /// Bytes of answers that wait for a client, beyond which nothing more is read from it: some socket buffers.
@@ -155,8 +156,11 @@ impl Member for Connection {
         self.id
     }
 
-    fn has_called(&self) -> bool {
-        self.slots.iter().any(|slot| slot.generation != 0 || !matches!(slot.phase, Phase::Idle))
+    fn calls(&self) -> Calls {
+        if self.slots.iter().any(|slot| !matches!(slot.phase, Phase::Idle)) {
+            return Calls::UnderWay;
+        }
+        Calls::ended(self.slots.iter().map(|slot| slot.generation))
     }
 
     #[inline]

@@ -21,6 +21,7 @@ use crate::kit::accept_queue::{AcceptQueue, ClientId};
 use crate::kit::completions::DiscardRequests;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::Budget;
+use crate::kit::places::ClientLimits;
 use crate::kit::roster::{Member, Roster};
 
 /// With so few clients each is read from in each turn: that costs no more than to ask which have sent something.
@@ -72,7 +73,7 @@ impl Server {
         config: &Config,
         max_clients: usize,
     ) -> Result<(Server, TcpIntake), SetupError> {
-        let (queue, arrivals) = AcceptQueue::new(site, max_clients);
+        let (queue, arrivals) = AcceptQueue::new(site, ClientLimits::new(config, max_clients));
         let (streams, receiver) = unbounded();
         let budget = Budget::new(config.memory);
         let server = Server {
