@@ -171,7 +171,7 @@ impl Listening {
                 let admitted = Admitted::new(handshake, accepted, life, silence);
                 (answer, Some(Box::new(admitted)))
             }
-            Err(reject) => (ServerHandshake::reject(reject), None),
+            Err(reject) => (ServerHandshake::reject(reject.told_to(source)), None),
         }
     }
 }

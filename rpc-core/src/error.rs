@@ -309,13 +309,13 @@ pub enum ConnectError {
         theirs: String,
     },
     /// The server does not serve that service.
-    #[error("{address} does not serve {asked:?}; it serves: {}", served.join(", "))]
+    #[error("{address} does not serve {asked:?}; {}", served_instead(served))]
     NoSuchService {
         /// The address dialled.
         address: String,
         /// The service asked for.
         asked: String,
-        /// What the server serves.
+        /// What the server serves; empty if it does not say.
         served: Vec<String>,
     },
     /// The server has a service of that name, but lacks methods that the client requires, or all of the client's methods.
@@ -400,6 +400,14 @@ fn first_of(methods: &[MissingMethod]) -> impl fmt::Display {
             more => write!(f, "; and {more} more"),
         }
     })
+}
+
+/// Servers do not tell strangers what they serve.
+fn served_instead(served: &[String]) -> String {
+    match served {
+        [] => "check the name; the server's log lists its services when it starts".into(),
+        served => format!("it serves: {}", served.join(", ")),
+    }
 }
 
 impl From<&ConnectError> for RpcError {

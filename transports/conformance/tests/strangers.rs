@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use farcall::{RunningServer, ServiceClient};
 use farcall_core::Server;
-use farcall_transports::handshake::Frame;
+use farcall_transports::handshake::{Frame, Hello, Reject};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::backends::{self, Backend, UnconnectedEnd};
 use farcall_transports_conformance::hostile::{self, Stream, read_frame, shake_hands};
@@ -253,4 +253,42 @@ fn a_source_takes_no_more_places_than_the_address_allows() {
     let _others = [target.finish_handshake(), target.finish_handshake()];
     let refused = target.try_handshake().err().expect("a third one from there");
     assert!(refused.contains("max_clients_per_source"), "{refused}");
+}
+
+#[test]
+fn a_stranger_is_not_told_what_is_served() {
+    let told = |target: &Target| {
+        let Frame::Hello(hello) = target.hello().1 else { panic!("a hello") };
+        let mut stream = target.stream();
+        let hello = Frame::Hello(Hello { service: "Guessed".into(), ..hello });
+        stream.write_all(&hello.to_bytes()).expect("send");
+        match read_frame(&mut *stream) {
+            Ok(Frame::Reject(Reject::Service { served })) => served,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ((local, _server), (remote, _other)) = (Target::unix(), Target::tcp(4096));
+    assert_eq!(told(&local), [SuiteClient::DESCRIPTION.name]);
+    assert!(told(&remote).is_empty());
+}
+
+#[test]
+fn what_is_not_a_handshake_gets_no_answer() {
+    let (target, _server) = Target::tcp(4096);
+    let whole = target.hello().1.to_bytes();
+    let mut torn = whole.clone();
+    torn.truncate(whole.len() - 1);
+    let mut garbled = whole.clone();
+    garbled[16..].fill(0xff);
+    let mut too_long = whole.clone();
+    too_long[12..16].fill(0xff);
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), torn, garbled, too_long] {
+        let mut stream = target.stream();
+        stream.write_all(&bytes).expect("send");
+        stream.close_half();
+        let mut answer = Vec::new();
+        // Closed or reset.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{bytes:?}: {answer:?}");
+    }
 }

@@ -138,7 +138,7 @@ impl Acceptance {
 
     fn refuse(&self, stream: &mut DeadlineStream, reject: Reject) {
         tracing::info!(address = self.address, ?reject, "refused a client");
-        self.hang_up(stream, &ServerHandshake::reject(reject));
+        self.hang_up(stream, &ServerHandshake::reject(reject.told_to(stream.source())));
     }
 
     /// Says why, as far as the client listens.

@@ -105,6 +105,10 @@ impl Admission {
                 Err(SetupError::Misbehaved(what)) => {
                     return Err(Reject::Malformed { what: what.into() });
                 }
+                Err(error @ SetupError::Device(_)) if !source.is_of_same_user() => {
+                    tracing::warn!(%error, "cannot make the server's end of a connection");
+                    return refuse("the server's end cannot be made; its log says why".into());
+                }
                 Err(error) => return refuse(error.to_string()),
             }
         }

@@ -16,6 +16,13 @@ pub enum Source {
     Unknown,
 }
 
+impl Source {
+    /// A program of the user that the server runs as, which has been checked.
+    pub fn is_of_same_user(self) -> bool {
+        matches!(self, Source::Process(_))
+    }
+}
+
 /// The bits of an IPv6 address that name its network (RFC 4291, section 2.5.4).
 const NETWORK_BITS: u32 = 64;
 

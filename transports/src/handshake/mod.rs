@@ -34,6 +34,7 @@
 #[cfg(test)]
 mod authentication;
 mod client;
+mod disclosure;
 mod frame;
 #[cfg(test)]
 mod fuzz;
