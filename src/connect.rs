@@ -4,6 +4,7 @@ use farcall_core::transport::ToAddress;
 use farcall_core::{Connecting, PollClient, PollConnecting, ServerBuilder, ServiceClient};
 use farcall_transports::parse_address;
 
+use crate::info::{InfoServer, Informer};
 use crate::ping::{PingServer, Pong};
 
 /// What the generated `connect` of a client does.
@@ -22,9 +23,13 @@ pub enum Server {}
 
 impl Server {
     /// A builder of a server with one thread and no services yet. The server listens at the addresses that
-    /// [`Address`](crate::Address) describes, and also answers [pings](crate::ping).
+    /// [`Address`](crate::Address) describes, and also answers [pings](crate::ping) and says what it has [refused](crate::info).
     pub fn builder() -> ServerBuilder {
-        let builder = farcall_core::Server::builder().built_in_service(PingServer::new(Pong));
-        builder.addresses(parse_address)
+        let informer = Informer::default();
+        farcall_core::Server::builder()
+            .metrics_for_built_in(informer.0.clone())
+            .built_in_service(PingServer::new(Pong))
+            .built_in_service(InfoServer::new(informer))
+            .addresses(parse_address)
     }
 }

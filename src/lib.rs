@@ -39,12 +39,14 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod info;
 pub mod ping;
 #[cfg(feature = "sim")]
 pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::lock;
+pub use farcall_core::metrics::RefusalReason;
 pub use farcall_core::server::Drained;
 pub use farcall_core::shape::{self, Shape};
 pub use farcall_core::site::{self, Site};

@@ -24,7 +24,7 @@ struct Cli {
 enum Command {
     /// Say what the change of a service from one lock file to another breaks.
     Compat(compat::Args),
-    /// Show the devices of this machine, what they can do, and the limits that matter.
+    /// Show the devices of this machine, what they can do, and the limits that matter; or what a server has refused.
     Info(info::Args),
     /// Measure round trips to a server, whatever it serves, until stopped with Ctrl-C.
     Ping(ping::Args),

@@ -83,6 +83,39 @@ fn an_unknown_device_is_an_error_that_lists_the_known_ones() {
 }
 
 #[test]
+fn info_of_a_server_shows_what_it_has_refused() {
+    let address = fresh();
+    let server = serve(&address);
+    let (code, out, err) = run(&["info", server.address()]);
+    assert_eq!((code, out.contains("refused so far     0")), (Some(0), true), "{out}{err}");
+    // The server has no such backend.
+    let (code, _, err) = run(&["ping", &format!("{address}?backend=datagram")]);
+    assert_eq!(code, Some(2), "{err}");
+    let (_, out, err) = run(&["info", server.address()]);
+    assert!(
+        out.contains("refused so far     1") && out.contains("backend          1"),
+        "{out}{err}"
+    );
+    let (_, out, err) = run(&["info", server.address(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    assert_eq!(
+        (&report["refusals"]["backend"], &report["refusals"]["full"]),
+        (&1.into(), &0.into())
+    );
+}
+
+#[test]
+fn a_server_need_not_say_what_it_has_refused() {
+    let server = Server::builder().service(NothingServer::new(Idle)).remote_info(false);
+    let server = server.listen(fresh()).unwrap();
+    let (code, out, err) = run(&["info", server.address()]);
+    assert_eq!((code, out.contains("does not say")), (Some(0), true), "{out}{err}");
+    let (_, out, err) = run(&["info", server.address(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    assert!(report["refusals"].is_null(), "{report}");
+}
+
+#[test]
 fn every_server_answers_pings() {
     for address in [fresh(), "rdma://127.0.0.1:0?device=shm".to_owned()] {
         let server = serve(&address);

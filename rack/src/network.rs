@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
 use farcall_transports::contract::{Fabric, Source};
 use farcall_transports::{Backend, runs_on_stream};
@@ -143,8 +144,14 @@ impl Listening {
         let mut handshake = ServerHandshake::default();
         let hello = match handshake.receive(hello) {
             Ok(ServerStep::Decide(hello)) => hello,
-            Ok(ServerStep::Refuse(answer)) => return (answer, None),
-            Ok(ServerStep::Reject(reject)) => return (ServerHandshake::reject(reject), None),
+            Ok(ServerStep::Refuse(answer)) => {
+                self.admission.count_refusal(handshake.refusal_reason());
+                return (answer, None);
+            }
+            Ok(ServerStep::Reject(reject)) => {
+                self.admission.count_refusal(RefusalReason::NotPermitted);
+                return (ServerHandshake::reject(reject), None);
+            }
             Ok(ServerStep::TellTime) => {
                 let now = Instant::from_nanos(self.life.node.clock_ns());
                 let told = self.admission.tell_time(now, now);
@@ -152,11 +159,13 @@ impl Listening {
                 return (told.unwrap_or_else(ServerHandshake::reject), None);
             }
             Ok(ServerStep::Receive | ServerStep::Challenge(_) | ServerStep::Ready) => {
+                self.admission.count_refusal(RefusalReason::NoHandshake);
                 let what = "an incomplete frame".to_owned();
                 return (ServerHandshake::reject(Reject::Malformed { what }), None);
             }
             // A socket would be closed without a word.
             Err(error) => {
+                self.admission.count_refusal(RefusalReason::NoHandshake);
                 let what = error.to_string();
                 return (ServerHandshake::reject(Reject::Malformed { what }), None);
             }

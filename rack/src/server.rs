@@ -106,7 +106,7 @@ impl Binding for RackBinding<'_> {
         let costs = network.costs();
         let transports = transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
         let offer = Offer::new(address.backend().name(), services, config.clone());
-        let admission = Admission::new(address.backend(), offer, intakes);
+        let admission = Admission::new(address.backend(), offer, intakes, &sites[0]);
         let listening = Arc::new(Listening { life: life.clone(), admission });
         if !network.listen(address, &listening) {
             return Err(in_use());

@@ -4,6 +4,7 @@
 //! transports belong to it. To sleep, the driver of the thread announces it ([`Site::fall_asleep`]), asks each transport
 //! whether the thread may sleep ([`arm`](crate::transport::ClientTransport::arm)), and only then sleeps.
 
+use crate::metrics::Refusals;
 use crate::time::Instant;
 use core::any::Any;
 use core::fmt;
@@ -79,6 +80,7 @@ struct Inner {
     /// Threads that sleep, or are about to.
     asleep: CachePadded<AtomicU32>,
     state: Mutex<State>,
+    refusals: Arc<Refusals>,
 }
 
 #[derive(Default)]
@@ -165,6 +167,7 @@ impl Site {
             asleep: CachePadded::new(AtomicU32::new(0)),
             // With room for the usual sleeper, so that the first sleep allocates nothing.
             state: Mutex::new(State { sleepers: Vec::with_capacity(1), ..State::default() }),
+            refusals: Arc::default(),
         };
         Site { inner: Arc::new(inner) }
     }
@@ -180,6 +183,11 @@ impl Site {
             SiteClock::Process(clock) => Instant::from_nanos(clock.delta_as_nanos(0, clock.raw())),
             SiteClock::Given(clock) => clock.now(),
         }
+    }
+
+    /// What the transports of this site have refused: at the site of a server thread.
+    pub fn refusals(&self) -> &Arc<Refusals> {
+        &self.inner.refusals
     }
 
     /// Both are the same site.

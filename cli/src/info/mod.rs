@@ -1,7 +1,8 @@
 //! `farcall info`: devices, their capabilities, the backends that run on them, and the relevant system
-//! limits.
+//! limits; or a running server.
 
 mod device;
+mod server;
 mod system;
 mod text;
 
@@ -13,8 +14,9 @@ use serde::Serialize;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only this device.
-    device: Option<String>,
+    /// Only this device, or the address of a running server, such as shm://NAME: then what it has refused so far.
+    #[arg(value_name = "DEVICE|ADDRESS")]
+    of: Option<String>,
     /// One line of JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -35,9 +37,12 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(address) = args.of.as_deref().filter(|of| of.contains("://")) {
+        return server::run(address, args.json);
+    }
     // Before a device is opened, which may raise the limits.
     let system = system::System::look();
-    let devices = device::all(args.device.as_deref())?;
+    let devices = device::all(args.of.as_deref())?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         ibverbs: cfg!(feature = "ibverbs"),

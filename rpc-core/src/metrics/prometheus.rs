@@ -48,6 +48,16 @@ impl Collector for Metrics {
             counter("farcall_server_calls_stolen", help, MethodSnapshot::stolen)?;
         }
 
+        if side == "server" {
+            let (name, help) = ("farcall_server_refusals", "Peers and messages refused, by reason");
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (reason, count) in self.refusals() {
+                let labels = [("reason", reason.name())];
+                let mut family = metric.encode_family(&labels)?;
+                family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+
         let name = format!("farcall_{side}_calls_ended");
         let mut metric = encoder.encode_descriptor(
             &name,
@@ -113,7 +123,7 @@ fn buckets(method: &MethodSnapshot) -> (f64, u64, Vec<(f64, u64)>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MethodTable, ThreadCounters};
+    use super::super::{MethodTable, RefusalReason, Refusals, ThreadCounters};
     use super::*;
     use crate::service::{MethodDescription, ServiceDescription};
     use crate::wire::Status;
@@ -134,12 +144,16 @@ mod tests {
             thread.latency(row, 700, 1);
         }
         threads[0].started(0);
-        let metrics = Metrics::new("server", methods, threads);
+        let refusals: Vec<_> = (0..2).map(|_| Arc::new(Refusals::default())).collect();
+        refusals.iter().for_each(|thread| thread.count(RefusalReason::Idle));
+        let metrics = Metrics::new("server", methods, threads).with_refusals(refusals);
         let text = metrics.prometheus();
         for line in [
             r#"farcall_server_calls_total{service="Kv",method="get"} 3"#,
             r#"farcall_server_calls_ended_total{service="Kv",method="get",outcome="ok"} 2"#,
             r#"farcall_server_calls_in_flight{service="Kv",method="get"} 1"#,
+            r#"farcall_server_refusals_total{reason="idle"} 2"#,
+            r#"farcall_server_refusals_total{reason="wrong_source"} 0"#,
             r#"farcall_server_latency_seconds_count{service="Kv",method="get"} 2"#,
             r#"farcall_server_latency_seconds_bucket{le="+Inf",service="Kv",method="get"} 2"#,
         ] {
@@ -148,6 +162,7 @@ mod tests {
         let snapshot = metrics.snapshot();
         let get = snapshot.method("Kv", "get").expect("counted");
         assert_eq!((get.calls(), get.ok(), get.in_flight()), (3, 2, 1));
+        assert_eq!(snapshot.refused(RefusalReason::Idle), 2);
         assert_eq!(get.histogram().len(), 2);
     }
 }

@@ -3,6 +3,7 @@
 use super::counters::{MethodTable, ThreadCounters};
 use super::histogram::Merged;
 use super::prometheus;
+use super::refusals::{RefusalReason, Refusals};
 use crate::wire::Status;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,6 +16,7 @@ pub struct Metrics {
     side: &'static str,
     methods: Arc<MethodTable>,
     threads: Vec<Arc<ThreadCounters>>,
+    refusals: Vec<Arc<Refusals>>,
 }
 
 impl Metrics {
@@ -23,7 +25,12 @@ impl Metrics {
         methods: Arc<MethodTable>,
         threads: Vec<Arc<ThreadCounters>>,
     ) -> Self {
-        Metrics { side, methods, threads }
+        Metrics { side, methods, threads, refusals: Vec::new() }
+    }
+
+    /// Adds up what these threads refuse, too.
+    pub(crate) fn with_refusals(self, refusals: Vec<Arc<Refusals>>) -> Self {
+        Metrics { refusals, ..self }
     }
 
     /// `"server"` or `"client"`.
@@ -34,12 +41,20 @@ impl Metrics {
     /// All counters at present, added up over the threads.
     pub fn snapshot(&self) -> MetricsSnapshot {
         let rows = self.methods.names.iter().enumerate();
-        MetricsSnapshot { methods: rows.map(|(row, names)| self.method(row, *names)).collect() }
+        let methods = rows.map(|(row, names)| self.method(row, *names)).collect();
+        MetricsSnapshot { methods, refusals: self.refusals().collect() }
     }
 
     /// All counters at present, in the text format of Prometheus (OpenMetrics).
     pub fn prometheus(&self) -> String {
         prometheus::text(self)
+    }
+
+    /// How often peers and messages were refused so far, for each reason. Always 0 at a client.
+    pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> + '_ {
+        RefusalReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.refusals.iter().map(|thread| thread.of(reason)).sum()))
     }
 
     fn method(
@@ -80,12 +95,18 @@ impl fmt::Debug for Metrics {
 pub struct MetricsSnapshot {
     /// One for each method, and a last one for calls of unknown methods.
     pub methods: Vec<MethodSnapshot>,
+    refusals: Vec<(RefusalReason, u64)>,
 }
 
 impl MetricsSnapshot {
     /// The counters of one method.
     pub fn method(&self, service: &str, method: &str) -> Option<&MethodSnapshot> {
         self.methods.iter().find(|m| m.service == service && m.method == method)
+    }
+
+    /// How often peers and messages were refused for that reason. Always 0 at a client.
+    pub fn refused(&self, reason: RefusalReason) -> u64 {
+        self.refusals.iter().find(|(known, _)| *known == reason).map_or(0, |(_, count)| *count)
     }
 
     /// Calls of all methods.

@@ -15,7 +15,7 @@ use crate::site::Site;
 use crate::transport::{BindOptions, Binding, Bound, ParseAddress, ServerAddress, ToAddress};
 use core::fmt;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Most threads of one server.
 const MAX_THREADS: usize = 1024;
@@ -41,6 +41,8 @@ impl Server {
             bind: BindOptions::default(),
             addresses: no_addresses,
             context: None,
+            metrics_cell: None,
+            tells_metrics: true,
         }
     }
 }
@@ -95,6 +97,8 @@ pub struct ServerBuilder {
     bind: BindOptions,
     addresses: ParseAddress,
     context: Option<ThreadContext>,
+    metrics_cell: Option<Arc<OnceLock<Metrics>>>,
+    tells_metrics: bool,
 }
 
 impl ServerBuilder {
@@ -209,6 +213,20 @@ impl ServerBuilder {
     /// reaches the address.
     pub fn authenticate(mut self, authentication: Authentication) -> Self {
         self.bind.authentication = Some(authentication);
+        self
+    }
+
+    /// Whether the server tells its clients what it has refused so far: `farcall info ADDRESS` shows it. Default: yes, to every
+    /// client that may call.
+    pub fn remote_info(mut self, tells: bool) -> Self {
+        self.tells_metrics = tells;
+        self
+    }
+
+    /// Where a built-in service finds the server's metrics, unless [`remote_info`](Self::remote_info) forbids it.
+    #[doc(hidden)]
+    pub fn metrics_for_built_in(mut self, cell: Arc<OnceLock<Metrics>>) -> Self {
+        self.metrics_cell = Some(cell);
         self
     }
 
@@ -357,7 +375,12 @@ impl ServerBuilder {
             listeners.addresses.push(one.address);
         }
         let counters = threads.iter().map(|thread| thread.counters.clone()).collect();
-        let metrics = Metrics::new("server", methods, counters);
+        let refusals = sites.iter().map(|site| site.refusals().clone()).collect();
+        let metrics = Metrics::new("server", methods, counters).with_refusals(refusals);
+        if let (true, Some(cell)) = (self.tells_metrics, &self.metrics_cell) {
+            // Set by an earlier server only if the builder was cloned, which it cannot be.
+            let _ = cell.set(metrics.clone());
+        }
         let services: Vec<_> = descriptions.iter().map(|d| d.name).collect();
         let addresses = &listeners.addresses;
         tracing::info!(?services, ?addresses, threads = threads.len(), "serving");

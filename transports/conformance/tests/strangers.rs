@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall::{RunningServer, ServiceClient};
+use farcall::{RefusalReason, RunningServer, ServiceClient};
 use farcall_core::Server;
 use farcall_transports::handshake::{Frame, Hello, Reject};
 use farcall_transports::{Address, Place};
@@ -64,6 +64,19 @@ impl Target {
 
     fn tcp_with(options: &str, max_clients: usize) -> (Target, RunningServer) {
         Target::serve(&format!("tcp://127.0.0.1:0?backend=tcp{options}"), max_clients)
+    }
+
+    /// Waits until the server has refused something that often.
+    fn assert_refused(&self, server: &RunningServer, reason: RefusalReason, count: u64) {
+        let begun = Instant::now();
+        loop {
+            let refused = server.metrics().snapshot().refused(reason);
+            if refused == count {
+                return;
+            }
+            assert!(begun.elapsed() < patient(SOON), "{reason:?}: {refused}, not {count}");
+            thread::yield_now();
+        }
     }
 
     fn stream(&self) -> Box<dyn Stream> {
@@ -143,18 +156,29 @@ impl Target {
     }
 }
 
-fn clients_that_stop_after_their_hello_make_room((target, _server): (Target, RunningServer)) {
+fn clients_that_stop_after_their_hello_make_room((target, server): (Target, RunningServer)) -> u64 {
     let mut strangers: Vec<_> = (0..HANDSHAKES).map(|_| target.say_hello()).collect();
     for (_, stream) in &mut strangers {
         let answer = read_frame(&mut **stream);
         assert!(matches!(answer, Ok(Frame::Welcome(_))), "{answer:?}");
     }
     target.assert_honest_client_is_served_soon();
+    let made_room = server.metrics().snapshot().refused(RefusalReason::Silent);
+    drop(strangers);
+    // Of those that had let the server wait for too long, it is counted why they left.
+    let begun = Instant::now();
+    let count = |reason| server.metrics().snapshot().refused(reason);
+    while count(RefusalReason::Silent) + count(RefusalReason::Unfinished) < HANDSHAKES as u64 {
+        assert!(begun.elapsed() < patient(SOON), "not all are counted");
+        thread::yield_now();
+    }
+    made_room
 }
 
 #[test]
 fn clients_that_stop_after_their_hello_make_room_on_unix_sockets() {
-    clients_that_stop_after_their_hello_make_room(Target::unix());
+    // The honest client is of this process too, which has all handshakes that it may have.
+    assert!(clients_that_stop_after_their_hello_make_room(Target::unix()) > 0);
 }
 
 #[test]
@@ -204,11 +228,12 @@ fn a_source_with_more_connections_than_handshakes_keeps_no_other_source_out() {
 #[test]
 fn finished_handshakes_of_one_source_keep_no_other_source_out() {
     const MOST: usize = 8;
-    let (target, _server) = Target::tcp(MOST);
+    let (target, server) = Target::tcp(MOST);
     let mut strangers: Vec<_> = (0..MOST).map(|_| target.finish_handshake()).collect();
     target.assert_honest_client_is_served_soon();
     let hung_up = strangers.iter_mut().filter(|(_, stream)| stream.is_readable()).count();
     assert!((1..MOST).contains(&hung_up), "one makes room for one, not {hung_up}");
+    target.assert_refused(&server, RefusalReason::NeverCalled, hung_up as u64);
 }
 
 #[test]
@@ -242,17 +267,20 @@ fn idle_clients_of_one_source_keep_no_other_source_out_although_they_have_called
         }
         clients[0].tally(1).wait().expect("a busy client stays");
     });
+    target.assert_refused(&server, RefusalReason::Idle, 1);
+    assert!(server.metrics().snapshot().refused(RefusalReason::Full) > 0);
 }
 
 #[test]
 fn a_source_takes_no_more_places_than_the_address_allows() {
-    let (target, _server) = Target::tcp_with("&max_clients_per_source=2", 4096);
+    let (target, server) = Target::tcp_with("&max_clients_per_source=2", 4096);
     let _clients = [target.connect_and_call(), target.connect_and_call()];
     let refused = SuiteClient::connect(&target.address).wait().expect_err("a third one");
     assert!(refused.to_string().contains("max_clients_per_source"), "{refused}");
     let _others = [target.finish_handshake(), target.finish_handshake()];
     let refused = target.try_handshake().err().expect("a third one from there");
     assert!(refused.contains("max_clients_per_source"), "{refused}");
+    target.assert_refused(&server, RefusalReason::SourceFull, 2);
 }
 
 #[test]
@@ -267,14 +295,16 @@ fn a_stranger_is_not_told_what_is_served() {
             other => panic!("{other:?}"),
         }
     };
-    let ((local, _server), (remote, _other)) = (Target::unix(), Target::tcp(4096));
+    let ((local, server), (remote, other)) = (Target::unix(), Target::tcp(4096));
     assert_eq!(told(&local), [SuiteClient::DESCRIPTION.name]);
     assert!(told(&remote).is_empty());
+    local.assert_refused(&server, RefusalReason::Service, 1);
+    remote.assert_refused(&other, RefusalReason::Service, 1);
 }
 
 #[test]
 fn what_is_not_a_handshake_gets_no_answer() {
-    let (target, _server) = Target::tcp(4096);
+    let (target, server) = Target::tcp(4096);
     let whole = target.hello().1.to_bytes();
     let mut torn = whole.clone();
     torn.truncate(whole.len() - 1);
@@ -291,4 +321,33 @@ fn what_is_not_a_handshake_gets_no_answer() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{bytes:?}: {answer:?}");
     }
+    target.assert_refused(&server, RefusalReason::NoHandshake, 4);
+}
+
+#[test]
+fn more_clients_than_may_wait_are_counted() {
+    /// More than may wait and have a handshake under way.
+    const CROWD: usize = 2000;
+    let (target, server) = Target::tcp(4096);
+    let mut silent = Vec::new();
+    while server.metrics().snapshot().refused(RefusalReason::Crowd) == 0 {
+        assert!(silent.len() < CROWD, "none of {CROWD} was too many");
+        silent.push(target.stream());
+    }
+}
+
+#[test]
+fn a_client_whose_handshake_a_shutdown_interrupts_is_counted() {
+    let (target, server) = Target::tcp(4096);
+    let (_end, hello) = target.hello();
+    let (hello, mut stream) = (hello.to_bytes(), target.stream());
+    stream.write_all(&hello[..9]).expect("send");
+    // Clients are accepted in order: the handshake has begun.
+    drop(target.connect_and_call());
+    let metrics = server.metrics();
+    server.shutdown();
+    stream.write_all(&hello[9..]).expect("send");
+    let answer = read_frame(&mut *stream);
+    assert!(matches!(answer, Ok(Frame::Reject(Reject::ShuttingDown))), "{answer:?}");
+    assert_eq!(metrics.snapshot().refused(RefusalReason::ShuttingDown), 1);
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use farcall_core::Identity;
 use farcall_core::error::BindError;
+use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
 use farcall_core::transport::Acceptor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -64,6 +65,7 @@ impl Acceptance {
     /// One client's handshake, from its hello until a server thread has it.
     fn shake_hands(&self, mut stream: DeadlineStream, running: &Running<'_>) {
         if let Err(reason) = stream.check_peer() {
+            self.admission.count_refusal(RefusalReason::NotPermitted);
             return self.refuse(&mut stream, Reject::NotPermitted { reason });
         }
         let mut handshake = match self.handshake() {
@@ -76,9 +78,18 @@ impl Acceptance {
         let hello = match hear_hello(&mut stream, &mut handshake) {
             Ok(ServerStep::Decide(hello)) => hello,
             Ok(ServerStep::TellTime) => return self.tell_time(&mut stream, &mut handshake),
-            Ok(ServerStep::Refuse(answer)) => return self.hang_up(&mut stream, &answer),
-            Ok(ServerStep::Reject(reject)) => return self.refuse(&mut stream, reject),
+            Ok(ServerStep::Refuse(answer)) => {
+                let reason = handshake.refusal_reason();
+                self.admission.count_refusal(reason);
+                tracing::info!(address = self.address, reason = reason.name(), "refused a peer");
+                return self.hang_up(&mut stream, &answer);
+            }
+            Ok(ServerStep::Reject(reject)) => {
+                self.admission.count_refusal(RefusalReason::NotPermitted);
+                return self.refuse(&mut stream, reject);
+            }
             other => {
+                self.count_left(running, RefusalReason::NoHandshake);
                 tracing::debug!(address = self.address, ?other, "a client said no hello");
                 return;
             }
@@ -102,6 +113,7 @@ impl Acceptance {
                 }
             }
             other => {
+                self.count_left(running, RefusalReason::Unfinished);
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
                 withdraw();
             }
@@ -116,6 +128,12 @@ impl Acceptance {
                 handshake.authenticating(authentication.clone(), nonce::random()?)
             }
         })
+    }
+
+    /// A client has left in its handshake, or was made to leave.
+    fn count_left(&self, running: &Running<'_>, reason: RefusalReason) {
+        let was_silent = running.was_evicted();
+        self.admission.count_refusal(if was_silent { RefusalReason::Silent } else { reason });
     }
 
     /// Answers another server's questions for the time.
@@ -303,6 +321,7 @@ impl Acceptance {
     fn let_wait(&self, socket: Box<dyn Socket>, clients: &mut Waiting<DeadlineStream>) {
         let stream = DeadlineStream::new(socket, Instant::now() + self.timeout);
         if let Some(refused) = clients.push(stream.source(), stream) {
+            self.admission.count_refusal(RefusalReason::Crowd);
             // Without an answer: a source that takes so many sockets learns nothing.
             tracing::info!(address = self.address, source = ?refused.source(), "too many clients wait for their handshake");
         }

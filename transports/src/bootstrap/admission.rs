@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use farcall_core::metrics::{RefusalReason, Refusals};
+use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::{Authentication, Identity};
 
@@ -21,15 +23,22 @@ pub struct Admission {
     intakes: Arc<Intakes>,
     next: AtomicUsize,
     slices: Option<SharedSlices>,
+    refusals: Arc<Refusals>,
 }
 
 impl Admission {
-    /// The admission of a server over this backend, with the intakes of its threads.
-    pub fn new(backend: &dyn Backend, offer: Offer, intakes: Arc<Intakes>) -> Admission {
+    /// The admission of a server over this backend, with the intakes of its threads. `site` is that of a server thread.
+    pub fn new(
+        backend: &dyn Backend,
+        offer: Offer,
+        intakes: Arc<Intakes>,
+        site: &Site,
+    ) -> Admission {
         let death_notice = backend.death_notice();
         // What does not go together was refused when the halves were made.
         let slices = backend.shared_slices(offer.config()).unwrap_or_default();
-        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0), slices }
+        let refusals = Arc::clone(site.refusals());
+        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0), slices, refusals }
     }
 
     /// The time for another server that shares this one's slices. `now` is that of the server threads' clock.
@@ -66,22 +75,39 @@ impl Admission {
         self.offer.config().silence
     }
 
+    /// Counts a peer that is refused.
+    pub fn count_refusal(&self, reason: RefusalReason) {
+        self.refusals.count(reason);
+    }
+
     /// Hands a client that fits, and has proven to be `identity`, to a server thread. `time_left` says how long that may take, or why there is no time. If all
     /// places are taken, waits at most for `wait` until one is free.
     ///
     /// # Errors
-    /// Why the client is refused, for the client.
+    /// Why the client is refused, for the log; [`told_to`](Reject::told_to) gives the answer. It is counted.
     pub fn admit(
+        &self,
+        (hello, identity): (&Hello, Option<Identity>),
+        source: (Source, Duration),
+        time_left: impl FnOnce() -> Result<Duration, Reject>,
+    ) -> Result<(Greeting, Accepted), Reject> {
+        self.try_admit((hello, identity), source, time_left).map_err(|Refused(reason, reject)| {
+            self.count_refusal(reason);
+            reject
+        })
+    }
+
+    fn try_admit(
         &self,
         (hello, identity): (&Hello, Option<Identity>),
         (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
-    ) -> Result<(Greeting, Accepted), Reject> {
+    ) -> Result<(Greeting, Accepted), Refused> {
         let (terms, differing) = self.offer.check(hello)?;
-        let refuse = |reason: String| Err(Reject::Refused { reason });
+        let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
         // Round robin; a thread that is full passes its turn on. If all are, the first that can makes room.
-        let mut full = String::new();
+        let mut full = (RefusalReason::Full, String::new());
         let turns = self.intakes.threads();
         for attempt in 0..2 * turns {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
@@ -96,22 +122,40 @@ impl Admission {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };
                     return Ok((Greeting { differing, welcome }, accepted));
                 }
-                Err(SetupError::Full(reason) | SetupError::SourceFull(reason)) => {
-                    if attempt >= turns {
-                        return refuse(reason);
-                    }
-                    full = reason;
-                }
+                Err(SetupError::Full(told)) => full = (RefusalReason::Full, told),
+                Err(SetupError::SourceFull(told)) => full = (RefusalReason::SourceFull, told),
                 Err(SetupError::Misbehaved(what)) => {
-                    return Err(Reject::Malformed { what: what.into() });
+                    return Err(Reject::Malformed { what: what.into() }.into());
                 }
                 Err(error @ SetupError::Device(_)) if !source.is_of_same_user() => {
                     tracing::warn!(%error, "cannot make the server's end of a connection");
-                    return refuse("the server's end cannot be made; its log says why".into());
+                    let told = "the server's end cannot be made; its log says why";
+                    return refuse(RefusalReason::Failed, told.into());
                 }
-                Err(error) => return refuse(error.to_string()),
+                Err(error) => return refuse(RefusalReason::Failed, error.to_string()),
+            }
+            if attempt >= turns {
+                break;
             }
         }
-        refuse(full)
+        let (reason, told) = full;
+        refuse(reason, told)
+    }
+}
+
+/// Why a client is refused, for the counters and for the log.
+struct Refused(RefusalReason, Reject);
+
+impl From<Reject> for Refused {
+    fn from(reject: Reject) -> Refused {
+        let reason = match reject {
+            Reject::Backend { .. } => RefusalReason::Backend,
+            Reject::Service { .. } => RefusalReason::Service,
+            Reject::Malformed { .. } => RefusalReason::Malformed,
+            Reject::NotPermitted { .. } => RefusalReason::NotPermitted,
+            Reject::ShuttingDown => RefusalReason::ShuttingDown,
+            Reject::Refused { .. } => RefusalReason::Failed,
+        };
+        Refused(reason, reject)
     }
 }

@@ -44,6 +44,8 @@ struct Entry {
     due: Option<Instant>,
     /// To hang up. `None` if there was no descriptor left for it, or that was done.
     socket: Option<OwnedFd>,
+    /// It has made room for others.
+    is_evicted: bool,
 }
 
 /// One of them; dropping it ends it.
@@ -90,7 +92,13 @@ impl Handshakes {
         let mut entries = self.lock();
         let number = entries.next;
         entries.next += 1;
-        entries.list.push(Entry { number, source, due: Some(now + HELLO_WAIT), socket });
+        entries.list.push(Entry {
+            number,
+            source,
+            due: Some(now + HELLO_WAIT),
+            socket,
+            is_evicted: false,
+        });
         number
     }
 
@@ -115,6 +123,7 @@ impl Handshakes {
             tracing::info!(source = ?eldest.source, "a client that is silent in its handshake makes room for others");
             // Fails only if it has gone by itself.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            eldest.is_evicted = true;
         }
         Some(first.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
@@ -127,6 +136,12 @@ impl Running<'_> {
         if let Some(entry) = entry {
             entry.due = due;
         }
+    }
+
+    /// Whether its client was silent, and was made to leave.
+    pub(super) fn was_evicted(&self) -> bool {
+        let entries = self.handshakes.lock();
+        entries.list.iter().any(|entry| entry.number == self.number && entry.is_evicted)
     }
 
     /// Its client has said hello, and waits for the server.

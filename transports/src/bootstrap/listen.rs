@@ -52,7 +52,7 @@ impl Binding for Address {
             max_clients: options.max_clients,
             clock: clock.cloned(),
         };
-        let admission = Admission::new(self.backend(), offer, intakes);
+        let admission = Admission::new(self.backend(), offer, intakes, &sites[0]);
         let timeout = options.handshake_timeout;
         let acceptor = Accepting::start(listener, admission, (timeout, &sites[0]), &address)?;
         let acceptor = AcceptingInSharedTime::start(acceptor, follower, &sites[0])

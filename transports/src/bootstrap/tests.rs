@@ -1,5 +1,7 @@
 //! A backend that takes the socket of the handshake over.
 
+mod refusals;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

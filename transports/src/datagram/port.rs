@@ -49,6 +49,11 @@ impl Peer {
         epoch == self.epoch && self.is(source)
     }
 
+    /// Whether this is an epoch of this session.
+    pub(crate) fn knows(&self, epoch: u64) -> bool {
+        [self.epoch, self.their_epoch].contains(&epoch)
+    }
+
     /// Whether this is where its datagrams come from, as far as the device tells.
     #[inline]
     fn is(&self, source: Option<DatagramSource>) -> bool {

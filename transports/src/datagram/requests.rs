@@ -1,8 +1,9 @@
 //! The sessions of one server thread: what their datagrams bring.
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
-use farcall_verbs::{CompletionOpcode, GRH_BYTES, Status, WorkCompletion};
+use farcall_verbs::{CompletionOpcode, DatagramSource, GRH_BYTES, Status, WorkCompletion};
 
 use super::idle_sessions::IdleSessions;
 use super::outgoing::Outgoing;
@@ -51,6 +52,7 @@ impl Sessions {
         }
         match why {
             Disconnect::Stalled => {
+                self.roster.count_refusal(RefusalReason::Stalled);
                 tracing::warn!(client, "dropping a client that holds memory and does not move on");
             }
             Disconnect::Goodbye | Disconnect::Lost => {
@@ -77,23 +79,21 @@ impl Sessions {
         let datagram = buffer.get(GRH_BYTES..completion.byte_len as usize);
         if let Some((client, epoch, messages)) = datagram.and_then(Header::split)
             && let Some(session) = self.roster.get(client)
+            && session.peer.has_sent(epoch, completion.source)
         {
-            if session.peer.has_sent(epoch, completion.source) {
-                session.heard_at = now;
-                self.idle.note_datagram(now);
-                for message in messages {
-                    self.handle_message(client, &message, now, sink);
-                }
-            } else if session.peer.lacks_epoch(epoch, completion.source) {
-                self.answer_question(client, messages);
+            session.heard_at = now;
+            self.idle.note_datagram(now);
+            for message in messages {
+                self.handle_message(client, &message, now, sink);
             }
+        } else {
+            self.handle_stranger(datagram, completion.source);
         }
         self.outgoing.port.recycle(buffer);
     }
 
     /// The client does not know yet what its datagrams must carry. If it asks, it is told at the address that it gave: if it
     /// is not there, it is never served, and no response goes there. The answer is no longer than the question.
-    #[cold]
     fn answer_question(&mut self, client: u32, mut messages: wire::Messages<'_>) {
         let is_question = |message: wire::Message<'_>| {
             message.kind == Kind::Challenge && message.body.len() == CHALLENGE_BYTES
@@ -101,6 +101,23 @@ impl Sessions {
         if messages.next().is_some_and(is_question) {
             self.outgoing.challenge(&mut self.roster, client);
         }
+    }
+
+    /// A datagram that is not one of a session: a client may ask what its datagrams must carry.
+    #[cold]
+    fn handle_stranger(&mut self, datagram: Option<&[u8]>, source: Option<DatagramSource>) {
+        let reason = match datagram.and_then(Header::split) {
+            None => RefusalReason::BadDatagram,
+            Some((client, epoch, messages)) => match self.roster.get(client) {
+                Some(session) if session.peer.lacks_epoch(epoch, source) => {
+                    return self.answer_question(client, messages);
+                }
+                Some(session) if session.peer.knows(epoch) => RefusalReason::WrongSource,
+                _ => RefusalReason::UnknownSession,
+            },
+        };
+        self.roster.count_refusal(reason);
+        tracing::debug!(?source, reason = reason.name(), "dropped a datagram");
     }
 
     #[cold]

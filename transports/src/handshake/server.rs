@@ -1,6 +1,7 @@
 //! The server's half of the handshake.
 
 use farcall_core::identity::MAX_SECRETS_OF_A_NAME;
+use farcall_core::metrics::RefusalReason;
 use farcall_core::service::ServiceDescription;
 use farcall_core::{Authentication, Identity, Key};
 
@@ -16,6 +17,8 @@ pub struct ServerHandshake {
     stage: Stage,
     /// What clients are to prove, if anything.
     demand: Option<Box<Demand>>,
+    /// The client speaks none of the server's versions.
+    is_foreign: bool,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +102,11 @@ impl ServerHandshake {
         self.reader.versions()
     }
 
+    /// Why a client that broke the protocol was refused, for the server's counters.
+    pub fn refusal_reason(&self) -> RefusalReason {
+        if self.is_foreign { RefusalReason::Version } else { RefusalReason::Malformed }
+    }
+
     /// How many bytes of the client's next frame are missing.
     pub fn missing(&self) -> usize {
         self.reader.missing()
@@ -118,7 +126,10 @@ impl ServerHandshake {
             Ok(None) => return Ok(ServerStep::Receive),
             Ok(Some(frame)) => frame,
             // The frame tells the client which versions are spoken here.
-            Err(error @ FrameError::Version { .. }) => return Ok(refuse(error.to_string())),
+            Err(error @ FrameError::Version { .. }) => {
+                self.is_foreign = true;
+                return Ok(refuse(error.to_string()));
+            }
             Err(error) => return Err(error),
         };
         Ok(match (frame, std::mem::replace(&mut self.stage, Stage::Over)) {

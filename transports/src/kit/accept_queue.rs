@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use crossbeam_utils::CachePadded;
 use farcall_core::Identity;
+use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
 
 use super::places::{Candidate, ClientLimits, Places};
@@ -155,6 +156,11 @@ impl<T> Arrivals<T> {
     /// The client is gone; another may have its number.
     pub(crate) fn give_back(&self, number: u32) {
         self.queue.give_back(number);
+    }
+
+    /// The thread has refused something.
+    pub(crate) fn count_refusal(&self, reason: RefusalReason) {
+        self.queue.site.refusals().count(reason);
     }
 
     /// There is room for another client of that source.

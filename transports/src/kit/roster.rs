@@ -1,5 +1,6 @@
 //! The clients of one server thread, by their numbers.
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::transport::RequestSink;
 
 use super::accept_queue::{Arrival, Arrivals, ClientId};
@@ -30,6 +31,12 @@ pub(crate) struct Roster<T> {
 impl<T: Member> Roster<T> {
     pub(crate) fn new(arrivals: Arrivals<T>) -> Roster<T> {
         Roster { members: Vec::new(), count: 0, arrivals, line: Vec::new() }
+    }
+
+    /// The thread has refused something.
+    #[cold]
+    pub(crate) fn count_refusal(&self, reason: RefusalReason) {
+        self.arrivals.count_refusal(reason);
     }
 
     /// Clients now.
@@ -87,6 +94,12 @@ impl<T: Member> Roster<T> {
             let calls = member.filter(|member| member.id() == id).map(Member::calls);
             if calls == Some(before) && before != Calls::UnderWay {
                 tracing::info!(client = id.number, calls = ?before, "an idle client makes room for another");
+                let has_called = before != Calls::None;
+                self.count_refusal(if has_called {
+                    RefusalReason::Idle
+                } else {
+                    RefusalReason::NeverCalled
+                });
                 self.arrivals.keep(&kept);
                 return Some(id.number);
             }
@@ -292,7 +305,7 @@ mod tests {
         let (queue, mut roster) = roster();
         let _unknown = accept(&queue);
         let alice = Identity::named("alice");
-        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, has_called: false }));
+        let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, calls: Calls::None }));
         let _known = queue.accept((Source::Unknown, alice), make).unwrap();
         let mut told = Disconnects::default();
         assert_eq!(roster.take_arrivals(&mut told), None);

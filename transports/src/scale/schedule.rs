@@ -3,6 +3,7 @@
 //! A place is given to another client only after the one that had it has said that it writes no more, or is gone. A client that
 //! finds no free place is served out of its log. So a client that does not answer holds up only its own place.
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::RequestSink;
 
@@ -325,6 +326,7 @@ impl Schedule {
                 }
             }
             if self.is_short && since.saturating_add_nanos(STALL_NANOS) < now {
+                clients.roster.count_refusal(RefusalReason::Stalled);
                 tracing::warn!(client, "dropping a client that does not leave its place");
                 clients.broken.push(client);
             }

@@ -1,5 +1,6 @@
 //! Large messages of the clients of one server thread, by [rendezvous](crate::rendezvous).
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
 use farcall_core::transport::RequestSink;
 use zerocopy::IntoBytes;
@@ -163,6 +164,7 @@ impl<C: ServerCarrier> Clients<C> {
         let loans = roster.iter_mut().map(|it| (it.link.client(), &mut it.large.loan));
         lending.find_stalled(shortage, now, loans, broken);
         for client in &broken[before..] {
+            roster.count_refusal(RefusalReason::Stalled);
             tracing::warn!(client, "dropping a client that holds memory and does not move on");
         }
     }

@@ -1,5 +1,6 @@
 //! The clients of one server thread: what their completions bring.
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
@@ -87,6 +88,7 @@ impl<C: ServerCarrier> Clients<C> {
         }
         match why {
             Disconnect::Misbehaved(rule) => {
+                self.roster.count_refusal(RefusalReason::BrokeProtocol);
                 tracing::warn!(client, rule, "dropping a client that broke the protocol");
             }
             Disconnect::Lost(status) => tracing::debug!(client, ?status, "lost a client"),

@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
 use farcall_core::transport::{Message, RequestSink};
 
@@ -69,9 +70,11 @@ impl Clients {
         }
         match why {
             Disconnect::Misbehaved(what) => {
+                self.roster.count_refusal(RefusalReason::BrokeProtocol);
                 tracing::warn!(client, what, "dropped a client that broke the protocol");
             }
             Disconnect::Stalled => {
+                self.roster.count_refusal(RefusalReason::Stalled);
                 tracing::warn!(client, "dropped a client that holds memory and does not move on");
             }
             Disconnect::Goodbye | Disconnect::Gone => {

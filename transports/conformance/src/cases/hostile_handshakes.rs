@@ -2,7 +2,7 @@
 
 use std::{io::Write, thread, time::Duration};
 
-use farcall::{ConnectError, PollClient};
+use farcall::{ConnectError, PollClient, RefusalReason};
 use farcall_transports::contract::Terms;
 use farcall_transports::handshake::{Frame, Hello, Reject, Welcome};
 
@@ -85,6 +85,11 @@ pub fn broken_hellos_are_refused(world: &World) {
     ] {
         let hello = hello_to(backend, wrong, vec![]);
         assert_malformed(answer(world, &server, &hello.to_bytes()), &format!("{wrong:?}"));
+    }
+    for (reason, count) in
+        [(RefusalReason::Version, 1), (RefusalReason::Backend, 1), (RefusalReason::Malformed, 7)]
+    {
+        assert_eq!(server.refused(reason), count, "{reason:?}");
     }
     assert_honest_clients_served(world, &server, &mut honest);
 }
@@ -170,6 +175,8 @@ pub fn clients_that_never_call_make_room_and_those_that_have_called_stay(world: 
         })
         .collect();
     assert!(matches!(connect(), Err(ConnectError::Refused { .. })), "all have called");
+    assert_eq!(server.refused(RefusalReason::NeverCalled), MOST as u64 - 1);
+    assert!(server.refused(RefusalReason::Full) >= 2);
     assert_eq!(call(&mut honest), Ok(MOST as u64 + 1));
     drop(newcomers);
 }

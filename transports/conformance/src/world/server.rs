@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farcall::RefusalReason;
+
 use super::World;
 use crate::{fixture::Served, inspect::Holdings};
 
@@ -33,6 +35,17 @@ impl Server {
     /// The server's metrics, in Prometheus text.
     pub fn metrics(&self) -> String {
         self.served().metrics()
+    }
+
+    /// How often the server has refused something for that reason.
+    ///
+    /// # Panics
+    /// The metrics do not say.
+    pub fn refused(&self, reason: RefusalReason) -> u64 {
+        let series = format!("farcall_server_refusals_total{{reason=\"{}\"}} ", reason.name());
+        let metrics = self.metrics();
+        let count = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        count.and_then(|count| count.parse().ok()).expect("a count of refusals")
     }
 
     /// What the server holds.

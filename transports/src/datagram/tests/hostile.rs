@@ -1,5 +1,6 @@
 //! Datagrams that no client of ours sends: they are dropped, and nobody else notices.
 
+use farcall_core::metrics::RefusalReason;
 use proptest::prelude::*;
 
 use super::by_hand::{Hand, Host, WINDOW, heard};
@@ -21,6 +22,7 @@ fn a_datagram_of_a_former_life_is_dropped() {
     hand.send(Kind::Goodbye, 0, 0, b"");
     hand.peer.epoch ^= 1;
     still_serves(&mut host, &mut hand, 1, 0);
+    assert_eq!(host.site.refusals().of(RefusalReason::UnknownSession), 2);
 }
 
 #[test]

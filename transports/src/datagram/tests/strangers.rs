@@ -1,5 +1,6 @@
 //! What somebody without a session may know and name: neither helps him to send in it, or to have others sent to.
 
+use farcall_core::metrics::RefusalReason;
 use farcall_verbs::Device;
 
 use super::by_hand::{Host, QUESTION, epoch_of, heard};
@@ -119,6 +120,7 @@ fn a_queue_pair_of_another_device_is_a_stranger_under_the_same_number() {
     let answer = other.ask(&mut host, Kind::Request, 0, 1, b"own");
     assert_eq!(answer, heard(Kind::Response, 0, 1, b"own"));
     assert_eq!(host.handlers.requests, 1, "a forged request ran");
+    assert_eq!(host.site.refusals().of(RefusalReason::WrongSource), 2);
     let answer = hand.ask(&mut host, Kind::Request, 0, 1, b"alive");
     assert_eq!(answer, heard(Kind::Response, 0, 1, b"alive"));
 }

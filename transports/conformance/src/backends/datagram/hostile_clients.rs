@@ -1,7 +1,7 @@
 //! Clients of `datagram` that break the rules, and senders without a session: no request runs twice, nobody else is
 //! disturbed, and the server keeps no memory for them.
 
-use farcall::PollClient;
+use farcall::{PollClient, RefusalReason};
 
 use super::{
     NAME,
@@ -174,6 +174,11 @@ pub(super) fn datagrams_of_other_senders_are_dropped(world: &World) {
     assert_served(&mut victim, 0, 1);
     assert_served(&mut victim, 1, 1);
     assert_eq!(tallied(world, &mut honest), 0);
+    for reason in [RefusalReason::WrongSource, RefusalReason::UnknownSession] {
+        world.until("datagrams of others are counted", || {
+            (server.refused(reason) > 0).then_some(())
+        });
+    }
     assert_honest_clients_served(world, &server, &mut honest);
 }
 
@@ -285,6 +290,7 @@ pub(super) fn truncated_datagrams_run_nothing(world: &World) {
     }
     assert_served(&mut hostile, 2, 1);
     assert_eq!(tallied(world, &mut honest), 0, "a truncated request has run");
+    assert!(server.refused(RefusalReason::BadDatagram) > 0);
     assert_eq!(hostile.ask(&tally(1, 1)).kind, kind::RESPONSE);
     assert_eq!(tallied(world, &mut honest), 1);
     assert_honest_clients_served(world, &server, &mut honest);
@@ -468,6 +474,7 @@ pub(super) fn clients_that_hold_all_memory_are_dropped(world: &World) {
     let mut hostile = [(); 3].map(|()| hostile_client_with_window(world, &server, 64));
     hostile.iter_mut().for_each(ask_for_large_responses);
     assert_served_after_stall_limit(world, &mut honest);
+    assert!(server.refused(RefusalReason::Stalled) > 0);
     assert_honest_clients_served(world, &server, &mut honest);
 }
 

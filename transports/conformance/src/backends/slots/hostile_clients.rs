@@ -1,6 +1,6 @@
 //! Clients that break the rules: the server refuses them or drops them, and serves everybody else.
 
-use farcall::PollClient;
+use farcall::{PollClient, RefusalReason};
 
 use super::forge::{Carrier, End, connect, kind, message, op, request, wire_region};
 use crate::{
@@ -89,6 +89,7 @@ pub(crate) fn nonsense_immediates(world: &World) {
         probe = hostile_client(world, &server);
         // The next client may have another number; the immediates are nonsense for it too.
     }
+    assert!(server.refused(RefusalReason::BrokeProtocol) > 0);
 }
 
 /// A cancellation of nothing is allowed: it may have crossed the response.
@@ -220,5 +221,6 @@ pub(crate) fn clients_that_hold_all_memory_are_dropped(world: &World) {
     hostile.iter_mut().for_each(ask_for_large_responses);
     assert_served_after_stall_limit(world, &mut honest);
     assert!(hostile[0].has_failed(), "the server has not dropped it");
+    assert!(server.refused(RefusalReason::Stalled) > 0);
     assert_honest_clients_served(world, &server, &mut honest);
 }

@@ -1,6 +1,6 @@
 //! Clients of `tcp` that break the rules: the server drops them, and serves everybody else.
 
-use farcall::PollClient;
+use farcall::{PollClient, RefusalReason};
 
 use super::forge::{Arrived, End, PART_BYTES, begin, call, connect, frame, kind, request};
 use crate::{
@@ -124,6 +124,7 @@ pub(super) fn frames_that_break_a_rule(world: &World) {
         assert!(hostile.is_dropped(), "{what}");
         assert_honest_clients_served(world, &server, &mut honest);
     }
+    assert_eq!(server.refused(RefusalReason::BrokeProtocol), 12);
 }
 
 /// Cancellations of calls that have ended, or never were.
