@@ -70,7 +70,7 @@ fn backend(name: &str) -> Result<Backend, String> {
 }
 
 fn case(name: &str) -> Result<&'static Case, String> {
-    farcall_swarm::case(name).ok_or_else(|| {
+    registry::ALL.iter().find_map(|backend| farcall_swarm::case(*backend, name)).ok_or_else(|| {
         "no case of that name runs under faults; `backend-conformance list` tells the names of cases".to_owned()
     })
 }

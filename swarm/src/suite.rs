@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farcall_transports::Backend;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
-    COMMON, Case, Fixture, Need, Outcome as Ended, run as run_case,
+    Case, Fixture, Need, Outcome as Ended, cases_of, run as run_case,
 };
 
 use crate::dice::Dice;
@@ -26,20 +26,27 @@ const LEFT_OUT: [&str; 3] = [
     "swarm::everything_at_once",
 ];
 
-/// The cases that run under faults.
-fn cases() -> impl Iterator<Item = &'static Case> {
-    COMMON.iter().filter(|it| it.needs == [Need::Nothing] && !LEFT_OUT.contains(&it.name))
+/// The cases over a backend that run under faults, or, if they are of hostile peers, beside such peers that do anything.
+fn cases(backend: &dyn Backend) -> impl Iterator<Item = &'static Case> {
+    cases_of(backend.name()).filter(|case| {
+        case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name) || is_hostile(case)
+    })
 }
 
-/// The case of this name, if it runs under faults.
-pub fn case(name: &str) -> Option<&'static Case> {
-    cases().find(|case| case.name == name)
+/// Its peers do anything: how fast the honest ones are beside them shows only without other faults.
+fn is_hostile(case: &Case) -> bool {
+    case.name.starts_with("hostile_swarm::")
+}
+
+/// The case of this name over a backend, if it runs here.
+pub fn case(backend: &dyn Backend, name: &str) -> Option<&'static Case> {
+    cases(backend).find(|case| case.name == name)
 }
 
 /// Runs a seed with the case that it picks.
 pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
-    let cases: Vec<_> = cases().collect();
+    let cases: Vec<_> = cases(backend).collect();
     play(seed, backend, dice.pick(&cases), trace)
 }
 
@@ -47,12 +54,15 @@ pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
 pub(crate) fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
     // Drawn when the case creates its rack, and reported at its end.
     let told = Arc::new(Mutex::new(String::new()));
-    let (trace, tell) = (trace.clone(), Arc::clone(&told));
+    let (trace, tell, is_alone) = (trace.clone(), Arc::clone(&told), is_hostile(case));
     let backend = backend.name();
     let address = format!("sim://suite?backend={backend}");
     let fixture = RackFixture::new(&address, seed).map(|fixture| {
         fixture.config(rack_config(seed)).on_begin(move |rack, Nodes { clients, servers }| {
             trace.begin(rack);
+            if is_alone {
+                return;
+            }
             let plan = Plan::draw(seed, Severity::Masked, servers[0], clients);
             *tell.lock().unwrap_or_else(PoisonError::into_inner) = plan.to_string();
             for (at_ns, step) in plan.steps {

@@ -17,7 +17,7 @@ pub struct Setting {
     pub backend: Option<&'static dyn Backend>,
     /// The planted bug.
     pub mutation: Option<Mutation>,
-    /// Only this case of the conformance suite.
+    /// Only this case of the conformance suite, over backends that have it.
     pub case: Option<&'static Case>,
 }
 
@@ -33,7 +33,8 @@ impl Setting {
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
     if let Some(case) = setting.case {
-        return vec![suite::play(seed, backend, case, trace)];
+        let case = suite::case(backend, case.name);
+        return case.map(|case| suite::play(seed, backend, case, trace)).into_iter().collect();
     }
     let store = kv::run(seed, backend, setting.mutation, trace);
     match setting.mutation {

@@ -58,6 +58,11 @@ pub trait Fixture: Send + Sync {
     /// The backend's name, as the handshake says it.
     fn backend(&self) -> &str;
 
+    /// What a case draws at random follows from this.
+    fn seed(&self) -> u64 {
+        1
+    }
+
     /// A connection to the server at that address, before the handshake.
     fn raw_connection(&self, address: &str) -> Option<RawConnection> {
         let _ = address;

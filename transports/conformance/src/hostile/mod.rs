@@ -4,6 +4,7 @@
 //! there is up to the backend's own folder in [`backends`](crate::backends).
 
 mod handshake;
+mod latencies;
 mod stream;
 mod under_attack;
 
@@ -11,6 +12,7 @@ pub use handshake::{
     decode_setup, encode_setup, hello, read_frame, shake_hands, terms, welcome_client,
     welcome_client_and,
 };
+pub(crate) use latencies::Latencies;
 pub use stream::{Clock, RawConnection, RawListener, RealClock, Stream};
 pub(crate) use under_attack::{
     LIMIT, SLOT, assert_honest_clients_served, assert_nothing_stays_behind,

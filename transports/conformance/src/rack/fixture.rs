@@ -185,6 +185,10 @@ impl Fixture for RackFixture {
         unreachable!("a case that needs processes runs where they are")
     }
 
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
     fn backend(&self) -> &str {
         self.template.backend().name()
     }

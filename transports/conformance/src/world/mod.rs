@@ -16,6 +16,7 @@ pub use server::{Ending, Server};
 
 use crate::{
     backends::{self, Backend},
+    dice::Dice,
     fixture::Fixture,
     hostile::{RawConnection, RawListener},
     inspect::Holdings,
@@ -53,6 +54,16 @@ impl<'f> World<'f> {
     pub fn backend(&self) -> &'static Backend {
         let name = self.fixture.backend();
         backends::find(name).unwrap_or_else(|| panic!("the suite has no entry for {name}"))
+    }
+
+    /// What a case draws at random: on a rack, it follows from the rack's seed.
+    pub fn dice(&self) -> Dice {
+        Dice::new(self.fixture.seed())
+    }
+
+    /// Waiting costs nothing, and other programs do not delay anything.
+    pub fn has_virtual_time(&self) -> bool {
+        self.fixture.capabilities().virtual_time
     }
 
     /// Time that has passed.

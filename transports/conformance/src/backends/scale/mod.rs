@@ -6,7 +6,10 @@ mod slices;
 
 use super::{
     Backend,
-    slots::forge::{Carrier, RawPair, broken_setups},
+    slots::{
+        forge::{Carrier, RawPair, broken_setups},
+        hostile_swarm,
+    },
 };
 use crate::case::cases;
 
@@ -30,6 +33,9 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_reads,
             HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
+        }
+        hostile_swarm {
+            HostileClients Holdings: clients_that_send_anything_disturb_nobody,
         }
         hostile_servers {
             HostileServers: responses_that_no_request_waits_for,

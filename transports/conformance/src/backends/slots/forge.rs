@@ -50,6 +50,11 @@ impl Carrier {
         carrier.expect("a backend of slots")
     }
 
+    /// Whether that of an end is [`Logs`](Carrier::Logs).
+    pub(crate) fn is_of_logs(end: &End) -> bool {
+        end.pair.carrier == Carrier::Logs
+    }
+
     fn backend(self) -> &'static str {
         match self {
             Carrier::Writes => write_imm::NAME,

@@ -4,5 +4,6 @@ pub(crate) mod forge;
 pub(crate) mod forge_pool;
 pub(crate) mod hostile_clients;
 pub(crate) mod hostile_servers;
+pub(crate) mod hostile_swarm;
 #[cfg(feature = "sim")]
 pub(crate) mod racks;
