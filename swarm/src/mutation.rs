@@ -7,6 +7,8 @@ use std::str::FromStr;
 use farcall_transports::planted::Bug;
 use farcall_transports::{Backend, registry};
 
+use crate::suite::HOSTILE;
+
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
@@ -20,6 +22,8 @@ pub enum Mutation {
     EarlyReuse,
     /// A bug of the backend `datagram`.
     Datagram(Bug),
+    /// A bug of the backend `write_imm` that only hostile clients meet.
+    WriteImm(Bug),
     /// A bug of the backend `rfp`.
     Rfp(Bug),
     /// A bug of the backend `scale`.
@@ -28,7 +32,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 12] = [
+    pub const ALL: [Mutation; 13] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -37,6 +41,7 @@ impl Mutation {
         Mutation::Datagram(Bug::DoubleCredit),
         Mutation::Datagram(Bug::ForgottenResponse),
         Mutation::Datagram(Bug::FormerLife),
+        Mutation::WriteImm(Bug::UncheckedLength),
         Mutation::Rfp(Bug::UncheckedLap),
         Mutation::Rfp(Bug::SkippedDrain),
         Mutation::Rfp(Bug::OvertakenOperation),
@@ -50,11 +55,15 @@ impl Mutation {
             Mutation::BlindRetry => "blind-retry",
             Mutation::LostWakeUp => "lost-wake-up",
             Mutation::EarlyReuse => "early-reuse",
-            Mutation::Datagram(bug) | Mutation::Rfp(bug) | Mutation::Scale(bug) => match bug {
+            Mutation::Datagram(bug)
+            | Mutation::WriteImm(bug)
+            | Mutation::Rfp(bug)
+            | Mutation::Scale(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
                 Bug::FormerLife => "former-life",
+                Bug::UncheckedLength => "unchecked-length",
                 Bug::UncheckedLap => "unchecked-lap",
                 Bug::SkippedDrain => "skipped-drain",
                 Bug::OvertakenOperation => "overtaken-operation",
@@ -63,10 +72,16 @@ impl Mutation {
         }
     }
 
+    /// The case that shows the bug, if calls of honest clients do not.
+    pub(crate) fn case(self) -> Option<&'static str> {
+        matches!(self, Mutation::WriteImm(_)).then_some(HOSTILE)
+    }
+
     /// The backend and its bug, if it is a bug of a backend.
     pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
         match self {
             Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),
+            Mutation::WriteImm(bug) => Some((registry::find("write_imm")?, bug)),
             Mutation::Rfp(bug) => Some((registry::find("rfp")?, bug)),
             Mutation::Scale(bug) => Some((registry::find("scale")?, bug)),
             _ => None,

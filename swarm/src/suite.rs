@@ -6,16 +6,21 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_transports::Backend;
+use farcall_transports::planted::plant;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
     Case, Fixture, Need, Outcome as Ended, cases_of, run as run_case,
 };
 
+use crate::Mutation;
 use crate::dice::Dice;
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Severity, Step, rack_config};
 use crate::records::Counts;
 use crate::trace::Trace;
+
+/// The case of hostile clients.
+pub(crate) const HOSTILE: &str = "hostile_swarm::clients_that_send_anything_disturb_nobody";
 
 /// Cases that are not run here.
 const LEFT_OUT: [&str; 3] = [
@@ -35,7 +40,7 @@ fn cases(backend: &dyn Backend) -> impl Iterator<Item = &'static Case> {
 
 /// Its peers do anything: how fast the honest ones are beside them shows only without other faults.
 fn is_hostile(case: &Case) -> bool {
-    case.name.starts_with("hostile_swarm::")
+    case.name == HOSTILE
 }
 
 /// The case of this name over a backend, if it runs here.
@@ -47,11 +52,17 @@ pub fn case(backend: &dyn Backend, name: &str) -> Option<&'static Case> {
 pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
     let cases: Vec<_> = cases(backend).collect();
-    play(seed, backend, dice.pick(&cases), trace)
+    play(seed, backend, dice.pick(&cases), None, trace)
 }
 
 /// Runs a seed with a case.
-pub(crate) fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace) -> Outcome {
+pub(crate) fn play(
+    seed: u64,
+    backend: &dyn Backend,
+    case: &Case,
+    mutation: Option<Mutation>,
+    trace: &Trace,
+) -> Outcome {
     // Drawn when the case creates its rack, and reported at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell, is_alone) = (trace.clone(), Arc::clone(&told), is_hostile(case));
@@ -75,7 +86,11 @@ pub(crate) fn play(seed: u64, backend: &dyn Backend, case: &Case, trace: &Trace)
     let ended = match fixture {
         Ok(fixture) => {
             let fixture: Arc<dyn Fixture> = Arc::new(fixture);
-            run_case(&fixture, case)
+            // Of this thread, which runs the whole rack.
+            plant(mutation.and_then(Mutation::of_backend).map(|(_, bug)| bug));
+            let ended = run_case(&fixture, case);
+            plant(None);
+            ended
         }
         Err(error) => Ended::Failed(error.to_string()),
     };

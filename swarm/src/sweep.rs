@@ -29,12 +29,14 @@ impl Setting {
 }
 
 /// Runs a seed: the key-value store with all faults, and a case of the conformance suite with faults that a
-/// connection repairs. With a planted bug, runs only the store; with a case, only that.
+/// connection repairs. With a planted bug, runs only the store, or the case that shows it; with a case, only that.
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
-    if let Some(case) = setting.case {
-        let case = suite::case(backend, case.name);
-        return case.map(|case| suite::play(seed, backend, case, trace)).into_iter().collect();
+    let name = setting.case.map(|case| case.name).or(setting.mutation.and_then(Mutation::case));
+    if let Some(name) = name {
+        let case = suite::case(backend, name);
+        let play = |case| suite::play(seed, backend, case, setting.mutation, trace);
+        return case.map(play).into_iter().collect();
     }
     let store = kv::run(seed, backend, setting.mutation, trace);
     match setting.mutation {

@@ -86,6 +86,13 @@ fn packets_of_an_earlier_connection_are_found() {
     is_found_in_datagram(Bug::FormerLife, &signs);
 }
 
+/// By hostile clients, which are the only ones that send such messages.
+#[test]
+fn a_length_that_is_not_checked_is_found() {
+    let bug = Mutation::WriteImm(Bug::UncheckedLength);
+    is_found_in(registry::find("write_imm"), bug, &["out of range"]);
+}
+
 #[track_caller]
 fn is_found_in_rfp(bug: Bug, by: &[&str]) {
     is_found_in(registry::find("rfp"), Mutation::Rfp(bug), by);

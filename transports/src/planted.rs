@@ -12,6 +12,8 @@ pub enum Bug {
     ForgottenResponse,
     /// Both ends take what was sent to a former session of the same number.
     FormerLife,
+    /// `write_imm`: an end takes a message that is longer than its slot.
+    UncheckedLength,
     /// `rfp`: the client takes a line for new whatever lap it is of.
     UncheckedLap,
     /// `rfp`: the client stops fetching as soon as the server says that it sends.

@@ -8,6 +8,7 @@ use self::setup::Sizes;
 use super::carrier::{Carrier, ClientCarrier, ServerCarrier, Shared};
 use super::link::stride;
 use crate::kit::sender::{Sender, work_id};
+use crate::planted::{Bug, is_planted};
 
 /// The slots of both ends, and the receives that the peer's immediates take.
 #[derive(Debug)]
@@ -105,7 +106,8 @@ impl Carrier for Writes {
             return Some(payload);
         }
         let (at, len) = (slot as usize * self.stride as usize, completion.byte_len as usize);
-        if len > self.slot_bytes || at >= self.slots.len() {
+        let fits = len <= self.slot_bytes || is_planted(Bug::UncheckedLength);
+        if !fits || at >= self.slots.len() {
             return None;
         }
         let message = &mut scratch[..len];
