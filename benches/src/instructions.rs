@@ -69,16 +69,28 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
         .service(EchoServer::new(service))
         .assemble(&[&binding], vec![Site::new()])
         .with_context(|| format!("cannot listen at {address}"))?;
-    let mut ends = Ends {
-        server: threads.pop().context("a server without a thread")?,
-        client: EchoPollClient::connect(&address)
-            .wait()
-            .with_context(|| format!("cannot connect to {address}"))?,
-        now: Instant::from_nanos(Device::open("shm")?.now_ns()),
-        outstanding: VecDeque::with_capacity(*window),
-    };
+    let mut server = threads.pop().context("a server without a thread")?;
+    let now = Instant::from_nanos(Device::open("shm")?.now_ns());
+    let client = connect(&address, &mut server, now)
+        .with_context(|| format!("cannot connect to {address}"))?;
+    let mut ends = Ends { server, client, now, outstanding: VecDeque::with_capacity(*window) };
     ends.calls(WARMING_CALLS, *window)?;
     count_these(&mut ends, calls, *window)
+}
+
+/// Connects, on a thread of its own: some servers have turns to take before a client is connected.
+fn connect(address: &str, server: &mut ServerThread, now: Instant) -> Result<EchoPollClient> {
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| EchoPollClient::connect(address).wait());
+        while !connecting.is_finished() {
+            server.turn(now);
+            thread::yield_now();
+        }
+        match connecting.join() {
+            Ok(connected) => Ok(connected?),
+            Err(_) => bail!("the thread that connects has panicked"),
+        }
+    })
 }
 
 /// The profiler counts from the begin of this function to its end, and finds it by its name.
