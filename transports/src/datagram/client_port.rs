@@ -107,7 +107,8 @@ impl SessionPort for ClientPort {
 }
 
 impl LockedPort for &mut ClientPort {
-    #[inline]
+    // Also where connecting uses it: each poll of a client does.
+    #[inline(always)]
     fn receive(&mut self, calls: &mut Calls, now: Instant, sink: &mut dyn ReplySink) -> Received {
         let ClientPort { port, completions, .. } = &mut **self;
         let completed = match completions.poll() {
