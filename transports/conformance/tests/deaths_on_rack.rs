@@ -270,12 +270,15 @@ fn a_paused_server_only_delays_calls() {
         let (client, streams) = place.streaming(1, 50_000, MILLISECOND);
         for id in 0..10 {
             place.run_some(MILLISECOND);
-            place.rack.node(place.server).pause(30_000_000);
+            let pause = Fault::PauseNode { node: place.server, for_ns: 30_000_000 };
+            let soon_ns = place.rack.now_ns() + 5_000_000;
+            place.rack.schedule(soon_ns, pause);
             let address = place.address.clone();
             let (late, executed) = place
                 .rack
                 .run(client, async move |host| {
                     let suite = connect(&host, &address).await;
+                    host.sleep(6 * MILLISECOND).await;
                     let late = suite.tally(id).timeout(10 * MILLISECOND).await;
                     host.sleep(40 * MILLISECOND).await;
                     (late, suite.tallied(id).await.expect("tallied"))

@@ -353,6 +353,7 @@ mod tests {
     #[test]
     fn a_slot_is_small() {
         assert_eq!(size_of::<Slot>(), 8);
-        assert!(size_of::<Session>() <= 256, "{}", size_of::<Session>());
+        // Built for the simulated rack too, whose address handles are longer.
+        assert!(size_of::<Session>() <= 264, "{}", size_of::<Session>());
     }
 }
