@@ -2,6 +2,7 @@
 
 use bolero::{TypeGenerator, check};
 
+use super::options::{OPTIONS, RDMA_OPTIONS};
 use super::{Address, AddressError};
 
 /// The choices that an address is put together from, right ones and wrong ones.
@@ -31,22 +32,10 @@ const PLACES: &[&str] = &[
     "user@node:1",
 ];
 
-const KEYS: &[&str] = &[
-    "backend",
-    "window",
-    "slot",
-    "max_message",
-    "memory",
-    "silence",
-    "max_clients_per_source",
-    "idle_timeout",
-    "without",
-    "device",
-    "gid_index",
-    "ib_port",
-    "colour",
-    "",
-];
+/// Every option, and what is none.
+fn keys() -> Vec<&'static str> {
+    [OPTIONS, &["without"], RDMA_OPTIONS, &["colour", ""]].concat()
+}
 
 const VALUES: &[&str] = &[
     "write_imm",
@@ -78,11 +67,12 @@ const VALUES: &[&str] = &[
 impl Choices {
     fn text(&self) -> String {
         let pick = |list: &[&'static str], choice: usize| list[choice % list.len()];
+        let keys = keys();
         let options: Vec<String> = self
             .options
             .iter()
             .flatten()
-            .map(|(key, value)| format!("{}={}", pick(KEYS, *key), pick(VALUES, *value)))
+            .map(|(key, value)| format!("{}={}", pick(&keys, *key), pick(VALUES, *value)))
             .collect();
         let place = pick(PLACES, self.place);
         let mut text = format!("{}://{place}?{}", pick(SCHEMES, self.scheme), options.join("&"));

@@ -80,8 +80,8 @@ impl Admission {
         self.refusals.count(reason);
     }
 
-    /// Hands a client that fits, and has proven to be `identity`, to a server thread. `time_left` says how long that may take, or why there is no time. If all
-    /// places are taken, waits at most for `wait` until one is free.
+    /// Hands a client that fits, and has proven to be `identity`, to a server thread. `time_left` says how long that may take, or
+    /// why there is no time. If all places are taken, waits at most for `wait` until one is free.
     ///
     /// # Errors
     /// Why the client is refused, for the log; [`told_to`](Reject::told_to) gives the answer. It is counted.

@@ -4,15 +4,13 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::{Authentication, Key};
 use proptest::prelude::*;
 
+use super::samples::{self, TERMS};
 use super::{
-    Agreement, ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Greeting, Hello, Nonce,
+    Agreement, ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Greeting, Nonce,
     Refusal, Reject, ServerHandshake, ServerStep, Welcome,
 };
-use crate::contract::Terms;
 
 static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
-
-const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
 
 /// What a backend says of an end: its queue pair, keys and epoch.
 const CLIENT_SETUP: &[u8] = b"client: queue pair 7, rkey 8, epoch 9";
@@ -25,18 +23,8 @@ fn key(name: &str, secret: u8) -> Key {
     Key::new(name, [secret; 16]).unwrap()
 }
 
-fn hello() -> Hello {
-    Hello {
-        backend: "write_imm".into(),
-        service: "Kv".into(),
-        fingerprint: 7,
-        terms: TERMS,
-        setup: CLIENT_SETUP.to_vec(),
-    }
-}
-
 fn client(key: Option<Key>) -> ClientHandshake {
-    let client = ClientHandshake::new(hello(), &KV);
+    let client = ClientHandshake::new(samples::hello(CLIENT_SETUP), &KV);
     match key {
         Some(key) => client.with_key(key, CLIENT_NONCE),
         None => client,
@@ -213,7 +201,8 @@ fn a_proof_of_another_session_does_not_hold() {
     assert!(matches!(give(&mut next, &sent[0]), Ok(ServerStep::Challenge(_))));
     assert!(matches!(give(&mut next, &sent[2]), Ok(ServerStep::Reject(_))));
     // A client with another nonce.
-    let mut next = ClientHandshake::new(hello(), &KV).with_key(key("a", 1), [3; 32]);
+    let mut next =
+        ClientHandshake::new(samples::hello(CLIENT_SETUP), &KV).with_key(key("a", 1), [3; 32]);
     assert!(matches!(next.receive(&sent[1]), Ok(ClientStep::Send(_))));
     assert!(matches!(next.receive(&sent[3]), Err(Refusal::FalseServer)));
 }

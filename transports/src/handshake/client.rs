@@ -245,6 +245,7 @@ mod tests {
     use farcall_core::{MethodDescription, MethodMismatch};
 
     use super::*;
+    use crate::handshake::samples::{self, TERMS};
     use crate::handshake::{Greeting, MethodEntry, ServerHandshake, ServerStep};
 
     static METHODS: [MethodDescription; 2] =
@@ -252,20 +253,8 @@ mod tests {
     static KV: ServiceDescription =
         ServiceDescription { name: "Kv", fingerprint: 7, methods: &METHODS };
 
-    const OFFERED: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
-
-    fn hello() -> Hello {
-        Hello {
-            backend: "write_imm".into(),
-            service: "Kv".into(),
-            fingerprint: 7,
-            terms: OFFERED,
-            setup: Vec::new(),
-        }
-    }
-
     fn answer(frames: &[Frame]) -> Result<Agreement, Refusal> {
-        let mut handshake = ClientHandshake::new(hello(), &KV);
+        let mut handshake = ClientHandshake::new(samples::hello(&[]), &KV);
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
         let (last, front) = bytes.split_last().unwrap();
         assert!(matches!(handshake.receive(front), Ok(ClientStep::Receive)));
@@ -279,7 +268,7 @@ mod tests {
     }
 
     fn welcome(window: u32) -> Frame {
-        Frame::Welcome(Welcome { terms: Terms { window, ..OFFERED }, setup: vec![1] })
+        Frame::Welcome(Welcome { terms: Terms { window, ..TERMS }, setup: vec![1] })
     }
 
     #[test]
@@ -323,7 +312,7 @@ mod tests {
     #[test]
     fn a_required_method_that_is_missing_refuses_the_server() {
         let connect = |require: &[&'static str], frames: &[Frame]| {
-            let mut handshake = ClientHandshake::new(hello(), &KV).require(require);
+            let mut handshake = ClientHandshake::new(samples::hello(&[]), &KV).require(require);
             let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
             handshake.receive(&bytes).map(agreement).map(|_| true)
         };
@@ -345,11 +334,12 @@ mod tests {
         let range = |lowest, highest| Versions { lowest, highest };
         for (ours, theirs, taken) in [((1, 3), (2, 5), 3), ((2, 5), (1, 3), 3), ((1, 1), (1, 9), 1)]
         {
-            let mut client = ClientHandshake::new(hello(), &KV).speaking(range(ours.0, ours.1));
+            let mut client =
+                ClientHandshake::new(samples::hello(&[]), &KV).speaking(range(ours.0, ours.1));
             let mut server = ServerHandshake::speaking(range(theirs.0, theirs.1));
             let step = server.receive(&client.hello_bytes()).unwrap();
-            assert_eq!(step, ServerStep::Decide(hello()));
-            let welcome = Welcome { terms: OFFERED, setup: Vec::new() };
+            assert_eq!(step, ServerStep::Decide(samples::hello(&[])));
+            let welcome = Welcome { terms: TERMS, setup: Vec::new() };
             let answer = server.welcome(Greeting { differing: Some(&KV), welcome });
             agreement(client.receive(&answer).unwrap());
             assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));
@@ -364,7 +354,7 @@ mod tests {
     fn ends_without_a_common_version_name_both_ranges() {
         let range = |lowest, highest| Versions { lowest, highest };
         let (ours, theirs) = (range(1, 2), range(3, 5));
-        let mut client = ClientHandshake::new(hello(), &KV).speaking(ours);
+        let mut client = ClientHandshake::new(samples::hello(&[]), &KV).speaking(ours);
         let step = ServerHandshake::speaking(theirs).receive(&client.hello_bytes());
         let Ok(ServerStep::Refuse(answer)) = step else { panic!("{step:?}") };
         let refusal = client.receive(&answer).unwrap_err();

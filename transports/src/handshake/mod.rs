@@ -41,6 +41,8 @@ mod fuzz;
 mod methods;
 mod offer;
 mod proof;
+#[cfg(test)]
+mod samples;
 mod server;
 mod time;
 mod versions;

@@ -247,41 +247,29 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Terms;
+    use crate::handshake::samples::{self, TERMS};
 
     fn greeting() -> Greeting {
         Greeting { differing: None, welcome: Welcome { terms: TERMS, setup: Vec::new() } }
     }
 
-    const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
-
-    fn hello() -> Hello {
-        Hello {
-            backend: "write_imm".into(),
-            service: "Kv".into(),
-            fingerprint: 7,
-            terms: TERMS,
-            setup: vec![1],
-        }
-    }
-
     #[test]
     fn a_client_says_hello_is_welcomed_and_is_ready() {
         let mut handshake = ServerHandshake::default();
-        let bytes = Frame::Hello(hello()).to_bytes();
+        let bytes = Frame::Hello(samples::hello(&[1])).to_bytes();
         let mut step = ServerStep::Receive;
         for byte in bytes {
             assert_eq!(step, ServerStep::Receive);
             step = handshake.receive(&[byte]).unwrap();
         }
-        assert_eq!(step, ServerStep::Decide(hello()));
+        assert_eq!(step, ServerStep::Decide(samples::hello(&[1])));
         handshake.welcome(greeting());
         assert_eq!(handshake.receive(&Frame::Ready.to_bytes()), Ok(ServerStep::Ready));
     }
 
     #[test]
     fn frames_that_are_not_due_are_refused() {
-        let hello = Frame::Hello(hello()).to_bytes();
+        let hello = Frame::Hello(samples::hello(&[1])).to_bytes();
         let mut handshake = ServerHandshake::default();
         let refused = handshake.receive(&Frame::Ready.to_bytes());
         assert!(matches!(refused, Ok(ServerStep::Refuse(_))));
