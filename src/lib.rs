@@ -54,14 +54,17 @@ pub use farcall_core::time::{self, Progress};
 pub use farcall_core::transport::{DialOptions, ToAddress};
 pub use farcall_core::{
     Authentication, Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel,
-    ChannelOptions, Compatibility, ConnectError, Connecting, Connection, ConnectionOptions,
-    DrivenServer, Endpoint, Identity, IdlePolicy, Key, KeyError, MethodDescription, MethodMismatch,
-    Metrics, MetricsSnapshot, MissingMethod, PendingCall, PollClient, PollConnecting,
-    ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service, ServiceClient,
-    ServiceDescription,
+    ChannelOptions, ClientQuota, Compatibility, ConnectError, Connecting, Connection,
+    ConnectionOptions, DrivenServer, Endpoint, Identity, IdlePolicy, Key, KeyError,
+    MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod, PendingCall,
+    PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service,
+    ServiceClient, ServiceDescription,
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};
+
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use self::connect::Server;
 

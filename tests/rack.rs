@@ -13,6 +13,7 @@ use farcall::{
     Authentication, BindError, ConnectError, Connection, ConnectionOptions, DialOptions,
     DrivenServer, Key, PendingCall, PollClient, RpcError, Server, ServerBuilder,
 };
+use farcall_core::transport::{BindTls, DialTls};
 
 #[farcall::service]
 trait Slow {
@@ -201,6 +202,21 @@ fn keys_are_refused_on_a_rack() {
     let site = site_of(&rack.node(client));
     let dialled = rack.dial(client, "sim://1/slow", description, &site, &options);
     let error = dialled.expect_err("the rack proves nothing");
+    assert!(matches!(error, ConnectError::Unsupported { .. }), "{error}");
+}
+
+/// Nor has anybody TLS there: no rack is to pretend it.
+#[test]
+fn tls_is_refused_on_a_rack() {
+    let (mut rack, client, _server) = rack(1);
+    let builder = Server::builder().service(SlowServer::new(Service::default()));
+    let error = rack.serve("sim://1/tls", builder.tls(BindTls::new((), true))).unwrap_err();
+    assert!(matches!(error, BindError::Unsupported { .. }), "{error}");
+    let options = DialOptions { tls: Some(DialTls::new(())), ..DialOptions::default() };
+    let description = <SlowPollClient as PollClient>::DESCRIPTION;
+    let site = site_of(&rack.node(client));
+    let dialled = rack.dial(client, "sim://1/slow", description, &site, &options);
+    let error = dialled.expect_err("the rack has no TLS");
     assert!(matches!(error, ConnectError::Unsupported { .. }), "{error}");
 }
 

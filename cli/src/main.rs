@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod compat;
+mod credentials;
 mod info;
 mod ping;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::process::ExitCode;
 

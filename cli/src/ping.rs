@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use farcall::RpcError;
 use farcall::ping::PingPollClient;
-use farcall::{Key, RpcError};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::credentials::Credentials;
 
 /// The exit status if a ping was not answered.
 const LOST: u8 = 1;
@@ -37,9 +39,8 @@ pub(crate) struct Args {
     /// Seconds until a ping without an answer is lost.
     #[arg(long, short = 't', value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     timeout: Duration,
-    /// Proves to the server who this client is: the name of a key, and the file with its secret.
-    #[arg(long, value_name = "NAME:PATH", value_parser = parse_key)]
-    key_file: Option<Key>,
+    #[command(flatten)]
+    credentials: Credentials,
     /// Only the summary, as one line of JSON.
     #[arg(long)]
     json: bool,
@@ -54,11 +55,6 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
         return Err(format!("0 to {MAX_SECONDS} seconds"));
     }
     Ok(Duration::from_secs_f64(seconds))
-}
-
-fn parse_key(text: &str) -> Result<Key, String> {
-    let (name, path) = text.split_once(':').ok_or("not a NAME:PATH")?;
-    Key::from_file(name, path).map_err(|error| error.to_string())
 }
 
 /// The results of all pings. Scripts read the names of the fields: only add fields.
@@ -149,11 +145,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn connect(args: &Args) -> Result<PingPollClient> {
     let client = PingPollClient::connect(&args.address);
-    let client = client.timeout(args.timeout).dial_timeout(args.timeout);
-    Ok(match &args.key_file {
-        Some(key) => client.key(key.clone()).wait(),
-        None => client.wait(),
-    }?)
+    let client = args.credentials.of(client)?;
+    Ok(client.timeout(args.timeout).dial_timeout(args.timeout).wait()?)
 }
 
 /// Empty polls before the thread yields its core.

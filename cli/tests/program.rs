@@ -139,7 +139,7 @@ fn every_server_answers_pings() {
 }
 
 #[test]
-fn a_ping_proves_itself_with_the_secret_of_a_file() {
+fn a_program_proves_itself_with_the_secret_of_a_file() {
     let file = std::env::temp_dir().join(format!("farcall-cli-key-{}", std::process::id()));
     std::fs::write(&file, [7; 32]).unwrap();
     let authentication = Authentication::new().key(Key::from_file("probe", &file).unwrap());
@@ -153,11 +153,59 @@ fn a_ping_proves_itself_with_the_secret_of_a_file() {
     assert_eq!(code, Some(0), "{out}{err}");
     let (code, _, err) = ping("other");
     assert!(code == Some(2) && err.contains("no key of that name"), "{err}");
+    let key = format!("probe:{}", file.display());
+    let (code, out, err) = run(&["info", server.address(), "--key-file", &key]);
+    assert!(code == Some(0) && out.contains("not_permitted    1"), "{out}{err}");
     let (code, _, err) = run(&["ping", server.address(), "-c", "1"]);
     assert!(code == Some(2) && err.contains("only clients with a key"), "{err}");
     let (_, _, err) = run(&["ping", server.address(), "--key-file", "probe:/nosuch"]);
     assert!(err.contains("the key file /nosuch"), "{err}");
     std::fs::remove_file(&file).unwrap();
+    server.shutdown();
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn a_ping_shows_its_certificate() {
+    use farcall::tls::{Authorities, Certificate, ServerTls};
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        [params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem()]
+    };
+    let ([chain, key], [of_client, key_of_client]) = (issue("kv.example"), issue("probe.example"));
+    let trusted = Authorities::from_pem(authority.pem()).unwrap();
+    let tls = ServerTls::new(Certificate::from_pem(chain, key).unwrap(), trusted).unwrap();
+    let authentication =
+        Authentication::new().permit(|identity, _| identity.name() == "probe.example");
+    let builder = Server::builder().service(NothingServer::new(Idle)).tls(tls);
+    let server = builder.authenticate(authentication).listen("tcp://127.0.0.1:0").unwrap();
+    let file = |what: &str, text: &str| {
+        let name = format!("farcall-cli-{what}-{}.pem", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let ca = file("ca", &authority.pem());
+    let (certificate, key) = (file("cert", &of_client), file("key", &key_of_client));
+    let ping = |options: &[&str]| run(&[&["ping", server.address(), "-c", "1"], options].concat());
+    let own = ["--tls-cert", &certificate, "--tls-key", &key];
+    let (code, out, err) =
+        ping(&[&["--tls-ca", &ca, "--tls-name", "kv.example"], &own[..]].concat());
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (code, _, err) = ping(&[&["--tls-ca", &ca], &own[..]].concat());
+    assert!(code == Some(2) && err.contains("is for") && err.contains("kv.example"), "{err}");
+    let (code, _, err) = ping(&["--tls-ca", &ca, "--tls-name", "kv.example"]);
+    assert!(code == Some(2) && err.contains("only ends with a certificate"), "{err}");
+    let (code, _, err) = ping(&[]);
+    assert!(code == Some(2) && err.contains("speaks TLS only"), "{err}");
+    let (code, _, err) = ping(&own);
+    assert!(code == Some(2) && err.contains("--tls-ca"), "{err}");
+    [ca, certificate, key].iter().for_each(|path| std::fs::remove_file(path).unwrap());
     server.shutdown();
 }
 

@@ -58,7 +58,7 @@ impl Admitted {
         let [liveness, their_liveness] = Liveness::watch(&network.liveness, ends, on_peer_gone);
         ours.liveness = Some(Box::new(liveness));
         self.on_disconnect.keep(Box::new(their_liveness));
-        take(Stream::Simulated(Box::new(theirs)));
+        take(Stream::Custom(Box::new(theirs)));
         Some(ours)
     }
 

@@ -176,6 +176,10 @@ impl RequestSink for Requests<'_> {
         self.sink.identified(client, client_generation, identity);
     }
 
+    fn device_lost(&mut self) {
+        self.sink.device_lost();
+    }
+
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         self.sink.disconnected(client, client_generation);
     }

@@ -100,6 +100,10 @@ impl Dialling {
             let what = "a simulated rack authenticates nobody; leave `key` away there".into();
             return Err(ConnectError::Unsupported { address: address.to_string(), what });
         }
+        if options.tls.is_some() {
+            let what = "a simulated rack has no TLS; leave `tls` away there".into();
+            return Err(ConnectError::Unsupported { address: address.to_string(), what });
+        }
         let Some(to) = network.any.neighbour(address.node()) else {
             let hint =
                 "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
@@ -283,7 +287,7 @@ impl Dialling {
                 waking.set_actor(actor);
             }
             stream.waking = Some(waking);
-            take(Stream::Simulated(Box::new(stream)));
+            take(Stream::Custom(Box::new(stream)));
             return Ok(NewConnection { transport: client, compatibility });
         }
         let transport = bootstrap::end_with_peer(client, &self.site, |on_server_gone| {

@@ -88,6 +88,10 @@ impl Binding for RackBinding<'_> {
                 "a simulated rack authenticates nobody; leave `authenticate` away there".into();
             return Err(BindError::Unsupported { address: text, what });
         }
+        if options.tls.is_some() {
+            let what = "a simulated rack has no TLS; leave `tls` away there".into();
+            return Err(BindError::Unsupported { address: text, what });
+        }
         // A second server should not have made anything.
         if network.listening(address).is_some() {
             return Err(in_use());
@@ -102,7 +106,7 @@ impl Binding for RackBinding<'_> {
             .map_err(|what| BindError::Unsupported { address: text.clone(), what })?;
         let clock = follower.as_ref().map(|(_, follower)| follower.clock());
         let ServerHalves { transports, intakes } =
-            ServerHalves::make(&text, of, threads, options.max_clients, clock)?;
+            ServerHalves::make(&text, of, threads, options.into(), clock)?;
         let costs = network.costs();
         let transports = transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
         let offer = Offer::new(address.backend().name(), services, config.clone());

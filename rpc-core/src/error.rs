@@ -47,8 +47,8 @@ pub enum RpcError {
         /// The server's reason.
         reason: Arc<str>,
     },
-    /// There is no room for another call. Nothing was sent: wait until earlier calls have ended, take their results, then
-    /// try again.
+    /// There is no room for another call, at this end or at the server. It has not run: wait until earlier calls have ended, take
+    /// their results, then try again.
     #[error("no room for another call ({0}); wait until earlier calls have ended")]
     Overloaded(Backpressure),
     /// A request or a response exceeds the connection's limit.
@@ -141,7 +141,7 @@ impl<E> CallError<E> {
     }
 }
 
-/// Which resource is exhausted at present. Nothing was sent.
+/// Which resource is exhausted at present. The call has not run; unless it is one of the server's, nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Backpressure {
@@ -163,6 +163,10 @@ pub enum Backpressure {
         "the server has reached its limit of calls, or of results that this client has not fetched"
     )]
     Server,
+    /// This client has used up its quota of calls or of CPU time at the server: see [`ClientQuota`](crate::server::ClientQuota). The
+    /// call has not run.
+    #[error("this client has used up its quota of calls or of CPU time at the server")]
+    Quota,
 }
 
 /// Why a slot could not be reserved.
@@ -491,6 +495,12 @@ pub enum BindError {
     Authentication {
         /// What is wrong with it, and what to do.
         problem: String,
+    },
+    /// No client could use the server with this quota.
+    #[error("the quota of clients cannot work: {problem}")]
+    Quota {
+        /// What is wrong with it.
+        problem: &'static str,
     },
     /// The number of threads is not possible.
     #[error("{threads} server threads asked for; choose 1 to {max}")]

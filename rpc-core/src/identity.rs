@@ -24,7 +24,7 @@ const MAX_KEYS: usize = 4096;
 /// Most identities that a process ever meets: their names are kept for good.
 const MAX_IDENTITIES: usize = 1 << 16;
 
-/// Who a client has proven to be: the name of its key.
+/// Who a client has proven to be: the name of its key, or that in its certificate.
 ///
 /// It is a small copy. The process keeps each name once and for good, so that the context of a call can have it without
 /// allocating, locking or counting references.
@@ -217,11 +217,18 @@ impl Authentication {
         self.permit.as_ref().is_none_or(|permit| permit(identity, service))
     }
 
-    /// What is wrong with the keys, if something is.
-    pub(crate) fn problem(&self) -> Option<String> {
-        if self.keys.is_empty() {
+    /// Whether clients are to prove that they have a key.
+    #[doc(hidden)]
+    pub fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// What is wrong with the keys, if something is. `is_identified`: clients show certificates too.
+    pub(crate) fn problem(&self, is_identified: bool) -> Option<String> {
+        if self.keys.is_empty() && !is_identified {
             return Some(
-                "it has no key, so that no client could connect; add one with Authentication::key"
+                "it has no key, so that no client could connect; add one with Authentication::key, or ask clients for \
+                 certificates with ServerBuilder::tls"
                     .into(),
             );
         }
@@ -294,10 +301,11 @@ mod tests {
     #[test]
     fn an_authentication_that_cannot_work_says_why() {
         let key = |name: &str, byte| Key::new(name, [byte; 16]).unwrap();
-        assert!(Authentication::new().problem().unwrap().contains("no key"));
+        assert!(Authentication::new().problem(false).unwrap().contains("no key"));
+        assert_eq!(Authentication::new().problem(true), None);
         let four = (0..4).fold(Authentication::new(), |all, byte| all.key(key("a", byte)));
-        assert_eq!(four.problem(), None);
-        assert_eq!(four.clone().key(key("b", 4)).problem(), None);
-        assert!(four.key(key("a", 4)).problem().unwrap().contains("\"a\""));
+        assert_eq!(four.problem(false), None);
+        assert_eq!(four.clone().key(key("b", 4)).problem(false), None);
+        assert!(four.key(key("a", 4)).problem(false).unwrap().contains("\"a\""));
     }
 }

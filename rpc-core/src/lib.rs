@@ -19,6 +19,11 @@ pub mod time;
 pub mod transport;
 mod wire;
 
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
+
 pub use channel::{
     Call, Channel, ChannelDriver, ChannelOptions, Connecting, Endpoint, ReconnectPolicy,
 };
@@ -32,8 +37,8 @@ pub use identity::{Authentication, Identity, Key, KeyError};
 pub use idle::IdlePolicy;
 pub use metrics::{Metrics, MetricsSnapshot};
 pub use server::{
-    CallContext, CancelPolicy, DrivenServer, Reply, RunningServer, Server, ServerBuilder,
-    ServerThread,
+    CallContext, CancelPolicy, ClientQuota, DrivenServer, Reply, RunningServer, Server,
+    ServerBuilder, ServerThread,
 };
 pub use service::{
     Answer, Method, MethodDescription, OlderVersion, PollClient, Service, ServiceClient,

@@ -185,6 +185,12 @@ impl Site {
         }
     }
 
+    /// Whether a simulator drives the thread: then all that happens is in the order of its virtual time, and nothing may be left to
+    /// other threads.
+    pub fn is_driven(&self) -> bool {
+        self.inner.is_driven
+    }
+
     /// What the transports of this site have refused: at the site of a server thread.
     pub fn refusals(&self) -> &Arc<Refusals> {
         &self.inner.refusals

@@ -9,6 +9,7 @@ mod layer;
 mod message;
 mod server;
 mod setup;
+mod tls;
 
 pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub use client::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
@@ -16,3 +17,4 @@ pub use layer::ClientLayer;
 pub use message::Message;
 pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown};
 pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions, NewConnection, Renewal};
+pub use tls::{BindTls, DialTls};

@@ -68,6 +68,7 @@ pub(crate) enum Status {
     Cancelled = 7,
     /// Body: length and limit, two u64.
     TooLarge = 8,
+    /// Body: none, or [`OVER_QUOTA`].
     Overloaded = 9,
     ShuttingDown = 10,
     /// The result could not be encoded. Body: why, in UTF-8.
@@ -132,6 +133,9 @@ impl Status {
     }
 }
 
+/// The body of [`Status::Overloaded`] if the client is over its quota. Clients of farcall 0.1.0 ignore it.
+pub(crate) const OVER_QUOTA: [u8; 1] = [1];
+
 /// The body of [`Status::TooLarge`].
 pub(crate) fn too_large_body(len: u64, max: u64) -> [u8; 16] {
     let mut body = [0; 16];
@@ -183,7 +187,10 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
         Some(Status::Expired) => RpcError::DeadlineExceeded { may_have_run: true },
         Some(Status::Cancelled) => RpcError::Cancelled,
         Some(Status::TooLarge) => RpcError::TooLarge { len: word(0), max: word(8) },
-        Some(Status::Overloaded) => RpcError::Overloaded(Backpressure::Server),
+        Some(Status::Overloaded) => RpcError::Overloaded(match body.first() {
+            Some(first) if *first == OVER_QUOTA[0] => Backpressure::Quota,
+            _ => Backpressure::Server,
+        }),
         Some(Status::ResponseDropped) => RpcError::ResponseDropped,
         Some(Status::ShuttingDown) => RpcError::PeerGone { may_have_run: false },
         Some(Status::Value | Status::ServiceError | Status::Gone) | None => {
@@ -192,6 +199,8 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
     }
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;

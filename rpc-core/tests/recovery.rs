@@ -1,4 +1,4 @@
-//! Server threads that panic outside of handlers, and start again.
+//! Server threads that panic outside of handlers and start again, and that lose a device and get it back.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -8,7 +8,9 @@ use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
     BindOptions, Binding, Bound, Renewal, Replies, RequestSink, ServerTransport, WindDown,
 };
-use farcall_core::{BindError, Channel, ChannelOptions, RpcError, RunningServer, Server, Site};
+use farcall_core::{
+    BindError, Channel, ChannelOptions, ClientQuota, RpcError, RunningServer, Server, Site,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -17,12 +19,14 @@ use support::bounds::{BOUND, until};
 use support::loopback::{Clock, Loopback};
 use support::service::{Echo, Later, TEST, Test, bytes};
 
-/// An address whose transports panic when they are told to.
+/// An address whose transports panic or lose their device when they are told to.
 #[derive(Clone)]
 struct Fragile {
     net: Loopback,
     /// The next poll panics.
     panics: Arc<AtomicBool>,
+    /// The next poll finds that the device is lost.
+    loses_device: Arc<AtomicBool>,
     /// How many more times there is no new transport.
     refusals: Arc<AtomicUsize>,
     /// New transports so far.
@@ -34,6 +38,7 @@ struct Fragile {
 struct FragileTransport {
     inner: Box<dyn ServerTransport>,
     panics: Arc<AtomicBool>,
+    loses_device: Arc<AtomicBool>,
 }
 
 impl Fragile {
@@ -41,6 +46,7 @@ impl Fragile {
         Fragile {
             net: Loopback::new(Clock::real(), 16),
             panics: Arc::default(),
+            loses_device: Arc::default(),
             refusals: Arc::default(),
             renewed: Arc::default(),
             can_renew: true,
@@ -57,7 +63,8 @@ impl Fragile {
     }
 
     fn transport(&self, inner: Box<dyn ServerTransport>) -> Box<dyn ServerTransport> {
-        Box::new(FragileTransport { inner, panics: Arc::clone(&self.panics) })
+        let (panics, loses_device) = (Arc::clone(&self.panics), Arc::clone(&self.loses_device));
+        Box::new(FragileTransport { inner, panics, loses_device })
     }
 
     /// The server's thread panics now.
@@ -66,6 +73,13 @@ impl Fragile {
         // If the thread sleeps, a client wakes it.
         let _client = self.net.dial_end(&self.net.site());
         until("the panic", || !self.panics.load(SeqCst));
+    }
+
+    /// The server's device is lost now.
+    fn lose_device(&self) {
+        self.loses_device.store(true, SeqCst);
+        let _client = self.net.dial_end(&self.net.site());
+        until("the loss", || !self.loses_device.load(SeqCst));
     }
 }
 
@@ -103,6 +117,10 @@ impl Renewal for Fragile {
 impl ServerTransport for FragileTransport {
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         assert!(!self.panics.swap(false, SeqCst), "a panic, as asked");
+        if self.loses_device.swap(false, SeqCst) {
+            sink.device_lost();
+            return Progress::IDLE;
+        }
         self.inner.poll(now, sink)
     }
 
@@ -165,5 +183,73 @@ fn a_thread_whose_transports_are_made_once_ends_with_its_panic() {
     let (address, test) = (Fragile { can_renew: false, ..Fragile::new() }, Test::default());
     let server = address.serve(&test);
     address.panic();
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_transport_that_loses_its_device_is_replaced_while_the_others_go_on() {
+    let (address, other, test) = (Fragile::new(), Fragile::new(), Test::default());
+    let server = Server::builder().service(test.clone()).serve_all(&[&address, &other]);
+    let server = server.expect("the places are free");
+    let bystander = other.channel();
+    let echo = |channel: &Channel| channel.call::<Echo, _>(&bytes(b"echo")).wait();
+    for round in 1..=3 {
+        assert_eq!(echo(&address.channel()), Ok(b"echo".to_vec()));
+        address.refusals.store(2, SeqCst);
+        address.lose_device();
+        until("a new transport", || {
+            assert_eq!(echo(&bystander), Ok(b"echo".to_vec()), "the other address goes on");
+            address.renewed.load(SeqCst) == round
+        });
+        assert_eq!(address.refusals.load(SeqCst), 0, "it was asked for again and again");
+    }
+    assert_eq!(other.renewed.load(SeqCst), 0);
+    assert_eq!(echo(&address.channel()), Ok(b"echo".to_vec()));
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+/// Its requests take another way through the thread.
+#[test]
+fn a_transport_of_clients_with_quotas_is_replaced_too() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let quota = ClientQuota::new().calls_per_second(1_000_000);
+    let builder = Server::builder().service(test).client_quota(quota);
+    let server = builder.serve(&address).expect("the place is free");
+    address.lose_device();
+    until("a new transport", || address.renewed.load(SeqCst) == 1);
+    let answer = address.channel().call::<Echo, _>(&bytes(b"echo")).wait();
+    assert_eq!(answer, Ok(b"echo".to_vec()));
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn clients_of_a_new_transport_get_no_answers_of_the_lost_one() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let server = address.serve(&test);
+    let later = |argument: &'static [u8]| {
+        let channel = address.channel();
+        thread::spawn(move || channel.call::<Later, _>(&bytes(argument)).wait())
+    };
+    let lost = later(b"lost");
+    until("the handler", || test.gate.waiting.load(SeqCst) == 1);
+    address.lose_device();
+    assert_eq!(lost.join().expect("no panic"), Err(RpcError::PeerGone { may_have_run: true }));
+    until("a new transport", || address.renewed.load(SeqCst) == 1);
+    // It has the place of the lost call, whose handler still runs, and answers first.
+    let again = later(b"again");
+    until("the handler", || test.gate.waiting.load(SeqCst) == 2);
+    test.gate.open();
+    assert_eq!(again.join().expect("no panic"), Ok(b"again".to_vec()));
+    until("both handlers", || test.gate.passed.load(SeqCst) == 2);
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_server_that_waits_for_its_device_shuts_down() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let server = address.serve(&test);
+    address.refusals.store(usize::MAX, SeqCst);
+    address.lose_device();
+    until("an attempt", || address.refusals.load(SeqCst) < usize::MAX);
     assert_eq!(server.shutdown().stuck_threads, 0);
 }

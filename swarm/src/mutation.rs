@@ -7,7 +7,7 @@ use std::str::FromStr;
 use farcall_transports::planted::Bug;
 use farcall_transports::{Backend, registry};
 
-use crate::suite::HOSTILE;
+use crate::suite::{HOSTILE, OVER_QUOTA};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Mutation {
     EarlyReuse,
     /// A bug of the backend `datagram`.
     Datagram(Bug),
+    /// A bug of the backend `datagram` that only hostile clients meet.
+    HostileDatagram(Bug),
     /// A bug of the backend `write_imm` that only hostile clients meet.
     WriteImm(Bug),
     /// A bug of the backend `rfp`.
@@ -32,7 +34,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 13] = [
+    pub const ALL: [Mutation; 17] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -41,7 +43,11 @@ impl Mutation {
         Mutation::Datagram(Bug::DoubleCredit),
         Mutation::Datagram(Bug::ForgottenResponse),
         Mutation::Datagram(Bug::FormerLife),
+        Mutation::HostileDatagram(Bug::UncheckedEpoch),
+        Mutation::HostileDatagram(Bug::UncheckedWindow),
+        Mutation::HostileDatagram(Bug::UncheckedShare),
         Mutation::WriteImm(Bug::UncheckedLength),
+        Mutation::WriteImm(Bug::UncheckedQuota),
         Mutation::Rfp(Bug::UncheckedLap),
         Mutation::Rfp(Bug::SkippedDrain),
         Mutation::Rfp(Bug::OvertakenOperation),
@@ -56,6 +62,7 @@ impl Mutation {
             Mutation::LostWakeUp => "lost-wake-up",
             Mutation::EarlyReuse => "early-reuse",
             Mutation::Datagram(bug)
+            | Mutation::HostileDatagram(bug)
             | Mutation::WriteImm(bug)
             | Mutation::Rfp(bug)
             | Mutation::Scale(bug) => match bug {
@@ -63,7 +70,11 @@ impl Mutation {
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
                 Bug::FormerLife => "former-life",
+                Bug::UncheckedEpoch => "unchecked-epoch",
+                Bug::UncheckedWindow => "unchecked-window",
                 Bug::UncheckedLength => "unchecked-length",
+                Bug::UncheckedShare => "unchecked-share",
+                Bug::UncheckedQuota => "unchecked-quota",
                 Bug::UncheckedLap => "unchecked-lap",
                 Bug::SkippedDrain => "skipped-drain",
                 Bug::OvertakenOperation => "overtaken-operation",
@@ -74,13 +85,19 @@ impl Mutation {
 
     /// The case that shows the bug, if calls of honest clients do not.
     pub(crate) fn case(self) -> Option<&'static str> {
-        matches!(self, Mutation::WriteImm(_)).then_some(HOSTILE)
+        match self {
+            Mutation::WriteImm(Bug::UncheckedQuota) => Some(OVER_QUOTA),
+            Mutation::HostileDatagram(_) | Mutation::WriteImm(_) => Some(HOSTILE),
+            _ => None,
+        }
     }
 
     /// The backend and its bug, if it is a bug of a backend.
     pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
         match self {
-            Mutation::Datagram(bug) => Some((registry::find("datagram")?, bug)),
+            Mutation::Datagram(bug) | Mutation::HostileDatagram(bug) => {
+                Some((registry::find("datagram")?, bug))
+            }
             Mutation::WriteImm(bug) => Some((registry::find("write_imm")?, bug)),
             Mutation::Rfp(bug) => Some((registry::find("rfp")?, bug)),
             Mutation::Scale(bug) => Some((registry::find("scale")?, bug)),

@@ -22,6 +22,9 @@ use crate::trace::Trace;
 /// The case of hostile clients.
 pub(crate) const HOSTILE: &str = "hostile_swarm::clients_that_send_anything_disturb_nobody";
 
+/// The case of a client that calls more often than it may.
+pub(crate) const OVER_QUOTA: &str = "quotas::calls_beyond_the_quota_do_not_run";
+
 /// Cases that are not run here.
 const LEFT_OUT: [&str; 3] = [
     // Transfers millions of bytes, which takes seconds here.
@@ -33,19 +36,21 @@ const LEFT_OUT: [&str; 3] = [
 
 /// The cases over a backend that run under faults, or, if they are of hostile peers, beside such peers that do anything.
 fn cases(backend: &dyn Backend) -> impl Iterator<Item = &'static Case> {
-    cases_of(backend.name()).filter(|case| {
-        case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name) || is_hostile(case)
-    })
+    let is_hostile = |case: &Case| case.name == HOSTILE && !case.needs.contains(&Need::Threads);
+    let is_honest = |case: &Case| case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name);
+    cases_of(backend.name()).filter(move |case| is_honest(case) || is_hostile(case))
 }
 
 /// Its peers do anything: how fast the honest ones are beside them shows only without other faults.
 fn is_hostile(case: &Case) -> bool {
-    case.name == HOSTILE
+    [HOSTILE, OVER_QUOTA].contains(&case.name)
 }
 
 /// The case of this name over a backend, if it runs here.
 pub fn case(backend: &dyn Backend, name: &str) -> Option<&'static Case> {
-    cases(backend).find(|case| case.name == name)
+    // No seed picks it.
+    let of_bug = cases_of(backend.name()).find(|case| case.name == OVER_QUOTA);
+    cases(backend).chain(of_bug).find(|case| case.name == name)
 }
 
 /// Runs a seed with the case that it picks.

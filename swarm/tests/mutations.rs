@@ -93,6 +93,37 @@ fn a_length_that_is_not_checked_is_found() {
     is_found_in(registry::find("write_imm"), bug, &["out of range"]);
 }
 
+#[test]
+fn a_quota_of_calls_that_is_not_checked_is_found() {
+    let bug = Mutation::WriteImm(Bug::UncheckedQuota);
+    is_found_in(registry::find("write_imm"), bug, &["calls ran where the quota allows"]);
+}
+
+#[track_caller]
+fn is_found_by_hostile_clients_of_datagram(bug: Bug, by: &[&str]) {
+    is_found_in(registry::find("datagram"), Mutation::HostileDatagram(bug), by);
+}
+
+/// By hostile clients that send requests before they know what their datagrams must carry.
+#[test]
+fn an_epoch_that_is_not_checked_is_found() {
+    is_found_by_hostile_clients_of_datagram(Bug::UncheckedEpoch, &["is not its sender's to send"]);
+}
+
+#[test]
+fn a_window_that_is_not_checked_is_found() {
+    is_found_by_hostile_clients_of_datagram(Bug::UncheckedWindow, &["is not its sender's to send"]);
+}
+
+/// By a hostile client that asks for all memory for large messages.
+#[test]
+fn a_share_of_the_memory_that_is_not_checked_is_found() {
+    is_found_by_hostile_clients_of_datagram(
+        Bug::UncheckedShare,
+        &["a call beside hostile clients"],
+    );
+}
+
 #[track_caller]
 fn is_found_in_rfp(bug: Bug, by: &[&str]) {
     is_found_in(registry::find("rfp"), Mutation::Rfp(bug), by);

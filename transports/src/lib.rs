@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
-//!         \-> handshake -> contract
+//!         \-> handshake, tls -> contract
 //! ```
 
 #![forbid(unsafe_code)]
@@ -30,6 +30,10 @@ mod scale;
 pub mod send_recv;
 mod slots;
 mod tcp;
+#[cfg(feature = "tls")]
+pub mod tls;
+#[cfg(not(feature = "tls"))]
+mod tls;
 pub mod write_imm;
 
 pub use address::{
@@ -38,3 +42,8 @@ pub use address::{
 };
 pub use bootstrap::DeviceError;
 pub use contract::{Backend, Config, SetupError};
+
+#[cfg(test)]
+#[path = "../../rpc-core/tests/support/corpus.rs"]
+#[expect(unreachable_pub, reason = "it is public in the tests of another package")]
+mod corpus;

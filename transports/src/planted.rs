@@ -12,6 +12,12 @@ pub enum Bug {
     ForgottenResponse,
     /// Both ends take what was sent to a former session of the same number.
     FormerLife,
+    /// `datagram`: the server takes what a client's queue pair sends for that client's, whatever epoch it carries.
+    UncheckedEpoch,
+    /// `datagram`: the server takes a request in a slot outside the session's window.
+    UncheckedWindow,
+    /// The server lends a client more than its share of the memory for large messages.
+    UncheckedShare,
     /// `write_imm`: an end takes a message that is longer than its slot.
     UncheckedLength,
     /// `rfp`: the client takes a line for new whatever lap it is of.
@@ -20,6 +26,9 @@ pub enum Bug {
     SkippedDrain,
     /// `rfp`: the server takes a request before the operations that were sent before it.
     OvertakenOperation,
+    /// Calls run that are over their client's quota: a bug of the core.
+    #[cfg(feature = "planted-bugs")]
+    UncheckedQuota,
     /// `scale`: the server gives a place to the next client before the last one has left it.
     EarlySwitch,
 }
@@ -33,6 +42,7 @@ thread_local! {
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
+    farcall_core::planted::plant_unchecked_quota(bug == Some(Bug::UncheckedQuota));
 }
 
 /// Whether this thread has the bug.

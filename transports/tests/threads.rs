@@ -42,6 +42,7 @@ impl RequestSink for Echo {
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         self.disconnected += 1;
     }

@@ -9,8 +9,8 @@ use crate::dispatch::{self, on_device};
 use crate::faults::{FaultInjector, Layer};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, MemoryWindow, OpenError, OpenOptions, PersistentRegion, PortInfo, PrivateRegion,
-    QueuePair, QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
+    Endpoint, MemoryWindow, OpenError, OpenOptions, PeerRefusal, PersistentRegion, PortInfo,
+    PrivateRegion, QueuePair, QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
 };
 
 /// The length limit of a region, which addresses of one mapping can span.
@@ -132,6 +132,12 @@ impl Device {
     /// If the operating system has none.
     pub fn random(&self) -> Result<u64, VerbsError> {
         self.context.random()
+    }
+
+    /// Calls this function for each peer that the device refuses or disconnects for what it did: on a thread of the device. Only the first
+    /// call for a device has an effect. Only `shm` knows its peers; a NIC tells nobody.
+    pub fn on_peer_refused(&self, tell: impl Fn(PeerRefusal) + Send + Sync + 'static) {
+        self.context.on_peer_refused(Box::new(tell));
     }
 
     /// Creates a protection domain. Memory and queue pairs only work together within one domain.

@@ -15,7 +15,7 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, MemoryWindow, OpenError,
-    OpenOptions, PortInfo, QueuePairConfig, VerbsError, Wake, process, random, shm,
+    OpenOptions, PeerRefusal, PortInfo, QueuePairConfig, VerbsError, Wake, process, random, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -176,6 +176,16 @@ impl Context {
     #[inline]
     pub(crate) fn caps(&self) -> &Capabilities {
         on_device!(Context, self, context => context.caps())
+    }
+
+    pub(crate) fn on_peer_refused(&self, tell: Box<dyn Fn(PeerRefusal) + Send + Sync>) {
+        match self {
+            Context::Shm(context) => context.control.refused.set(tell),
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(_) => {}
+            #[cfg(feature = "sim")]
+            Context::Sim(_) => {}
+        }
     }
 
     pub(crate) fn process_number(&self) -> u64 {

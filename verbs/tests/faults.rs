@@ -1,6 +1,7 @@
 //! Injectors around the shared-memory device: each fault does what it says, and ownership stays as it is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::faults::{
@@ -8,7 +9,7 @@ use farcall_verbs::faults::{
 };
 use farcall_verbs::{
     Access, AddressHandle, Buffer, BufferPool, CompletionOpcode, CompletionQueue, ConnectOptions,
-    Device, GRH_BYTES, Operation, PostError, ProtectionDomain, QpState, QpType, QueuePair,
+    CqError, Device, GRH_BYTES, Operation, PostError, ProtectionDomain, QpState, QpType, QueuePair,
     QueuePairConfig, RemoteRegion, SharedRegion, Status, WorkCompletion, WorkRequest,
 };
 
@@ -453,4 +454,32 @@ fn the_recorder_sees_every_operation() {
         assert_eq!(after.posted(operation), passed, "{operation:?}, passed");
     }
     assert!(a.device.is_same(&device), "a layer around a device is the same device");
+}
+
+/// Loses the device when it is told to.
+#[derive(Default)]
+struct LoseWhenTold(AtomicBool);
+
+impl FaultInjector for LoseWhenTold {
+    fn is_lost(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_lost_device_completes_nothing_any_more() {
+    let injector = Arc::new(LoseWhenTold::default());
+    let plain = Device::open("shm").unwrap();
+    let device = plain.with_faults(injector.clone());
+    let (mut polled, mut other) =
+        (device.create_cq(16, None).unwrap(), device.create_cq(16, None).unwrap());
+    let mut out = [WorkCompletion::default()];
+    assert_eq!(polled.poll(&mut out), Ok(0));
+    injector.0.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(polled.poll(&mut out), Err(CqError::DeviceLost));
+    }
+    injector.0.store(false, Ordering::SeqCst);
+    assert_eq!(polled.poll(&mut out), Err(CqError::DeviceLost), "it is another device then");
+    assert_eq!(other.poll(&mut out), Ok(0), "nobody has asked meanwhile");
 }

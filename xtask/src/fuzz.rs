@@ -1,6 +1,6 @@
 //! The fuzz targets for longer than `cargo test` runs them, with bolero's random engine on stable Rust.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::run::{self, cargo};
@@ -12,6 +12,10 @@ const WHERE: [&str; 7] =
 
 #[derive(Args)]
 pub(crate) struct Options {
+    /// Write the well-formed inputs of the targets' corpora, which are kept in the tree, and run nothing: a wire format has
+    /// changed
+    #[arg(long)]
+    write_corpus: bool,
     /// How long each target runs
     #[arg(long, default_value_t = 30)]
     seconds: u64,
@@ -20,8 +24,14 @@ pub(crate) struct Options {
     target: String,
 }
 
-/// Runs the targets, as many at a time as there are cores.
+/// What tells the tests of the corpora to write them.
+const WRITE_CORPUS: &str = "FARCALL_WRITE_CORPUS";
+
+/// Runs the targets, as many at a time as there are cores, each first on the corpus that the tree has of it.
 pub(crate) fn fuzz(options: &Options) -> Result<()> {
+    if options.write_corpus {
+        return run::run(test().env(WRITE_CORPUS, "1").args(["--", "::fuzz::the_corp"]));
+    }
     let list = run::output(test().args(["--quiet", "--", "--list", "--format", "terse"]))?;
     let (chosen, others): (Vec<&str>, Vec<&str>) =
         targets(&list).partition(|name| name.contains(&options.target));
@@ -30,11 +40,15 @@ pub(crate) fn fuzz(options: &Options) -> Result<()> {
         bail!("no fuzz target has `{wanted}` in its name; there are:\n  {}", others.join("\n  "));
     }
     println!("  {} targets, {} s each", chosen.len(), options.seconds);
-    run::run(
+    let outcome = run::run(
         test()
             .env("BOLERO_RANDOM_TEST_TIME_MS", options.seconds.saturating_mul(1000).to_string())
             .args(["--no-fail-fast", "--", "--nocapture", "--exact"])
             .args(chosen),
+    );
+    outcome.context(
+        "keep the input that a target printed: as a file in `__fuzz__/NAME/crashes/` next to the target it runs each time, \
+         before the corpus in `__fuzz__/NAME/corpus/`",
     )
 }
 
@@ -48,7 +62,10 @@ fn test() -> std::process::Command {
 /// `fuzz` are not in a module.
 fn targets(list: &str) -> impl Iterator<Item = &str> {
     let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-    names.filter(|name| name.contains("::fuzz::") || !name.contains("::"))
+    // Tests of the corpora run no random inputs.
+    names
+        .filter(|name| !name.contains("::fuzz::the_corp"))
+        .filter(|name| name.contains("::fuzz::") || !name.contains("::"))
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("slots", &["contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
     ("address", &["contract", "registry"]),
-    ("bootstrap", &["address", "contract", "handshake"]),
+    ("tls", &["contract"]),
+    ("bootstrap", &["address", "contract", "handshake", "tls"]),
 ];
 
 const BACKENDS_MAY_USE: &[&str] = &["contract", "kit", "rendezvous", "repair", "slots"];

@@ -5,6 +5,7 @@ mod fuzz;
 mod instructions;
 mod layers;
 mod machine;
+mod mutants;
 mod rdma;
 mod rdma_vm;
 mod run;
@@ -56,6 +57,8 @@ enum Task {
     Figures,
     /// Counts the instructions of a 32-byte call, both ends together, against the bounds in benches/instructions.tsv
     Instructions(instructions::Options),
+    /// Makes small bugs in the protocol files and says which of them no test notices
+    Mutants(mutants::Options),
     /// Checks licenses, bans and sources of all dependencies, offline
     Deny,
     /// Runs the small key-value demo in release
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Task::Instructions(options) => {
             runner.step("instructions", || instructions::check(&options))
         }
+        Task::Mutants(options) => mutants::mutants(&options),
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),

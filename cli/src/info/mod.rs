@@ -12,11 +12,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::credentials::Credentials;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only this device, or the address of a running server, such as shm://NAME: then what it has refused so far.
     #[arg(value_name = "DEVICE|ADDRESS")]
     of: Option<String>,
+    #[command(flatten)]
+    credentials: Credentials,
     /// One line of JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -38,7 +42,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(address) = args.of.as_deref().filter(|of| of.contains("://")) {
-        return server::run(address, args.json);
+        return server::run(address, &args.credentials, args.json);
     }
     // Before a device is opened, which may raise the limits.
     let system = system::System::look();

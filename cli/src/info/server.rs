@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farcall::info::InfoClient;
+use farcall::info::InfoPollClient;
 use serde::Serialize;
+
+use crate::credentials::Credentials;
 
 /// Longer than a server that is there takes.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,9 +22,10 @@ struct Report<'a> {
     refusals: Option<BTreeMap<String, u64>>,
 }
 
-pub(super) fn run(address: &str, json: bool) -> Result<ExitCode> {
-    let client = InfoClient::connect(address).timeout(TIMEOUT).dial_timeout(TIMEOUT).wait()?;
-    let refusals = client.refusals().wait().context("asking what the server has refused")?;
+pub(super) fn run(address: &str, credentials: &Credentials, json: bool) -> Result<ExitCode> {
+    let client = credentials.of(InfoPollClient::connect(address))?;
+    let mut client = client.timeout(TIMEOUT).dial_timeout(TIMEOUT).wait()?;
+    let refusals = client.refusals().context("asking what the server has refused")?;
     let refusals = refusals.map(BTreeMap::from_iter);
     let mut out = io::stdout().lock();
     if json {

@@ -7,7 +7,7 @@ use crate::error::{ConnectError, Source};
 use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::service::{ServiceClient, ServiceDescription};
-use crate::transport::{ParseAddress, ServerAddress, ToAddress};
+use crate::transport::{DialTls, ParseAddress, ServerAddress, ToAddress};
 use atomic_waker::AtomicWaker;
 use core::fmt;
 use core::marker::PhantomData;
@@ -76,6 +76,11 @@ impl<C: ServiceClient> Connecting<C> {
     /// Proves to the server who this client is, also when it reconnects: see [`ChannelOptions::key`]. Default: no key.
     pub fn key(self, key: Key) -> Self {
         self.with(|options| options.key(key))
+    }
+
+    /// Shakes hands within TLS, also when it reconnects: see [`ChannelOptions::tls`]. Default: no TLS.
+    pub fn tls(self, tls: impl Into<DialTls>) -> Self {
+        self.with(|options| options.tls(tls))
     }
 
     /// Whether to reconnect when the server is gone. Default: yes, at the next call.

@@ -32,6 +32,7 @@ impl RequestSink for Inbox {
 
     fn cancelled(&mut self, _client: u32, _generation: u32, _slot: u32, _slot_generation: u32) {}
     fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 
@@ -180,6 +181,21 @@ fn a_dropped_call_is_abandoned_wherever_it_is() {
     let free: Vec<_> = (0..MAX_CALLS - 2).map_while(|_| bench.shared.job()).collect();
     assert_eq!(free.len(), MAX_CALLS - 2);
     assert!(bench.shared.job().is_none());
+}
+
+#[test]
+fn a_call_that_is_dropped_is_news_until_the_thread_has_seen_it() {
+    let mut bench = bench();
+    // It keeps the channel open.
+    let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
+    let mut call = channel.call::<Echo, _>(&bytes(b"x"));
+    assert!(poll(&mut call).is_pending());
+    bench.turn();
+    assert!(!bench.shared.has_news(bench.driver.seen_cancels()));
+    drop(call);
+    assert!(bench.shared.has_news(bench.driver.seen_cancels()));
+    bench.turn();
+    assert!(!bench.shared.has_news(bench.driver.seen_cancels()));
 }
 
 #[test]

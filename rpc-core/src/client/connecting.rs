@@ -6,7 +6,7 @@ use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::service::PollClient;
 use crate::site::Site;
-use crate::transport::{ParseAddress, ServerAddress, ToAddress};
+use crate::transport::{DialTls, ParseAddress, ServerAddress, ToAddress};
 use core::fmt;
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -56,6 +56,11 @@ impl<C: PollClient> PollConnecting<C> {
     /// Proves to the server who this client is: see [`ConnectionOptions::key`]. Default: no key.
     pub fn key(self, key: Key) -> Self {
         self.with(|options| options.key(key))
+    }
+
+    /// Shakes hands within TLS: see [`ConnectionOptions::tls`]. Default: no TLS.
+    pub fn tls(self, tls: impl Into<DialTls>) -> Self {
+        self.with(|options| options.tls(tls))
     }
 
     /// The site of the thread that will use the client: see [`ConnectionOptions::site`]. Default: a site for this client

@@ -155,7 +155,8 @@ impl Connection {
             if self.now >= sink.calls.earliest() {
                 sink.calls.expire(self.now, &mut *self.transport);
             }
-            rest(&self.site, &mut *self.transport, &mut idler, self.now, deadline, progress.next);
+            let wake = deadline.min(sink.calls.earliest());
+            rest(&self.site, &mut *self.transport, &mut idler, self.now, wake, progress.next);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::identity::Key;
 use crate::idle::IdlePolicy;
 use crate::site::Site;
-use crate::transport::DialOptions;
+use crate::transport::{DialOptions, DialTls};
 use core::time::Duration;
 
 /// How a poll-mode connection behaves.
@@ -73,6 +73,13 @@ impl ConnectionOptions {
     /// key, and servers that ask for one are refused.
     pub fn key(mut self, key: Key) -> Self {
         self.dial.key = Some(key);
+        self
+    }
+
+    /// Shakes hands within TLS, with these settings (`farcall::tls::ClientTls`), and refuses a server whose certificate is not the
+    /// right one. Default: no TLS, and servers that ask for it are refused.
+    pub fn tls(mut self, tls: impl Into<DialTls>) -> Self {
+        self.dial.tls = Some(tls.into());
         self
     }
 

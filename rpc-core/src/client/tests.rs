@@ -1,12 +1,15 @@
 //! The poll-mode client against a server driven by hand, in virtual time.
 
+use super::calls::{Calls, read_into};
 use super::{Connection, ConnectionOptions};
 use crate::compatibility::Compatibility;
 use crate::error::{Backpressure, FailureKind, RpcError};
 use crate::idle::IdlePolicy;
 use crate::support::loopback::{Clock, Loopback, ServerEnd};
 use crate::support::service::{Echo, TEST, bytes};
-use crate::transport::{CallToken, Message, NewConnection, Replies, RequestSink, ServerTransport};
+use crate::transport::{
+    CallToken, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+};
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::time::Duration;
 
@@ -34,6 +37,7 @@ impl RequestSink for Inbox {
 
     fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
 
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 
@@ -210,6 +214,68 @@ fn a_blocking_call_to_a_silent_server_ends_at_its_deadline() {
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
     assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
     assert_eq!(bench.net.clock.now() - before, Duration::from_millis(10));
+    assert_eq!(bench.receive(), 1);
+    assert_eq!(bench.inbox.cancelled.len(), 1, "the server need not answer");
+}
+
+#[test]
+fn a_blocking_call_ends_others_at_their_deadlines() {
+    let mut bench = bench();
+    let mut early = bench.client.start::<Echo, _>(&bytes(b"early")).expect("room");
+    bench.client.poll();
+    bench.net.clock.advance(Duration::from_millis(5));
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    let late = RpcError::DeadlineExceeded { may_have_run: true };
+    assert_eq!(result, Err(late.clone()));
+    // Without a poll in between.
+    assert_eq!(bench.client.take(&mut early), Some(Err(late)));
+    bench.receive();
+    assert_eq!(bench.inbox.cancelled.len(), 2);
+}
+
+#[test]
+fn what_is_left_of_a_call_means_no_later_one() {
+    let mut bench = bench();
+    let mut old: Vec<_> = (0..3)
+        .map(|_| {
+            let mut call = bench.client.start::<Echo, _>(&bytes(b"old")).expect("room");
+            bench.client.poll();
+            bench.receive();
+            bench.answer(0);
+            bench.client.poll();
+            assert_eq!(bench.client.take(&mut call), Some(Ok(b"old".to_vec())));
+            call
+        })
+        .collect();
+    let mut next = bench.client.start::<Echo, _>(&bytes(b"next")).expect("room");
+    bench.client.poll();
+    // It waits for none of them, and ends by none of them.
+    let before = bench.net.clock.now();
+    assert_eq!(bench.client.wait(old.remove(0)), None);
+    assert_eq!(bench.net.clock.now(), before);
+    bench.client.cancel(old.remove(0));
+    assert_eq!(bench.client.in_flight(), 1);
+    bench.receive();
+    bench.answer(0);
+    bench.client.poll();
+    assert_eq!(bench.client.take(&mut old[0]), None);
+    assert_eq!(bench.client.take(&mut next), Some(Ok(b"next".to_vec())));
+}
+
+#[test]
+fn a_reply_to_an_earlier_call_of_a_slot_is_dropped() {
+    let mut calls = Calls::new(WINDOW);
+    let slot = |generation| SlotId { index: 1, generation };
+    let read = read_into::<Echo>;
+    let (index, generation) = calls.start(slot(7), 1, read);
+    assert_eq!(calls.cancel(index, generation), Some(slot(7)));
+    let (index, generation) = calls.start(slot(8), 1, read);
+    let mut reply = vec![0; HEADER_BYTES];
+    Status::Value.write(&mut reply);
+    calls.reply(slot(7), Message::Borrowed(&reply));
+    assert!(calls.is_waiting(index, generation));
+    calls.reply(slot(8), Message::Borrowed(&reply));
+    assert!(!calls.is_waiting(index, generation));
 }
 
 #[test]

@@ -208,3 +208,35 @@ fn a_message_with_a_changed_byte_is_a_value_or_an_error() {
         },
     );
 }
+
+#[test]
+fn the_corpus_has_values_of_every_type() {
+    let tree = Tree::Branches(vec![
+        Tree::Leaf,
+        Tree::Boxed(Box::new(Tree::Pair(Box::new(Tree::Leaf), 7))),
+        Tree::Named { name: "a".into(), inner: Some(Box::new(Tree::Leaf)) },
+        Tree::Table([(1, Tree::Leaf)].into()),
+    ]);
+    let record = Record {
+        text: "text".into(),
+        wrapped: Wrapped(vec![-1, 1 << 40]),
+        tree: Some(Box::new(tree.clone())),
+        table: [("a".to_owned(), Some(3)), ("b".to_owned(), None)].into(),
+        ..Record::default()
+    };
+    let events = vec![Event::Opened(7), Event::Closed { options: vec![1, 2], last: true }];
+    let within = Options { limit: 1, text: String::new(), within: None, events: Vec::new() };
+    let options = Options { limit: 9, text: "a".into(), within: Some(Box::new(within)), events };
+    let (records, trees) = (written::<Serde, _>(&record), written::<Serde, _>(&tree));
+    let grown = written::<Serde, _>(&options);
+    assert_eq!(decode::<Serde, Record>(Reader::borrowed(&records)), Ok(record));
+    assert_eq!(decode::<Serde, Tree>(Reader::borrowed(&trees)), Ok(tree));
+    assert_eq!(decode::<Serde, Options>(Reader::borrowed(&grown)), Ok(options));
+    let values = [("record", records), ("tree", trees), ("options", grown)];
+    let target = "codec::fuzz::any_bytes_are_a_value_or_an_error";
+    crate::support::corpus::is_kept(
+        "src/codec",
+        target,
+        values.map(|(name, bytes)| (name.to_owned(), bytes)),
+    );
+}

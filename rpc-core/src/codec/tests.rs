@@ -259,6 +259,51 @@ fn a_value_nested_too_deep_is_refused_before_the_stack_ends() {
     assert_eq!(read::<Serde, List>(&nested(10_000_000)), Err(DecodeError::TooDeep { limit: 128 }));
 }
 
+/// Each of these types contains itself by one kind of value only, so that no other kind stops it.
+mod nested_by {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(transparent)]
+    pub(super) struct Option_(pub(super) Option<Box<Option_>>);
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(transparent)]
+    pub(super) struct Sequence(pub(super) Vec<Sequence>);
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(transparent)]
+    pub(super) struct Map(pub(super) std::collections::BTreeMap<u8, Map>);
+
+    /// Has no end.
+    #[derive(Debug, PartialEq, Deserialize)]
+    pub(super) struct Newtype(pub(super) Box<Newtype>);
+
+    /// Has no end.
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(transparent)]
+    pub(super) struct Tuple(pub(super) (Box<Tuple>,));
+}
+
+#[test]
+fn values_of_each_kind_are_refused_when_they_are_nested_too_deep() {
+    use nested_by::{Map, Newtype, Option_, Sequence, Tuple};
+
+    /// Values in values, each with one inside, and the innermost with none.
+    fn nested(depth: usize, one: &[u8]) -> Vec<u8> {
+        [one.repeat(depth), vec![0]].concat()
+    }
+    const TOO_DEEP: DecodeError = DecodeError::TooDeep { limit: 128 };
+    assert!(read::<Serde, Option_>(&nested(100, &[1])).is_ok());
+    assert_eq!(read::<Serde, Option_>(&nested(1000, &[1])), Err(TOO_DEEP));
+    assert!(read::<Serde, Sequence>(&nested(100, &[1])).is_ok());
+    assert_eq!(read::<Serde, Sequence>(&nested(1000, &[1])), Err(TOO_DEEP));
+    assert!(read::<Serde, Map>(&nested(100, &[1, 7])).is_ok());
+    assert_eq!(read::<Serde, Map>(&nested(1000, &[1, 7])), Err(TOO_DEEP));
+    assert_eq!(read::<Serde, Newtype>(&[]), Err(TOO_DEEP));
+    assert_eq!(read::<Serde, Tuple>(&[]), Err(TOO_DEEP));
+}
+
 #[test]
 fn elements_that_take_no_bytes_cannot_keep_a_server_busy() {
     assert_eq!(read::<Serde, Vec<()>>(&[3]), Ok(vec![(); 3]));

@@ -196,4 +196,15 @@ mod fuzz {
             }
         });
     }
+
+    #[test]
+    fn the_corpus_has_lock_files() {
+        let target = "lock::tests::fuzz::any_text_is_a_lock_file_or_an_error";
+        let whole = format!("{TITLE}\n\n{OLD}");
+        assert!(Lock::parse(&whole).is_ok());
+        let methods = TOTAL.to_owned();
+        let files = [("whole", whole), ("method", methods)];
+        let files = files.map(|(name, text)| (name.to_owned(), text.into_bytes()));
+        crate::support::corpus::is_kept("src/lock", target, files);
+    }
 }

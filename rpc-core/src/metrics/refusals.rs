@@ -8,6 +8,7 @@ macro_rules! reasons {
         /// Why a server refused a peer, disconnected it, or dropped what came from it.
         ///
         /// Calls that were refused are counted per method, by their outcome: see [`MethodSnapshot::errors`](super::MethodSnapshot::errors).
+        /// Those of clients over their quota are counted here too.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum RefusalReason {
@@ -35,6 +36,8 @@ reasons! {
     Version = "version",
     /// The client runs as another user, or is not permitted for another reason.
     NotPermitted = "not_permitted",
+    /// The client's TLS handshake failed, or it came without TLS.
+    Tls = "tls",
     /// The client asked for another backend.
     Backend = "backend",
     /// The client asked for a service that is not served.
@@ -45,6 +48,8 @@ reasons! {
     Full = "full",
     /// There was no room for another client of that source.
     SourceFull = "source_full",
+    /// The server's device was removed, or had failed.
+    NoDevice = "no_device",
     /// The server was shutting down.
     ShuttingDown = "shutting_down",
     /// The server could not make its end of the connection, or not in time.
@@ -61,8 +66,14 @@ reasons! {
     Idle = "idle",
     /// The client was connected, and broke the protocol.
     BrokeProtocol = "broke_protocol",
-    /// The client held memory or a place that others waited for, and did not move on.
+    /// The client held memory or a place that others waited for, and did not move on, or too slowly.
     Stalled = "stalled",
+    /// A call of a client that had used up its quota of calls or of CPU time.
+    OverQuota = "over_quota",
+    /// The identity had as many connections as its quota allows.
+    IdentityFull = "identity_full",
+    /// A process asked for memory under keys that do not exist, more often than a client does.
+    GuessedKeys = "guessed_keys",
     /// A datagram was none of farcall's.
     BadDatagram = "bad_datagram",
     /// A datagram belonged to no session of now: its sender does not know the session's secret, or the session has ended.

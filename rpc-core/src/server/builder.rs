@@ -2,6 +2,7 @@
 
 use super::control::Control;
 use super::driven::{DrivenServer, Listeners};
+use super::quota::{ClientQuota, SharedAccounts};
 use super::running::RunningServer;
 use super::stealing;
 use super::table::Table;
@@ -12,7 +13,9 @@ use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
 use crate::site::Site;
-use crate::transport::{BindOptions, Binding, Bound, ParseAddress, ServerAddress, ToAddress};
+use crate::transport::{
+    BindOptions, BindTls, Binding, Bound, ParseAddress, ServerAddress, ToAddress,
+};
 use core::fmt;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
@@ -38,6 +41,7 @@ impl Server {
             cancel: CancelPolicy::default(),
             async_calls: 16 << 10,
             work_stealing: false,
+            quota: ClientQuota::default(),
             bind: BindOptions::default(),
             addresses: no_addresses,
             context: None,
@@ -94,6 +98,7 @@ pub struct ServerBuilder {
     cancel: CancelPolicy,
     async_calls: usize,
     work_stealing: bool,
+    quota: ClientQuota,
     bind: BindOptions,
     addresses: ParseAddress,
     context: Option<ThreadContext>,
@@ -208,11 +213,27 @@ impl ServerBuilder {
         self
     }
 
-    /// Lets in only clients that prove that they have one of these keys, and whom it permits the service that they ask for.
+    /// Lets in only clients that prove that they have one of these keys, and whom it permits the service that they ask for. With
+    /// [`tls`](Self::tls) that asks for certificates it needs no key: then it permits the names of certificates.
     /// Handlers find the client's identity in [`CallContext::identity`](super::CallContext::identity). Default: every client that
     /// reaches the address.
     pub fn authenticate(mut self, authentication: Authentication) -> Self {
         self.bind.authentication = Some(authentication);
+        self
+    }
+
+    /// How much one client may use: calls and CPU time per second, and connections. Default: nothing is limited, and nothing
+    /// measured.
+    pub fn client_quota(mut self, quota: ClientQuota) -> Self {
+        self.bind.max_connections_per_identity = quota.max_connections();
+        self.quota = quota;
+        self
+    }
+
+    /// Lets in only clients that shake hands within TLS, with these settings (`farcall::tls::ServerTls`). The name in a client's
+    /// certificate is its identity: see [`authenticate`](Self::authenticate) for whom to permit what. Default: no TLS.
+    pub fn tls(mut self, tls: impl Into<BindTls>) -> Self {
+        self.bind.tls = Some(tls.into());
         self
     }
 
@@ -318,8 +339,13 @@ impl ServerBuilder {
         if addresses.is_empty() {
             return Err(BindError::NoAddress);
         }
-        if let Some(problem) = self.bind.authentication.as_ref().and_then(Authentication::problem) {
+        let is_identified = self.bind.tls.as_ref().is_some_and(BindTls::identifies_clients);
+        let problem_of = |authentication: &Authentication| authentication.problem(is_identified);
+        if let Some(problem) = self.bind.authentication.as_ref().and_then(problem_of) {
             return Err(BindError::Authentication { problem });
+        }
+        if let Some(problem) = self.quota.problem() {
+            return Err(BindError::Quota { problem });
         }
         self.services.append(&mut self.built_in);
         let descriptions: Vec<_> = self.services.iter().map(|s| s.description()).collect();
@@ -347,6 +373,7 @@ impl ServerBuilder {
         let control = Arc::new(Control::new(sites.len()));
         let steals = self.work_stealing && sites.len() > 1;
         let stealing = steals.then(|| Arc::new(stealing::Shared::new(&sites, methods.rows())));
+        let accounts = SharedAccounts::new(&self.quota);
         let mut listeners = Listeners { acceptors: Vec::new(), addresses: Vec::new() };
         let mut threads = Vec::with_capacity(sites.len());
         for (index, site) in sites.iter().enumerate() {
@@ -363,6 +390,7 @@ impl ServerBuilder {
                 async_calls: self.async_calls,
                 cancel: self.cancel,
                 stealing: stealing.clone(),
+                accounts: accounts.clone(),
             });
         }
         for one in bound {

@@ -48,11 +48,13 @@ impl ServerTransport for Scripted {
     fn poll(&mut self, _now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let mut request = [0; HEADER_BYTES];
         RequestHeader::new(Later::ID, 0).write(&mut request);
+        let mut progress = Progress::IDLE;
         for arrival in self.next.0.lock().expect("no panic").drain(..) {
             match arrival {
                 Arrival::Request { client, slot } => {
                     let call = CallToken::new(client, 1, slot, 1);
                     sink.request(call, Message::Borrowed(&request), &mut self.answers);
+                    progress.worked += 1;
                 }
                 Arrival::Cancel { client, slot, generation } => {
                     sink.cancelled(client, 1, slot, generation);
@@ -62,7 +64,7 @@ impl ServerTransport for Scripted {
                 }
             }
         }
-        Progress::IDLE
+        progress
     }
 
     fn replies(&mut self) -> &mut dyn Replies {
@@ -115,7 +117,7 @@ fn bench(tasks: u32, policy: CancelPolicy) -> Bench {
         vec![Box::new(test.clone())],
         Table::new(&[&TEST]).expect("distinct ids"),
         methods.unknown(),
-        Turn::new(site.clone(), Arc::new(ThreadCounters::new(&methods))),
+        Turn::new(site.clone(), Arc::new(ThreadCounters::new(&methods)), None),
         Executor::new(tasks as usize, policy, site),
         None,
     );
@@ -132,7 +134,11 @@ fn bench(tasks: u32, policy: CancelPolicy) -> Bench {
 impl Bench {
     fn turn(&mut self, arrivals: impl Iterator<Item = Arrival>) -> Progress {
         self.script.0.lock().expect("no panic").extend(arrivals);
-        self.dispatcher.turn(Instant::ZERO, &mut self.transports)
+        let progress = self.dispatcher.turn(Instant::ZERO, &mut self.transports);
+        if !progress.is_idle() {
+            self.dispatcher.end_turn(Instant::ZERO);
+        }
+        progress
     }
 
     fn dropped(&self) -> u64 {

@@ -5,6 +5,7 @@ use super::context::CallContext;
 use super::executor::{Executor, Task};
 use super::panics;
 use super::paths::ReplyPaths;
+use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::stealing::Giver;
 use super::table::{Table, Target};
@@ -14,6 +15,7 @@ use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
+use core::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How often answers that found no memory are tried again.
@@ -34,8 +36,18 @@ struct Services {
     methods: Table,
     /// The row that counts calls of unknown methods.
     unknown_row: u32,
-    /// The server ends: new requests are refused.
-    is_refusing: bool,
+    /// Which requests are refused, and why.
+    refusing: Cell<Refusing>,
+}
+
+/// Whether requests are refused before they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusing {
+    No,
+    /// The server ends.
+    ShuttingDown,
+    /// For this request: its client is over its quota.
+    OverQuota,
 }
 
 impl Dispatcher {
@@ -47,7 +59,8 @@ impl Dispatcher {
         executor: Executor,
         giver: Option<Giver>,
     ) -> Self {
-        let services = Services { instances, methods, unknown_row, is_refusing: false };
+        let refusing = Cell::new(Refusing::No);
+        let services = Services { instances, methods, unknown_row, refusing };
         Dispatcher { services, turn, executor, giver }
     }
 
@@ -71,26 +84,27 @@ impl Dispatcher {
         now: Instant,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
-        match self.giver {
-            None => self.take_turn::<false>(now, transports),
-            Some(_) => self.take_turn::<true>(now, transports),
+        match (&self.giver, &self.turn.accounts) {
+            (None, None) => self.take_turn::<false, false>(now, transports),
+            (Some(_), _) => self.take_turn::<true, true>(now, transports),
+            (None, Some(_)) => self.take_turn::<false, true>(now, transports),
         }
     }
 
-    /// A turn of a thread that `STEALS`: others decide nothing.
+    /// A turn of a thread that `STEALS`, or whose clients may be `METERED`: others decide nothing.
     #[inline]
-    fn take_turn<const STEALS: bool>(
+    fn take_turn<const STEALS: bool, const METERED: bool>(
         &mut self,
         now: Instant,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
         self.turn.now = now;
         let mut progress = match transports.first_mut() {
-            Some(first) => self.poll::<STEALS>(0, &mut **first),
+            Some(first) => self.poll::<STEALS, METERED>(0, &mut **first),
             None => Progress::IDLE,
         };
         for (number, transport) in transports.iter_mut().enumerate().skip(1) {
-            progress = progress.and(self.poll::<STEALS>(number as u32, &mut **transport));
+            progress = progress.and(self.poll::<STEALS, METERED>(number as u32, &mut **transport));
         }
         if self.has_chores() || (STEALS && self.has_answers()) {
             progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
@@ -108,7 +122,7 @@ impl Dispatcher {
     }
 
     #[inline]
-    fn poll<const STEALS: bool>(
+    fn poll<const STEALS: bool, const METERED: bool>(
         &mut self,
         number: u32,
         transport: &mut dyn ServerTransport,
@@ -119,6 +133,7 @@ impl Dispatcher {
         let mut sink = Sink { services, turn, executor };
         match giver {
             Some(giver) if STEALS => transport.poll(now, &mut StealingSink { sink, giver }),
+            _ if METERED => transport.poll(now, &mut MeteredSink { sink }),
             _ => transport.poll(now, &mut sink),
         }
     }
@@ -175,14 +190,30 @@ impl Dispatcher {
         deadlines
     }
 
+    /// Transports have lost their devices.
+    #[inline]
+    pub(super) fn has_lost(&self) -> bool {
+        !self.turn.lost.is_empty()
+    }
+
+    /// This one has.
+    pub(super) fn note_lost(&mut self, transport: u32) {
+        self.turn.note_lost(transport);
+    }
+
+    /// Those that have since this was called last.
+    pub(super) fn take_lost(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.turn.lost)
+    }
+
     /// Refuses requests from now on with [`Status::ShuttingDown`].
     pub(super) fn refuse_requests(&mut self) {
-        self.services.is_refusing = true;
+        self.services.refusing.set(Refusing::ShuttingDown);
         self.giver.iter_mut().for_each(Giver::leave);
     }
 
     pub(super) fn is_refusing(&self) -> bool {
-        self.services.is_refusing
+        self.services.refusing.get() != Refusing::No
     }
 
     /// Every accepted request is answered.
@@ -244,8 +275,9 @@ impl RequestSink for Sink<'_> {
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
             return reply.no_such_method(method);
         };
-        if self.services.is_refusing {
-            return reply.fail_with(Status::ShuttingDown);
+        let refusing = self.services.refusing.get();
+        if refusing != Refusing::No {
+            return refuse(reply, refusing);
         }
         if reply.is_client_full() {
             return reply.fail_with(Status::Overloaded);
@@ -275,11 +307,101 @@ impl RequestSink for Sink<'_> {
     fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
         let transport = self.turn.transport;
         self.turn.identities.set(transport, (client, client_generation), identity);
+        if let Some(accounts) = &mut self.turn.accounts {
+            let client = Client { transport, index: client, generation: client_generation };
+            accounts.identify(client, identity);
+        }
     }
 
     #[cold]
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         self.executor.cancel(&Cancel::of_client(self.turn.transport, (client, client_generation)));
+    }
+
+    #[cold]
+    fn device_lost(&mut self) {
+        self.turn.note_lost(self.turn.transport);
+    }
+}
+
+impl Sink<'_> {
+    /// The client of a call.
+    #[inline]
+    fn client(&self, call: &CallToken) -> Client {
+        Client::of(self.turn.transport, call)
+    }
+
+    /// Handles a request that is within its client's quota, and charges the time that it takes. Returns that in nanoseconds, if
+    /// it is limited.
+    #[inline]
+    fn handle_metered(
+        &mut self,
+        call: CallToken,
+        message: Message<'_>,
+        replies: &mut dyn Replies,
+    ) -> Option<u64> {
+        let client = self.client(&call);
+        self.turn.begin_work();
+        self.request(call, message, replies);
+        self.turn.end_work(client)
+    }
+
+    /// Refuses a request of a client that is over its quota.
+    #[cold]
+    fn refuse_over_quota(
+        &mut self,
+        call: CallToken,
+        message: Message<'_>,
+        replies: &mut dyn Replies,
+    ) {
+        let before = self.services.refusing.replace(Refusing::OverQuota);
+        self.request(call, message, replies);
+        self.services.refusing.set(before);
+    }
+}
+
+#[cold]
+fn refuse(reply: Reply<'_>, why: Refusing) {
+    match why {
+        Refusing::OverQuota => reply.over_quota(),
+        Refusing::ShuttingDown | Refusing::No => reply.fail_with(Status::ShuttingDown),
+    }
+}
+
+/// Takes the requests of one transport from clients that have quotas. A type of its own, so that threads without quotas have nothing to
+/// decide.
+struct MeteredSink<'a> {
+    sink: Sink<'a>,
+}
+
+impl RequestSink for MeteredSink<'_> {
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        if self.sink.turn.admit(self.sink.client(&call)) {
+            let _ = self.sink.handle_metered(call, message, replies);
+        } else {
+            self.sink.refuse_over_quota(call, message, replies);
+        }
+    }
+
+    #[inline]
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.sink.is_idempotent(request)
+    }
+
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
+        self.sink.cancelled(client, client_generation, slot, generation);
+    }
+
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
+        self.sink.identified(client, client_generation, identity);
+    }
+
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        self.sink.disconnected(client, client_generation);
+    }
+
+    fn device_lost(&mut self) {
+        self.sink.device_lost();
     }
 }
 
@@ -293,14 +415,18 @@ struct StealingSink<'a> {
 impl RequestSink for StealingSink<'_> {
     /// Gives a call to an idle thread, if this one is behind; otherwise handles it, and notes how long that takes.
     fn request(&mut self, mut call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        let Sink { services, turn, .. } = &mut self.sink;
         self.giver.set_idle(false);
+        if !self.sink.turn.admit(self.sink.client(&call)) {
+            return self.sink.refuse_over_quota(call, message, replies);
+        }
+        let Sink { services, turn, .. } = &mut self.sink;
         let method = RequestHeader::read(&message).map_or(0, RequestHeader::method);
         let Some(target) = services.methods.find(method) else {
             return self.sink.request(call, message, replies);
         };
-        let is_refused = services.is_refusing || turn.deferred.is_full(turn.transport, &call);
-        let may_give = target.any_thread && !is_refused;
+        let is_refusing = services.refusing.get() != Refusing::No;
+        let is_refused = is_refusing || turn.deferred.is_full(turn.transport, &call);
+        let may_give = target.any_thread && !is_refused && turn.may_give_away(&call);
         if may_give && self.giver.wants_rid_of(target.row, turn) {
             let identity = turn.identities.of(turn.transport, &call);
             match self.giver.give(call, &message, (turn.transport, identity)) {
@@ -308,8 +434,9 @@ impl RequestSink for StealingSink<'_> {
                 Some(kept) => call = kept,
             }
         }
-        self.sink.request(call, message, replies);
-        self.giver.ran(target.row, self.sink.turn.read_clock());
+        let measured = self.sink.handle_metered(call, message, replies);
+        let nanos = measured.unwrap_or_else(|| self.sink.turn.read_clock());
+        self.giver.ran(target.row, nanos);
     }
 
     #[inline]
@@ -332,6 +459,10 @@ impl RequestSink for StealingSink<'_> {
         let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
         self.giver.cancel(&cancel);
         self.sink.executor.cancel(&cancel);
+    }
+
+    fn device_lost(&mut self) {
+        self.sink.device_lost();
     }
 }
 

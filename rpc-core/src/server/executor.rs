@@ -10,6 +10,7 @@ use super::context::CallContext;
 use super::panics;
 use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
+use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::turn::Turn;
 use crate::identity::Identity;
@@ -211,8 +212,11 @@ impl Executor {
             // Before the poll: a wake-up during it must queue the task again.
             slot.wake.is_queued.swap(false, Ordering::AcqRel);
             if let Some(task) = &slot.task {
+                let client = Client::of(task.transport, &task.call);
                 let replies = paths.enter(task.transport, turn);
+                turn.begin_work();
                 self.run_one(id, turn, replies);
+                turn.end_work(client);
             }
         }
         woken

@@ -8,6 +8,7 @@ use super::CancelPolicy;
 use super::context::CallContext;
 use super::executor::Executor;
 use super::panics;
+use super::quota::{Accounts, SharedAccounts};
 use super::thread::ServerThread;
 use super::turn::Turn;
 use crate::metrics::ThreadCounters;
@@ -29,6 +30,7 @@ pub(super) struct Recovery {
     pub(super) async_calls: usize,
     pub(super) cancel: CancelPolicy,
     pub(super) counters: Arc<ThreadCounters>,
+    pub(super) accounts: Option<Arc<SharedAccounts>>,
     /// The thread does not start again before.
     pub(super) not_before: Instant,
 }
@@ -50,6 +52,7 @@ impl ServerThread {
             match renewed.collect::<Result<Vec<_>, _>>() {
                 Ok(transports) => {
                     self.transports = transports;
+                    self.replacements.forget_later();
                     tracing::info!(thread, "a server thread serves again");
                     return true;
                 }
@@ -73,10 +76,11 @@ impl ServerThread {
     fn drop_broken(&mut self) {
         CallContext::leave();
         let ServerThread { dispatcher, transports, recovery, site, .. } = self;
-        let Recovery { async_calls, cancel, counters, .. } = recovery;
+        let Recovery { async_calls, cancel, counters, accounts, .. } = recovery;
         contain("answering calls of other threads", || dispatcher.end_taken(transports));
         transports.drain(..).for_each(drop_transport);
-        let turn = Turn::new(site.clone(), Arc::clone(counters));
+        let accounts = accounts.clone().map(Accounts::new);
+        let turn = Turn::new(site.clone(), Arc::clone(counters), accounts);
         let executor = Executor::new(*async_calls, *cancel, site.clone());
         let broken = dispatcher.renew(turn, executor);
         contain("dropping handlers", || drop(broken));

@@ -8,7 +8,7 @@ use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
 use crate::transport::{CallToken, MIN_REPLY_BYTES, Replies};
-use crate::wire::{HEADER_BYTES, Status, too_large_body};
+use crate::wire::{HEADER_BYTES, OVER_QUOTA, Status, too_large_body};
 use core::fmt::{self, Display};
 
 /// Longest explanation that goes with an error, in bytes.
@@ -120,6 +120,12 @@ impl Reply<'_> {
         let UnansweredCall { call, turn, .. } = &*self.state;
         let identity = call.as_ref().and_then(|call| turn.identities.of(turn.transport, call));
         CallContext::identify(identity);
+    }
+
+    /// Refuses a call of a client that is over its quota.
+    #[cold]
+    pub(super) fn over_quota(mut self) {
+        self.fail(Status::Overloaded, &OVER_QUOTA);
     }
 
     /// Ends the call with one of farcall's own errors.

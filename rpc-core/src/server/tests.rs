@@ -2,6 +2,7 @@
 
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
+use super::quota::Accounts;
 use super::table::Table;
 use super::turn::Turn;
 use super::{CallContext, CancelPolicy};
@@ -12,7 +13,8 @@ use crate::service::Method;
 use crate::site::Site;
 use crate::support::loopback::{Clock, Loopback};
 use crate::support::service::{
-    Bytes, Echo, Grow, Later, Panics, Refuse, Remaining, TEST, Test, Unknown, bytes,
+    Bytes, Echo, Grow, Later, Later32, Panics, Refuse, Remaining, TEST, Test, Unknown, YIELDS,
+    bytes,
 };
 use crate::time::{PollAt, Progress};
 use crate::transport::{ClientTransport, Delivery, ReplySink, ServerTransport, SlotId};
@@ -34,6 +36,10 @@ pub(super) struct Bench {
 }
 
 pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
+    bench_of(policy, None)
+}
+
+pub(super) fn bench_of(policy: CancelPolicy, accounts: Option<Accounts>) -> Bench {
     let net = Loopback::new(Clock::virtual_time(), 8);
     let site = net.site();
     let transports: Vec<Box<dyn ServerTransport>> = vec![Box::new(net.listen(&site))];
@@ -45,11 +51,12 @@ pub(super) fn bench_with(policy: CancelPolicy) -> Bench {
         vec![Box::new(test.clone())],
         Table::new(&[&TEST]).expect("distinct ids"),
         methods.unknown(),
-        Turn::new(site.clone(), counters.clone()),
-        Executor::new(ASYNC_CALLS, policy, site),
+        Turn::new(site.clone(), counters.clone(), accounts),
+        Executor::new(ASYNC_CALLS, policy, site.clone()),
         None,
     );
-    let metrics = Metrics::new("server", methods, vec![counters]);
+    let refusals = vec![site.refusals().clone()];
+    let metrics = Metrics::new("server", methods, vec![counters]).with_refusals(refusals);
     Bench {
         client: client(&net, &net.site()),
         net,
@@ -74,14 +81,17 @@ fn bench_with_two_addresses() -> (Bench, Connection) {
     (bench, other_client)
 }
 
-fn client(net: &Loopback, site: &Site) -> Connection {
+pub(super) fn client(net: &Loopback, site: &Site) -> Connection {
     let options = ConnectionOptions::default().timeout(Duration::from_millis(10));
     let transport = Box::new(net.dial_end(site).expect("a server listens"));
     Connection::new(transport, site, &options)
 }
 
 impl Bench {
-    fn start<M: Method<Output = R>, R: 'static>(&mut self, arguments: &[u8]) -> PendingCall<R> {
+    pub(super) fn start<M: Method<Output = R>, R: 'static>(
+        &mut self,
+        arguments: &[u8],
+    ) -> PendingCall<R> {
         let call = self.client.start::<M, _>(&bytes(arguments)).expect("room");
         self.client.poll();
         call
@@ -96,18 +106,18 @@ impl Bench {
         progress
     }
 
-    fn take<R: 'static>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
+    pub(super) fn take<R: 'static>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
         self.client.poll();
         self.client.take(call)
     }
 
-    fn call<M: Method<Output = R>, R: 'static>(&mut self, arguments: &[u8]) -> R {
+    pub(super) fn call<M: Method<Output = R>, R: 'static>(&mut self, arguments: &[u8]) -> R {
         let mut call = self.start::<M, R>(arguments);
         self.turn();
         self.take(&mut call).expect("answered in one turn")
     }
 
-    fn errors(&self, method: &str) -> Vec<(&'static str, u64)> {
+    pub(super) fn errors(&self, method: &str) -> Vec<(&'static str, u64)> {
         self.metrics.snapshot().method("Test", method).expect("known").errors().collect()
     }
 }
@@ -361,7 +371,34 @@ fn a_server_may_let_cancelled_handlers_finish() {
     bench.test.gate.open();
     bench.turn();
     assert_eq!(bench.test.gate.passed.load(SeqCst), 1);
+    assert_eq!(bench.test.gate.told.load(SeqCst), 1, "the handler can learn of it");
     assert_eq!(bench.net.unanswered(), 0);
+}
+
+#[test]
+fn a_server_that_lets_handlers_finish_drops_none_at_its_deadline() {
+    let mut bench = bench_with(CancelPolicy::Finish);
+    let _call = bench.start::<Later, Bytes>(b"x");
+    bench.turn();
+    bench.net.clock.advance(Duration::from_millis(10));
+    bench.turn();
+    assert_eq!(bench.test.gate.dropped.load(SeqCst), 0);
+    bench.test.gate.open();
+    bench.turn();
+    assert_eq!(bench.test.gate.passed.load(SeqCst), 1);
+}
+
+#[test]
+fn a_handler_that_wakes_itself_is_polled_again() {
+    let mut bench = bench();
+    let data = [7; 32];
+    let mut call = bench.start::<Later32, Result<[u8; 32], RpcError>>(&data);
+    // It wakes itself at its first poll, and again at its second one.
+    let answers = (0..=YIELDS).find_map(|_| {
+        bench.turn();
+        bench.take(&mut call)
+    });
+    assert_eq!(answers, Some(Ok(data)));
 }
 
 #[test]

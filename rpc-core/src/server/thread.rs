@@ -4,6 +4,8 @@ use super::CancelPolicy;
 use super::control::Control;
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
+use super::lost::Replacements;
+use super::quota::{Accounts, SharedAccounts};
 use super::recovery::Recovery;
 use super::stealing::{self, Giver, Taker};
 use super::table::Table;
@@ -56,6 +58,8 @@ pub(super) struct ThreadParts {
     pub(super) cancel: CancelPolicy,
     /// What the threads share, if they steal.
     pub(super) stealing: Option<Arc<stealing::Shared>>,
+    /// What the threads' clients use, if they have quotas.
+    pub(super) accounts: Option<Arc<SharedAccounts>>,
 }
 
 impl ThreadParts {
@@ -72,9 +76,12 @@ impl ThreadParts {
             async_calls: self.async_calls,
             cancel: self.cancel,
             counters: Arc::clone(&self.counters),
+            accounts: self.accounts.clone(),
             not_before: Instant::ZERO,
         };
-        let turn = Turn::new(self.site.clone(), self.counters);
+        let taker = giver.as_ref().map(Giver::taker);
+        let accounts = self.accounts.map(|it| Accounts::new(it).counted_elsewhere(taker));
+        let turn = Turn::new(self.site.clone(), self.counters, accounts);
         let dispatcher =
             Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor, giver);
         ServerThread {
@@ -84,6 +91,7 @@ impl ThreadParts {
             transports: self.transports,
             control: self.control,
             recovery,
+            replacements: Replacements::default(),
             stage: Stage::Serving,
             busy_turns: 0,
             asleep: None,
@@ -103,6 +111,7 @@ pub struct ServerThread {
     pub(super) transports: Vec<Box<dyn ServerTransport>>,
     pub(super) control: Arc<Control>,
     pub(super) recovery: Recovery,
+    pub(super) replacements: Replacements,
     stage: Stage,
     busy_turns: u32,
     /// Between an empty [`turn`](Self::turn) and the next one.
@@ -220,13 +229,22 @@ impl ServerThread {
             self.dispatcher.end_turn(now);
             self.busy_turns = self.busy_turns.wrapping_add(1);
             if self.busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
-                self.publish_connections();
+                self.look_around();
             }
         } else if self.stage == Stage::Serving {
-            self.publish_connections();
+            self.look_around();
         }
         if self.stage != Stage::Serving || self.control.draining().is_some() {
             self.wind_down(now, progress);
+        }
+    }
+
+    /// What need not be done in each turn.
+    #[inline]
+    fn look_around(&mut self) {
+        self.publish_connections();
+        if self.dispatcher.has_lost() || self.replacements.has_pending() {
+            self.replace_lost();
         }
     }
 

@@ -2,9 +2,12 @@
 
 use super::deferred::DeferredReplies;
 use super::identities::Identities;
-use crate::metrics::ThreadCounters;
+use super::quota::{Accounts, Client};
+use crate::metrics::{RefusalReason, ThreadCounters};
+use crate::planted::checks_quotas;
 use crate::site::Site;
 use crate::time::Instant;
+use crate::transport::CallToken;
 use std::sync::Arc;
 
 /// A hot thread measures one turn in this many; reading the clock when a request is noticed would delay its answer.
@@ -29,6 +32,10 @@ pub(super) struct Turn {
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) deferred: DeferredReplies,
     pub(super) identities: Identities,
+    /// What clients have used of their quotas, if they have quotas.
+    pub(super) accounts: Option<Accounts>,
+    /// Transports whose devices are lost.
+    pub(super) lost: Vec<u32>,
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
     requests: u32,
@@ -43,7 +50,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(site: Site, counters: Arc<ThreadCounters>) -> Self {
+    pub(super) fn new(
+        site: Site,
+        counters: Arc<ThreadCounters>,
+        accounts: Option<Accounts>,
+    ) -> Self {
         Turn {
             site,
             transport: 0,
@@ -51,6 +62,8 @@ impl Turn {
             counters,
             deferred: DeferredReplies::default(),
             identities: Identities::default(),
+            accounts,
+            lost: Vec::new(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,
             empty_turns: 0,
@@ -58,6 +71,14 @@ impl Turn {
             noticed: Instant::FAR_FUTURE,
             weight: 0,
             is_slow: false,
+        }
+    }
+
+    /// This transport has lost its device.
+    #[cold]
+    pub(super) fn note_lost(&mut self, transport: u32) {
+        if !self.lost.contains(&transport) {
+            self.lost.push(transport);
         }
     }
 
@@ -102,6 +123,43 @@ impl Turn {
         self.now.as_nanos().saturating_sub(before.as_nanos())
     }
 
+    /// Whether this client may make a call, by its quota. If not, that is counted.
+    #[inline]
+    pub(super) fn admit(&mut self, client: Client) -> bool {
+        let Some(accounts) = &mut self.accounts else { return true };
+        let may_call = accounts.admit(client, self.now) || !checks_quotas();
+        if !may_call {
+            self.site.refusals().count(RefusalReason::OverQuota);
+            tracing::debug!(client = client.index, "refused a call of a client over its quota");
+        }
+        may_call
+    }
+
+    /// Begins to measure how long the thread is busy with a client's call, if that is limited.
+    #[inline]
+    pub(super) fn begin_work(&mut self) {
+        if self.accounts.as_ref().is_some_and(Accounts::limits_cpu) {
+            self.now = self.site.now();
+        }
+    }
+
+    /// Charges to this client's quota how long the thread was busy since [`begin_work`](Self::begin_work). Returns it in nanoseconds.
+    #[inline]
+    pub(super) fn end_work(&mut self, client: Client) -> Option<u64> {
+        let accounts = self.accounts.as_mut().filter(|accounts| accounts.limits_cpu())?;
+        let began = core::mem::replace(&mut self.now, self.site.now());
+        let nanos = self.now.as_nanos().saturating_sub(began.as_nanos());
+        accounts.charge(client, nanos, self.now);
+        Some(nanos)
+    }
+
+    /// Whether another thread may run this call.
+    #[inline]
+    pub(super) fn may_give_away(&self, call: &CallToken) -> bool {
+        let Some(accounts) = &self.accounts else { return true };
+        accounts.may_give_away(self.identities.of(self.transport, call))
+    }
+
     /// When the requests of this turn arrived, as far as the thread knows.
     #[inline]
     pub(super) fn arrival(&self) -> Instant {
@@ -119,6 +177,7 @@ impl Turn {
     /// Ends a turn without work.
     #[inline]
     pub(super) fn end_empty(&mut self) {
+        debug_assert_eq!(self.requests, 0, "a transport that has handed over a request has worked");
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 

@@ -59,7 +59,7 @@ impl CallToken {
 /// dropped, without effect on the others.
 pub trait ServerTransport: Send {
     /// Does what can be done now, and gives the sink what arrived. A poll is bounded: if there is more, it returns
-    /// [`PollAt::Now`](crate::time::PollAt::Now).
+    /// [`PollAt::Now`](crate::time::PollAt::Now). A poll that has given the sink a request has worked.
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress;
 
     /// Where answers go that are made outside of `poll`, by handlers that take longer.
@@ -110,6 +110,10 @@ pub trait RequestSink {
 
     /// A client is gone. Answers to its requests get [`ReserveError::Closed`].
     fn disconnected(&mut self, client: u32, client_generation: u32);
+
+    /// The transport's device is lost. The transport has told of the end of each client, and has no use any more: if it can be, it is
+    /// [made once more](super::Renewal) when the device is back.
+    fn device_lost(&mut self);
 }
 
 /// Where answers go.

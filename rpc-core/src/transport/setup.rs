@@ -1,6 +1,6 @@
 //! Dialling and listening.
 
-use super::{ClientTransport, ServerTransport};
+use super::{BindTls, ClientTransport, DialTls, ServerTransport};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
@@ -93,12 +93,16 @@ pub struct DialOptions {
     ///
     /// A transport that cannot do that is to refuse to dial.
     pub key: Option<Key>,
+    /// Shakes hands within TLS, and checks that the server is the right one. Default: no TLS.
+    ///
+    /// A transport that cannot do that is to refuse to dial.
+    pub tls: Option<DialTls>,
 }
 
 impl Default for DialOptions {
     fn default() -> Self {
         let timeout = Duration::from_secs(5);
-        DialOptions { timeout, share: false, require: Vec::new(), key: None }
+        DialOptions { timeout, share: false, require: Vec::new(), key: None, tls: None }
     }
 }
 
@@ -128,12 +132,24 @@ pub struct BindOptions {
     ///
     /// A transport that cannot check that is to refuse to listen.
     pub authentication: Option<Authentication>,
+    /// The limit of connections of one identity, over all threads; further ones are refused. Default: none.
+    pub max_connections_per_identity: Option<usize>,
+    /// Lets in only clients that shake hands within TLS. Default: no TLS.
+    ///
+    /// A transport that cannot do that is to refuse to listen.
+    pub tls: Option<BindTls>,
 }
 
 impl Default for BindOptions {
     fn default() -> Self {
         let handshake_timeout = Duration::from_secs(5);
-        BindOptions { handshake_timeout, max_clients: 4096, authentication: None }
+        BindOptions {
+            handshake_timeout,
+            max_clients: 4096,
+            authentication: None,
+            tls: None,
+            max_connections_per_identity: None,
+        }
     }
 }
 
@@ -141,7 +157,8 @@ impl Default for BindOptions {
 pub struct Bound {
     /// One per server thread, in the order of the sites.
     pub transports: Vec<Box<dyn ServerTransport>>,
-    /// Makes the transport of a thread that panicked once more. `None`: such a thread ends.
+    /// Makes the transport of a thread that panicked, or lost the transport's device, once more. `None`: a thread that panics ends, and
+    /// one without the device serves nobody there.
     pub renewal: Option<Arc<dyn Renewal>>,
     /// Accepts clients.
     pub acceptor: Box<dyn Acceptor>,
@@ -157,6 +174,10 @@ pub trait Renewal: Send + Sync {
     /// # Errors
     /// Why there is none now, for example that the device is gone. The caller tries again later.
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError>;
+
+    /// The transport of this thread has [lost its device](super::RequestSink::device_lost): until it is renewed, clients that want to
+    /// come there are refused.
+    fn lose(&self, _thread: usize) {}
 }
 
 /// Accepts clients until it is stopped.

@@ -3,5 +3,6 @@
 #![allow(missing_docs, unreachable_pub, reason = "for tests")]
 
 pub mod bounds;
+pub mod corpus;
 pub mod loopback;
 pub mod service;

@@ -91,6 +91,8 @@ pub struct Gate {
     pub waiting: AtomicU64,
     pub passed: AtomicU64,
     pub dropped: AtomicU64,
+    /// Handlers that found, behind the gate, that their callers had given up.
+    pub told: AtomicU64,
 }
 
 impl Gate {
@@ -136,14 +138,17 @@ impl Gate {
     }
 }
 
-/// Becomes ready at its second poll, having woken itself.
-pub async fn yield_once() {
-    let mut yielded = false;
+/// How often a `later32` yields: a wake-up during the second poll differs from one during the first.
+pub const YIELDS: u32 = 2;
+
+/// Becomes ready at a later poll, having woken itself at each one before.
+pub async fn yield_some() {
+    let mut yielded = 0;
     std::future::poll_fn(|cx| {
-        if yielded {
+        if yielded == YIELDS {
             return Poll::Ready(());
         }
-        yielded = true;
+        yielded += 1;
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -185,9 +190,13 @@ impl Service for Test {
             1 => reply.service_error(&bytes(&arguments)),
             2 => panic!("as asked"),
             3 => {
-                let (gate, arguments) = (self.gate.clone(), arguments.to_vec());
+                let (test, arguments) = (self.clone(), arguments.to_vec());
                 let future = async move {
-                    gate.through().await;
+                    test.gate.through().await;
+                    if CallContext::current().is_some_and(|context| context.is_cancelled()) {
+                        test.gate.told.fetch_add(1, Ordering::SeqCst);
+                    }
+                    test.be_slow();
                     if arguments == b"panic" {
                         panic!("as asked");
                     }
@@ -216,7 +225,7 @@ impl Service for Test {
             7 => {
                 let data = <[u8; 32]>::try_from(&*arguments).unwrap_or_default();
                 let future = async move {
-                    yield_once().await;
+                    yield_some().await;
                     data
                 };
                 reply.spawn(future, |data, reply| reply.value(&As::<Fixed, _>::new(&data)));

@@ -19,8 +19,9 @@ use std::{
 };
 
 use farcall_core::{
-    BindError, IdlePolicy, RunningServer, Server, ServerBuilder,
-    transport::{BindOptions, Dial},
+    BindError, ClientQuota, ConnectError, IdlePolicy, RunningServer, Server, ServerBuilder,
+    ServiceDescription, Site,
+    transport::{BindOptions, BindTls, Dial, DialOptions, DialTls, NewConnection},
 };
 use farcall_transports::{Address, AddressError, NetworkPlace, Place};
 use farcall_verbs::Device;
@@ -58,7 +59,41 @@ pub struct AddressFixture {
     placement: Placement,
     /// The program that runs [`process::main`](crate::process::main).
     peer: Option<PathBuf>,
+    within: Option<Arc<dyn Within>>,
     start: Instant,
+}
+
+/// TLS around all sockets of a fixture.
+pub trait Within: Send + Sync {
+    /// What servers are given.
+    fn server(&self) -> BindTls;
+
+    /// What clients are given.
+    fn client(&self) -> DialTls;
+
+    /// A socket to a server, in the hands of a test.
+    fn greet(&self, socket: TcpStream) -> io::Result<Box<dyn Stream>>;
+
+    /// A socket from a client, in the hands of a test.
+    fn accept(&self, socket: TcpStream) -> io::Result<Box<dyn Stream>>;
+}
+
+/// An address that is dialled within TLS.
+struct DialWithin {
+    address: Address,
+    tls: DialTls,
+}
+
+impl Dial for DialWithin {
+    fn dial(
+        &self,
+        service: &'static ServiceDescription,
+        site: &Site,
+        options: &DialOptions,
+    ) -> Result<NewConnection, ConnectError> {
+        let tls = Some(self.tls.clone());
+        self.address.dial(service, site, &DialOptions { tls, ..options.clone() })
+    }
 }
 
 /// Turns of a waiting thread per yield of its core.
@@ -74,6 +109,7 @@ impl AddressFixture {
             template: template.parse()?,
             placement: Placement::SameProcess,
             peer: None,
+            within: None,
             start: Instant::now(),
         })
     }
@@ -81,6 +117,12 @@ impl AddressFixture {
     /// Gives the program for other processes: `PROGRAM peer TEMPLATE` must run [`process::main`](crate::process::main).
     pub fn peer(mut self, program: impl Into<PathBuf>) -> AddressFixture {
         self.peer = Some(program.into());
+        self
+    }
+
+    /// Puts all handshakes within TLS. Servers and clients are then threads of the test.
+    pub fn within(mut self, tls: Arc<dyn Within>) -> AddressFixture {
+        self.within = Some(tls);
         self
     }
 
@@ -100,6 +142,7 @@ impl Fixture for AddressFixture {
             holdings: self.placement != Placement::SameProcess,
             virtual_time: false,
             raw_handshakes: true,
+            strangers: self.within.is_none(),
             gigabytes: std::env::var_os(GIGABYTES_VARIABLE).is_some(),
         }
     }
@@ -120,14 +163,20 @@ impl Fixture for AddressFixture {
 
     fn parse(&self, address: &str) -> Result<Box<dyn Dial>, String> {
         match address.parse::<Address>() {
-            Ok(address) => Ok(Box::new(address)),
+            Ok(address) => Ok(match &self.within {
+                None => Box::new(address),
+                Some(tls) => Box::new(DialWithin { address, tls: tls.client() }),
+            }),
             Err(error) => Err(error.to_string()),
         }
     }
 
     fn serve(&self, address: &str, setup: &Setup) -> Result<Box<dyn Served>, BindError> {
         match self.placement {
-            Placement::SameProcess => Ok(Box::new(Local::start(address, setup)?)),
+            Placement::SameProcess => {
+                let tls = self.within.as_ref().map(|tls| tls.server());
+                Ok(Box::new(Local::start(address, setup, tls)?))
+            }
             Placement::OtherProcess | Placement::OtherMachine(_) => {
                 self.serve_in_process(address, setup)
             }
@@ -174,7 +223,10 @@ impl Fixture for AddressFixture {
                 let stream = TcpStream::connect((host.as_str(), *port)).ok()?;
                 stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND))).ok()?;
                 stream.set_write_timeout(Some(patient(WRITE_BOUND))).ok()?;
-                Box::new(stream)
+                match &self.within {
+                    None => Box::new(stream),
+                    Some(tls) => tls.greet(stream).ok()?,
+                }
             }
         };
         let is_liveness_socket = address.place().in_network().is_some();
@@ -196,10 +248,14 @@ impl Fixture for AddressFixture {
             Place::Rdma(NetworkPlace { host, port, .. })
             | Place::Tcp(NetworkPlace { host, port, .. }) => {
                 let listener = TcpListener::bind((host.as_str(), *port)).ok()?;
+                let within = self.within.clone();
                 Box::new(move || {
                     let (stream, _) = listener.accept()?;
                     stream.set_read_timeout(Some(patient(HANDSHAKE_BOUND)))?;
-                    Ok(Box::new(stream))
+                    match &within {
+                        None => Ok(Box::new(stream)),
+                        Some(tls) => tls.accept(stream),
+                    }
                 })
             }
         };
@@ -269,6 +325,9 @@ pub(crate) fn builder(handlers: &Arc<Handlers>, setup: &Setup) -> ServerBuilder 
     if let Some(clients) = setup.max_clients {
         builder = builder.max_clients(clients);
     }
+    if let Some(calls) = setup.calls_per_second {
+        builder = builder.client_quota(ClientQuota::new().calls_per_second(calls));
+    }
     if setup.sleepy {
         builder = builder.idle(IdlePolicy::PARK);
     }
@@ -301,13 +360,16 @@ struct Local {
 }
 
 impl Local {
-    fn start(address: &str, setup: &Setup) -> Result<Local, BindError> {
+    fn start(address: &str, setup: &Setup, tls: Option<BindTls>) -> Result<Local, BindError> {
         let address: Address = match address.parse() {
             Ok(address) => address,
             Err(error) => return Err(BindError::InvalidAddress(Box::new(error))),
         };
         let handlers = Arc::new(Handlers::default());
-        let builder = builder(&handlers, setup);
+        let mut builder = builder(&handlers, setup);
+        if let Some(tls) = tls {
+            builder = builder.tls(tls);
+        }
         let running = Some(builder.serve(&address)?);
         Ok(Local { handlers, running, ending: None })
     }

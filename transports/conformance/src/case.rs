@@ -23,6 +23,8 @@ pub enum Need {
     VirtualTime,
     /// A handshake by hand with a server.
     HostileClients,
+    /// Clients without a common identity.
+    Strangers,
     /// A listener by hand, and threads.
     HostileServers,
 }
@@ -47,6 +49,9 @@ impl Need {
             Need::VirtualTime => (has.virtual_time, "waits for long; runs in virtual time only"),
             Need::HostileClients => {
                 (has.raw_handshakes, "needs handshakes by hand; the fixture has none")
+            }
+            Need::Strangers => {
+                (has.strangers, "needs clients of different identities; all have one here")
             }
             Need::HostileServers => (
                 has.raw_handshakes && has.threads && has.one_machine,

@@ -26,6 +26,8 @@ pub struct Capabilities {
     pub virtual_time: bool,
     /// The fixture can make handshakes by hand, at either end.
     pub raw_handshakes: bool,
+    /// A server tells its clients apart: they do not all prove the same identity.
+    pub strangers: bool,
     /// Room for messages of 1 GiB, and time for them.
     pub gigabytes: bool,
 }
@@ -61,6 +63,11 @@ pub trait Fixture: Send + Sync {
     /// What a case draws at random follows from this.
     fn seed(&self) -> u64 {
         1
+    }
+
+    /// Whether messages are lost or delayed at random.
+    fn has_random_faults(&self) -> bool {
+        false
     }
 
     /// A connection to the server at that address, before the handshake.

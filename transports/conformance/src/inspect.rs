@@ -15,6 +15,8 @@ pub struct Holdings {
     pub queues: usize,
     /// Regions registered with a simulated NIC.
     pub regions: usize,
+    /// Clients of a server on a simulated rack.
+    pub clients: usize,
 }
 
 impl Holdings {
@@ -57,6 +59,7 @@ impl Holdings {
             && self.threads <= before.threads
             && self.queues <= before.queues
             && self.regions <= before.regions
+            && self.clients <= before.clients
     }
 }
 

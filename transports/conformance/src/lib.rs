@@ -42,6 +42,8 @@ mod runner;
 pub mod service;
 pub mod setup;
 pub mod sharing;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod world;
 
 pub use case::{Case, Need};

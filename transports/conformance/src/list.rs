@@ -75,6 +75,10 @@ pub const COMMON: &[Case] = cases! {
         Nothing: two_services_of_one_server,
         Nothing: two_servers_side_by_side,
     }
+    quotas {
+        // Its client is hostile.
+        HostileClients Strangers: calls_beyond_the_quota_do_not_run,
+    }
     versions {
         Nothing: equal_versions_have_everything,
         Nothing: an_old_client_of_a_new_server,

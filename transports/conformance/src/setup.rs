@@ -17,6 +17,8 @@ pub struct Setup {
     pub silence: Option<u64>,
     /// The most clients at a time.
     pub max_clients: Option<usize>,
+    /// The most calls of a client per second.
+    pub calls_per_second: Option<u32>,
     /// Offer the second service too.
     pub other: bool,
     /// The version of the service that changes to offer too: 1 or 2.
@@ -90,6 +92,12 @@ impl Setup {
         self
     }
 
+    /// Gives each client a quota of calls.
+    pub fn calls_per_second(mut self, calls: u32) -> Setup {
+        self.calls_per_second = Some(calls);
+        self
+    }
+
     /// Lets idle threads run calls of threads that are behind.
     pub fn steals(mut self) -> Setup {
         self.steals = true;
@@ -102,6 +110,9 @@ impl Setup {
         let mut words = format!("threads={threads}");
         if let Some(clients) = self.max_clients {
             words.push_str(&format!(" max_clients={clients}"));
+        }
+        if let Some(calls) = self.calls_per_second {
+            words.push_str(&format!(" calls_per_second={calls}"));
         }
         if let Some(version) = self.evolving {
             words.push_str(&format!(" evolving={version}"));
@@ -128,6 +139,7 @@ impl Setup {
                     ("threads", Ok(threads)) => setup.threads(threads),
                     ("evolving", Ok(version)) => setup.evolving(version),
                     ("max_clients", Ok(clients)) => setup.max_clients(clients),
+                    ("calls_per_second", Ok(calls)) => setup.calls_per_second(calls as u32),
                     _ => panic!("{word:?} is no part of a setup"),
                 }
             }

@@ -84,6 +84,14 @@ impl Fixture for Sharing {
         self.inner.peer()
     }
 
+    fn seed(&self) -> u64 {
+        self.inner.seed()
+    }
+
+    fn has_random_faults(&self) -> bool {
+        self.inner.has_random_faults()
+    }
+
     fn backend(&self) -> &str {
         self.inner.backend()
     }

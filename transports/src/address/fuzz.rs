@@ -4,6 +4,7 @@ use bolero::{TypeGenerator, check};
 
 use super::options::{OPTIONS, RDMA_OPTIONS};
 use super::{Address, AddressError};
+use crate::corpus::is_kept;
 
 /// The choices that an address is put together from, right ones and wrong ones.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -111,11 +112,27 @@ fn quotes_a_part(error: &AddressError, text: &str) -> bool {
 /// Any text is an address that its own text parses back to, or an error that quotes what is wrong.
 #[test]
 fn any_text_is_an_address_or_an_error() {
-    check!().with_type::<String>().for_each(|text| is_an_address_or_an_error(text));
+    check!().for_each(|bytes: &[u8]| is_an_address_or_an_error(&String::from_utf8_lossy(bytes)));
 }
 
 /// The same of texts that are, or nearly are, addresses with up to four options.
 #[test]
 fn any_choice_of_options_is_an_address_or_an_error() {
     check!().with_type::<Choices>().for_each(|choices| is_an_address_or_an_error(&choices.text()));
+}
+
+#[test]
+fn the_corpus_has_addresses_of_each_scheme() {
+    let texts = [
+        ("shm", "shm://kv?backend=rfp&window=32&slot=4k"),
+        ("rdma", "rdma://10.0.0.1:7471?device=rxe0&backend=datagram&silence=5s"),
+        ("tcp", "tcp://[::1]:7471?max_message=1m&memory=64m"),
+        ("place", "tcp://node:65535"),
+    ];
+    let addresses = texts.map(|(name, text)| {
+        assert!(text.parse::<Address>().is_ok(), "{text}: {:?}", text.parse::<Address>());
+        (name.to_owned(), text.as_bytes().to_vec())
+    });
+    let target = "address::fuzz::any_text_is_an_address_or_an_error";
+    is_kept("src/address", target, addresses);
 }

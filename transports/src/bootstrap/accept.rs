@@ -15,7 +15,7 @@ use farcall_core::Identity;
 use farcall_core::error::BindError;
 use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
-use farcall_core::transport::Acceptor;
+use farcall_core::transport::{Acceptor, BindTls};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -24,10 +24,13 @@ use super::deadline_stream::{DeadlineStream, StreamError};
 use super::handshakes::{Handshakes, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
 use super::nonce;
-use super::socket::{Listener, Liveness, Socket, hand_over};
+use super::socket::{Listener, Liveness, Socket};
 use super::waiting::{self, Waiting};
 use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream};
-use crate::handshake::{FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep};
+use crate::handshake::{
+    FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep, begins_as_frame,
+};
+use crate::tls;
 
 /// How long to wait for a file descriptor to come back.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
@@ -42,6 +45,8 @@ const MAX_TIME_QUESTIONS: usize = 16;
 struct Acceptance {
     address: String,
     admission: Admission,
+    /// What clients shake hands within, if not on the plain socket.
+    tls: Option<BindTls>,
     timeout: Duration,
     /// Its clock is that of the server threads.
     site: Site,
@@ -68,7 +73,8 @@ impl Acceptance {
             self.admission.count_refusal(RefusalReason::NotPermitted);
             return self.refuse(&mut stream, Reject::NotPermitted { reason });
         }
-        let mut handshake = match self.handshake() {
+        let Some(identity) = self.secure(&mut stream, running) else { return };
+        let mut handshake = match self.handshake(identity) {
             Ok(handshake) => handshake,
             Err(error) => {
                 tracing::error!(address = self.address, %error, "no random numbers for a handshake");
@@ -88,6 +94,14 @@ impl Acceptance {
                 self.admission.count_refusal(RefusalReason::NotPermitted);
                 return self.refuse(&mut stream, reject);
             }
+            Err(Left::Frame(FrameError::Tls)) => {
+                self.admission.count_refusal(RefusalReason::Tls);
+                tracing::info!(
+                    address = self.address,
+                    "refused a client that speaks TLS; this server does not"
+                );
+                return self.hang_up(&mut stream, &tls::NOT_SPOKEN);
+            }
             other => {
                 self.count_left(running, RefusalReason::NoHandshake);
                 tracing::debug!(address = self.address, ?other, "a client said no hello");
@@ -105,13 +119,10 @@ impl Acceptance {
         let sent = stream.send(&handshake.welcome(greeting)).map_err(Left::from);
         match sent.and_then(|()| receive(&mut stream, &mut handshake)) {
             // Also when the server has begun to end meanwhile: the client may have calls under way, which its thread ends.
-            Ok(ServerStep::Ready) => {
-                let socket = stream.into_socket();
-                match take_stream {
-                    Some(take) => self.hand_over(socket, take, withdraw),
-                    None => self.watch(socket, withdraw, &on_disconnect),
-                }
-            }
+            Ok(ServerStep::Ready) => match take_stream {
+                Some(take) => self.hand_over(stream, take, withdraw),
+                None => self.watch(stream.into_socket(), withdraw, &on_disconnect),
+            },
             other => {
                 self.count_left(running, RefusalReason::Unfinished);
                 tracing::info!(address = self.address, ?other, "a client left in its handshake");
@@ -120,14 +131,51 @@ impl Acceptance {
         }
     }
 
-    fn handshake(&self) -> io::Result<ServerHandshake> {
+    fn handshake(&self, identity: Option<Identity>) -> io::Result<ServerHandshake> {
         let handshake = ServerHandshake::default();
-        Ok(match self.admission.authentication() {
-            None => handshake,
-            Some(authentication) => {
-                handshake.authenticating(authentication.clone(), nonce::random()?)
+        let authentication = self.admission.authentication().cloned();
+        Ok(match (authentication, identity) {
+            // Without keys, it permits the names of certificates.
+            (Some(authentication), Some(identity)) if !authentication.has_keys() => {
+                handshake.knowing(identity, Some(authentication))
             }
+            (Some(authentication), _) => handshake.authenticating(authentication, nonce::random()?),
+            (None, Some(identity)) => handshake.knowing(identity, None),
+            (None, None) => handshake,
         })
+    }
+
+    /// Shakes hands for TLS, if clients speak it here. Gives who the client is, if it has said so there; `None`: it was refused.
+    fn secure(
+        &self,
+        stream: &mut DeadlineStream,
+        running: &Running<'_>,
+    ) -> Option<Option<Identity>> {
+        let Some(settings) = &self.tls else { return Some(None) };
+        let failed = match secure(stream, settings) {
+            Ok(identity) => return Some(identity),
+            Err(failed) => failed,
+        };
+        tracing::info!(address = self.address, source = ?stream.source(), error = %failed, "refused a client before its hello");
+        match failed {
+            Unsecured::Plain => {
+                self.admission.count_refusal(RefusalReason::Tls);
+                let reason = "the server speaks TLS only; give the client `tls`".into();
+                self.hang_up(stream, &ServerHandshake::reject(Reject::NotPermitted { reason }));
+                stream.let_read();
+            }
+            Unsecured::Stream(StreamError::Tls(_)) => {
+                self.admission.count_refusal(RefusalReason::Tls);
+                stream.let_read();
+            }
+            Unsecured::Stream(_) => self.count_left(running, RefusalReason::NoHandshake),
+            Unsecured::Unnamed(tls::Failure(reason)) => {
+                self.admission.count_refusal(RefusalReason::NotPermitted);
+                self.refuse(stream, Reject::NotPermitted { reason });
+                stream.let_read();
+            }
+        }
+        None
     }
 
     /// A client has left in its handshake, or was made to leave.
@@ -166,10 +214,13 @@ impl Acceptance {
         }
     }
 
-    fn hand_over(&self, socket: Box<dyn Socket>, take: TakeStream, withdraw: OnPeerGone) {
-        if let Err(error) = hand_over(socket, self.admission.silence(), take) {
-            tracing::warn!(address = self.address, %error, "cannot hand a client's socket over");
-            withdraw();
+    fn hand_over(&self, stream: DeadlineStream, take: TakeStream, withdraw: OnPeerGone) {
+        match stream.into_stream(self.admission.silence()) {
+            Ok(stream) => take(stream),
+            Err(error) => {
+                tracing::warn!(address = self.address, %error, "cannot hand a client's socket over");
+                withdraw();
+            }
         }
     }
 
@@ -203,6 +254,33 @@ impl Acceptance {
             stream.remaining().map_err(|_| Reject::Refused { reason: reason.into() })
         })
     }
+}
+
+/// Why there is no TLS with a client.
+#[derive(Debug, thiserror::Error)]
+enum Unsecured {
+    #[error("it does not speak TLS")]
+    Plain,
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// Its certificate does not say who it is.
+    #[error("{0}")]
+    Unnamed(tls::Failure),
+}
+
+/// Bytes of a client's that are read before it is known whether they are TLS: none after its hello, for it then waits for an answer.
+const FIRST_BYTES: usize = 4096;
+
+/// Shakes hands for TLS. Gives who the client is, if it has said so.
+fn secure(stream: &mut DeadlineStream, settings: &BindTls) -> Result<Option<Identity>, Unsecured> {
+    let session = tls::server_session(settings).map_err(StreamError::from)?;
+    let mut buffer = [0; FIRST_BYTES];
+    let first = stream.receive_plain(&mut buffer)?;
+    if begins_as_frame(first) {
+        return Err(Unsecured::Plain);
+    }
+    stream.secure(session, first)?;
+    stream.session().map_or(Ok(None), |session| session.identity().map_err(Unsecured::Unnamed))
 }
 
 /// Why a client's bytes came to nothing.
@@ -252,7 +330,7 @@ impl Accepting {
     /// Accepts the clients of `listener`, each within `timeout`. `site` is that of a server thread.
     pub(super) fn start(
         listener: Box<dyn Listener>,
-        admission: Admission,
+        (admission, tls): (Admission, Option<BindTls>),
         (timeout, site): (Duration, &Site),
         address: &str,
     ) -> Result<Accepting, BindError> {
@@ -264,6 +342,7 @@ impl Accepting {
         let acceptance = Arc::new(Acceptance {
             address: address.to_owned(),
             admission,
+            tls,
             timeout,
             site: site.clone(),
             handshakes: Handshakes::new(timeout),

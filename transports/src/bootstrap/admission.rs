@@ -106,8 +106,8 @@ impl Admission {
         let (terms, differing) = self.offer.check(hello)?;
         let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
-        // Round robin; a thread that is full passes its turn on. If all are, the first that can makes room.
-        let mut full = (RefusalReason::Full, String::new());
+        // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.
+        let mut last = (RefusalReason::Full, String::new());
         let turns = self.intakes.threads();
         for attempt in 0..2 * turns {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
@@ -122,8 +122,10 @@ impl Admission {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };
                     return Ok((Greeting { differing, welcome }, accepted));
                 }
-                Err(SetupError::Full(told)) => full = (RefusalReason::Full, told),
-                Err(SetupError::SourceFull(told)) => full = (RefusalReason::SourceFull, told),
+                Err(SetupError::Full(told)) => last = (RefusalReason::Full, told),
+                Err(SetupError::SourceFull(told)) => last = (RefusalReason::SourceFull, told),
+                Err(SetupError::IdentityFull(told)) => last = (RefusalReason::IdentityFull, told),
+                Err(SetupError::NoDevice(told)) => last = (RefusalReason::NoDevice, told),
                 Err(SetupError::Misbehaved(what)) => {
                     return Err(Reject::Malformed { what: what.into() }.into());
                 }
@@ -138,7 +140,7 @@ impl Admission {
                 break;
             }
         }
-        let (reason, told) = full;
+        let (reason, told) = last;
         refuse(reason, told)
     }
 }

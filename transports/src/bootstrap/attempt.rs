@@ -65,8 +65,9 @@ impl Attempt<'_> {
         ConnectError::Device { address: self.address(), cause: cause.into() }
     }
 
-    fn not_permitted(&self, reason: &str) -> ConnectError {
-        ConnectError::NotPermitted { address: self.address(), reason: reason.to_owned() }
+    /// This end or the peer must not take part.
+    pub(super) fn not_permitted(&self, reason: impl Into<String>) -> ConnectError {
+        ConnectError::NotPermitted { address: self.address(), reason: reason.into() }
     }
 
     fn frame(&self, error: FrameError) -> ConnectError {
@@ -76,6 +77,9 @@ impl Attempt<'_> {
                 ours: ours.into(),
                 theirs: theirs.into(),
             },
+            FrameError::Tls => self.not_permitted(
+                "the server answers in TLS; give the client `tls`, or is that a farcall server?",
+            ),
             FrameError::Magic => self.misbehaved(format!("{error}; is that a farcall server?")),
             _ => self.misbehaved(error),
         }
@@ -89,9 +93,10 @@ impl Attempt<'_> {
             SetupError::Misbehaved(what) => {
                 ConnectError::PeerMisbehaved { address, what: what.to_owned() }
             }
-            SetupError::Full(reason) | SetupError::SourceFull(reason) => {
-                ConnectError::Refused { address, reason }
-            }
+            SetupError::Full(reason)
+            | SetupError::SourceFull(reason)
+            | SetupError::IdentityFull(reason)
+            | SetupError::NoDevice(reason) => ConnectError::Refused { address, reason },
             SetupError::Device(cause) => ConnectError::Device { address, cause },
         }
     }

@@ -1,4 +1,4 @@
-//! A socket whose reads and writes are bounded by one deadline.
+//! A socket whose reads and writes are bounded by one deadline, within TLS if the ends speak it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 
 use super::socket::Socket;
-use crate::contract::Source;
+use crate::contract::{Source, Stream};
+use crate::tls::{Failure, Session};
 
 /// Why no bytes came, or none could be sent.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,8 @@ pub(super) enum StreamError {
     TimedOut,
     #[error("the other end closed the connection during the handshake")]
     Closed,
+    #[error(transparent)]
+    Tls(#[from] Failure),
     #[error(transparent)]
     Io(io::Error),
 }
@@ -37,11 +41,71 @@ impl From<io::Error> for StreamError {
 pub(super) struct DeadlineStream {
     socket: Box<dyn Socket>,
     deadline: Instant,
+    /// What all bytes pass through, if the ends speak TLS.
+    session: Option<Box<Session>>,
 }
+
+/// Bytes that are read for TLS at a time: most handshakes' longest message fits.
+const RECORDS_BYTES: usize = 4096;
+
+/// How long a peer that was refused may take to read why, if it has sent more than was read: the system throws what was sent away
+/// when such a socket is closed.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
+
+/// Bytes that such a peer may have sent.
+const LAST_WORDS_BYTES: usize = 64 << 10;
 
 impl DeadlineStream {
     pub(super) fn new(socket: Box<dyn Socket>, deadline: Instant) -> DeadlineStream {
-        DeadlineStream { socket, deadline }
+        DeadlineStream { socket, deadline, session: None }
+    }
+
+    /// Shakes hands for this session, within which all further bytes travel. `first`, if there are any, were read already.
+    pub(super) fn secure(&mut self, session: Session, first: &[u8]) -> Result<(), StreamError> {
+        let session = self.session.insert(Box::new(session));
+        let taken = session.take_records(first);
+        self.finish_step(taken)?;
+        while self.session.as_ref().is_some_and(|session| session.is_handshaking()) {
+            let mut buffer = [0; RECORDS_BYTES];
+            let bytes = self.receive_plain(&mut buffer)?;
+            self.take_records(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Gives bytes of the peer's to the session, and the peer its answers.
+    fn take_records(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let taken = session.take_records(bytes);
+        self.finish_step(taken)
+    }
+
+    /// Sends what the session has to say, also that it has failed.
+    fn finish_step(&mut self, step: Result<(), Failure>) -> Result<(), StreamError> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let records = session.records();
+        let sent = self.send_plain(&records);
+        step?;
+        sent
+    }
+
+    /// The session with the peer, if there is one.
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+
+    /// Lets a peer that was refused read why: waits, with a bound, until it hangs up.
+    pub(super) fn let_read(&mut self) {
+        self.deadline = self.deadline.min(Instant::now() + LAST_WORDS_WAIT);
+        // Fails only if the peer has gone.
+        let _ = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Write);
+        let (mut read, mut buffer) = (0, [0; RECORDS_BYTES]);
+        while read < LAST_WORDS_BYTES {
+            match self.receive_plain(&mut buffer) {
+                Ok(bytes) => read += bytes.len(),
+                Err(_) => return,
+            }
+        }
     }
 
     /// Time that is left.
@@ -73,9 +137,21 @@ impl DeadlineStream {
         self.socket.source()
     }
 
-    /// The socket, once the handshake has ended well.
+    /// The socket, once the handshake has ended well. It carries nothing more: so the session ends.
     pub(super) fn into_socket(self) -> Box<dyn Socket> {
         self.socket
+    }
+
+    /// The stream on which the calls go on, once the handshake has ended well: it never blocks, and finds that its peer has been silent
+    /// for so long.
+    pub(super) fn into_stream(self, silence: Duration) -> io::Result<Stream> {
+        self.socket.watch_liveness(silence)?;
+        let socket = self.socket.into_fd();
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(match self.session {
+            None => Stream::Socket(socket),
+            Some(session) => session.into_stream(socket),
+        })
     }
 
     /// A second name of the socket, with which another thread may shut it down.
@@ -84,7 +160,33 @@ impl DeadlineStream {
     }
 
     /// Writes all of these bytes.
-    pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), StreamError> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        match &mut self.session {
+            None => self.send_plain(bytes),
+            Some(session) => {
+                let written = session.write(bytes);
+                self.finish_step(written)
+            }
+        }
+    }
+
+    /// Reads at least one byte and at most as many as `bytes` holds. Gives those that came.
+    pub(super) fn receive<'b>(&mut self, bytes: &'b mut [u8]) -> Result<&'b [u8], StreamError> {
+        loop {
+            match &mut self.session {
+                None => return self.receive_plain(bytes),
+                Some(session) => match session.read(bytes) {
+                    0 => {}
+                    read => return Ok(&bytes[..read]),
+                },
+            }
+            let mut buffer = [0; RECORDS_BYTES];
+            let records = self.receive_plain(&mut buffer)?;
+            self.take_records(records)?;
+        }
+    }
+
+    fn send_plain(&mut self, mut bytes: &[u8]) -> Result<(), StreamError> {
         while !bytes.is_empty() {
             self.socket.set_write_timeout(self.remaining()?)?;
             match self.socket.write(bytes) {
@@ -97,8 +199,10 @@ impl DeadlineStream {
         Ok(())
     }
 
-    /// Reads at least one byte and at most as many as `bytes` holds. Gives those that came.
-    pub(super) fn receive<'b>(&mut self, bytes: &'b mut [u8]) -> Result<&'b [u8], StreamError> {
+    pub(super) fn receive_plain<'b>(
+        &mut self,
+        bytes: &'b mut [u8],
+    ) -> Result<&'b [u8], StreamError> {
         loop {
             self.socket.set_read_timeout(self.remaining()?)?;
             match self.socket.read(bytes) {

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::iter;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use farcall_verbs::{Device, OpenError, OpenOptions};
+use farcall_core::metrics::RefusalReason;
+use farcall_core::site::Site;
+use farcall_verbs::{Device, OpenError, OpenOptions, PeerRefusal};
 
 use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
 use crate::contract::Fabric;
@@ -49,6 +51,10 @@ impl Address {
         if let Place::Tcp(_) = self.place() {
             return Ok(vec![None; threads]);
         }
+        #[cfg(test)]
+        if let Some(opened) = super::tests::lost_device::open_devices(self, threads) {
+            return opened;
+        }
         let choice = choice(self)?;
         let first = open_choice(&choice)?;
         if choice.name.as_deref() == Some(SHARED_MEMORY) {
@@ -56,6 +62,22 @@ impl Address {
         }
         let others = (1..threads).map(|_| open_choice(&choice));
         iter::once(Ok(first)).chain(others).map(|device| device.map(Some)).collect()
+    }
+}
+
+/// Counts at this site the peers that the device refuses, if it tells of them.
+pub(crate) fn count_refusals(device: Option<&Device>, site: &Site) {
+    let Some(device) = device else { return };
+    let refusals = Arc::clone(site.refusals());
+    device.on_peer_refused(move |why| refusals.count(reason_of(why)));
+}
+
+fn reason_of(why: PeerRefusal) -> RefusalReason {
+    match why {
+        PeerRefusal::OtherUser => RefusalReason::NotPermitted,
+        PeerRefusal::NoRoom => RefusalReason::Crowd,
+        PeerRefusal::GuessedKeys => RefusalReason::GuessedKeys,
+        _ => RefusalReason::BrokeProtocol,
     }
 }
 

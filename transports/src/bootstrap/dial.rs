@@ -6,18 +6,23 @@ use std::time::Instant;
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{ClientTransport, Dial, DialOptions, NewConnection};
+use farcall_core::transport::{ClientTransport, Dial, DialOptions, DialTls, NewConnection};
 use rustix::io::Errno;
 
 use super::attempt::{self, Attempt};
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
 use super::nonce;
-use super::socket::{Liveness, Socket, hand_over, tcp, unix};
+use super::socket::{Liveness, Socket, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError};
 use crate::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
+use crate::tls::{self, Failure, Session};
+
+/// Why an address on this machine takes no TLS.
+pub(super) const NO_TLS_ON_THIS_MACHINE: &str = "shm:// has no TLS: only processes of the same user connect, and their bytes stay \
+    in the memory of this machine; leave `tls` away, use keys to tell clients apart, or use tcp:// or rdma://";
 
 /// An attempt to dial an address in text.
 pub(super) struct Dialler<'a> {
@@ -33,6 +38,7 @@ impl Dialler<'_> {
             StreamError::Closed => self
                 .attempt
                 .no_server(format!("{error}; it may be shutting down, or not be a farcall server")),
+            StreamError::Tls(failure) => self.attempt.not_permitted(failure.to_string()),
             StreamError::Io(error) => self.attempt.io("the handshake", error),
         }
     }
@@ -105,6 +111,20 @@ impl Dialler<'_> {
             .map_err(|error| self.attempt.setup(error))
     }
 
+    /// A session for TLS with the server, which nobody has greeted yet.
+    fn session(&self, tls: &DialTls) -> Result<Session, ConnectError> {
+        let Some(NetworkPlace { host, .. }) = self.address.place().in_network() else {
+            return Err(ConnectError::Unsupported {
+                address: self.address.to_string(),
+                what: NO_TLS_ON_THIS_MACHINE.into(),
+            });
+        };
+        tls::client_session(tls, host).map_err(|Failure(what)| ConnectError::Unsupported {
+            address: self.address.to_string(),
+            what,
+        })
+    }
+
     /// Says hello, and waits until the server has answered.
     fn shake_hands(
         &self,
@@ -175,12 +195,16 @@ impl Dial for Address {
     ) -> Result<NewConnection, ConnectError> {
         let attempt = Attempt { address: self, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
+        let session = options.tls.as_ref().map(|tls| dialler.session(tls)).transpose()?;
         let deadline = Instant::now() + options.timeout;
         let mut pending = dialler.prepare(site, options.share)?;
         let mut stream = DeadlineStream::new(dialler.connect(deadline)?, deadline);
         stream
             .check_peer()
             .map_err(|reason| ConnectError::NotPermitted { address: self.to_string(), reason })?;
+        if let Some(session) = session {
+            stream.secure(session, &[]).map_err(|error| dialler.stream(error))?;
+        }
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
         let mut handshake = ClientHandshake::new(hello, service).require(&options.require);
         if let Some(key) = &options.key {
@@ -195,10 +219,12 @@ impl Dial for Address {
         dialler.confirm(&mut *pending, &answer, (&stream, site))?;
         let client = pending.finish(answer).map_err(|error| attempt.setup(error))?;
         stream.send(&handshake.ready_bytes()).map_err(|error| dialler.stream(error))?;
-        let socket = stream.into_socket();
         let connected = match take_stream {
-            Some(take) => hand_over(socket, self.config().silence, take).map(|()| client),
-            None => dialler.watch(client, site, socket),
+            Some(take) => stream.into_stream(self.config().silence).map(|stream| {
+                take(stream);
+                client
+            }),
+            None => dialler.watch(client, site, stream.into_socket()),
         };
         let transport = connected.map_err(|error| attempt.io("watching the connection", error))?;
         Ok(NewConnection { transport, compatibility })

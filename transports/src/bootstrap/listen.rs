@@ -7,19 +7,21 @@ use std::sync::Arc;
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{BindOptions, Binding, Bound};
+use farcall_core::transport::{BindOptions, BindTls, Binding, Bound};
 use rustix::io::Errno;
 use rustix::net::UCred;
 
 use super::accept::Accepting;
 use super::admission::Admission;
 use super::device;
+use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
 use super::renewal::AtAddress;
 use super::server_halves::{ServerHalves, bind_error, check_services};
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::handshake::Offer;
+use crate::tls::{self, Failure};
 
 impl Binding for Address {
     fn bind(
@@ -29,12 +31,18 @@ impl Binding for Address {
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
         check_services(sites.len(), services)?;
+        if let Some(tls) = &options.tls {
+            check_tls(self, tls)?;
+        }
         // The place first: a second server should not have made anything.
         let (listener, address) = listen(self, options)?;
         let address = address.to_string();
         let devices = self
             .open_devices(sites.len())
             .map_err(|error| BindError::Device { address: address.clone(), cause: error.into() })?;
+        for (site, device) in sites.iter().zip(&devices) {
+            device::count_refusals(device.as_ref(), site);
+        }
         let threads = sites.iter().zip(devices.iter().map(device::fabric));
         let of = (self.backend(), self.config());
         let refused = |error| bind_error(&address, error);
@@ -42,23 +50,41 @@ impl Binding for Address {
         let follower = follow_time::follower(self, slices.as_ref()).map_err(refused)?;
         let clock = follower.as_ref().map(|(_, follower)| follower.clock());
         let ServerHalves { transports, intakes } =
-            ServerHalves::make(&address, of, threads, options.max_clients, clock)?;
+            ServerHalves::make(&address, of, threads, options.into(), clock)?;
         let offer = Offer::new(self.backend().name(), services, self.config().clone())
             .with_authentication(options.authentication.clone());
+        if options.tls.is_some() && follower.is_some() {
+            let what = "slices_of cannot name another server where clients speak TLS: servers ask each other for the time \
+                        without; leave one of the two away";
+            return Err(BindError::Unsupported { address, what: what.into() });
+        }
         let renewal = AtAddress {
             address: self.clone(),
             text: address.clone(),
             intakes: Arc::clone(&intakes),
-            max_clients: options.max_clients,
+            most_clients: options.into(),
             clock: clock.cloned(),
         };
         let admission = Admission::new(self.backend(), offer, intakes, &sites[0]);
-        let timeout = options.handshake_timeout;
-        let acceptor = Accepting::start(listener, admission, (timeout, &sites[0]), &address)?;
+        let (timeout, tls) = (options.handshake_timeout, options.tls.clone());
+        let acceptor =
+            Accepting::start(listener, (admission, tls), (timeout, &sites[0]), &address)?;
         let acceptor = AcceptingInSharedTime::start(acceptor, follower, &sites[0])
             .map_err(follow_time::no_thread(&address))?;
         Ok(Bound { transports, renewal: Some(Arc::new(renewal)), acceptor, address })
     }
+}
+
+/// Refuses TLS where there can be none.
+fn check_tls(address: &Address, settings: &BindTls) -> Result<(), BindError> {
+    let what = match address.place().in_network() {
+        None => NO_TLS_ON_THIS_MACHINE.to_owned(),
+        Some(_) => match tls::knows(settings) {
+            Ok(()) => return Ok(()),
+            Err(Failure(what)) => what,
+        },
+    };
+    Err(BindError::Unsupported { address: address.to_string(), what })
 }
 
 /// A socket that listens there, and the address with the port that the system chose.

@@ -28,5 +28,5 @@ pub use attempt::{Attempt, hello};
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;
-pub use server_halves::{Intakes, ServerHalves, check_services};
+pub use server_halves::{Intakes, MostClients, ServerHalves, check_services};
 pub use shared_time::{ASK_EVERY, ClockSample, Follower};

@@ -1,4 +1,4 @@
-//! Server threads that panicked: they get new transports, and clients come in there.
+//! Server threads that panicked or lost their device: they get new transports, and clients come in there.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use farcall_core::site::Site;
 use farcall_core::transport::{Renewal, ServerTransport};
 
 use super::device;
-use super::server_halves::{Intakes, serve};
+use super::server_halves::{Intakes, MostClients, serve};
 use crate::address::Address;
 use crate::contract::{Placement, ServerHalf, SharedClock, ThreadOf};
 
@@ -18,7 +18,7 @@ pub(super) struct AtAddress {
     /// The address with the port that the system chose, for errors.
     pub(super) text: String,
     pub(super) intakes: Arc<Intakes>,
-    pub(super) max_clients: usize,
+    pub(super) most_clients: MostClients,
     /// Of slices that are shared with another server.
     pub(super) clock: Option<SharedClock>,
 }
@@ -26,11 +26,12 @@ pub(super) struct AtAddress {
 impl Renewal for AtAddress {
     /// Opens the device once more: what the thread had of it may be what failed.
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
-        let AtAddress { address, text, intakes, max_clients, clock } = self;
+        let AtAddress { address, text, intakes, most_clients, clock } = self;
         let mut devices = address
             .open_devices(1)
             .map_err(|error| BindError::Device { address: text.clone(), cause: error.into() })?;
         let device = devices.pop().flatten();
+        device::count_refusals(device.as_ref(), site);
         let of = ThreadOf { number: thread as u32, threads: intakes.threads() as u32 };
         let placement = Placement {
             thread: of,
@@ -38,8 +39,12 @@ impl Renewal for AtAddress {
             ..Placement::new(site, device::fabric(&device))
         };
         let ServerHalf { transport, intake } =
-            serve(text, (address.backend(), address.config()), &placement, *max_clients)?;
+            serve(text, (address.backend(), address.config()), &placement, *most_clients)?;
         intakes.replace(thread, intake);
         Ok(transport)
+    }
+
+    fn lose(&self, thread: usize) {
+        drop(self.intakes.close(thread));
     }
 }

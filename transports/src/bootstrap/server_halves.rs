@@ -1,18 +1,36 @@
 //! The halves of a server's threads, at whatever address.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::ServerTransport;
+use farcall_core::transport::{BindOptions, ServerTransport};
 
 use crate::contract::{
-    Backend, Config, Fabric, Intake, Placement, ServerHalf, SetupError, SharedClock, ThreadOf,
+    Accepted, Backend, Config, Fabric, Intake, NewClient, Placement, ServerHalf, SetupError,
+    SharedClock, Source, ThreadOf,
 };
 
 /// Most server threads of one address.
 const MAX_THREADS: usize = 1024;
+
+/// How many clients an address may have.
+#[derive(Clone, Copy, Debug)]
+pub struct MostClients {
+    /// Over all threads.
+    pub all: usize,
+    /// Of them, those of one identity.
+    pub of_identity: usize,
+}
+
+impl From<&BindOptions> for MostClients {
+    fn from(options: &BindOptions) -> MostClients {
+        let of_identity = options.max_connections_per_identity.unwrap_or(usize::MAX);
+        MostClients { all: options.max_clients, of_identity }
+    }
+}
 
 /// What the server's threads poll, and where their clients come in, in the order of the threads.
 pub struct ServerHalves {
@@ -37,14 +55,35 @@ impl Intakes {
         Arc::clone(&self.0[thread].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The thread has none for now. Gives the one that it had.
+    pub(super) fn close(&self, thread: usize) -> Arc<dyn Intake> {
+        let mut intake = self.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut intake, Arc::new(WithoutDevice))
+    }
+
     /// The thread has another one from now on.
     pub(super) fn replace(&self, thread: usize, intake: Box<dyn Intake>) {
         *self.0[thread].lock().unwrap_or_else(PoisonError::into_inner) = intake.into();
     }
 }
 
+/// Refuses clients, as the thread has lost its device. Another thread may have one.
+#[derive(Debug)]
+struct WithoutDevice;
+
+impl Intake for WithoutDevice {
+    fn accept(&self, _: NewClient<'_>) -> Result<Accepted, SetupError> {
+        let told = "the server's device was removed, or has failed; it serves again when the device is back";
+        Err(SetupError::NoDevice(told.into()))
+    }
+
+    fn make_room(&self, _: Source, _: Duration) -> bool {
+        false
+    }
+}
+
 impl ServerHalves {
-    /// A half for each server thread, which has a site and a fabric; together for at most `max_clients`. `clock` is that of the server
+    /// A half for each server thread, which has a site and a fabric; together for at most so many clients. `clock` is that of the server
     /// whose slices this one shares, if it does.
     ///
     /// # Errors
@@ -53,7 +92,7 @@ impl ServerHalves {
         address: &str,
         (backend, config): (&dyn Backend, &Config),
         threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>)>,
-        max_clients: usize,
+        most: MostClients,
         clock: Option<&SharedClock>,
     ) -> Result<ServerHalves, BindError> {
         let (mut transports, mut intakes) = (Vec::new(), Vec::new());
@@ -62,7 +101,7 @@ impl ServerHalves {
             let thread = ThreadOf { number, threads: count };
             let placement = Placement { thread, clock, ..Placement::new(site, fabric) };
             let ServerHalf { transport, intake } =
-                serve(address, (backend, config), &placement, max_clients)?;
+                serve(address, (backend, config), &placement, most)?;
             transports.push(transport);
             intakes.push(Mutex::new(intake.into()));
         }
@@ -70,12 +109,12 @@ impl ServerHalves {
     }
 }
 
-/// The half of one server thread, of those that have at most `max_clients` together.
+/// The half of one server thread, of those that have at most so many clients together.
 pub(super) fn serve(
     address: &str,
     (backend, config): (&dyn Backend, &Config),
     at: &Placement<'_>,
-    max_clients: usize,
+    most: MostClients,
 ) -> Result<ServerHalf, BindError> {
     let ThreadOf { number, threads } = at.thread;
     let (number, threads) = (number as usize, threads as usize);
@@ -83,7 +122,8 @@ pub(super) fn serve(
     let share = |most: usize| most / threads + usize::from(number < most % threads);
     let mut config = config.clone();
     config.max_clients_per_source = share(config.max_clients_per_source as usize) as u32;
-    backend.serve(at, &config, share(max_clients)).map_err(|error| bind_error(address, error))
+    config.max_clients_per_identity = u32::try_from(share(most.of_identity)).unwrap_or(u32::MAX);
+    backend.serve(at, &config, share(most.all)).map_err(|error| bind_error(address, error))
 }
 
 /// Why a server cannot listen at this address.

@@ -1,5 +1,6 @@
 //! A backend that takes the socket of the handshake over.
 
+pub(super) mod lost_device;
 mod refusals;
 
 use std::fs::File;
@@ -53,7 +54,7 @@ impl Taken {
         let taken = self.0.lock().unwrap().clone()?;
         Some(Box::new(move |stream| match stream {
             Stream::Socket(socket) => taken.send(socket).unwrap(),
-            Stream::Simulated(_) => panic!("an address in text has a socket"),
+            Stream::Custom(_) => panic!("an address in text has a socket"),
         }))
     }
 }

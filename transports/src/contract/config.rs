@@ -40,6 +40,9 @@ pub struct Config {
     pub silence: Duration,
     /// At a server: the clients of one [source](super::Source) that it takes. Default: as many as it takes at all.
     pub max_clients_per_source: u32,
+    /// At a server: the connections of one identity that it takes. Default: as many as it takes at all. No option of an address: the
+    /// [quota](farcall_core::ClientQuota) of the server's clients says it.
+    pub max_clients_per_identity: u32,
     /// At a server that has no room for another client: how long a client may be without a call before it makes room for one of a
     /// source with fewer clients.
     pub idle_timeout: Duration,
@@ -57,6 +60,7 @@ impl Default for Config {
             memory: default_memory(max_message),
             silence: Duration::from_secs(5),
             max_clients_per_source: u32::MAX,
+            max_clients_per_identity: u32::MAX,
             idle_timeout: Duration::from_secs(60),
             options: OptionValues::default(),
         }

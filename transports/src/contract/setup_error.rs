@@ -21,6 +21,12 @@ pub enum SetupError {
     /// No more clients of this source fit.
     #[error("{0}")]
     SourceFull(String),
+    /// The identity has as many connections as its quota allows.
+    #[error("{0}")]
+    IdentityFull(String),
+    /// The device was removed, or has failed.
+    #[error("{0}")]
+    NoDevice(String),
 }
 
 impl From<VerbsError> for SetupError {

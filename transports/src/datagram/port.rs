@@ -40,8 +40,11 @@ impl Peer {
     /// Whether it has sent this in this session, and not in a former one of the same number.
     #[inline]
     pub(crate) fn has_sent(&self, epoch: u64, source: Option<DatagramSource>) -> bool {
+        // What it sends first asks for its epoch.
+        let is_no_question = epoch != self.epoch;
         (epoch == self.their_epoch && self.is(source))
-            || (is_planted(Bug::FormerLife) && epoch != self.epoch)
+            || (is_planted(Bug::UncheckedEpoch) && is_no_question && self.is(source))
+            || (is_planted(Bug::FormerLife) && is_no_question)
     }
 
     /// Whether it has sent this in this session, and has not been told yet what its datagrams must carry.

@@ -215,6 +215,7 @@ impl ServerTransport for Server {
             Ok(completed) => completed,
             Err(error @ CqError::DeviceLost) => {
                 self.drop_all(&error, sink);
+                sink.device_lost();
                 return Progress::IDLE;
             }
             Err(error) => return self.renew(&error, now, sink),

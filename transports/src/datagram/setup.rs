@@ -155,6 +155,8 @@ impl EndSetup {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use farcall_verbs::Device;
 

@@ -14,6 +14,14 @@ pub const MAX_BODY_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
 
+/// The first bytes of TLS instead: the type of a record, an alert or a message of a handshake, and the version.
+const TLS: [[u8; 2]; 2] = [[0x15, 0x03], [0x16, 0x03]];
+
+/// Whether these first bytes of a peer are those of a frame, as far as they go.
+pub(crate) fn begins_as_frame(bytes: &[u8]) -> bool {
+    bytes.iter().zip(MAGIC).all(|(byte, expected)| *byte == expected)
+}
+
 /// In front of each frame, the same in every version, so that a mismatch can be told from garbage.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -137,6 +145,9 @@ pub enum FrameError {
     /// The bytes do not begin as a frame does.
     #[error("these bytes are not a farcall handshake")]
     Magic,
+    /// The bytes begin as TLS does.
+    #[error("these bytes are TLS")]
+    Tls,
     /// The ends have no version of the protocol in common.
     #[error("protocol version {theirs}, where {ours} is spoken")]
     Version {
@@ -233,6 +244,9 @@ impl FrameReader {
     /// Checks a prefix, and takes the highest common version.
     fn read_prefix(&mut self) -> Result<Body, FrameError> {
         let prefix = Prefix::read_from_bytes(&self.bytes).map_err(|_| FrameError::Magic)?;
+        if TLS.iter().any(|tls| prefix.magic.starts_with(tls)) {
+            return Err(FrameError::Tls);
+        }
         if prefix.magic != MAGIC {
             return Err(FrameError::Magic);
         }

@@ -11,6 +11,7 @@ use super::{
     MethodEntry, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
 };
 use crate::contract::{SlicePlan, Terms};
+use crate::corpus::is_kept;
 
 /// What a frame is made of.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -187,4 +188,31 @@ fn any_pages_are_a_bounded_list_or_an_error() {
         let missing = list.compare().map_or(0, |it| it.missing().count());
         assert!(missing <= METHODS.len());
     });
+}
+
+#[test]
+fn the_corpora_have_a_frame_of_each_kind() {
+    let frames = (0..15).map(|kind| {
+        let parts = Parts {
+            kind,
+            text: "text".into(),
+            texts: ["a".into(), "b".into()],
+            number: 7,
+            terms: (8, 4096, 1 << 20),
+            setup: vec![1, 2, 3],
+            methods: vec![(1, 0, vec![7, 8]), (2, 1, vec![9])],
+            nonce: [5; 32],
+        };
+        parts.frame()
+    });
+    let mut named = Vec::new();
+    for (number, frame) in frames.enumerate() {
+        let bytes = frame.to_bytes();
+        assert_eq!(read(&bytes), Ok(frame));
+        named.push((format!("frame-{number:02}"), bytes));
+    }
+    let bodies = named.iter().map(|(name, bytes)| (name.clone(), bytes[PREFIX_BYTES..].to_vec()));
+    let folder = "src/handshake";
+    is_kept(folder, "handshake::fuzz::any_body_is_a_frame_or_an_error", bodies);
+    is_kept(folder, "handshake::fuzz::any_bytes_are_a_frame_or_an_error", named);
 }

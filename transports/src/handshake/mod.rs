@@ -48,6 +48,7 @@ mod time;
 mod versions;
 
 pub use client::{Agreement, ClientHandshake, ClientStep, Refusal};
+pub(crate) use frame::begins_as_frame;
 pub use frame::{
     Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES, Reject, TimeTold, Welcome,
 };

@@ -17,6 +17,8 @@ pub struct ServerHandshake {
     stage: Stage,
     /// What clients are to prove, if anything.
     demand: Option<Box<Demand>>,
+    /// Who the client is, if the socket has told; and what it may do, if that is limited.
+    known: Option<(Identity, Option<Authentication>)>,
     /// The client speaks none of the server's versions.
     is_foreign: bool,
 }
@@ -92,9 +94,17 @@ impl ServerHandshake {
         self
     }
 
+    /// The client has already proven to be `identity`, in another way, and may use what this authentication permits; anything, if there is none.
+    pub fn knowing(mut self, identity: Identity, permits: Option<Authentication>) -> Self {
+        self.known = Some((identity, permits));
+        self
+    }
+
     /// Who the client has proven to be.
     pub fn identity(&self) -> Option<Identity> {
-        self.demand.as_ref()?.proven.as_ref().map(|(identity, _)| *identity)
+        let proven = self.demand.as_ref().and_then(|demand| demand.proven.as_ref());
+        let proven = proven.map(|(identity, _)| *identity);
+        proven.or(self.known.as_ref().map(|(identity, _)| *identity))
     }
 
     /// The versions that the server speaks; once the client has said hello, the one that both take.
@@ -163,10 +173,17 @@ impl ServerHandshake {
         self.hear();
         let versions = self.versions();
         match self.demand.as_deref_mut() {
-            None => {
-                self.stage = Stage::Deciding;
-                ServerStep::Decide(hello)
-            }
+            None => match &self.known {
+                Some((identity, Some(authentication)))
+                    if !authentication.permits(identity, &hello.service) =>
+                {
+                    not_permitted(identity, &hello.service)
+                }
+                _ => {
+                    self.stage = Stage::Deciding;
+                    ServerStep::Decide(hello)
+                }
+            },
             Some(Demand { nonce, transcript, .. }) => {
                 let challenge = Frame::Challenge(*nonce).to_bytes_in(versions);
                 transcript.add(End::Server, &challenge);
@@ -190,9 +207,7 @@ impl ServerHandshake {
         self.hear();
         if let Some(demand) = &mut self.demand {
             if !demand.authentication.permits(&identity, &hello.service) {
-                let service = &hello.service;
-                let reason = format!("{identity} may not use {service}; let the server permit it");
-                return ServerStep::Reject(Reject::NotPermitted { reason });
+                return not_permitted(&identity, &hello.service);
             }
             demand.proven = Some((identity, key));
         }
@@ -225,6 +240,11 @@ impl ServerHandshake {
     pub fn reject(reject: Reject) -> Vec<u8> {
         Frame::Reject(reject).to_bytes()
     }
+}
+
+fn not_permitted(identity: &Identity, service: &str) -> ServerStep {
+    let reason = format!("{identity} may not use {service}; let the server permit it");
+    ServerStep::Reject(Reject::NotPermitted { reason })
 }
 
 impl Demand {

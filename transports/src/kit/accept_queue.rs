@@ -1,7 +1,7 @@
 //! How new clients come to a server thread: made in an accepting thread, taken over between polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -11,7 +11,11 @@ use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
 
 use super::places::{Candidate, ClientLimits, Places};
+use super::tear_down::TearDown;
 use crate::contract::{Accepted, OnDisconnect, SetupError, Source};
+
+/// How long a server thread that ends waits until clients are gone which it has dropped before.
+const TEAR_DOWN_BOUND: Duration = Duration::from_secs(1);
 
 /// A client of a server thread: its number, and which connection under that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub(crate) struct AcceptQueue<T> {
     places: Mutex<Places>,
     /// A place is free, or the server thread has looked for one that it can free.
     news_of_places: Condvar,
+    /// Set with the first client, as a server thread must not take the time to start it. `None`: there is none.
+    tear_down: OnceLock<Option<TearDown>>,
     site: Site,
 }
 
@@ -50,7 +56,10 @@ impl<T: Send + 'static> AcceptQueue<T> {
         (source, identity): (Source, Option<Identity>),
         make: impl FnOnce(ClientId, &OnDisconnect) -> Result<(Vec<u8>, T), SetupError>,
     ) -> Result<Accepted, SetupError> {
-        let id = self.places().take(source, self.site.now())?;
+        // In a simulation clients are torn down at the moment of virtual time at which they are dropped.
+        let start = || (!self.site.is_driven()).then(TearDown::of_this_process).flatten();
+        self.tear_down.get_or_init(start);
+        let id = self.places().take((source, identity), self.site.now())?;
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
@@ -77,6 +86,7 @@ impl<T> AcceptQueue<T> {
             arrivals,
             places: Mutex::new(Places::new(limits)),
             news_of_places: Condvar::new(),
+            tear_down: OnceLock::new(),
             site: site.clone(),
         });
         (Arc::clone(&queue), Arrivals { queue, receiver })
@@ -102,12 +112,11 @@ impl<T> AcceptQueue<T> {
         let deadline = Instant::now() + wait;
         let mut places = self.places();
         while places.check_room(source).is_err() {
-            let candidates = places.candidates(source, self.site.now());
-            if candidates.is_empty() {
-                return false;
-            }
-            if !self.push(Arrival::RoomWanted(source, candidates)) {
-                return false;
+            if !places.will_have_room(source) {
+                let candidates = places.candidates(source, self.site.now());
+                if candidates.is_empty() || !self.push(Arrival::RoomWanted(source, candidates)) {
+                    return false;
+                }
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.news_of_places.wait_timeout(places, left);
@@ -153,9 +162,20 @@ impl<T> Arrivals<T> {
         self.receiver.try_recv().ok()
     }
 
-    /// The client is gone; another may have its number.
-    pub(crate) fn give_back(&self, number: u32) {
-        self.queue.give_back(number);
+    /// Drops what a client had, and then frees its number: on another thread, if `elsewhere` and there is one.
+    pub(crate) fn tear_down(&self, number: u32, member: Box<T>, elsewhere: bool)
+    where
+        T: Send + 'static,
+    {
+        let queue = Arc::clone(&self.queue);
+        let leaving = Leaving { _member: member, _place: LeavingPlace { queue, number } };
+        match self.queue.tear_down.get() {
+            Some(Some(tear_down)) if elsewhere => {
+                self.queue.places().leave(number);
+                tear_down.drop_there(Box::new(leaving));
+            }
+            _ => drop(leaving),
+        }
     }
 
     /// The thread has refused something.
@@ -163,9 +183,9 @@ impl<T> Arrivals<T> {
         self.queue.site.refusals().count(reason);
     }
 
-    /// There is room for another client of that source.
+    /// There is room for another client of that source, at the latest when those that were dropped are torn down.
     pub(crate) fn has_room(&self, source: Source) -> bool {
-        self.queue.places().check_room(source).is_ok()
+        self.queue.places().will_have_room(source)
     }
 
     /// These clients stay: they are not idle. This is what they have called.
@@ -173,6 +193,34 @@ impl<T> Arrivals<T> {
         let (mut places, now) = (self.queue.places(), self.queue.site.now());
         clients.iter().for_each(|client| places.set_calls(client, now));
         self.queue.news_of_places.notify_all();
+    }
+}
+
+impl<T> Drop for Arrivals<T> {
+    /// Clients that the thread has dropped before are gone when it ends, if that takes no longer than it may.
+    fn drop(&mut self) {
+        let places = self.queue.places();
+        let news = &self.queue.news_of_places;
+        let _ = news.wait_timeout_while(places, TEAR_DOWN_BOUND, |places| places.has_leaving());
+    }
+}
+
+/// A client that the server thread has let go of.
+struct Leaving<T> {
+    // Dropped in this order: completions of its queue pair must not meet a new client of its number, and who gets its place finds its
+    // memory and its descriptors free.
+    _member: Box<T>,
+    _place: LeavingPlace<T>,
+}
+
+struct LeavingPlace<T> {
+    queue: Arc<AcceptQueue<T>>,
+    number: u32,
+}
+
+impl<T> Drop for LeavingPlace<T> {
+    fn drop(&mut self) {
+        self.queue.give_back(self.number);
     }
 }
 

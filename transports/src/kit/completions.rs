@@ -141,5 +141,6 @@ impl RequestSink for DiscardRequests {
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _: u32, _: u32) {}
 }

@@ -8,8 +8,10 @@ use farcall_core::time::{Instant, PollAt};
 
 use super::fair_queue::{FairQueue, Verdict};
 use super::memory::{Budget, RETRY_NANOS};
+use crate::planted::{Bug, is_planted};
 
-/// How long a client may hold memory that others wait for without moving on.
+/// How long a client may hold memory that others wait for without moving on. Longer if it READs responses: so long as the longest of
+/// them takes at the least rate.
 const STALL_NANOS: u64 = 10_000_000_000;
 
 /// How long a client may hold memory that others wait for with one message: so long, and as long as its bytes take at the
@@ -39,14 +41,20 @@ struct Lent {
     bytes: u64,
     /// Zero: not known, the next check dates it.
     since: Instant,
+    /// The client READs it, which this end does not notice before the end.
+    is_read: bool,
 }
 
 impl Lent {
+    /// How long its bytes take at the least rate.
+    fn nanos(&self) -> u64 {
+        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(LEAST_RATE);
+        u64::try_from(nanos).unwrap_or(u64::MAX)
+    }
+
     /// Until when it may have the memory although others wait for it.
     fn until(&self) -> Instant {
-        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(LEAST_RATE);
-        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(MESSAGE_NANOS);
-        self.since.saturating_add_nanos(nanos)
+        self.since.saturating_add_nanos(self.nanos().saturating_add(MESSAGE_NANOS))
     }
 }
 
@@ -73,13 +81,22 @@ impl Loan {
 
     /// It gets memory for the request of a slot.
     pub(crate) fn take(&mut self, slot: u32, bytes: u64, now: Instant) {
-        self.moved = now;
-        self.lent.push(Lent { slot, bytes, since: now });
+        self.lend(Lent { slot, bytes, since: now, is_read: false });
     }
 
     /// It gets the response of a slot to fetch. Responses are posted outside of polls, where the time is not known.
     pub(crate) fn take_response(&mut self, slot: u32, bytes: u64) {
         self.take(slot, bytes, Instant::ZERO);
+    }
+
+    /// It gets the response of a slot to READ: this end does not notice how far it is.
+    pub(crate) fn take_response_to_read(&mut self, slot: u32, bytes: u64) {
+        self.lend(Lent { slot, bytes, since: Instant::ZERO, is_read: true });
+    }
+
+    fn lend(&mut self, lent: Lent) {
+        self.moved = lent.since;
+        self.lent.push(lent);
     }
 
     /// The memory of a slot's message comes back, if it has any.
@@ -110,7 +127,10 @@ impl Loan {
                 *since = now;
             }
         }
-        self.moved.saturating_add_nanos(STALL_NANOS) < now
+        // A client may READ its responses one after the other, and the longest first.
+        let unseen = self.lent.iter().filter(|lent| lent.is_read).map(Lent::nanos).max();
+        let patience = STALL_NANOS.saturating_add(unseen.unwrap_or(0));
+        self.moved.saturating_add_nanos(patience) < now
     }
 
     /// One of its messages takes too long, however often it moves on. Asked after `is_stalled`, which dates them.
@@ -142,7 +162,9 @@ impl Lending {
     /// Whether `len` more bytes are within the share of a client, which is half of the memory. One message of any length
     /// always is.
     pub(crate) fn is_within_share(&self, loan: &Loan, len: u64) -> bool {
-        loan.is_empty() || loan.bytes() + len <= self.budget.limit() / 2
+        loan.is_empty()
+            || loan.bytes() + len <= self.budget.limit() / 2
+            || is_planted(Bug::UncheckedShare)
     }
 
     /// Memory for a response of `len` bytes, if `take` finds some now. A client that does not fetch its responses holds its
@@ -339,5 +361,28 @@ mod tests {
         assert!(is_stalled(&mut loan, 52 * SECOND));
         loan.give_back(100);
         assert!(!is_stalled(&mut loan, 60 * SECOND), "it holds nothing");
+    }
+
+    #[test]
+    fn a_client_that_reads_a_long_response_may_be_silent_for_as_long_as_that_takes() {
+        const SECOND: u64 = 1_000_000_000;
+        let lending = || Lending::new(Budget::new(100 << 20));
+        let stalled_after = |loan: &mut Loan| {
+            let mut lending = lending();
+            let is_stalled = |second: &u64| {
+                let (mut stalled, now) = (Vec::new(), at(second * SECOND));
+                let loans = [(0, &mut *loan)].into_iter();
+                lending.find_stalled(Shortage::Memory, now, loans, &mut stalled);
+                !stalled.is_empty()
+            };
+            (1..100).find(is_stalled).unwrap()
+        };
+        // The first look dates it.
+        let (mut read, mut sent) = (Loan::default(), Loan::default());
+        read.take_response_to_read(0, 20 * LEAST_RATE);
+        read.take_response_to_read(1, 5 * LEAST_RATE);
+        sent.take_response(0, 20 * LEAST_RATE);
+        assert_eq!(stalled_after(&mut read), 1 + STALL_NANOS / SECOND + 20 + 1);
+        assert_eq!(stalled_after(&mut sent), 1 + STALL_NANOS / SECOND + 1);
     }
 }

@@ -13,3 +13,4 @@ mod send_queue;
 pub(crate) mod sender;
 pub(crate) mod setup;
 pub(crate) mod shared_time;
+mod tear_down;

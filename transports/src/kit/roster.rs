@@ -7,7 +7,10 @@ use super::accept_queue::{Arrival, Arrivals, ClientId};
 use super::places::{Calls, Candidate};
 
 /// A client as a server thread keeps it.
-pub(crate) trait Member {
+pub(crate) trait Member: Send + 'static {
+    /// What it has is dropped in place, before the server thread goes on; otherwise on another thread.
+    const DROPS_IN_PLACE: bool = false;
+
     /// Its number, and which connection under that number.
     fn id(&self) -> ClientId;
 
@@ -119,16 +122,14 @@ impl<T: Member> Roster<T> {
         self.count += 1;
     }
 
-    /// Drops a client, frees its number, and tells the sink. `false` if there is none of that number.
+    /// Drops a client, and tells the sink. Its number is free when all that it had is. `false` if there is none of that number.
     pub(crate) fn remove(&mut self, number: u32, sink: &mut dyn RequestSink) -> bool {
         let Some(member) = self.members.get_mut(number as usize).and_then(Option::take) else {
             return false;
         };
         self.count -= 1;
         let ClientId { generation, .. } = member.id();
-        // Before its number is free: completions of its queue pair must not meet a new client.
-        drop(member);
-        self.arrivals.give_back(number);
+        self.arrivals.tear_down(number, member, !T::DROPS_IN_PLACE);
         sink.disconnected(number, generation);
         true
     }
@@ -228,6 +229,9 @@ mod tests {
     }
 
     impl Member for Client {
+        /// So that its number is free at once.
+        const DROPS_IN_PLACE: bool = true;
+
         fn id(&self) -> ClientId {
             self.id
         }
@@ -255,6 +259,7 @@ mod tests {
             self.1.push((client, generation, identity));
         }
 
+        fn device_lost(&mut self) {}
         fn disconnected(&mut self, client: u32, _: u32) {
             self.0.push(client);
         }
@@ -286,6 +291,53 @@ mod tests {
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert_eq!(roster.get(0).unwrap().id.generation, 3);
         drop(again);
+    }
+
+    /// A client that takes its time to be dropped.
+    struct Slow(ClientId, crossbeam_channel::Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.1.recv();
+        }
+    }
+
+    impl Member for Slow {
+        fn id(&self) -> ClientId {
+            self.0
+        }
+
+        fn calls(&self) -> Calls {
+            Calls::None
+        }
+
+        fn in_line(&mut self) -> &mut bool {
+            unreachable!("it sends nothing")
+        }
+    }
+
+    #[test]
+    fn a_client_keeps_its_place_until_all_it_had_is_gone_and_delays_nobody() {
+        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
+        let mut roster = Roster::new(arrivals);
+        let (release, gate) = crossbeam_channel::bounded(0);
+        let accept = || {
+            let make = |id, _: &_| Ok((Vec::new(), Slow(id, gate.clone())));
+            queue.accept((Source::Unknown, None), make)
+        };
+        let _clients = [accept().unwrap(), accept().unwrap()];
+        roster.take_arrivals(&mut Disconnects::default());
+        let mut told = Disconnects::default();
+        assert!(roster.remove(0, &mut told));
+        assert_eq!((told.0, roster.count()), (vec![0], 1), "the thread has gone on");
+        assert!(accept().is_err(), "its memory is not free yet");
+        // Somebody wants room: the client that is left need not make any.
+        assert!(queue.make_room(Source::Unknown, Duration::ZERO));
+        assert!(!roster.has_news());
+        release.send(()).unwrap();
+        assert!(queue.make_room(Source::Unknown, Duration::from_secs(20)));
+        assert!(accept().is_ok());
+        drop(release);
     }
 
     #[test]

@@ -131,6 +131,8 @@ impl Incoming {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
     use farcall_verbs::RemoteRegion;
@@ -156,6 +158,16 @@ mod tests {
         }
         assert!(outgoing.is_done() && incoming.is_done());
         assert!(!outgoing.credit(), "a credit that nobody owes");
+    }
+
+    #[test]
+    fn a_credit_for_a_chunk_that_was_not_sent_is_refused() {
+        let new = || Outgoing::new(100, &grant(10, 30), 30).unwrap();
+        assert!(!new().credit());
+        let mut outgoing = new();
+        outgoing.sent();
+        assert!(outgoing.credit());
+        assert!(!outgoing.credit(), "it was given back before");
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl LargeMessages {
     pub(crate) fn lend(&mut self, slot: u32, response: Buffer) -> Option<Lent> {
         // Published memory always has a name.
         let region = response.remote()?;
-        self.loan.take_response(slot, response.len() as u64);
+        self.loan.take_response_to_read(slot, response.len() as u64);
         *self.at(slot) = Large::Lent(response);
         Some(Lent { region: region.into() })
     }

@@ -288,6 +288,35 @@ mod tests {
     }
 
     #[test]
+    fn repeats_to_a_silent_server_leave_ever_later() {
+        const CAP: Duration = Duration::from_millis(64);
+        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+        let mut transfers = Transfers::new(SLOTS, &pd, 1 << 20, 1024, 1);
+        let (mut window, mut releases) = (Window::new(SLOTS), Releases::default());
+        let mut repair = Retransmission::new(SLOTS, 0, SILENCE);
+        let (id, _) = window.reserve(1).unwrap();
+        window.post(id, Delivery::AtMostOnce);
+        let mut left = Vec::new();
+        for turn in 0..500 {
+            let now = Instant::from_nanos(1) + turn * TURN;
+            repair.start_timers(&mut window, now);
+            if repair.is_due(now) {
+                repair.queue_due(&mut window, &mut transfers, &mut releases, now);
+            }
+            while let Some(index) = window.outbox.pop_front() {
+                left.push(now);
+                repair.add_request(index, &mut window.slots[index as usize], turn);
+            }
+        }
+        let gaps: Vec<Duration> = left.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(gaps.len() >= 4 && gaps[0] < CAP / 4, "{gaps:?}");
+        for two in gaps.windows(2) {
+            // A timer starts with the turn after its message, and is looked at once a turn.
+            assert!(two[1] + 3 * TURN >= CAP.min(2 * two[0]), "{gaps:?}");
+        }
+    }
+
+    #[test]
     fn a_server_that_answers_no_repeats_is_declared_dead() {
         let after = declared_dead_after(true).expect("dead");
         assert!(after > SILENCE && after < SILENCE + SILENCE / 4, "{after:?}");

@@ -175,3 +175,6 @@ impl Ring {
         self.region.publish_u64(at, line.to_word(self.cursor.lap).to_le());
     }
 }
+
+#[cfg(test)]
+mod fuzz;

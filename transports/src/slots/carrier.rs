@@ -13,7 +13,7 @@ use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 
 /// How the messages of one end of a connection travel.
-pub(crate) trait Carrier: fmt::Debug + Send {
+pub(crate) trait Carrier: fmt::Debug + Send + 'static {
     /// Bytes that it writes behind each message.
     const TRAILER_BYTES: usize = 0;
 

@@ -126,6 +126,9 @@ impl<C: ServerCarrier> Connection<C> {
 }
 
 impl<C: ServerCarrier> Member for Connection<C> {
+    /// Where a schedule gives what a client had to the next, nothing of it may be left.
+    const DROPS_IN_PLACE: bool = C::IS_SCHEDULED;
+
     fn id(&self) -> ClientId {
         self.id
     }

@@ -63,6 +63,9 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
         error: CqError,
         sink: &mut dyn RequestSink,
     ) -> Progress {
+        if error == CqError::DeviceLost {
+            return self.lose_device(sink);
+        }
         tracing::error!(%error, "dropping the clients of a completion queue that has failed");
         let queue = self.queues.swap_remove(number);
         self.clusters.forget(&queue);
@@ -72,6 +75,19 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
         self.queues.extend(self.clusters.take_new());
         self.shared.replenish();
         Progress { worked: 1, next: PollAt::Now, scanned: 0 }
+    }
+
+    /// The device is gone: nobody can go on.
+    #[cold]
+    fn lose_device(&mut self, sink: &mut dyn RequestSink) -> Progress {
+        tracing::error!(
+            "dropping all clients of this thread: its device was removed, or has failed"
+        );
+        // Those that arrive from now on are dropped too.
+        self.failed.append(&mut self.queues);
+        self.drop_clients_of_failed(sink);
+        sink.device_lost();
+        Progress::IDLE
     }
 
     /// Drops clients whose completion queue has failed, those too that were placed there and arrive only now.

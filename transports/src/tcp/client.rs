@@ -15,7 +15,7 @@ use super::large::{Arrived, LargeMessages};
 use super::outbox::{Outbox, Written};
 use super::readiness::{Set, SiteEvents, WatchedStream};
 use super::wire::{self, HEADER_BYTES, Header, Kind, Rules};
-use super::{READ_BYTES, is_nothing_yet};
+use super::{READ_BYTES, broken, is_nothing_yet};
 use crate::contract::{Stream, TakeStream, Terms};
 use crate::kit::memory::RETRY_NANOS;
 
@@ -153,7 +153,11 @@ impl Client {
             Ok(0) => return Err(FailureKind::PeerGone),
             Ok(read) => read,
             Err(error) if is_nothing_yet(&error) => return Ok(0),
-            Err(_) => return Err(FailureKind::PeerGone),
+            Err(error) => {
+                return Err(
+                    broken(&error).map_or(FailureKind::PeerGone, FailureKind::PeerMisbehaved)
+                );
+            }
         };
         let direct = read.min(direct);
         if direct > 0

@@ -1,5 +1,6 @@
 //! One client's connection, as its server thread keeps it.
 
+use farcall_core::time::Instant;
 use farcall_core::transport::CallToken;
 
 use super::buffers::Buffer;
@@ -130,6 +131,10 @@ impl Connection {
         let Some(watched) = &mut self.stream else { return true };
         // What a client whose stream is broken has sent before can still be read; then the end comes.
         let written = self.outbox.write(&mut watched.stream).unwrap_or(Written::Blocked);
+        if self.outbox.take_moved() {
+            // The time is not known here.
+            self.loan.move_on(Instant::ZERO);
+        }
         while let Some((slot, _)) = self.outbox.next_left() {
             self.slots[slot as usize].phase = Phase::Idle;
             self.loan.give_back(slot);
@@ -152,6 +157,9 @@ impl Connection {
 }
 
 impl Member for Connection {
+    /// The socket makes events at its thread until it is closed.
+    const DROPS_IN_PLACE: bool = true;
+
     fn id(&self) -> ClientId {
         self.id
     }

@@ -142,6 +142,12 @@ fn is_nothing_yet(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
+/// The rule that the peer broke, if that is why its stream gives no more bytes: a socket alone has none.
+#[cold]
+fn broken(error: &io::Error) -> Option<inbox::Misbehaved> {
+    (error.kind() == io::ErrorKind::InvalidData).then_some("its bytes are no TLS of this session")
+}
+
 /// A large message, for whom it is for.
 fn owned(message: Buffer) -> Message<'static> {
     Message::Owned(Bytes::from_owner(message))

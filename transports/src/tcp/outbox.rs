@@ -27,16 +27,38 @@ pub(super) struct Outbox {
     part: Option<Part>,
     /// Slots whose large message has left, and its length.
     left: Vec<(u32, usize)>,
+    /// Bytes of large messages have left since the last question.
+    has_moved: bool,
 }
 
 #[derive(Debug)]
 struct Sending {
     slot: u32,
     generation: u32,
-    buffer: Buffer,
+    content: Content,
     offset: usize,
-    /// Only the part on its way is still sent.
-    is_withdrawn: bool,
+}
+
+/// What is sent of a large message.
+#[derive(Debug)]
+enum Content {
+    Whole(Buffer),
+    /// It was withdrawn: only the part on its way is still sent. Its memory is that of no message any more, however long the peer takes
+    /// to read the part.
+    Part(Vec<u8>),
+}
+
+impl Content {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Content::Whole(buffer) => buffer.as_ref(),
+            Content::Part(bytes) => bytes,
+        }
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        matches!(self, Content::Part(_))
+    }
 }
 
 #[derive(Debug)]
@@ -157,21 +179,26 @@ impl Outbox {
 
     /// A large message that the peer has granted waits for its turns from now on.
     pub(super) fn push_large(&mut self, slot: u32, generation: u32, buffer: Buffer) {
-        let sending = Sending { slot, generation, buffer, offset: 0, is_withdrawn: false };
-        self.large.push_back(sending);
+        let content = Content::Whole(buffer);
+        self.large.push_back(Sending { slot, generation, content, offset: 0 });
     }
 
     /// Takes the slot's large message back, except for a part that is on its way. Gives its length; `None` if all of it has left,
     /// or its last part is on its way.
     pub(super) fn withdraw_large(&mut self, slot: u32) -> Option<usize> {
-        let wanted = |sending: &Sending| sending.slot == slot && !sending.is_withdrawn;
+        let wanted = |sending: &Sending| sending.slot == slot && !sending.content.is_withdrawn();
         let at = self.large.iter().position(wanted)?;
-        let len = self.large[at].buffer.len();
+        let len = self.large[at].content.bytes().len();
         let begun = self.part.as_ref().filter(|part| at == 0 && part.sent > 0);
         if let Some(part) = begun {
             let sending = &mut self.large[at];
-            sending.is_withdrawn = sending.offset + part.len < len;
-            return sending.is_withdrawn.then_some(len);
+            let end = sending.offset + part.len;
+            if end == len {
+                return None;
+            }
+            let rest = sending.content.bytes()[sending.offset..end].to_vec();
+            (sending.content, sending.offset) = (Content::Part(rest), 0);
+            return Some(len);
         }
         if at == 0 {
             self.part = None;
@@ -184,6 +211,12 @@ impl Outbox {
     #[inline]
     pub(super) fn next_left(&mut self) -> Option<(u32, usize)> {
         self.left.pop()
+    }
+
+    /// Whether bytes of large messages have left since the last question.
+    #[inline]
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Writes as much as a turn may.
@@ -227,14 +260,14 @@ impl Outbox {
         let frames = IoSlice::new(&bytes[*start..*end]);
         let Some(sending) = large.front() else { return Ok((0, 0)) };
         let part = part.get_or_insert_with(|| {
-            let len = (sending.buffer.len() - sending.offset).min(MAX_PART_BYTES);
+            let len = (sending.content.bytes().len() - sending.offset).min(MAX_PART_BYTES);
             let Sending { slot, generation, .. } = *sending;
             let header = Header { kind: Kind::Part, slot, generation, len }.to_bytes();
             Part { header, len, sent: 0 }
         });
         let header = IoSlice::new(&part.header[part.sent.min(HEADER_BYTES)..]);
         let body_sent = part.sent.saturating_sub(HEADER_BYTES);
-        let body = &sending.buffer.as_ref()[sending.offset..sending.offset + part.len];
+        let body = &sending.content.bytes()[sending.offset..sending.offset + part.len];
         let body = IoSlice::new(&body[body_sent..]);
         // A part that has begun goes on; otherwise frames overtake it.
         let order = if part.sent > 0 { [header, body, frames] } else { [frames, header, body] };
@@ -264,6 +297,7 @@ impl Outbox {
         let Some(part) = &mut self.part else { return sent };
         let of_part = sent.min(HEADER_BYTES + part.len - part.sent);
         part.sent += of_part;
+        self.has_moved |= of_part > 0;
         if part.sent == HEADER_BYTES + part.len {
             let len = part.len;
             self.part = None;
@@ -276,13 +310,14 @@ impl Outbox {
     fn end_part(&mut self, len: usize) {
         let Some(mut sending) = self.large.pop_front() else { return };
         sending.offset += len;
-        if sending.is_withdrawn {
+        if sending.content.is_withdrawn() {
             return;
         }
-        if sending.offset < sending.buffer.len() {
+        let len = sending.content.bytes().len();
+        if sending.offset < len {
             self.large.push_back(sending);
         } else {
-            self.left.push((sending.slot, sending.buffer.len()));
+            self.left.push((sending.slot, len));
         }
     }
 }

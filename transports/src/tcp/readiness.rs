@@ -136,13 +136,13 @@ impl WatchedStream {
         set: impl FnOnce() -> io::Result<Set>,
     ) -> io::Result<WatchedStream> {
         let (number, interest) = (u64::from(number), EventFlags::IN);
-        let set = match &stream {
-            Stream::Socket(socket) => {
+        let set = match stream.socket() {
+            Some(socket) => {
                 let set = set()?;
                 set.epoll().add(socket, number, interest)?;
                 Some(set)
             }
-            Stream::Simulated(_) => None,
+            None => None,
         };
         Ok(WatchedStream { stream, set, number, interest })
     }
@@ -152,7 +152,7 @@ impl WatchedStream {
     #[inline]
     pub(super) fn arm(&mut self, wants_room: bool) -> bool {
         match &mut self.stream {
-            Stream::Simulated(stream) => stream.arm(wants_room),
+            Stream::Custom(stream) => stream.arm(wants_room),
             Stream::Socket(_) => true,
         }
     }
@@ -170,7 +170,7 @@ impl WatchedStream {
 
     #[cold]
     fn change_interest(&mut self, interest: EventFlags) {
-        let (Stream::Socket(socket), Some(set)) = (&self.stream, &self.set) else { return };
+        let (Some(socket), Some(set)) = (self.stream.socket(), &self.set) else { return };
         let data = EventData::new_u64(self.number);
         match epoll::modify(&set.epoll().0, socket, data, interest) {
             Ok(()) => self.interest = interest,
@@ -182,7 +182,7 @@ impl WatchedStream {
 
 impl Drop for WatchedStream {
     fn drop(&mut self) {
-        if let (Stream::Socket(socket), Some(set)) = (&self.stream, &self.set) {
+        if let (Some(socket), Some(set)) = (self.stream.socket(), &self.set) {
             match epoll::delete(&set.epoll().0, socket) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => tracing::warn!(%error, "cannot take a socket out of its set"),

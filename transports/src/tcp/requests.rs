@@ -9,9 +9,9 @@ use farcall_core::transport::{Message, RequestSink};
 use super::buffers::Buffers;
 use super::connection::{Connection, Phase, Slot};
 use super::inbox::{Inbox, Incoming, Misbehaved, Next};
-use super::is_nothing_yet;
 use super::large::{Arrived, Arriving};
 use super::wire::{HEADER_BYTES, Header, Kind};
+use super::{broken, is_nothing_yet};
 use crate::kit::fair_queue::Verdict;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::roster::{Member, Roster};
@@ -131,7 +131,9 @@ impl Clients {
             Ok(0) => return Err(Disconnect::Gone),
             Ok(read) => read,
             Err(error) if is_nothing_yet(&error) => return Ok(0),
-            Err(_) => return Err(Disconnect::Gone),
+            Err(error) => {
+                return Err(broken(&error).map_or(Disconnect::Gone, Disconnect::Misbehaved));
+            }
         };
         let direct = read.min(direct);
         if direct > 0

@@ -93,9 +93,11 @@ impl Server {
         Ok((server, TcpIntake { queue, streams, site: site.clone() }))
     }
 
-    /// Takes over new clients, those whose stream has come, and drops those that were withdrawn.
+    /// Takes over new clients, those whose stream has come, and drops those that were withdrawn. Gives how many have sent something
+    /// already.
     #[cold]
-    fn take_arrivals(&mut self, sink: &mut dyn RequestSink) {
+    fn take_arrivals(&mut self, now: Instant, sink: &mut dyn RequestSink) -> u32 {
+        let mut heard = 0;
         self.take_clients(sink);
         while let Ok((id, stream)) = self.streams.try_recv() {
             // A client comes before its stream; both may have come since the last look at the clients.
@@ -108,6 +110,9 @@ impl Server {
                     if let Some(client) = self.clients.roster.get(id.number) {
                         client.stream = Some(watched);
                     }
+                    // A stream that is not a socket alone may have read its first bytes during the handshake: no socket tells of them.
+                    let read = self.clients.receive(id.number, &mut self.scratch, now, sink);
+                    heard += u32::from(read > 0);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot watch a client");
@@ -115,6 +120,7 @@ impl Server {
                 }
             }
         }
+        heard
     }
 
     fn take_clients(&mut self, sink: &mut dyn RequestSink) {
@@ -211,10 +217,11 @@ impl Server {
 impl ServerTransport for Server {
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
+        let mut heard = 0;
         if self.clients.roster.has_news() || !self.streams.is_empty() {
-            self.take_arrivals(sink);
+            heard += self.take_arrivals(now, sink);
         }
-        let heard = self.receive(now, sink);
+        heard += self.receive(now, sink);
         let mut next = PollAt::OnEvent;
         if self.clients.need_attention() {
             next = self.attend(now, sink);

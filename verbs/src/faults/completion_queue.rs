@@ -13,20 +13,24 @@ pub(crate) struct CompletionQueue {
     queue: Box<dispatch::CompletionQueue>,
     armed: bool,
     number: u32,
-    has_overrun: bool,
+    failed: Option<CqError>,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(layer: &Arc<Layer>, queue: dispatch::CompletionQueue) -> CompletionQueue {
         let (number, queue) = (layer.number_queue(), Box::new(queue));
         let layer = Arc::clone(layer);
-        CompletionQueue { layer, queue, armed: false, number, has_overrun: false }
+        CompletionQueue { layer, queue, armed: false, number, failed: None }
     }
 
     pub(crate) fn poll(&mut self, out: &mut [WorkCompletion]) -> Result<usize, CqError> {
-        self.has_overrun |= self.layer.overruns(self.number);
-        if self.has_overrun {
-            return Err(CqError::Overrun);
+        if self.layer.is_lost() {
+            self.failed = Some(CqError::DeviceLost);
+        } else if self.layer.overruns(self.number) {
+            self.failed = Some(CqError::Overrun);
+        }
+        if let Some(error) = self.failed {
+            return Err(error);
         }
         let count = on_device!(CompletionQueue, &mut *self.queue, queue => queue.poll(out))?;
         let mut kept = 0;

@@ -31,6 +31,12 @@ pub trait FaultInjector: Send + Sync {
         let _ = queue;
         false
     }
+
+    /// Whether the device is lost: it has failed, or was removed. From the first poll on that hears of it, all polls of that
+    /// completion queue fail.
+    fn is_lost(&self) -> bool {
+        false
+    }
 }
 
 /// A closure decides on work requests, and delivers what arrives.

@@ -46,6 +46,10 @@ impl Layer {
         self.injectors.iter().any(|injector| injector.overruns(queue))
     }
 
+    pub(super) fn is_lost(&self) -> bool {
+        self.injectors.iter().any(|injector| injector.is_lost())
+    }
+
     pub(super) fn insert(&self, number: u32, pair: &Arc<SharedPair>) {
         lock(&self.pairs).insert(number, Arc::downgrade(pair));
     }

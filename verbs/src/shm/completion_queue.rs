@@ -13,7 +13,9 @@ use crossbeam_utils::CachePadded;
 use rustix::io;
 
 use super::context::Context;
+use super::control::Control;
 use super::datagram::{DatagramReceiver, Path};
+use super::discarded::Remains;
 use super::events::Channel;
 use super::pair::Pair;
 use super::peer::lock;
@@ -189,6 +191,8 @@ pub(crate) struct CompletionQueue {
     staged: VecDeque<WorkCompletion>,
     /// For each send completion in `staged`: its queue pair and its work request number.
     unretired: VecDeque<(u64, u64)>,
+    /// Frees what dropped queue pairs leave behind; set when the first has left something.
+    discards_to: Option<Arc<Control>>,
 }
 
 impl CompletionQueue {
@@ -228,6 +232,7 @@ impl CompletionQueue {
             sends_first: false,
             staged: VecDeque::new(),
             unretired: VecDeque::new(),
+            discards_to: None,
         })
     }
 
@@ -397,6 +402,7 @@ impl CompletionQueue {
 
     fn apply_changes(&mut self) {
         let changes = std::mem::take(&mut *lock(&self.shared.changes));
+        let mut discarded = Vec::new();
         for change in changes {
             match change {
                 Change::Sender(pair) => {
@@ -418,15 +424,37 @@ impl CompletionQueue {
                         datagrams.arm(self.armed);
                     }
                 }
-                Change::Gone(id) => {
-                    self.pairs.remove(&id);
-                    self.receivers.retain(|receiver| receiver.pair.id != id);
-                    self.datagrams.retain(|datagrams| datagrams.pair.id != id);
-                }
+                Change::Gone(id) => discarded.extend(self.let_go(id)),
             }
         }
+        self.discard(discarded);
         // A message or an error may have arrived before the queue pair was added.
         self.shared.attention.fetch_or(attention::ERRORS, Ordering::SeqCst);
+    }
+
+    /// Forgets a queue pair, and gives what is to be freed of it.
+    fn let_go(&mut self, id: u64) -> Option<Remains> {
+        self.datagrams.retain(|datagrams| datagrams.pair.id != id);
+        let mut receiver = None;
+        if let Some(at) = self.receivers.iter().position(|receiver| receiver.pair.id == id) {
+            let mut left = self.receivers.remove(at);
+            left.settle();
+            receiver = Some(Box::new(left));
+        }
+        let pair = self.pairs.remove(&id);
+        (receiver.is_some() || pair.is_some()).then_some(Remains::QueuePair(receiver, pair))
+    }
+
+    /// Has these freed on the control thread: the poller has other queue pairs to serve.
+    fn discard(&mut self, remains: Vec<Remains>) {
+        let pair = |remains: &Remains| match remains {
+            Remains::QueuePair(_, pair) => pair.clone(),
+            _ => None,
+        };
+        let Some(pair) = remains.iter().find_map(pair) else { return };
+        let control = self.discards_to.get_or_insert_with(|| Arc::clone(&pair.context.control));
+        drop(pair);
+        control.discard(remains);
     }
 
     /// Polls while more work requests are outstanding than the queue has room for. It counts completions as
@@ -516,6 +544,10 @@ impl Drop for CompletionQueue {
         // The changes refer to queue pairs, which refer to the shared part: break that cycle here.
         let changes = std::mem::take(&mut *lock(&self.shared.changes));
         drop(changes);
+        // Nothing of queue pairs that were dropped before is left when it is gone.
+        if let Some(control) = &self.discards_to {
+            control.discarded.free_now();
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Context {
     tables: Mutex<Tables>,
     peers: Mutex<HashMap<Gid, Weak<Peer>>>,
     next_qp: AtomicU32,
-    pub(super) control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
     thread: OnceLock<JoinHandle<()>>,
 }
 

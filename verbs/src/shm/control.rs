@@ -1,5 +1,5 @@
-//! The control thread of a context. It answers peers' requests, notices dead peers, and retries waiting
-//! work while nothing polls. Otherwise it sleeps.
+//! The control thread of a context. It answers peers' requests, notices dead peers, retries waiting
+//! work while nothing polls, and frees what dropped queue pairs leave behind. Otherwise it sleeps.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,12 +16,14 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, getrlimit};
 
 use super::context::Context;
+use super::discarded::{Discarded, Remains};
 use super::guesses::Guesses;
 use super::identity;
 use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use crate::peer_refusal::{OnPeerRefused, PeerRefusal};
 
 /// How often waiting work is retried while its owner does not poll.
 const RETRY_INTERVAL: Duration = Duration::from_micros(200);
@@ -47,6 +49,9 @@ pub(crate) struct Control {
     watched: Mutex<HashMap<u64, Weak<Peer>>>,
     /// Queue pairs with waiting work.
     waiting: Mutex<Vec<Weak<Pair>>>,
+    /// Who counts refused peers.
+    pub(crate) refused: OnPeerRefused,
+    pub(super) discarded: Discarded,
 }
 
 impl Control {
@@ -58,6 +63,8 @@ impl Control {
             next_token: AtomicU64::new(FIRST_FREE),
             watched: Mutex::default(),
             waiting: Mutex::default(),
+            refused: OnPeerRefused::default(),
+            discarded: Discarded::default(),
         };
         control.add(listener, LISTENER, epoll::EventFlags::IN)?;
         control.add(control.wake.as_fd(), WAKE, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
@@ -83,6 +90,13 @@ impl Control {
         ring(self.wake.as_fd());
     }
 
+    /// Frees this on the control thread.
+    pub(super) fn discard(&self, remains: Vec<Remains>) {
+        if !remains.is_empty() && self.discarded.add(remains) {
+            ring(self.wake.as_fd());
+        }
+    }
+
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         ring(self.wake.as_fd());
@@ -90,6 +104,11 @@ impl Control {
 
     /// The thread's body.
     pub(crate) fn run(&self, context: &Weak<Context>, listener: &OwnedFd) {
+        self.serve_all(context, listener);
+        self.discarded.close();
+    }
+
+    fn serve_all(&self, context: &Weak<Context>, listener: &OwnedFd) {
         let mut connections = Connections::new(max_connections());
         let mut listening = Listening::new(listener, LISTENER);
         let empty =
@@ -115,6 +134,7 @@ impl Control {
                 }
             }
             self.retry_waiting();
+            self.discarded.free();
             listening.resume_if_due(&self.epoll);
         }
     }
@@ -125,11 +145,13 @@ impl Control {
         let process = match socket_peercred(&socket) {
             Ok(theirs) if theirs.uid == ours => theirs.pid,
             _ => {
+                self.refused.tell(PeerRefusal::OtherUser);
                 tracing::warn!("a process of another user tried to reach this shm device");
                 return;
             }
         };
         if !connections.make_room() {
+            self.refused.tell(PeerRefusal::NoRoom);
             tracing::warn!("this shm device has too many peers for another one");
             return;
         }
@@ -207,6 +229,12 @@ impl Connections {
         }
         true
     }
+}
+
+/// A peer has asked for too many keys that do not exist. `false`: its connection ends.
+fn refuse_guesses(context: &Context) -> bool {
+    context.control.refused.tell(PeerRefusal::GuessedKeys);
+    false
 }
 
 /// A connection from a peer.
@@ -288,7 +316,7 @@ impl Connection {
         match region {
             Some(region) => self.answer(&region.description(), &[region.file.as_fd()]),
             None if self.guesses.may_miss_region(rkey) => Err(answer::NO_REGION),
-            None => Ok(false),
+            None => Ok(refuse_guesses(context)),
         }
     }
 
@@ -299,7 +327,7 @@ impl Connection {
                 self.answer(&Answer { slot, ..Answer::default() }, &[])
             }
             None if self.guesses.may_miss_window(rkey) => Err(answer::NO_REGION),
-            None => Ok(false),
+            None => Ok(refuse_guesses(context)),
         }
     }
 

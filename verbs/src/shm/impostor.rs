@@ -3,6 +3,8 @@
 use std::env;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -16,7 +18,8 @@ use super::peer::socket_name;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::dispatch::Address;
 use crate::{
-    Access, CompletionQueue, Device, ProtectionDomain, QpType, QueuePair, QueuePairConfig,
+    Access, CompletionQueue, Device, PeerRefusal, ProtectionDomain, QpType, QueuePair,
+    QueuePairConfig,
 };
 
 /// Longer than anything here takes.
@@ -125,6 +128,13 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
     let peer = Context::open(false).unwrap();
     let gid = qp.endpoint().gid();
 
+    let refused = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&refused);
+    device.on_peer_refused(move |why| {
+        assert_eq!(why, PeerRefusal::GuessedKeys);
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+
     let stranger = dial(&gid);
     assert_eq!(ask_for(&stranger, region.remote().rkey), None, "to a stranger");
     // Who sends datagrams to the domain is one too.
@@ -147,5 +157,7 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
     assert_eq!(ask_for(&socket, other.remote().rkey), Some(answer::NO_REGION), "of another domain");
     let misses = (0..1000).take_while(|_| ask_for(&socket, 0) == Some(answer::NO_REGION));
     assert!(misses.count() < 100, "guesses have no end");
+    // The stranger, the sender and this one.
+    assert_eq!(refused.load(Ordering::Relaxed), 3);
     assert_eq!(ask_for(&socket, region.remote().rkey), None, "it has guessed too often");
 }

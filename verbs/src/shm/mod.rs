@@ -16,6 +16,7 @@ mod completion_queue;
 mod context;
 mod control;
 mod datagram;
+mod discarded;
 mod domain;
 mod duplex;
 mod events;

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use super::context::{Context, MAPPED_FOR_WRITING};
+use super::discarded::Remains;
 use super::memfd;
 use super::pair::Pair;
 use super::questions::Questions;
@@ -142,13 +143,7 @@ impl Peer {
 
     /// The same without windows.
     fn registered(&self, rkey: u32) -> Option<Arc<MappedRegion>> {
-        let mut regions = lock(&self.regions);
-        let known = regions.get(&rkey)?;
-        if known.is_alive() {
-            return Some(Arc::clone(known));
-        }
-        regions.remove(&rkey);
-        None
+        lock(&self.regions).get(&rkey).filter(|known| known.is_alive()).cloned()
     }
 
     /// Whether the peer is our own context, which answers at once.
@@ -235,9 +230,11 @@ impl Peer {
         self.words.deregistrations()
     }
 
-    /// Unmaps the regions that the peer has deregistered.
-    pub(crate) fn forget_dead_regions(&self) {
-        lock(&self.regions).retain(|_, region| region.is_alive());
+    /// Forgets the regions that the peer has deregistered, and gives them, to be unmapped.
+    pub(super) fn forget_dead_regions(&self) -> Vec<Remains> {
+        let mut regions = lock(&self.regions);
+        let dead = regions.extract_if(|_, region| !region.is_alive());
+        dead.map(|(_, region)| Remains::Region(region)).collect()
     }
 
     /// Maps the region that the peer described. Every number is checked before it is used.

@@ -77,6 +77,8 @@ pub(super) struct Receiver {
     partial: Option<Partial>,
     /// The peer broke the protocol, or a message ended the connection: nothing more is read.
     poisoned: bool,
+    /// Shared receives that the peer has taken for nothing were given back.
+    is_settled: bool,
     source: Source,
     pub(super) pair: Arc<Pair>,
 }
@@ -127,6 +129,7 @@ impl Receiver {
             lines: inbox.lines_ptr(),
             partial: None,
             poisoned: false,
+            is_settled: false,
             source,
             pair,
         })
@@ -534,12 +537,27 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        if let Source::Shared(pool) = &self.source {
+impl Receiver {
+    /// Gives shared receives back that the peer has taken for messages which never came, once.
+    pub(super) fn settle(&mut self) {
+        if let Source::Shared(pool) = &self.source
+            && !std::mem::replace(&mut self.is_settled, true)
+        {
             let taken = self.lines().sender.taken.load(Ordering::Acquire);
             pool.credit.settle(taken, self.consumed, self.ring.count());
         }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.settle();
         debug_assert!(self.pair.ty != QpType::Ud);
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("pair", &self.pair).finish_non_exhaustive()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
+use super::discarded::Remains;
 use super::lookup::Lookup;
 use super::outbox::{Outbox, send};
 use super::pair::Pair;
@@ -176,7 +177,7 @@ impl SendSide {
         if let Some(peer) = &self.peer
             && peer.deregistrations() != self.deregistrations
         {
-            self.forget_dead_regions();
+            self.forget_dead_regions(pair);
         }
         let outcome = match &mut item.task {
             Task::Datagram { bytes, imm, route, qkey } => {
@@ -230,13 +231,15 @@ impl SendSide {
     }
 
     #[cold]
-    fn forget_dead_regions(&mut self) {
+    fn forget_dead_regions(&mut self, pair: &Pair) {
         let Some(peer) = &self.peer else { return };
         self.deregistrations = peer.deregistrations();
-        peer.forget_dead_regions();
+        let mut dead = peer.forget_dead_regions();
         for cached in &mut self.regions {
-            cached.take_if(|region| !region.is_alive());
+            dead.extend(cached.take_if(|region| !region.is_alive()).map(Remains::Region));
         }
+        // Unmapped where nobody waits: whoever posts may serve other peers too.
+        pair.context.control.discard(dead);
     }
 
     /// Returns the peer's region with this key, if it is in the protection domain of the peer's queue pair. The first use of a

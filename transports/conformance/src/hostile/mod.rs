@@ -13,8 +13,11 @@ pub use handshake::{
     welcome_client_and,
 };
 pub(crate) use latencies::Latencies;
+#[cfg(feature = "tls")]
+pub(crate) use stream::poll_in;
 pub use stream::{Clock, RawConnection, RawListener, RealClock, Stream};
 pub(crate) use under_attack::{
     LIMIT, SLOT, assert_honest_clients_served, assert_nothing_stays_behind,
-    assert_served_after_stall_limit, assert_served_before_stall_limit, serve, setup,
+    assert_served_after_message_limit, assert_served_after_stall_limit,
+    assert_served_before_stall_limit, serve, setup,
 };

@@ -19,7 +19,8 @@ pub trait Stream: Read + Write + Send {
     fn close_half(&self);
 }
 
-fn poll_in(socket: &impl AsFd) -> bool {
+/// Whether there is something to read, or an end.
+pub(crate) fn poll_in(socket: &impl AsFd) -> bool {
     let mut events = [PollFd::new(socket, PollFlags::IN)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut events, Some(&at_once)).is_ok_and(|found| found > 0)

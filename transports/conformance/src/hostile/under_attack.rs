@@ -75,6 +75,41 @@ pub(crate) fn assert_served_after_stall_limit(world: &World, honest: &mut SuiteP
     assert!(took > LEAST, "there was memory for the call: it took {took:?}");
 }
 
+/// A large call of the honest client waits for memory that hostile clients hold although they `move_on` every few seconds, and
+/// succeeds when the server has dropped them: when one of their messages has taken too long.
+#[track_caller]
+pub(crate) fn assert_served_after_message_limit(
+    world: &World,
+    honest: &mut SuitePollClient,
+    mut move_on: impl FnMut(),
+) {
+    // A client that does not move on is dropped after 10 s.
+    const STEP: Duration = Duration::from_secs(7);
+    // A message of a mebibyte may take 31 s.
+    const LEAST: Duration = Duration::from_secs(20);
+    const MOST: Duration = Duration::from_secs(40);
+    const LEN: usize = 1_000_000;
+    let start = world.now();
+    let message = pattern::make(1, LEN);
+    let mut call = world.start_within(honest, 3 * MOST, |c| c.start_echo(&message));
+    let mut next = start + STEP;
+    let echoed = loop {
+        world.turn(honest);
+        if let Some(echoed) = honest.connection().take(&mut call) {
+            break echoed.expect("echo");
+        }
+        let now = world.now();
+        assert!(now < start + MOST, "hostile clients hold the memory on and on");
+        if now >= next {
+            move_on();
+            next = now + STEP;
+        }
+    };
+    pattern::assert_is(1, LEN, &echoed);
+    let took = world.now() - start;
+    assert!(took > LEAST, "there was memory for the call: it took {took:?}");
+}
+
 /// Repeats `visit`, and asserts that the server holds no more afterwards than after the first few.
 #[track_caller]
 pub(crate) fn assert_nothing_stays_behind(world: &World, server: &Server, visit: impl Fn()) {

@@ -9,7 +9,7 @@ use farcall_core::{
 };
 use farcall_rack::{Rack, RackAddress, site_of};
 use farcall_transports::AddressError;
-use farcall_verbs::sim::{Fault, NodeId, SimConfig};
+use farcall_verbs::sim::{Fault, FaultRates, NodeId, SimConfig};
 
 use super::raw_stream;
 use crate::{
@@ -147,6 +147,7 @@ impl Fixture for RackFixture {
             holdings: true,
             virtual_time: true,
             raw_handshakes: true,
+            strangers: true,
             gigabytes: false,
         }
     }
@@ -187,6 +188,10 @@ impl Fixture for RackFixture {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn has_random_faults(&self) -> bool {
+        self.config.faults != FaultRates::default()
     }
 
     fn backend(&self) -> &str {
@@ -298,6 +303,7 @@ impl Served for OnRack {
         Some(Holdings {
             queues: held.queue_pairs + held.completion_queues + held.shared_receive_queues,
             regions: held.regions,
+            clients: self.server.connections(),
             ..Holdings::default()
         })
     }

@@ -66,6 +66,11 @@ impl<'f> World<'f> {
         self.fixture.capabilities().virtual_time
     }
 
+    /// Messages are lost or delayed at random.
+    pub fn has_random_faults(&self) -> bool {
+        self.fixture.has_random_faults()
+    }
+
     /// Time that has passed.
     pub fn now(&self) -> Duration {
         self.fixture.now()

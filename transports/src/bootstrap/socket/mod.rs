@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::contract::{Source, Stream, TakeStream};
+use crate::contract::Source;
 
 /// A connected socket.
 pub(crate) trait Socket: Read + Write + AsFd + Send {
@@ -46,17 +46,4 @@ pub(crate) enum Liveness {
 pub(crate) trait Listener: AsFd + Send {
     /// The next client.
     fn accept(&self) -> io::Result<Box<dyn Socket>>;
-}
-
-/// Hands a socket over to the backend, which never waits for it.
-pub(crate) fn hand_over(
-    socket: Box<dyn Socket>,
-    silence: Duration,
-    take: TakeStream,
-) -> io::Result<()> {
-    socket.watch_liveness(silence)?;
-    let socket = socket.into_fd();
-    rustix::io::ioctl_fionbio(&socket, true)?;
-    take(Stream::Socket(socket));
-    Ok(())
 }

@@ -12,7 +12,7 @@ use farcall_core::site::Site;
 
 use crate::bootstrap::accept::Accepting;
 use crate::bootstrap::socket::{Listener, Liveness, Socket};
-use crate::bootstrap::{Admission, ServerHalves};
+use crate::bootstrap::{Admission, MostClients, ServerHalves};
 use crate::contract::{
     Accepted, Backend, Config, Fabric, Intake, NewClient, SetupError, Source, Terms,
 };
@@ -40,7 +40,8 @@ impl Intake for NoDevice {
 fn admission(site: &Site) -> Admission {
     let config = Config::default();
     let threads = [(site, Fabric::Stream)].into_iter();
-    let halves = ServerHalves::make("a test", (&Tcp, &config), threads, 8, None).unwrap();
+    let most = MostClients { all: 8, of_identity: 8 };
+    let halves = ServerHalves::make("a test", (&Tcp, &config), threads, most, None).unwrap();
     halves.intakes.replace(0, Box::new(NoDevice));
     Admission::new(&Tcp, Offer::new(Tcp.name(), &[&SERVICE], config), halves.intakes, site)
 }
@@ -145,7 +146,7 @@ fn a_process_of_another_user_is_refused_and_counted() {
     let listener = Box::new(One(Mutex::new(Some(Foreign(server))), readable));
     let bound = Duration::from_secs(20);
     let _accepting =
-        Accepting::start(listener, admission(&site), (bound, &site), "a test").unwrap();
+        Accepting::start(listener, (admission(&site), None), (bound, &site), "a test").unwrap();
     client.set_read_timeout(Some(bound)).unwrap();
     let mut reader = FrameReader::default();
     let answer = loop {

@@ -63,6 +63,7 @@ impl RequestSink for Handlers {
 
     fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
 
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         self.disconnected += 1;
     }

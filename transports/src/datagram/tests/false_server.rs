@@ -154,6 +154,9 @@ impl Pair {
     }
 }
 
+/// No server is declared dead that has been silent for this.
+const SHORT_NS: u64 = 500_000_000;
+
 #[derive(Clone, Debug)]
 enum Step {
     Call(usize),
@@ -189,11 +192,14 @@ proptest! {
     ) {
         let mut pair = Pair::new();
         let mut last = None;
+        // A server that is silent for long is declared dead, and one that talks may end the session.
+        let (mut has_spoken, mut passed) = (false, 0);
         for step in steps {
             match step {
                 Step::Call(len) => pair.call(len),
                 Step::GiveUp(which) => pair.give_up(which),
                 Step::Say(kind, which, near, body) => {
+                    has_spoken = true;
                     // Some of a slot that nobody has.
                     let waiting = pair.caller.waits.keys().nth(which).copied();
                     let (slot, generation) = waiting.unwrap_or((which as u32, 1));
@@ -212,11 +218,16 @@ proptest! {
                     pair.say(Kind::Goodbye, (0, 0), &[]);
                     pair.peer.epoch = ours;
                 }
-                Step::Turn(ns) => pair.turn(ns),
+                Step::Turn(ns) => {
+                    passed += ns;
+                    pair.turn(ns);
+                }
             }
         }
         // All that was said has come before the client is asked whether it is well.
         (0..20).for_each(|_| pair.turn(1));
+        let may_be_closed = has_spoken || passed > SHORT_NS;
+        prop_assert!(may_be_closed || !pair.caller.closed, "a stranger has ended the session");
         let has_free = pair.caller.closed || pair.is_served();
         prop_assert!(has_free);
         pair.client.close(Closing::PeerGone);

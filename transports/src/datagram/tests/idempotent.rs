@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::by_hand::{Host, heard};
+use super::by_hand::{Host, WINDOW, heard};
 use crate::contract::Config;
 use crate::datagram::wire::Kind;
 
@@ -132,6 +132,25 @@ fn a_large_response_of_an_idempotent_call_is_kept_until_it_is_released() {
     let offered = hand.hear(&mut host);
     assert_eq!(offered[0].kind, Kind::Lent);
     assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), offered);
+    // However long the client is silent: memory that it holds is given back only with the response.
+    let silence = Config::default().silence;
+    for _ in 0..3 {
+        host.rest(2 * silence);
+        host.rest(silence / 10);
+    }
+    assert_eq!(hand.ask(&mut host, Kind::Ask, 0, 1, b""), offered);
+}
+
+#[test]
+fn an_idempotent_call_outside_the_window_does_not_run() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    for slot in [WINDOW, WINDOW + 1, 1000] {
+        hand.send(Kind::Idempotent, slot, 1, b"outside");
+    }
+    let inside = hand.ask(&mut host, Kind::Idempotent, WINDOW - 1, 1, b"inside");
+    assert_eq!(inside, heard(Kind::Response, WINDOW - 1, 1, b"inside"));
+    assert_eq!(host.handlers.requests, 1);
 }
 
 #[test]

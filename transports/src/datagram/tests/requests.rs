@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::by_hand::{Host, heard};
+use super::by_hand::{Host, WINDOW, heard};
 use crate::datagram::setup::part_bytes;
 use crate::datagram::wire::{Kind, OverLimit, Range};
 
@@ -114,6 +114,51 @@ fn a_request_over_the_limit_is_refused_as_often_as_it_comes() {
         let said = hand.ask(&mut host, Kind::Announce, 0, 1, &len.to_le_bytes());
         assert_eq!(said, heard(Kind::OverLimit, 0, 1, limit.as_bytes()));
     }
+}
+
+#[test]
+fn parts_of_a_response_that_are_asked_for_together_all_come() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    host.handlers.hold = true;
+    hand.send(Kind::Request, 0, 1, b"long");
+    host.wait_for_request();
+    host.answer(&vec![7; 2 * part_bytes(hand.peer.mtu()) + 10]);
+    assert_eq!(hand.hear(&mut host)[0].kind, Kind::Lent);
+    for mask in [0b001, 0b100] {
+        hand.send(Kind::Ask, 0, 1, &range(0, mask));
+    }
+    let mut parts = Vec::new();
+    while parts.len() < 2 {
+        parts.extend(hand.hear(&mut host));
+    }
+    let numbers: Vec<_> = parts.iter().map(|part| (part.kind, part.body[0])).collect();
+    assert_eq!(numbers, [(Kind::Part, 0), (Kind::Part, 2)]);
+}
+
+#[test]
+fn a_large_request_that_is_cancelled_while_it_waits_gets_no_memory_later() {
+    let mut host = Host::new();
+    let len = (1u64 << 20).to_le_bytes();
+    let mut hands = Vec::new();
+    // Until there is no memory left.
+    let mut waits = 'full: loop {
+        let mut hand = host.admit();
+        for slot in 0..WINDOW {
+            let said = hand.ask(&mut host, Kind::Announce, slot, 1, &len);
+            if said == heard(Kind::Wait, slot, 1, b"") {
+                let said = hand.ask(&mut host, Kind::Cancel, slot, 1, b"");
+                assert_eq!(said, heard(Kind::Dropped, slot, 1, b""));
+                break 'full hand;
+            }
+        }
+        hands.push(hand);
+    };
+    for hand in &mut hands {
+        hand.ask(&mut host, Kind::Cancel, 0, 1, b"");
+    }
+    (0..10).for_each(|_| host.turn());
+    assert_eq!(waits.poll(), [], "it was told of something that it has given up");
 }
 
 #[test]

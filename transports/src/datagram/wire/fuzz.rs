@@ -3,7 +3,12 @@
 use bolero::{TypeGenerator, check};
 use zerocopy::IntoBytes;
 
+use crate::corpus::is_kept;
+
 use super::{HEADER_BYTES, Header, Id, Kind, MESSAGE_BYTES, Message, MessageHeader};
+
+/// Kinds of messages.
+const KINDS: u8 = Kind::Challenge as u8;
 
 /// A message to be written.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -17,7 +22,7 @@ struct Draft {
 
 impl Draft {
     fn kind(&self) -> Kind {
-        Kind::from_wire(self.kind % 17 + 1).expect("kinds have the numbers from 1 to 17")
+        Kind::from_wire(self.kind % KINDS + 1).expect("kinds have numbers from 1 on")
     }
 
     fn write(&self, datagram: &mut Vec<u8>) {
@@ -84,4 +89,29 @@ fn a_datagram_with_a_changed_byte_is_messages_or_nothing() {
         bytes[at] = *value;
         read(&bytes);
     });
+}
+
+#[test]
+fn the_corpus_has_messages_of_each_kind() {
+    let draft = |kind: u8| {
+        let body = match Kind::from_wire(kind + 1) {
+            Some(Kind::Announce | Kind::Lent | Kind::Challenge) => vec![7; 8],
+            Some(Kind::Ask | Kind::Progress) => vec![1; 12],
+            Some(Kind::OverLimit) => vec![2; 16],
+            Some(Kind::Part) => vec![0, 0, 0, 0, 1, 2, 3],
+            _ => b"body".to_vec(),
+        };
+        Draft { kind, slot: 3, generation: 9, mark: 1, body }
+    };
+    let drafts: Vec<_> = (0..KINDS).map(draft).collect();
+    let each =
+        drafts.chunks(1).enumerate().map(|(number, one)| (format!("kind-{}", number + 1), one));
+    let datagrams = each.chain([("all".to_owned(), &drafts[..])]).map(|(name, drafts)| {
+        let bytes = datagram(7, 8, drafts);
+        let (_, _, messages) = Header::split(&bytes).expect("our own header");
+        assert_eq!(messages.count(), drafts.len(), "{name}");
+        (name, bytes)
+    });
+    let target = "datagram::wire::fuzz::any_bytes_are_messages_or_nothing";
+    is_kept("src/datagram/wire", target, datagrams);
 }

@@ -172,7 +172,11 @@ pub(crate) fn a_waiting_request_that_is_abandoned_waits_no_more(backend: &'stati
     host.run(&mut [&mut first, &mut second], |_, callers| {
         callers.iter().all(|caller| caller.heard.replies.len() == 2)
     });
+    // Nor is it granted anything when there is memory again.
+    host.settle(&mut [&mut third]);
+    assert!(third.heard.closed.is_empty(), "{:?}", third.heard.closed);
     assert!(third.heard.replies.is_empty());
+    assert_eq!(host.call(&mut third, b"still on"), b"still on");
 }
 
 pub(crate) fn an_announcement_over_the_limit_fails_alone(backend: &'static dyn Backend) {

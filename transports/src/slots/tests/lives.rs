@@ -3,6 +3,7 @@
 use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::time::Instant;
 use farcall_core::transport::{Closing, WindDown};
+use farcall_verbs::Device;
 
 use super::pair::{Host, answer, limits, pattern};
 use crate::contract::Backend;
@@ -36,7 +37,8 @@ pub(crate) fn a_dropped_client_leaves_calls_that_nobody_can_answer(backend: &'st
 pub(crate) fn a_new_client_of_the_same_number_does_not_get_old_answers(
     backend: &'static dyn Backend,
 ) {
-    let mut host = Host::new(backend, limits(4, 256, 1 << 20));
+    let device = Device::open("shm").unwrap();
+    let mut host = Host::on(&device.clone(), device, backend, (limits(4, 256, 1 << 20), 1));
     host.handlers.hold = true;
     let mut first = host.admit();
     first.send(b"first");

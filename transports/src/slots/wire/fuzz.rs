@@ -5,6 +5,7 @@ use bolero::{TypeGenerator, check};
 use farcall_verbs::RemoteRegion;
 
 use super::*;
+use crate::corpus::is_kept;
 
 /// An immediate of any operation.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -14,7 +15,8 @@ struct Fields {
     slot: u32,
 }
 
-const OPS: [Op; 6] = [Op::Message, Op::Chunk, Op::Cancel, Op::Release, Op::Goodbye, Op::Dropped];
+const OPS: [Op; 7] =
+    [Op::Message, Op::Chunk, Op::Cancel, Op::Release, Op::Goodbye, Op::Dropped, Op::Mode];
 
 const KINDS: [Kind; 5] = [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit];
 
@@ -79,4 +81,32 @@ fn any_control_message_is_read_whole_or_not_at_all() {
             assert_eq!(again.as_bytes(), &body[..size_of::<Lent>()]);
         }
     });
+}
+
+#[test]
+fn the_corpora_have_a_message_of_each_kind() {
+    let region = WireRegion::from(RemoteRegion::new(0x7f00_0000_1000, 9, 4096));
+    let bodies = [
+        (Kind::Inline, b"body".to_vec()),
+        (Kind::Announce, Announce { len: 70_000.into() }.as_bytes().to_vec()),
+        (Kind::Grant, Grant { region, chunk: 1024.into() }.as_bytes().to_vec()),
+        (Kind::Lent, Lent { region }.as_bytes().to_vec()),
+        (Kind::OverLimit, OverLimit { len: 200.into(), max: 100.into() }.as_bytes().to_vec()),
+    ];
+    let (mut messages, mut controls) = (Vec::new(), Vec::new());
+    for (kind, body) in bodies {
+        let mut message = [&[0; HEADER_BYTES][..], &body].concat();
+        put_header(&mut message, 7, kind);
+        put_note(&mut message, 3);
+        assert_eq!(split(&message), Some((7, kind, &body[..])));
+        let name = format!("{kind:?}").to_lowercase();
+        messages.push((name.clone(), message));
+        if kind != Kind::Inline {
+            controls.push((name, body));
+        }
+    }
+    let of = |target: &str| format!("slots::wire::fuzz::{target}");
+    let folder = "src/slots/wire";
+    is_kept(folder, &of("any_bytes_are_a_message_or_nothing"), messages);
+    is_kept(folder, &of("any_control_message_is_read_whole_or_not_at_all"), controls);
 }

@@ -1,6 +1,7 @@
 //! Clients and their streams arrive at the server thread from other threads, one after the other.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 
 use super::super::server::{Server, TcpIntake};
-use super::super::wire;
+use super::super::wire::{self, Header, Kind};
 use crate::contract::{Config, Intake, NewClient, Source, Stream};
 
 fn accept(intake: &TcpIntake, stream: Stream) {
@@ -37,6 +38,7 @@ impl RequestSink for ComesMeanwhile<'_> {
 
     fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
     fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+    fn device_lost(&mut self) {}
     fn disconnected(&mut self, _: u32, _: u32) {
         accept(self.0, self.1.take().expect("one client is dropped"));
     }
@@ -56,4 +58,37 @@ fn a_client_that_comes_while_streams_are_taken_keeps_its_own() {
     theirs.set_nonblocking(true).unwrap();
     let read = std::io::Read::read(&mut theirs, &mut [0]).map_err(|error| error.kind());
     assert_eq!(read, Err(std::io::ErrorKind::WouldBlock), "the second one's stream is open");
+}
+
+/// Counts requests.
+#[derive(Default)]
+struct Counting(u32);
+
+impl RequestSink for Counting {
+    fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {
+        self.0 += 1;
+    }
+
+    fn is_idempotent(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
+    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
+    fn device_lost(&mut self) {}
+    fn disconnected(&mut self, _: u32, _: u32) {}
+}
+
+/// Otherwise the server thread would take the turn for an empty one, and date its next request to this one's arrival.
+#[test]
+fn a_request_that_is_there_when_the_stream_is_taken_is_work() {
+    let (mut server, intake) = Server::new(&Site::new(), &Config::default(), 4).unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let request = Header { kind: Kind::Whole, slot: 0, generation: 1, len: 8 };
+    theirs.write_all(&[&request.to_bytes()[..], &[0; 8]].concat()).unwrap();
+    accept(&intake, Stream::Socket(ours.into()));
+    let mut sink = Counting::default();
+    let progress = server.poll(Instant::ZERO, &mut sink);
+    assert_eq!((sink.0, progress.worked), (1, 1));
 }

@@ -1,6 +1,7 @@
 //! What is sent, tested over streams that take as many bytes as a test says.
 
 mod arrivals;
+mod tricklers;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
@@ -49,7 +50,7 @@ impl ByteStream for Narrow {
 
 fn narrow(room: usize) -> (Stream, Arc<Mutex<Sent>>) {
     let sent = Arc::new(Mutex::new(Sent { room, ..Sent::default() }));
-    (Stream::Simulated(Box::new(Narrow(Arc::clone(&sent)))), sent)
+    (Stream::Custom(Box::new(Narrow(Arc::clone(&sent)))), sent)
 }
 
 fn whole(outbox: &mut Outbox, slot: u32, body: &[u8]) {

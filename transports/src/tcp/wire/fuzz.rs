@@ -3,6 +3,7 @@
 use bolero::{TypeGenerator, check};
 
 use super::*;
+use crate::corpus::is_kept;
 use crate::tcp::inbox::{Inbox, Next};
 
 fn rules() -> Rules {
@@ -118,4 +119,31 @@ fn any_announced_length_is_within_the_limits() {
         let fits = (256 - HEADER_BYTES as u64 + 1..=1 << 20).contains(len);
         assert_eq!(rules().read_begin(&len.to_le_bytes()).is_ok(), fits, "{len}");
     });
+}
+
+/// Any bytes are frames and perhaps a broken rule, and the same byte by byte.
+#[test]
+fn any_bytes_are_frames_or_break_a_rule() {
+    check!().with_max_len(1024).for_each(|bytes: &[u8]| {
+        let whole = read_in_pieces(bytes, &[]);
+        assert_eq!(read_in_pieces(bytes, &vec![0; bytes.len()]), whole);
+    });
+}
+
+#[test]
+fn the_corpus_has_a_frame_of_each_kind() {
+    let frames = Kind::ALL.map(|kind| {
+        let body = match kind {
+            Kind::Whole | Kind::Part => b"body".to_vec(),
+            Kind::Begin => 70_000_u64.to_le_bytes().to_vec(),
+            Kind::Grant | Kind::Cancel | Kind::Dropped | Kind::Goodbye => Vec::new(),
+        };
+        let header = Header { kind, slot: 3, generation: 9, len: body.len() };
+        let bytes = [&header.to_bytes()[..], &body].concat();
+        assert!(!read_in_pieces(&bytes, &[]).contains(&None), "{kind:?}");
+        (format!("{kind:?}").to_lowercase(), bytes)
+    });
+    let all = frames.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    let target = "tcp::wire::fuzz::any_bytes_are_frames_or_break_a_rule";
+    is_kept("src/tcp/wire", target, frames.into_iter().chain([("all".to_owned(), all)]));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::attachment::{Attachment, deliver};
+use crate::shm::discarded::Remains;
 use crate::shm::outbox::Outbox;
 use crate::shm::pair::Pair;
 use crate::shm::peer::Peer;
@@ -33,7 +34,7 @@ pub(in crate::shm) struct Destinations {
 
 /// The route to one queue pair.
 #[derive(Debug)]
-struct Route {
+pub(in crate::shm) struct Route {
     reach: RouteState,
     peer: Arc<Peer>,
     qp: u32,
@@ -103,7 +104,7 @@ impl Destinations {
             return None;
         }
         if self.routes.len() <= FEW_DESTINATIONS || self.routes.len() >= self.enough {
-            self.remove_dead();
+            self.remove_dead(pair);
         }
         let number = self.routes.len();
         let reach = RouteState::Asked(Attachment::ask(pair, peer, qp), pair.context.now_ns());
@@ -149,9 +150,10 @@ impl Destinations {
 
     /// Removes dead receivers. A server whose clients come and go keeps at most twice as many routes as there
     /// are live clients.
-    fn remove_dead(&mut self) {
+    fn remove_dead(&mut self, pair: &Pair) {
         self.ring_doorbell();
-        self.routes.retain(|route| !route.is_over());
+        let dead = self.routes.extract_if(.., |route| route.is_over());
+        pair.context.control.discard(dead.map(Remains::Route).collect());
         self.places.clear();
         self.places.extend(
             self.routes

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::peer::Peer;
 
-pub(super) use destinations::Destinations;
+pub(super) use destinations::{Destinations, Route};
 pub(super) use paths::{Path, Paths};
 pub(super) use receiver::{DatagramReceiver, Supply};
 

@@ -10,6 +10,7 @@ use crate::memory::prefetch;
 use crate::route_header::RouteHeader;
 use crate::shm::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
 use crate::shm::context::MTU_BYTES;
+use crate::shm::discarded::Remains;
 use crate::shm::pair::Pair;
 use crate::shm::receive::Receive;
 use crate::shm::shared_receive::ReceivePool;
@@ -178,15 +179,16 @@ impl DatagramReceiver {
 
     /// Removes senders that are gone, and flushes receives in error.
     pub(in crate::shm) fn tidy(&mut self, out: &mut [WorkCompletion]) -> usize {
-        let supply = &self.supply;
-        self.readers.retain(|reader| {
-            let gone = reader.path.is_closed() && !reader.has_arrival();
-            if let (true, Supply::Shared(pool)) = (gone, supply) {
+        let is_gone = |reader: &mut Reader| reader.path.is_closed() && !reader.has_arrival();
+        let mut discarded = Vec::new();
+        for reader in self.readers.extract_if(.., is_gone) {
+            if let Supply::Shared(pool) = &self.supply {
                 let taken = reader.path.inbox().lines().sender.taken.load(Ordering::Acquire);
                 pool.credit.settle(taken, reader.arrived, reader.ring.count());
             }
-            !gone
-        });
+            discarded.push(Remains::Path(reader.path));
+        }
+        self.pair.context.control.discard(discarded);
         let mut count = 0;
         if let Supply::Own(posted) = &mut self.supply
             && self.pair.state() == QpState::Error

@@ -79,6 +79,9 @@ const MAX_BYTES: usize = 4096;
 /// Work requests of each kind that may be outstanding.
 const DEPTH: usize = 256;
 
+/// Datagrams that one end may have under way.
+const UNDER_WAY: usize = 16;
+
 /// The id of this end's sends.
 const OUR_ID: u64 = u64::MAX;
 
@@ -150,7 +153,11 @@ pub(super) struct RawPair {
     qp: QueuePair,
     cq: CompletionQueue,
     pd: ProtectionDomain,
+    /// A place for each datagram that may be under way.
     scratch: SharedRegion,
+    /// Datagrams sent so far, and of these those that have left.
+    sent: usize,
+    left: usize,
     received: VecDeque<Message>,
     device: Device,
 }
@@ -171,8 +178,9 @@ impl RawPair {
             qp.post_recv(0, Some(buffer)).expect("a receive");
         }
         qp.activate(QKEY).expect("ready");
-        let scratch = pd.alloc_shared(MAX_BYTES, Access::empty()).expect("scratch");
-        RawPair { qp, cq, pd, scratch, received: VecDeque::new(), device: device.clone() }
+        let scratch = pd.alloc_shared(UNDER_WAY * MAX_BYTES, Access::empty()).expect("scratch");
+        let received = VecDeque::new();
+        RawPair { qp, cq, pd, scratch, sent: 0, left: 0, received, device: device.clone() }
     }
 
     /// Its number, which queue pairs of other devices may have too.
@@ -195,15 +203,31 @@ impl RawPair {
 
     /// Sends any bytes under any key, and waits until they have left.
     pub(super) fn send(&mut self, to: &EndSetup, qkey: u32, bytes: &[u8], clock: &dyn Clock) {
+        self.post(to, qkey, bytes, clock);
+        self.wait_left(self.sent, clock);
+    }
+
+    /// Sends any bytes under any key, while earlier ones are still under way.
+    pub(super) fn post(&mut self, to: &EndSetup, qkey: u32, bytes: &[u8], clock: &dyn Clock) {
+        self.wait_left((self.sent + 1).saturating_sub(UNDER_WAY), clock);
         let (handle, endpoint) = self.way(to);
-        self.scratch.copy_in(0, bytes);
-        let request = WorkRequest::send(self.scratch.slice(0, bytes.len()));
+        let at = self.sent % UNDER_WAY * MAX_BYTES;
+        self.scratch.copy_in(at, bytes);
+        let request = WorkRequest::send(self.scratch.slice(at, bytes.len()));
         let request = request.to(&handle, endpoint.qp(), qkey).signaled(OUR_ID);
         self.qp.post_send_one(request).map_err(|(error, _)| error).expect("a datagram is posted");
+        self.sent += 1;
+    }
+
+    /// Waits until so many datagrams have left.
+    fn wait_left(&mut self, count: usize, clock: &dyn Clock) {
         let end = clock.now() + patient(Duration::from_secs(10));
-        while !self.poll() {
-            assert!(clock.now() < end, "a datagram does not leave");
-            clock.turn();
+        while self.left < count {
+            self.poll();
+            if self.left < count {
+                assert!(clock.now() < end, "a datagram does not leave");
+                clock.turn();
+            }
         }
     }
 
@@ -232,15 +256,14 @@ impl RawPair {
         }
     }
 
-    /// Takes completions; whether a send is among them.
-    fn poll(&mut self) -> bool {
+    /// Takes completions.
+    fn poll(&mut self) {
         let mut completions: [WorkCompletion; 16] = Default::default();
         let found = self.cq.poll(&mut completions).expect("its own completion queue");
-        let mut has_left = false;
         for completion in &mut completions[..found] {
             assert_eq!(completion.status, Status::Success, "{completion:?}");
             if completion.opcode != CompletionOpcode::Recv {
-                has_left = true;
+                self.left += 1;
                 continue;
             }
             let Some(mut buffer) = completion.buffer.take() else { continue };
@@ -249,7 +272,6 @@ impl RawPair {
             buffer.set_len(buffer.capacity());
             self.qp.post_recv(0, Some(buffer)).expect("a receive");
         }
-        has_left
     }
 }
 
@@ -375,6 +397,12 @@ impl End {
     pub(super) fn send_raw(&mut self, bytes: &[u8]) {
         let (to, clock) = (&self.theirs, &*self.clock);
         self.pair.send(to, to.qkey, bytes, clock);
+    }
+
+    /// The same, while earlier ones are still under way.
+    pub(super) fn post_raw(&mut self, bytes: &[u8]) {
+        let (to, clock) = (&self.theirs, &*self.clock);
+        self.pair.post(to, to.qkey, bytes, clock);
     }
 
     /// Sends messages in this session, as the rules are.

@@ -37,7 +37,7 @@ fn hostile_client(world: &World, server: &Server) -> End {
     hostile_client_with_window(world, server, WINDOW.into())
 }
 
-fn hostile_client_with_window(world: &World, server: &Server, window: u32) -> End {
+pub(super) fn hostile_client_with_window(world: &World, server: &Server, window: u32) -> End {
     let wanted = terms(window, SLOT, LIMIT);
     connect(world.raw_connection(server), SuitePollClient::DESCRIPTION, wanted).expect("welcome")
 }
@@ -452,7 +452,7 @@ pub(super) fn message_kinds_of_a_server(world: &World) {
 }
 
 /// Requests whose responses are so long that the server keeps them until they are fetched, one in each slot.
-fn ask_for_large_responses(client: &mut End) {
+pub(super) fn ask_for_large_responses(client: &mut End) {
     for slot in 0..client.terms.window {
         // Seed 1, 983,040 bytes.
         client.send(&request(slot as u16, 1, method_id("make"), &[1, 0x80, 0x80, 0x3c]));

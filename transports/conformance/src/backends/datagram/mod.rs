@@ -3,6 +3,8 @@
 mod forge;
 mod hostile_clients;
 mod hostile_servers;
+mod hostile_swarm;
+mod tricklers;
 
 use super::Backend;
 use crate::case::cases;
@@ -29,6 +31,13 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_fetches,
             HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
+        }
+        tricklers {
+            HostileClients VirtualTime: clients_that_send_part_by_part_are_dropped,
+            HostileClients VirtualTime: clients_that_fetch_part_by_part_are_dropped,
+        }
+        hostile_swarm {
+            HostileClients Holdings: clients_that_send_anything_disturb_nobody,
         }
         hostile_servers {
             HostileServers: messages_that_match_no_call_are_ignored,

@@ -8,7 +8,7 @@ use super::{
     Backend,
     slots::{
         forge::{Carrier, RawPair, broken_setups},
-        hostile_swarm,
+        hostile_swarm, tricklers,
     },
 };
 use crate::case::cases;
@@ -33,6 +33,10 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_reads,
             HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
+        }
+        tricklers {
+            HostileClients VirtualTime: clients_that_write_chunk_by_chunk_are_dropped,
+            HostileClients VirtualTime: clients_that_read_one_by_one_are_dropped,
         }
         hostile_swarm {
             HostileClients Holdings: clients_that_send_anything_disturb_nobody,

@@ -21,7 +21,7 @@ pub(crate) fn hostile_client(world: &World, server: &Server) -> End {
     hostile_client_with_window(world, server, WINDOW)
 }
 
-fn hostile_client_with_window(world: &World, server: &Server, window: u32) -> End {
+pub(crate) fn hostile_client_with_window(world: &World, server: &Server, window: u32) -> End {
     let wanted = terms(window, SLOT, LIMIT);
     let to = world.raw_connection(server);
     connect(Carrier::of(world), to, SuitePollClient::DESCRIPTION, wanted).expect("welcome")
@@ -198,7 +198,7 @@ pub(crate) fn message_kinds_of_a_server(world: &World) {
 }
 
 /// Requests whose responses are so long that the server lends them, one in each slot.
-fn ask_for_large_responses(client: &mut End) {
+pub(crate) fn ask_for_large_responses(client: &mut End) {
     for slot in 0..client.terms.window {
         // Seed 1, 983,040 bytes.
         assert!(client.send(slot, &request(1, method_id("make"), &[1, 0x80, 0x80, 0x3c])));

@@ -7,3 +7,4 @@ pub(crate) mod hostile_servers;
 pub(crate) mod hostile_swarm;
 #[cfg(feature = "sim")]
 pub(crate) mod racks;
+pub(crate) mod tricklers;

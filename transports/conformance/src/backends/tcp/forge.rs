@@ -3,12 +3,12 @@
 
 use farcall_core::ServiceDescription;
 use farcall_transports::contract::Terms;
-use farcall_transports::handshake::Reject;
+use farcall_transports::handshake::{Frame, Reject};
 
 use super::NAME;
 use crate::{
     backends::UnconnectedEnd,
-    hostile::{RawConnection, RawListener, Stream, hello, shake_hands, welcome_client},
+    hostile::{RawConnection, RawListener, Stream, hello, read_frame, shake_hands, welcome_client},
 };
 
 /// Kinds of frames.
@@ -97,6 +97,22 @@ pub(super) fn connect(
     let RawConnection { mut stream, .. } = to;
     shake_hands(&mut *stream, &hello(NAME, service, wanted, SETUP.to_vec()))?;
     Ok(End { stream })
+}
+
+/// The same for a client that sends these bytes together with the last frame of its handshake.
+pub(super) fn connect_with(
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+    first: &[u8],
+) -> End {
+    let RawConnection { mut stream, .. } = to;
+    let hello = hello(NAME, service, wanted, SETUP.to_vec());
+    stream.write_all(&hello.to_bytes()).expect("write hello");
+    let answer = read_frame(&mut *stream);
+    assert!(matches!(answer, Ok(Frame::Welcome(_))), "{answer:?}");
+    stream.write_all(&[&Frame::Ready.to_bytes(), first].concat()).expect("write ready");
+    End { stream }
 }
 
 /// Shakes hands as a server that keeps the rules so far.

@@ -2,7 +2,9 @@
 
 use farcall::{PollClient, RefusalReason};
 
-use super::forge::{Arrived, End, PART_BYTES, begin, call, connect, frame, kind, request};
+use super::forge::{
+    Arrived, End, PART_BYTES, begin, call, connect, connect_with, frame, kind, request,
+};
 use crate::{
     dice::Dice,
     hostile::{
@@ -74,6 +76,22 @@ pub(super) fn a_client_that_trickles_is_served(world: &World) {
         assert!(slow.send(&bytes[cut..]));
         assert_eq!(slow.next_frame(), response(1, 9, b"cut"));
     }
+}
+
+/// A client need not wait between the end of its handshake and its first requests: whoever reads the one may read the others.
+pub(super) fn requests_that_come_with_the_end_of_the_handshake_are_served(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW);
+    let wanted = || terms(WINDOW, SLOT, LIMIT);
+    let to = || world.raw_connection(&server);
+    for cut in [0, 1, 20] {
+        let requests = [request(1, 1, ECHO, b"first"), request(2, 1, ECHO, b"second")].concat();
+        let (with, after) = requests.split_at(requests.len() - cut);
+        let mut client = connect_with(to(), SuitePollClient::DESCRIPTION, wanted(), with);
+        assert_eq!(client.next_frame(), response(1, 1, b"first"));
+        assert!(client.send(after));
+        assert_eq!(client.next_frame(), response(2, 1, b"second"));
+    }
+    assert_honest_clients_served(world, &server, &mut honest);
 }
 
 /// Random bytes, and requests with some bytes changed.

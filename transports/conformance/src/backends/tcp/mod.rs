@@ -3,6 +3,7 @@
 mod forge;
 mod hostile_clients;
 mod hostile_servers;
+mod hostile_swarm;
 
 use super::Backend;
 use crate::case::cases;
@@ -16,6 +17,7 @@ pub(super) const BACKEND: Backend = Backend {
         hostile_clients {
             HostileClients Threads: a_client_by_hand_that_keeps_the_rules_is_served,
             HostileClients Threads: a_client_that_trickles_is_served,
+            HostileClients Threads: requests_that_come_with_the_end_of_the_handshake_are_served,
             HostileClients Threads: garbage_on_the_stream,
             HostileClients Threads: frames_that_break_a_rule,
             HostileClients Threads: cancellations_of_nothing_are_ignored,
@@ -25,6 +27,9 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients Threads: a_client_that_never_reads,
             HostileClients Threads: claimed_lengths_get_no_memory_from_others,
             HostileClients Threads: large_responses_that_nobody_takes,
+        }
+        hostile_swarm {
+            HostileClients Threads Holdings: clients_that_send_anything_disturb_nobody,
         }
         hostile_servers {
             HostileServers: a_server_that_trickles_is_understood,

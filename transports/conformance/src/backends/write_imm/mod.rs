@@ -6,7 +6,7 @@ use super::{
     Backend,
     slots::{
         forge::{Carrier, RawPair, broken_setups},
-        hostile_servers, hostile_swarm,
+        hostile_servers, hostile_swarm, tricklers,
     },
 };
 use crate::case::cases;
@@ -29,6 +29,10 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: a_slot_that_changes_under_the_reader,
             HostileClients: large_responses_that_nobody_reads,
             HostileClients VirtualTime: clients_that_hold_all_memory_are_dropped,
+        }
+        tricklers {
+            HostileClients VirtualTime: clients_that_write_chunk_by_chunk_are_dropped,
+            HostileClients VirtualTime: clients_that_read_one_by_one_are_dropped,
         }
         hostile_swarm {
             HostileClients Holdings: clients_that_send_anything_disturb_nobody,

@@ -1,0 +1,40 @@
+//! Options for what this program proves to a server: who it is.
+
+use anyhow::Result;
+use farcall::{Key, PollClient, PollConnecting};
+
+#[cfg(feature = "tls")]
+use crate::tls::TlsArgs;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Credentials {
+    /// Proves to the server who this client is: the name of a key, and the file with its secret.
+    #[arg(long, value_name = "NAME:PATH", value_parser = parse_key)]
+    key_file: Option<Key>,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+fn parse_key(text: &str) -> Result<Key, String> {
+    let (name, path) = text.split_once(':').ok_or("not a NAME:PATH")?;
+    Key::from_file(name, path).map_err(|error| error.to_string())
+}
+
+impl Credentials {
+    /// Gives them to a client that is about to connect.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has something else in it.
+    pub(crate) fn of<C: PollClient>(&self, client: PollConnecting<C>) -> Result<PollConnecting<C>> {
+        #[cfg(feature = "tls")]
+        let client = match self.tls.settings()? {
+            Some(tls) => client.tls(tls),
+            None => client,
+        };
+        Ok(match &self.key_file {
+            Some(key) => client.key(key.clone()),
+            None => client,
+        })
+    }
+}

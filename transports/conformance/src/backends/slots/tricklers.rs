@@ -1,0 +1,112 @@
+//! Clients that hold memory for large messages and move on in small steps, so that they never stand still.
+
+use std::collections::VecDeque;
+
+use farcall::RefusalReason;
+
+use super::{
+    forge::{End, kind, message, op},
+    hostile_clients::{ask_for_large_responses, hostile_client_with_window},
+};
+use crate::{
+    hostile::{LIMIT, assert_honest_clients_served, assert_served_after_message_limit, serve},
+    world::World,
+};
+
+/// Bytes of a chunk.
+const CHUNK_BYTES: usize = 128 << 10;
+
+/// A client whose announced requests are granted, and what it has written of the first.
+struct Writer {
+    end: End,
+    slot: u32,
+    /// Where it may write.
+    addr: u64,
+    rkey: u32,
+    chunks: usize,
+}
+
+impl Writer {
+    /// Announces requests as long as may be; `None` if none is granted.
+    fn new(mut end: End) -> Option<Writer> {
+        for slot in 0..end.terms.window {
+            assert!(end.send(slot, &message(1, kind::ANNOUNCE, &LIMIT.to_le_bytes())));
+        }
+        while let Some((imm, bytes)) = end.next_message() {
+            if bytes.get(4) == Some(&kind::GRANT) {
+                let addr = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+                let rkey = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
+                return Some(Writer { end, slot: imm & 0x3ff, addr, rkey, chunks: 0 });
+            }
+        }
+        None
+    }
+
+    /// Writes one more chunk.
+    fn move_on(&mut self) {
+        let at = self.addr + (self.chunks * CHUNK_BYTES) as u64;
+        self.chunks += 1;
+        let imm = self.end.immediate(op::CHUNK, self.slot);
+        self.end.write(at, self.rkey, &vec![7; CHUNK_BYTES], Some(imm));
+    }
+}
+
+/// Clients that write large requests chunk by chunk, and hold all memory meanwhile, are dropped when a message has taken too long.
+pub(crate) fn clients_that_write_chunk_by_chunk_are_dropped(world: &World) {
+    let (server, mut honest) = serve(world, 8);
+    // Each gets memory for two requests.
+    let mut hostile: Vec<_> =
+        std::iter::from_fn(|| Writer::new(hostile_client_with_window(world, &server, 8))).collect();
+    assert!(hostile.len() > 2, "{} clients hold all memory", hostile.len());
+    assert_served_after_message_limit(world, &mut honest, || {
+        hostile.iter_mut().for_each(Writer::move_on);
+    });
+    assert!(server.refused(RefusalReason::Stalled) > 0);
+    assert!(hostile[0].end.has_failed(), "the server has not dropped it");
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// A client with large responses, which it releases one by one.
+struct Reader {
+    end: End,
+    lent: VecDeque<u32>,
+}
+
+impl Reader {
+    fn new(mut end: End) -> Reader {
+        ask_for_large_responses(&mut end);
+        let mut reader = Reader { end, lent: VecDeque::new() };
+        reader.take_lent();
+        assert!(reader.lent.len() > 6, "{} responses are lent", reader.lent.len());
+        reader
+    }
+
+    fn take_lent(&mut self) {
+        while let Some((imm, bytes)) = self.end.next_message() {
+            if bytes.get(4) == Some(&kind::LENT) {
+                self.lent.push_back(imm & 0x3ff);
+            }
+        }
+    }
+
+    /// Releases the response that it got last: it keeps the others.
+    fn move_on(&mut self) {
+        if let Some(slot) = self.lent.pop_back() {
+            self.end.operate(op::RELEASE, slot);
+            self.take_lent();
+        }
+    }
+}
+
+/// Clients that read large responses one by one, and hold all memory meanwhile, are dropped when a message has taken too long.
+pub(crate) fn clients_that_read_one_by_one_are_dropped(world: &World) {
+    let (server, mut honest) = serve(world, 64);
+    // Each may hold half of the memory.
+    let mut hostile = [(); 2].map(|()| Reader::new(hostile_client_with_window(world, &server, 64)));
+    assert_served_after_message_limit(world, &mut honest, || {
+        hostile.iter_mut().for_each(Reader::move_on);
+    });
+    assert!(server.refused(RefusalReason::Stalled) > 0);
+    assert!(hostile[0].end.has_failed(), "the server has not dropped it");
+    assert_honest_clients_served(world, &server, &mut honest);
+}

@@ -1,0 +1,143 @@
+//! Clients that come and go cost a server thread nothing that its other clients notice.
+
+mod seccomp;
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use farcall_core::{Connection, ConnectionOptions, IdlePolicy, PollClient, Server};
+use farcall_transports::Address;
+
+#[farcall::service]
+trait Steady {
+    fn echo(&self, bytes: [u8; 32]) -> [u8; 32];
+    /// The server's thread neither maps nor unmaps memory after the end of this turn, and opens and closes nothing.
+    fn forbid(&self);
+    /// Nanoseconds of a processor that the server's thread has used.
+    fn processor_time(&self) -> u64;
+}
+
+struct Handler;
+
+impl Steady for Handler {
+    fn echo(&self, bytes: [u8; 32]) -> [u8; 32] {
+        bytes
+    }
+
+    fn processor_time(&self) -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    fn forbid(&self) {
+        seccomp::forbid(&[
+            libc::SYS_munmap,
+            libc::SYS_mremap,
+            libc::SYS_close,
+            libc::SYS_shutdown,
+            libc::SYS_epoll_ctl,
+            libc::SYS_mmap,
+            libc::SYS_memfd_create,
+            libc::SYS_ftruncate,
+            libc::SYS_fcntl,
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_sendmsg,
+            libc::SYS_recvmsg,
+            libc::SYS_clone3,
+            libc::SYS_clone,
+        ]);
+    }
+}
+
+/// Backends that have a queue pair per client, but for `scale`: it gives a client's place to another, so its thread goes on only when
+/// nothing of the client is left. The first datagram to a client starts a thread on shared memory, to which the filter would pass.
+const BACKENDS: [&str; 3] = ["write_imm", "send_recv", "rfp"];
+
+/// Set in a child of these tests, to the backend over which it calls.
+const CHILD: &str = "FARCALL_TEAR_DOWN_CHILD";
+
+const BOUND: Duration = Duration::from_secs(20);
+
+fn connect(address: &Address) -> SteadyPollClient {
+    let options = ConnectionOptions::default().idle(IdlePolicy::SPIN);
+    let connection = Connection::connect(address, SteadyPollClient::DESCRIPTION, &options);
+    SteadyPollClient::from_connection(connection.expect("connect"))
+}
+
+fn let_clients_come_and_go(backend: &str) -> ! {
+    seccomp::catch_traps();
+    let name = format!("shm://tear-down-{}?backend={backend}", std::process::id());
+    let address: Address = name.parse().expect("an address");
+    let server = Server::builder()
+        .service(SteadyServer::new(Handler))
+        .threads(1)
+        .idle(IdlePolicy::SPIN)
+        .serve(&address)
+        .expect("listen");
+    let mut client = connect(&address);
+    // What grows at the server with the number of clients has grown.
+    drop(std::array::from_fn::<_, 4, _>(|_| connect(&address)));
+    let deadline = Instant::now() + BOUND;
+    while server.connections() > 1 {
+        assert!(Instant::now() < deadline, "the first clients are still there");
+        assert_eq!(client.echo([1; 32]), Ok([1; 32]));
+    }
+    client.forbid().expect("the server's thread has a filter");
+    for round in 0..6 {
+        let mut other = connect(&address);
+        assert_eq!(other.echo([round; 32]), Ok([round; 32]));
+        assert_eq!(client.echo([round; 32]), Ok([round; 32]));
+        drop(other);
+        let deadline = Instant::now() + BOUND;
+        while server.connections() > 1 {
+            assert!(Instant::now() < deadline, "a client that has left is still there");
+            assert_eq!(client.echo([round; 32]), Ok([round; 32]));
+        }
+    }
+    assert_eq!(client.echo([9; 32]), Ok([9; 32]));
+    // SAFETY: ends the program without a destructor: the server's thread has to unmap what it has.
+    unsafe { libc::_exit(0) }
+}
+
+#[test]
+fn clients_that_come_and_go_map_and_close_nothing_on_the_server_thread() {
+    if let Ok(backend) = env::var(CHILD) {
+        let_clients_come_and_go(&backend);
+    }
+    for backend in BACKENDS {
+        let test = "clients_that_come_and_go_map_and_close_nothing_on_the_server_thread";
+        let output = seccomp::run(test, (CHILD, backend));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{backend}: {}: {said}", output.status);
+    }
+}
+
+/// How long clients that come and go hold the server thread. It sleeps in between, so that the time of its processor says it on a busy
+/// machine too.
+#[test]
+#[ignore = "a measurement, to be run in a release build"]
+fn processor_time_of_the_server_thread_per_client() {
+    const CLIENTS: u64 = 200;
+    for backend in BACKENDS {
+        let name = format!("shm://tear-down-time-{}?backend={backend}", std::process::id());
+        let address: Address = name.parse().expect("an address");
+        let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
+        let server = server.idle(IdlePolicy::PARK).serve(&address).expect("listen");
+        let mut client = connect(&address);
+        let mut come_and_go = |clients| {
+            let before = client.processor_time().expect("a time");
+            for _ in 0..clients {
+                drop(connect(&address));
+                let deadline = Instant::now() + BOUND;
+                while server.connections() > 1 {
+                    assert!(Instant::now() < deadline, "a client that has left is still there");
+                    std::thread::yield_now();
+                }
+            }
+            client.processor_time().expect("a time") - before
+        };
+        come_and_go(20);
+        println!("{backend}: {} us", come_and_go(CLIENTS) / CLIENTS / 1000);
+    }
+}
