@@ -167,8 +167,8 @@ pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {
 #[cold]
 fn failure(status: u8, body: &[u8]) -> RpcError {
     let word = |at: usize| {
-        body.get(at..at + 8)
-            .map_or(0, |bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
+        let word = body.get(at..).and_then(<[u8]>::first_chunk);
+        word.map_or(0, |word| u64::from_le_bytes(*word))
     };
     match Status::ALL.get(usize::from(status)) {
         // The client has checked what the server declares: a server that answers this has declared what it does not have.

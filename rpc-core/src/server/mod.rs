@@ -30,6 +30,8 @@ mod turn;
 #[cfg(test)]
 mod cancel_floods;
 #[cfg(test)]
+mod idempotence;
+#[cfg(test)]
 mod swarm;
 #[cfg(test)]
 mod tests;

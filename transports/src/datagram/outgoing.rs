@@ -84,7 +84,8 @@ impl Outgoing {
         if !self.sending.is_empty() {
             parts = self.send_parts(roster);
         }
-        if !self.leaving.is_empty() && !roster.has_line() {
+        // If a session is still in line, the send queue is full: then no goodbye leaves before what was to be sent.
+        if !self.leaving.is_empty() {
             self.send_goodbyes(roster);
         }
         self.port.ring();

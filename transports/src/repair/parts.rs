@@ -362,6 +362,70 @@ mod tests {
         assert_eq!(outgoing.under_way(), 1);
     }
 
+    #[test]
+    fn an_overtaken_part_is_sent_again_once() {
+        let mut outgoing = Outgoing::new(Parts::new(1000, 1).unwrap());
+        for _ in 0..10 {
+            outgoing.next().unwrap();
+        }
+        assert_eq!(outgoing.acknowledge(0, 0b110), Some(true));
+        assert!(!outgoing.repeats(), "two later parts may have overtaken it without a loss");
+        assert_eq!(outgoing.acknowledge(0, 0b1110), Some(true));
+        assert_eq!(outgoing.next(), Some((0, 0..1)));
+        assert_eq!(outgoing.acknowledge(0, 0b11110), Some(true));
+        assert!(!outgoing.repeats(), "it is under way again");
+        assert_eq!(outgoing.acknowledge(0, 0b11_1101_1110), Some(true));
+        assert_eq!(outgoing.next(), Some((5, 5..6)), "this one was not sent again");
+        assert_eq!(outgoing.next(), Some((10, 10..11)));
+        assert_eq!(outgoing.acknowledge(0, 0b111_1101_1110), Some(true));
+        assert!(
+            !outgoing.repeats(),
+            "the parts that tell of a second loss were sent after the repair"
+        );
+        for _ in 0..3 {
+            outgoing.next().unwrap();
+        }
+        assert_eq!(outgoing.acknowledge(0, 0b11_1111_1101_1110), Some(true));
+        assert_eq!(outgoing.next(), Some((0, 0..1)), "its second copy was overtaken too");
+    }
+
+    #[test]
+    fn an_overtaken_part_is_asked_for_again_once() {
+        let mut fetch = Fetch::new(Parts::new(1000, 1).unwrap());
+        assert_eq!(fetch.ask(10), Some((0, 0x3FF)));
+        for number in [1, 2] {
+            fetch.take(number, 1).unwrap();
+            assert_eq!((fetch.has_lost(), fetch.ask_lost()), (false, None));
+        }
+        fetch.take(3, 1).unwrap();
+        assert!(fetch.has_lost());
+        assert_eq!(fetch.ask_lost(), Some((0, 1)));
+        assert_eq!((fetch.has_lost(), fetch.ask_lost()), (false, None));
+        fetch.take(4, 1).unwrap();
+        assert_eq!(fetch.ask_lost(), None, "it is under way again");
+        for number in [6, 7, 8] {
+            fetch.take(number, 1).unwrap();
+        }
+        fetch.take(0, 1).unwrap();
+        assert_eq!(
+            fetch.ask_lost(),
+            Some((5, 1)),
+            "counted from the first one that is missing now"
+        );
+    }
+
+    #[test]
+    fn a_lost_part_that_arrives_before_it_is_asked_for_is_not_asked_for() {
+        let mut fetch = Fetch::new(Parts::new(1000, 1).unwrap());
+        fetch.ask(10);
+        for number in [1, 3, 4, 5, 0] {
+            fetch.take(number, 1).unwrap();
+        }
+        assert!(fetch.has_lost());
+        fetch.take(2, 1).unwrap();
+        assert_eq!(fetch.ask_lost(), None);
+    }
+
     proptest! {
         /// Whatever the wire drops, doubles and reorders: in the end all of it has arrived, and no part twice.
         #[test]
