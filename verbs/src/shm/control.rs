@@ -12,8 +12,8 @@ use crate::event_fd::{new_event, ring};
 use rustix::event::{Timespec, epoll};
 use rustix::io;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Resource, getrlimit};
+use rustix::net::{RecvFlags, SendFlags, UCred};
+use rustix::process::{Pid, Resource, Uid, getrlimit, getuid};
 
 use super::context::Context;
 use super::discarded::{Discarded, Remains};
@@ -141,14 +141,10 @@ impl Control {
 
     fn accept(&self, listening: &mut Listening<'_>, connections: &mut Connections) {
         let Some(socket) = listening.accept(&self.epoll) else { return };
-        let ours = rustix::process::getuid();
-        let process = match socket_peercred(&socket) {
-            Ok(theirs) if theirs.uid == ours => theirs.pid,
-            _ => {
-                self.refused.tell(PeerRefusal::OtherUser);
-                tracing::warn!("a process of another user tried to reach this shm device");
-                return;
-            }
+        let Some(process) = process_of(socket_peercred(&socket), getuid()) else {
+            self.refused.tell(PeerRefusal::OtherUser);
+            tracing::warn!("a process of another user tried to reach this shm device");
+            return;
         };
         if !connections.make_room() {
             self.refused.tell(PeerRefusal::NoRoom);
@@ -188,6 +184,11 @@ impl Control {
             }
         }
     }
+}
+
+/// The process at the other end, if it is of our user.
+fn process_of(theirs: io::Result<UCred>, ours: Uid) -> Option<Pid> {
+    theirs.ok().filter(|theirs| theirs.uid == ours).map(|theirs| theirs.pid)
 }
 
 /// As many connections as this process can have.
@@ -344,5 +345,22 @@ impl Connection {
         for (_, _, attached) in self.attached {
             attached.handle_peer_death();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Gid as Group, getpid};
+
+    #[test]
+    fn only_processes_of_our_user_are_peers() {
+        let of =
+            |uid| Ok(UCred { pid: getpid(), uid: Uid::from_raw(uid), gid: Group::from_raw(7) });
+        assert_eq!(process_of(of(5), Uid::from_raw(5)), Some(getpid()));
+        for (theirs, ours) in [(6, 5), (0, 5), (5, 0)] {
+            assert_eq!(process_of(of(theirs), Uid::from_raw(ours)), None, "{theirs} and {ours}");
+        }
+        assert_eq!(process_of(Err(io::Errno::INVAL), Uid::from_raw(0)), None);
     }
 }

@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, listen,
+    socket_with,
 };
 use rustix::process::getuid;
 
 use super::context::Context;
-use super::peer::socket_name;
+use super::memfd;
+use super::peer::{Peer, socket_name};
+use super::region_words::RegionWords;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::dispatch::Address;
 use crate::{
-    Access, CompletionQueue, Device, PeerRefusal, ProtectionDomain, QpType, QueuePair,
-    QueuePairConfig,
+    Access, CompletionQueue, ConnectError, Device, PeerRefusal, ProtectionDomain, QpType,
+    QueuePair, QueuePairConfig,
 };
 
 /// Longer than anything here takes.
@@ -160,4 +163,29 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
     // The stranger, the sender and this one.
     assert_eq!(refused.load(Ordering::Relaxed), 3);
     assert_eq!(ask_for(&socket, region.remote().rkey), None, "it has guessed too often");
+}
+
+#[test]
+fn peers_cannot_write_the_words_of_regions() {
+    let context = Context::open(false).unwrap();
+    let map = |writable| memfd::map_foreign(context.words_file(), RegionWords::BYTES, writable);
+    assert!(map(true).is_err());
+    assert!(map(false).is_ok());
+}
+
+/// Any process can listen under the name of another user's device: names of abstract sockets have no owner.
+#[test]
+fn a_device_that_another_user_claims_to_be_is_not_a_peer() {
+    let device = Context::open(false).unwrap();
+    let ours = getuid().as_raw();
+    let another = ours.wrapping_add(1);
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&listener, &socket_name(another, &device.gid).unwrap()).unwrap();
+    listen(&listener, 1).unwrap();
+    let refused = Peer::dial(device.gid, Arc::downgrade(&device), another, BOUND).unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::OtherUser { theirs, ours: own } if (theirs, own) == (ours, another)),
+        "{refused}"
+    );
 }
