@@ -27,6 +27,8 @@ pub fn names() -> Vec<&'static str> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests {
     use super::*;
 
