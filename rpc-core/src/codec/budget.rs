@@ -51,3 +51,25 @@ impl Budget {
         if self.taken > limit { Err(DecodeError::TooMuchMemory { limit }) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_values_that_a_byte_may_not_stand_for_are_counted() {
+        assert!(is_small::<[u8; SMALL_BYTES]>());
+        assert!(!is_small::<[u8; SMALL_BYTES + 1]>());
+        const { assert!(SMALL_BYTES <= PER_BYTE) }
+    }
+
+    #[test]
+    fn what_exceeds_the_limit_is_refused() {
+        let limit = 3 * PER_BYTE + OF_ANY_MESSAGE;
+        let mut budget = Budget::new(3);
+        assert_eq!(budget.take::<[u8; 100]>(limit / 100), Ok(()));
+        assert_eq!(budget.take::<u8>(limit % 100), Ok(()));
+        assert_eq!(budget.take::<u8>(1), Err(DecodeError::TooMuchMemory { limit }));
+        assert!(Budget::new(usize::MAX).take::<[u8; 100]>(usize::MAX).is_ok());
+    }
+}

@@ -194,9 +194,11 @@ mod tests {
             list.take(Vec::new()).unwrap();
         }
         assert_eq!(list.take(Vec::new()), Err(MethodsError::TooMany));
-        let shapes = vec![0; MAX_SHAPES + 1];
-        let many =
-            MethodList::new(service(0..1)).take(vec![MethodEntry { id: 0, flags: 0, shapes }]);
-        assert_eq!(many, Err(MethodsError::TooManyShapes));
+        let with_shapes = |count| {
+            let entry = MethodEntry { id: 0, flags: 0, shapes: vec![0; count] };
+            MethodList::new(service(0..1)).take(vec![entry])
+        };
+        assert_eq!(with_shapes(MAX_SHAPES), Ok(()));
+        assert_eq!(with_shapes(MAX_SHAPES + 1), Err(MethodsError::TooManyShapes));
     }
 }
