@@ -264,6 +264,12 @@ mod tests {
     }
 
     #[test]
+    fn clients_prove_a_key_only_where_there_is_one() {
+        assert!(!Authentication::new().has_keys());
+        assert!(Authentication::new().key(Key::new("billing", SECRET).unwrap()).has_keys());
+    }
+
+    #[test]
     fn names_and_secrets_have_bounds() {
         assert!(matches!(Key::new("", SECRET), Err(KeyError::Name { len: 0 })));
         assert!(matches!(Key::new("n".repeat(256), SECRET), Err(KeyError::Name { len: 256 })));

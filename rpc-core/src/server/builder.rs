@@ -452,3 +452,13 @@ fn check_cores(cores: &[usize]) -> Result<(), BindError> {
         Ok(None) | Err(_) => Ok(()),
     }
 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_simulator_makes_a_site_for_each_thread() {
+        assert_eq!(Server::builder().thread_count(), 1);
+        assert_eq!(Server::builder().threads(3).thread_count(), 3);
+    }
+}

@@ -263,7 +263,9 @@ mod tests {
         assert!(told.iter().all(|ask| *ask == Ask::Wake), "{told:?}");
         assert!(switch.is_fetching());
         call(&mut switch, 6);
-        (0..6).for_each(|_| switch.failed());
+        (0..5).for_each(|_| switch.failed());
+        assert!(switch.is_fetching(), "as many READs may fail");
+        switch.failed();
         assert!(!switch.is_fetching(), "the second one's response is not waited for");
     }
 

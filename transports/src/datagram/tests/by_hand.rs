@@ -195,6 +195,10 @@ impl Host {
         self.transport.sessions.outgoing.port.qp_mut().to_error();
     }
 
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.transport.wind_down(Instant::from_nanos(self.now), WindDown::Drain)
+    }
+
     /// Turns of a server that ends, until it has ended.
     pub(super) fn close(&mut self) {
         let begin = WallClock::now();

@@ -1,8 +1,9 @@
-//! A server thread whose queue pair breaks: its sessions end, and others begin.
+//! How a server thread's sessions end: with its queue pair, after which others begin, or with the server.
 
 use std::time::Duration;
 
 use super::by_hand::{Host, heard};
+use crate::contract::Config;
 use crate::datagram::wire::Kind;
 
 #[test]
@@ -25,4 +26,27 @@ fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
         assert_eq!(answer, heard(Kind::Response, 0, 1, b"after"));
         assert_eq!((host.connections(), host.handlers.requests), (1, 2 * life));
     }
+}
+
+#[test]
+fn a_server_drains_until_its_clients_have_their_responses() {
+    let mut host = Host::new();
+    // Longer than a client waits before it asks again, shorter than it may be silent.
+    let while_later = Config::default().silence / 2;
+    assert!(host.is_drained(), "nobody has called");
+    let mut hand = host.admit();
+    hand.ask(&mut host, Kind::Request, 0, 1, b"small");
+    assert!(!host.is_drained(), "its client may ask for it again");
+    host.rest(while_later);
+    assert!(host.is_drained());
+    host.handlers.hold = true;
+    hand.send(Kind::Request, 1, 1, b"long");
+    host.wait_for_request();
+    host.answer(&[7; 10_000]);
+    assert_eq!(hand.hear(&mut host)[0].kind, Kind::Lent);
+    host.rest(while_later);
+    assert!(!host.is_drained(), "its client has not fetched it");
+    hand.ask(&mut host, Kind::Release, 1, 1, b"");
+    host.rest(while_later);
+    assert!(host.is_drained());
 }
