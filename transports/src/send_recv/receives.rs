@@ -1,7 +1,8 @@
 //! The shared receive queue of one server thread: its receives, and how many of them each client may count on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use farcall_verbs::{
     Buffer, Device, PostError, ProtectionDomain, SharedReceiveQueue, SharedReceiveQueueHandle,
     WorkCompletion,
@@ -32,16 +33,54 @@ const REPOST_AT: usize = 16;
 /// The id of every receive: no client has a number this high.
 const ANY_CLIENT: u64 = u64::MAX;
 
-/// How many requests clients may send: granted by the accepting threads, backed with receives by the server thread.
+/// How many requests clients may send. The accepting threads grant them and make the receives, which the server thread posts: to
+/// register memory takes longer than a turn may.
 #[derive(Debug, Clone)]
 pub(crate) struct Grants {
     budget: Arc<Budget>,
+    stock: Arc<Stock>,
     /// Every client may have its whole window.
     all_windows: bool,
     /// What all clients together have at least.
     least: u64,
     pub(crate) queue: SharedReceiveQueueHandle,
     pub(crate) pd: ProtectionDomain,
+}
+
+/// The receives of a thread, posted or on their way to it.
+#[derive(Debug)]
+struct Stock {
+    /// How many have been made.
+    made: Mutex<usize>,
+    /// The most that there may be.
+    depth: usize,
+    buffer_bytes: usize,
+    to_server: Sender<Vec<Buffer>>,
+}
+
+impl Stock {
+    /// A stock without receives, and where the server thread gets them.
+    fn new(depth: usize, slot_bytes: u32) -> (Arc<Stock>, Receiver<Vec<Buffer>>) {
+        let (to_server, made) = unbounded();
+        let buffer_bytes = stride(slot_bytes) as usize;
+        let stock = Stock { made: Mutex::new(0), depth, buffer_bytes, to_server };
+        (Arc::new(stock), made)
+    }
+
+    /// Makes receives until there are as many as this.
+    fn grow_to(&self, wanted: usize, pd: &ProtectionDomain) -> Result<(), SetupError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = wanted.min(self.depth).saturating_sub(*made);
+        if more == 0 {
+            return Ok(());
+        }
+        let pool = pd.alloc_private(more * self.buffer_bytes)?.into_pool(self.buffer_bytes);
+        let receives = std::iter::from_fn(|| pool.take()).take(more).collect();
+        *made += more;
+        // Fails only when the server thread's half is gone, which drops the client too.
+        let _ = self.to_server.send(receives);
+        Ok(())
+    }
 }
 
 /// A client's requests, until it is dropped.
@@ -55,14 +94,20 @@ impl Grants {
     fn new(
         window: u32,
         max_clients: usize,
-        depth: usize,
+        stock: Arc<Stock>,
         queue: SharedReceiveQueueHandle,
         pd: ProtectionDomain,
     ) -> Grants {
-        let requests = depth.saturating_sub(RESERVE).max(1);
+        let requests = stock.depth.saturating_sub(RESERVE).max(1);
         let all_windows = max_clients.saturating_mul(window as usize) <= requests;
         let (budget, least) = (Budget::new(requests as u64), least(max_clients) as u64);
-        Grants { budget, all_windows, least, queue, pd }
+        Grants { budget, stock, all_windows, least, queue, pd }
+    }
+
+    /// Makes receives for what is granted, and the reserve.
+    pub(crate) fn back(&self) -> Result<(), SetupError> {
+        let granted = usize::try_from(self.budget.used()).unwrap_or(usize::MAX);
+        self.stock.grow_to(granted.saturating_add(RESERVE), &self.pd)
     }
 
     /// The requests that one more client may have outstanding, at most `window`.
@@ -81,11 +126,9 @@ impl Grants {
 #[derive(Debug)]
 pub(crate) struct SharedReceives {
     queue: SharedReceiveQueue,
-    grants: Grants,
     depth: usize,
-    buffer_bytes: usize,
-    /// Receives that there are.
-    count: usize,
+    /// Receives that the accepting threads have made.
+    made: Receiver<Vec<Buffer>>,
     /// Buffers of messages that have been handled.
     used: Vec<Buffer>,
 }
@@ -101,16 +144,12 @@ impl SharedReceives {
             .min(device.caps().max_cqe / 2);
         let pd = device.alloc_pd()?;
         let queue = pd.create_srq(depth)?;
-        let grants = Grants::new(config.window, max_clients, depth, queue.handle(), pd);
-        let mut receives = SharedReceives {
-            queue,
-            grants: grants.clone(),
-            depth,
-            buffer_bytes: stride(config.slot) as usize,
-            count: 0,
-            used: Vec::with_capacity(REPOST_AT),
-        };
-        receives.try_replenish()?;
+        let (stock, made) = Stock::new(depth, config.slot);
+        let grants = Grants::new(config.window, max_clients, stock, queue.handle(), pd);
+        let used = Vec::with_capacity(REPOST_AT);
+        let mut receives = SharedReceives { queue, depth, made, used };
+        grants.back()?;
+        receives.post_made().map_err(|error| SetupError::Device(error.into()))?;
         Ok((receives, grants))
     }
 
@@ -119,36 +158,29 @@ impl SharedReceives {
         self.depth
     }
 
-    /// Makes receives for what is granted, and the reserve.
-    fn try_replenish(&mut self) -> Result<(), SetupError> {
-        let granted = usize::try_from(self.grants.budget.used()).unwrap_or(usize::MAX);
-        let wanted = granted.saturating_add(RESERVE).min(self.depth);
-        let more = wanted.saturating_sub(self.count);
-        if more == 0 {
-            return Ok(());
-        }
-        let pool = self.grants.pd.alloc_private(more * self.buffer_bytes)?;
-        let pool = pool.into_pool(self.buffer_bytes);
-        self.used.extend(std::iter::from_fn(|| pool.take()).take(more));
-        self.count += more;
-        self.post().map_err(|error| SetupError::Device(error.into()))
+    /// Posts the receives that have been made.
+    fn post_made(&mut self) -> Result<(), PostError> {
+        let SharedReceives { queue, made, .. } = self;
+        made.try_iter().flatten().try_for_each(|buffer| post(queue, buffer))
     }
 
     fn post(&mut self) -> Result<(), PostError> {
         let SharedReceives { queue, used, .. } = self;
-        used.drain(..).try_for_each(|mut buffer| {
-            buffer.set_len(buffer.capacity());
-            queue.post_recv(ANY_CLIENT, Some(buffer))
-        })
+        used.drain(..).try_for_each(|buffer| post(queue, buffer))
     }
+}
+
+fn post(queue: &mut SharedReceiveQueue, mut buffer: Buffer) -> Result<(), PostError> {
+    buffer.set_len(buffer.capacity());
+    queue.post_recv(ANY_CLIENT, Some(buffer))
 }
 
 impl<C: ServerCarrier> Shared<C> for SharedReceives {
     #[cold]
     fn replenish(&mut self) {
-        if let Err(error) = self.try_replenish() {
+        if let Err(error) = self.post_made() {
             // The clients wait for each other's receives.
-            tracing::warn!(%error, "no memory for more receives");
+            tracing::error!(%error, "receives of new clients could not be posted");
         }
     }
 
@@ -184,7 +216,8 @@ mod tests {
         let device = Device::open("shm").unwrap();
         let pd = device.alloc_pd().unwrap();
         let queue = pd.create_srq(1).unwrap().handle();
-        Grants::new(window, max_clients, depth(window, max_clients, 1 << 15), queue, pd)
+        let (stock, _) = Stock::new(depth(window, max_clients, 1 << 15), 4096);
+        Grants::new(window, max_clients, stock, queue, pd)
     }
 
     #[test]

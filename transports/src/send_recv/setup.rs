@@ -208,6 +208,7 @@ impl MakeEnds for Ports {
     ) -> Result<MadeEnd<Sends>, SetupError> {
         let (endpoint, _) = EndSetup::decode(client.setup)?;
         let Grant { credits, charge } = self.grants.grant(client.terms.window);
+        self.grants.back()?;
         let terms = Terms { window: credits, ..*client.terms };
         let sizes = Sizes::new(&terms, self.device.caps());
         // A domain for each connection, as far as the device allows: no client's key opens another client's memory.

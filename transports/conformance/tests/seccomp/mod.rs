@@ -38,22 +38,52 @@ fn set_filter(calls: &[libc::c_long], (verdict, of_others): (u32, u32)) {
     assert!(done, "set a seccomp filter: {}", std::io::Error::last_os_error());
 }
 
-/// Prints the number of the system call, and ends the program.
-extern "C" fn trapped(_: libc::c_int, info: *const libc::c_void, _: *mut libc::c_void) {
+/// Prints the number of the system call and its arguments, and ends the program.
+extern "C" fn trapped(_: libc::c_int, info: *const libc::c_void, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a `siginfo_t`, whose part for SIGSYS begins after 16 bytes with an
-    // address of eight and the number of four. Only `write` and `exit_group` are called here.
+    // address of eight and the number of four, and the registers of the system call.
+    // Only `write` and `exit_group` are called here.
     unsafe {
-        let mut number = info.cast::<u8>().add(24).cast::<i32>().read();
-        let mut text = *b"system call    0 that is forbidden  \n";
-        for digit in (12..16).rev() {
-            if number > 0 || digit == 15 {
-                text[digit] = b'0' + (number % 10) as u8;
-            }
-            number /= 10;
+        let number = info.cast::<u8>().add(24).cast::<i32>().read();
+        print(b"system call that is forbidden: ", number as u64);
+        for argument in arguments(context) {
+            print(b"  argument ", argument);
         }
-        libc::write(2, text.as_ptr().cast(), text.len());
         libc::_exit(2);
     }
+}
+
+/// Prints a number after a text, as a signal handler may.
+unsafe fn print(text: &[u8], number: u64) {
+    let (mut digits, mut left, mut at) = ([b'\n'; 21], number, 20);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    // SAFETY: two buffers of these lengths.
+    unsafe {
+        libc::write(2, text.as_ptr().cast(), text.len());
+        libc::write(2, digits[at..].as_ptr().cast(), digits.len() - at);
+    }
+}
+
+/// The arguments of the system call that has trapped.
+#[cfg(target_arch = "x86_64")]
+unsafe fn arguments(context: *mut libc::c_void) -> [u64; 6] {
+    use libc::{REG_R8, REG_R9, REG_R10, REG_RDI, REG_RDX, REG_RSI};
+    // SAFETY: the context of a signal handler, which lives as long as that runs.
+    let registers = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    [REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9].map(|at| registers[at as usize] as u64)
+}
+
+/// Known on x86-64 only.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn arguments(_: *mut libc::c_void) -> [u64; 0] {
+    []
 }
 
 /// Traps end the program from now on.
