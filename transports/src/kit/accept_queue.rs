@@ -162,15 +162,15 @@ impl<T> Arrivals<T> {
         self.receiver.try_recv().ok()
     }
 
-    /// Drops what a client had, and then frees its number: on another thread, if `elsewhere` and there is one.
-    pub(crate) fn tear_down(&self, number: u32, member: Box<T>, elsewhere: bool)
+    /// Drops what a client had, and then frees its number: on another thread, if there is one.
+    pub(crate) fn tear_down(&self, number: u32, member: Box<T>)
     where
         T: Send + 'static,
     {
         let queue = Arc::clone(&self.queue);
         let leaving = Leaving { _member: member, _place: LeavingPlace { queue, number } };
         match self.queue.tear_down.get() {
-            Some(Some(tear_down)) if elsewhere => {
+            Some(Some(tear_down)) => {
                 self.queue.places().leave(number);
                 tear_down.drop_there(Box::new(leaving));
             }

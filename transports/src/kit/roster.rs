@@ -8,9 +8,6 @@ use super::places::{Calls, Candidate};
 
 /// A client as a server thread keeps it.
 pub(crate) trait Member: Send + 'static {
-    /// What it has is dropped in place, before the server thread goes on; otherwise on another thread.
-    const DROPS_IN_PLACE: bool = false;
-
     /// Its number, and which connection under that number.
     fn id(&self) -> ClientId;
 
@@ -19,6 +16,10 @@ pub(crate) trait Member: Send + 'static {
 
     /// It has something to send, and is in the line of those that have.
     fn in_line(&mut self) -> &mut bool;
+
+    /// The server thread is about to let go of it; it is dropped later, on another thread. What only this thread may end, or others
+    /// may have at once, ends here.
+    fn detach(&mut self) {}
 }
 
 /// The clients, and which of them have something to send.
@@ -124,12 +125,13 @@ impl<T: Member> Roster<T> {
 
     /// Drops a client, and tells the sink. Its number is free when all that it had is. `false` if there is none of that number.
     pub(crate) fn remove(&mut self, number: u32, sink: &mut dyn RequestSink) -> bool {
-        let Some(member) = self.members.get_mut(number as usize).and_then(Option::take) else {
+        let Some(mut member) = self.members.get_mut(number as usize).and_then(Option::take) else {
             return false;
         };
         self.count -= 1;
+        member.detach();
         let ClientId { generation, .. } = member.id();
-        self.arrivals.tear_down(number, member, !T::DROPS_IN_PLACE);
+        self.arrivals.tear_down(number, member);
         sink.disconnected(number, generation);
         true
     }
@@ -229,9 +231,6 @@ mod tests {
     }
 
     impl Member for Client {
-        /// So that its number is free at once.
-        const DROPS_IN_PLACE: bool = true;
-
         fn id(&self) -> ClientId {
             self.id
         }
@@ -265,8 +264,10 @@ mod tests {
         }
     }
 
+    /// Of a driven site, so that the number of a client that is removed is free at once.
     fn roster() -> (Arc<AcceptQueue<Client>>, Roster<Client>) {
-        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(8));
+        let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
+        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(8));
         (queue, Roster::new(arrivals))
     }
 
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_client_that_has_called_does_not_make_room() {
-        let site = Site::with_clock(Arc::new(Minutes(AtomicU64::new(0))));
+        let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
         let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(2));
         let mut roster = Roster::new(arrivals);
         let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);

@@ -103,6 +103,7 @@ mod log;
 mod long_calls;
 mod numbered;
 mod pins;
+mod places;
 mod pool;
 mod priority;
 mod requests;
@@ -138,6 +139,7 @@ use groups::most_members;
 use guard::guards;
 use numbered::NumberedSlices;
 use pins::Pins;
+use places::Places;
 use pool::{Pool, PoolLayout};
 use schedule::Schedule;
 use setup::{ClientPort, Ends, may_look};
@@ -365,11 +367,12 @@ impl Backend for Scale {
         if looks {
             pool.watch(DeviceChannel::at(at.site, device)?.channel())?;
         }
-        let mut shared = Schedule::new(group, slices, Pool::new(pool.clone(), &layout), looks);
+        let (places, clients) = Places::new(Pool::new(pool.clone(), &layout));
+        let mut shared = Schedule::new(group, slices, places, looks);
         shared.leave_out(Without::of(config));
         let pins = Pins::new(pins);
         let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
-        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, pins };
+        let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, pins, clients };
         let serving = Serving { site: at.site, device, config, max_clients };
         serving.half(clusters, ends, shared)
     }

@@ -1,7 +1,7 @@
 //! Which clients of a thread are served now: the slices of groups, and who has which place.
 //!
-//! A place is given to another client only after the one that had it has said that it writes no more, or is gone. A client that
-//! finds no free place is served out of its log. So a client that does not answer holds up only its own place.
+//! A place is given to another client only after the one that had it has said that it writes no more, or is [gone](super::places). A
+//! client that finds no free place is served out of its log. So a client that does not answer holds up only its own place.
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::{Instant, PollAt, Progress};
@@ -11,7 +11,7 @@ use super::ablation::Without;
 use super::groups::{Groups, most_members};
 use super::long_calls::{Calls, LongCalls};
 use super::numbered::Demand;
-use super::pool::Pool;
+use super::places::Places;
 use super::priority::Work;
 use super::served::{Leave, Served};
 use super::slices::Slices;
@@ -34,7 +34,7 @@ pub(super) struct Schedule {
     groups: Groups,
     slices: Slices,
     long_calls: LongCalls,
-    pool: Pool,
+    places: Places,
     /// The pool makes events.
     has_events: bool,
     have_come: bool,
@@ -50,8 +50,6 @@ pub(super) struct Schedule {
     leaving: Vec<(u32, Instant)>,
     /// When to tell those that no response has told.
     tell_at: PollAt,
-    /// The place of each client that has one.
-    places: Vec<Option<u32>>,
     /// A client found no place, or may have one now.
     is_short: bool,
     without: Without,
@@ -60,7 +58,7 @@ pub(super) struct Schedule {
 type Scaled = Clients<Served>;
 
 impl Schedule {
-    pub(super) fn new(group: u32, slices: Slices, pool: Pool, has_events: bool) -> Schedule {
+    pub(super) fn new(group: u32, slices: Slices, places: Places, has_events: bool) -> Schedule {
         let groups = match slices.numbered() {
             Some(numbered) => Groups::by_caller(numbered.groups(), group),
             None => Groups::new(group),
@@ -69,7 +67,7 @@ impl Schedule {
             groups,
             long_calls: LongCalls::new(slices.usual_nanos(), 3 * most_members(group) as usize),
             slices,
-            pool,
+            places,
             has_events,
             have_come: false,
             served: Vec::with_capacity(most_members(group) as usize),
@@ -78,7 +76,6 @@ impl Schedule {
             first: 0,
             leaving: Vec::with_capacity(2 * most_members(group) as usize),
             tell_at: PollAt::OnEvent,
-            places: Vec::new(),
             is_short: false,
             without: Without::default(),
         }
@@ -100,14 +97,14 @@ impl Schedule {
                 self.pinned -= usize::from(at < self.pinned);
             }
             self.leaving.retain(|(other, _)| *other != client);
-            // Its queue pair is gone: nothing more lands there.
-            self.free_place_of(client, u32::MAX);
             if !self.groups.are_several() {
                 self.long_calls.forget_all();
                 // Some may have been without places.
                 self.is_short = true;
             }
         }
+        // Before those that have come: they have the numbers of clients that are gone.
+        self.places.free_gone();
         if std::mem::take(&mut self.have_come) {
             let unpinned = clients.roster.iter().filter(|it| !it.link.carrier.is_pinned());
             for connection in unpinned {
@@ -161,15 +158,11 @@ impl Schedule {
         let place = match self.may_have_place(client) {
             false => None,
             true => {
-                let place = self.pool.take();
+                let place = self.places.give(client);
                 self.is_short |= place.is_none();
                 place
             }
         };
-        if self.places.len() <= client as usize {
-            self.places.resize(client as usize + 1, None);
-        }
-        self.places[client as usize] = place;
         connection.link.carrier.enter(place);
         self.served.push(client);
         if connection.link.carrier.is_pinned() {
@@ -179,23 +172,15 @@ impl Schedule {
         }
     }
 
-    /// The place of this client, of whose cells so many were used, is free.
-    fn free_place_of(&mut self, client: u32, used: u32) {
-        if let Some(place) = self.places.get_mut(client as usize).and_then(Option::take) {
-            self.pool.give_back(place, used);
-        }
-    }
-
     /// Gives free places to clients that are served and found none.
     #[cold]
     fn give_places(&mut self, clients: &mut Scaled) {
         for &client in &self.served {
-            if self.places[client as usize].is_some() || !self.may_have_place(client) {
+            if self.places.has(client) || !self.may_have_place(client) {
                 continue;
             }
             let Some(connection) = clients.roster.get(client) else { continue };
-            let Some(place) = self.pool.take() else { return };
-            self.places[client as usize] = Some(place);
+            let Some(place) = self.places.give(client) else { return };
             connection.link.carrier.take_place(place);
         }
         self.is_short = false;
@@ -308,7 +293,7 @@ impl Schedule {
             if carrier.take_left(sender) {
                 let (has_more, used) = (carrier.has_more(), carrier.cells_to_clear());
                 self.leaving.swap_remove(at);
-                self.free_place_of(client, used);
+                self.places.free(client, used);
                 if has_more {
                     self.groups.wait(client);
                 }
@@ -373,12 +358,12 @@ impl Schedule {
                 Leave::WhenTold => {
                     self.leaving.push((client, now));
                     if is_planted(Bug::EarlySwitch) {
-                        self.free_place_of(client, u32::MAX);
+                        self.places.free(client, u32::MAX);
                     }
                 }
                 Leave::AtOnce => {
                     let has_more = connection.link.carrier.has_more();
-                    self.free_place_of(client, 0);
+                    self.places.free(client, 0);
                     match work.requests {
                         _ if !has_more => {}
                         0 if self.long_calls.are_long(client) => {
@@ -452,7 +437,7 @@ impl Shared<Served> for Schedule {
         if self.groups.have_waiting() {
             self.enter_waiting(clients);
         }
-        if self.is_short && self.pool.has_free() {
+        if self.is_short && self.places.have_free() {
             self.give_places(clients);
         }
         if are_several {
@@ -485,7 +470,7 @@ impl Shared<Served> for Schedule {
             return false;
         }
         if self.has_events {
-            self.pool.region.arm();
+            self.places.arm();
         }
         let leaving = self.leaving.iter().map(|(client, _)| *client);
         let mut present = self.served.iter().copied().chain(leaving);

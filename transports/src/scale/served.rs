@@ -7,6 +7,7 @@ use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkReque
 use super::guard::Guard;
 use super::log::LogReader;
 use super::pins::Pin;
+use super::places::TellsGone;
 use super::pool::PoolLayout;
 use super::priority::Work;
 use super::stamp::{self, Expected, stamped_bytes};
@@ -82,6 +83,7 @@ pub(super) struct Served {
     end_word: u32,
     /// Operations that came after requests of the log which are not taken yet: up to where it had grown.
     deferred: VecDeque<(u64, Op, u32)>,
+    _tells_gone: TellsGone,
 }
 
 /// What is the same for all clients of a thread, and what is not.
@@ -97,6 +99,7 @@ pub(super) struct PoolOfThread {
     pub(super) caller: u64,
     /// The doorbell rings for each response, and not for all of a turn.
     pub(super) rings_each: bool,
+    pub(super) tells_gone: TellsGone,
 }
 
 impl Served {
@@ -106,7 +109,8 @@ impl Served {
         (window, slot_bytes): (u32, u32),
         log: LogReader,
     ) -> Served {
-        let PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each } = thread;
+        let PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each, tells_gone } =
+            thread;
         Served {
             writes,
             pool,
@@ -129,6 +133,7 @@ impl Served {
             log,
             end_word: 0,
             deferred: VecDeque::with_capacity(most_deferred(window)),
+            _tells_gone: tells_gone,
         }
     }
 
@@ -426,6 +431,11 @@ impl ServerCarrier for Served {
         self.turn.advance();
         self.announced = self.announced.saturating_sub(1);
         Some(message)
+    }
+
+    /// Another client may be pinned at once.
+    fn detach(&mut self) {
+        self.pin = None;
     }
 
     fn handle_mode(&mut self, argument: u32) -> Result<Option<u32>, Misbehaved> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::guard::{Guard, guards};
 use super::log::{LogLayout, LogReader, LogWriter};
 use super::pins::Pins;
+use super::places::WatchClients;
 use super::pool::PoolLayout;
 use super::requests::{PoolOfServer, Requests};
 use super::served::{PoolOfThread, Served};
@@ -126,6 +127,7 @@ pub(super) struct Ends {
     /// The doorbell rings for each response.
     pub(super) rings_each: bool,
     pub(super) pins: Pins,
+    pub(super) clients: WatchClients,
 }
 
 impl MakeEnds for Ends {
@@ -147,7 +149,7 @@ impl MakeEnds for Ends {
         if log.len < log_layout.bytes() {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
-        let Ends { device, pd, pool, layout, rings_each, pins } = self;
+        let Ends { device, pd, pool, layout, rings_each, pins, clients } = self;
         let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
         let (layout, key) = (*layout, device.random()? as u32);
         let looks = may_look(device.caps());
@@ -166,7 +168,9 @@ impl MakeEnds for Ends {
         let port = port.accesses(log);
         let connected = port.connect(device, terms, &their_port, Side::Server, timeout)?;
         let (pool, rings_each) = (pool.clone(), *rings_each);
-        let thread = PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each };
+        let tells_gone = clients.watch(id.number);
+        let thread =
+            PoolOfThread { pool, layout, key, guard, looks, pin, caller, rings_each, tells_gone };
         let reader = LogReader::new(log, log_layout);
         let of_client = (terms.window, terms.slot);
         let (link, pd) = connected.link(|writes| Served::new(writes, thread, of_client, reader))?;

@@ -215,6 +215,9 @@ pub(crate) trait ServerCarrier: Carrier {
     /// From now on the arrival of a request makes an event, where the device can tell.
     fn arm(&self) {}
 
+    /// The client has left: see [`Member::detach`](crate::kit::roster::Member::detach).
+    fn detach(&mut self) {}
+
     /// What the client says of how it wants its responses. If it must be told that they are sent from now on, gives the
     /// argument of that.
     ///

@@ -126,9 +126,6 @@ impl<C: ServerCarrier> Connection<C> {
 }
 
 impl<C: ServerCarrier> Member for Connection<C> {
-    /// Where a schedule gives what a client had to the next, nothing of it may be left.
-    const DROPS_IN_PLACE: bool = C::IS_SCHEDULED;
-
     fn id(&self) -> ClientId {
         self.id
     }
@@ -143,5 +140,9 @@ impl<C: ServerCarrier> Member for Connection<C> {
     #[inline]
     fn in_line(&mut self) -> &mut bool {
         &mut self.in_line
+    }
+
+    fn detach(&mut self) {
+        self.link.carrier.detach();
     }
 }

@@ -157,9 +157,6 @@ impl Connection {
 }
 
 impl Member for Connection {
-    /// The socket makes events at its thread until it is closed.
-    const DROPS_IN_PLACE: bool = true;
-
     fn id(&self) -> ClientId {
         self.id
     }
@@ -174,5 +171,12 @@ impl Member for Connection {
     #[inline]
     fn in_line(&mut self) -> &mut bool {
         &mut self.in_line
+    }
+
+    /// Its socket makes no more events at this thread.
+    fn detach(&mut self) {
+        if let Some(watched) = &mut self.stream {
+            watched.leave_set();
+        }
     }
 }

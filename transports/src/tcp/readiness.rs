@@ -180,13 +180,20 @@ impl WatchedStream {
     }
 }
 
-impl Drop for WatchedStream {
-    fn drop(&mut self) {
-        if let (Some(socket), Some(set)) = (self.stream.socket(), &self.set) {
+impl WatchedStream {
+    /// Nothing watches the stream any more.
+    pub(super) fn leave_set(&mut self) {
+        if let (Some(socket), Some(set)) = (self.stream.socket(), self.set.take()) {
             match epoll::delete(&set.epoll().0, socket) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => tracing::warn!(%error, "cannot take a socket out of its set"),
             }
         }
+    }
+}
+
+impl Drop for WatchedStream {
+    fn drop(&mut self) {
+        self.leave_set();
     }
 }
