@@ -290,7 +290,8 @@ impl Context {
         }
         // Dial without the lock, so that a peer that does not answer does not delay the others.
         let own = if gid == self.gid { Arc::downgrade(self) } else { Weak::new() };
-        let dialed = Arc::new(Peer::dial(gid, own, self.uid, timeout)?);
+        let dialed =
+            Arc::new(Peer::dial(gid, (own, Arc::clone(&self.control)), self.uid, timeout)?);
         let mut peers = lock(&self.peers);
         if let Some(peer) = known(&peers) {
             return Ok(peer);

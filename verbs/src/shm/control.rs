@@ -1,5 +1,5 @@
 //! The control thread of a context. It answers peers' requests, notices dead peers, retries waiting
-//! work while nothing polls, and frees what dropped queue pairs leave behind. Otherwise it sleeps.
+//! work while nothing polls, starts the threads that ask peers, and frees what dropped queue pairs leave behind. Otherwise it sleeps.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -22,6 +22,7 @@ use super::identity;
 use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
+use super::questions::Unstarted;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::peer_refusal::{OnPeerRefused, PeerRefusal};
 
@@ -52,6 +53,7 @@ pub(crate) struct Control {
     /// Who counts refused peers.
     pub(crate) refused: OnPeerRefused,
     pub(super) discarded: Discarded,
+    unstarted: Unstarted,
 }
 
 impl Control {
@@ -65,6 +67,7 @@ impl Control {
             waiting: Mutex::default(),
             refused: OnPeerRefused::default(),
             discarded: Discarded::default(),
+            unstarted: Unstarted::default(),
         };
         control.add(listener, LISTENER, epoll::EventFlags::IN)?;
         control.add(control.wake.as_fd(), WAKE, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
@@ -97,6 +100,13 @@ impl Control {
         }
     }
 
+    /// Starts the thread that asks this peer.
+    pub(super) fn start_asking(&self, peer: &Arc<Peer>) {
+        if self.unstarted.add(peer) {
+            ring(self.wake.as_fd());
+        }
+    }
+
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         ring(self.wake.as_fd());
@@ -105,6 +115,7 @@ impl Control {
     /// The thread's body.
     pub(crate) fn run(&self, context: &Weak<Context>, listener: &OwnedFd) {
         self.serve_all(context, listener);
+        self.unstarted.close();
         self.discarded.close();
     }
 
@@ -134,6 +145,7 @@ impl Control {
                 }
             }
             self.retry_waiting();
+            self.unstarted.start();
             self.discarded.free();
             listening.resume_if_due(&self.epoll);
         }

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use super::context::{Context, MAPPED_FOR_WRITING};
+use super::control::Control;
 use super::discarded::Remains;
 use super::memfd;
 use super::pair::Pair;
@@ -39,6 +40,8 @@ pub(crate) struct Peer {
     pub(super) gid: Gid,
     /// Our own context, if that is the peer: it is not asked, but looked at.
     own: Weak<Context>,
+    /// Of our own context.
+    control: Arc<Control>,
     socket: OwnedFd,
     /// Locked from a request to its answer.
     conversation: Mutex<()>,
@@ -73,7 +76,7 @@ impl Peer {
     /// Connects to the control thread of a context of the same user.
     pub(crate) fn dial(
         gid: Gid,
-        own: Weak<Context>,
+        (own, control): (Weak<Context>, Arc<Control>),
         uid: u32,
         timeout: Duration,
     ) -> Result<Peer, ConnectError> {
@@ -106,6 +109,7 @@ impl Peer {
         Ok(Peer {
             gid,
             own,
+            control,
             socket,
             conversation: Mutex::default(),
             words: Arc::new(RegionWords::new(words)),
@@ -283,6 +287,11 @@ impl Peer {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
+    }
+
+    /// The control thread of our own context.
+    pub(super) fn control(&self) -> &Control {
+        &self.control
     }
 
     /// Pending requests whose answers nobody waits for on its own thread.
