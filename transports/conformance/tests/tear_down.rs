@@ -11,8 +11,9 @@ use farcall_transports::Address;
 #[farcall::service]
 trait Steady {
     fn echo(&self, bytes: [u8; 32]) -> [u8; 32];
-    /// The server's thread neither maps nor unmaps memory after the end of this turn, and opens and closes nothing.
-    fn forbid(&self);
+    /// The server's thread neither maps nor unmaps memory after the end of this turn, and opens and closes nothing. It may use the
+    /// sockets that it has, if they are its transport.
+    fn forbid(&self, has_sockets: bool);
     /// Nanoseconds of a processor that the server's thread has used.
     fn processor_time(&self) -> u64;
 }
@@ -29,30 +30,30 @@ impl Steady for Handler {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    fn forbid(&self) {
-        seccomp::forbid(&[
+    fn forbid(&self, has_sockets: bool) {
+        let mut forbidden = vec![
             libc::SYS_munmap,
             libc::SYS_mremap,
             libc::SYS_close,
             libc::SYS_shutdown,
-            libc::SYS_epoll_ctl,
             libc::SYS_mmap,
             libc::SYS_memfd_create,
             libc::SYS_ftruncate,
             libc::SYS_fcntl,
             libc::SYS_socket,
             libc::SYS_connect,
-            libc::SYS_sendmsg,
-            libc::SYS_recvmsg,
             libc::SYS_clone3,
             libc::SYS_clone,
-        ]);
+        ];
+        if !has_sockets {
+            // With sockets, a client's comes into the thread's set and out of it by one call each.
+            forbidden.extend([libc::SYS_epoll_ctl, libc::SYS_sendmsg, libc::SYS_recvmsg]);
+        }
+        seccomp::forbid(&forbidden);
     }
 }
 
-/// Backends that have a queue pair per client, but for `scale`: it gives a client's place to another, so its thread goes on only when
-/// nothing of the client is left. The first datagram to a client starts a thread on shared memory, to which the filter would pass.
-const BACKENDS: [&str; 3] = ["write_imm", "send_recv", "rfp"];
+const BACKENDS: [&str; 6] = ["write_imm", "send_recv", "rfp", "scale", "datagram", "tcp"];
 
 /// Set in a child of these tests, to the backend over which it calls.
 const CHILD: &str = "FARCALL_TEAR_DOWN_CHILD";
@@ -65,18 +66,27 @@ fn connect(address: &Address) -> SteadyPollClient {
     SteadyPollClient::from_connection(connection.expect("connect"))
 }
 
+/// Where a server with this backend listens.
+fn address_of(backend: &str, what: &str) -> Address {
+    let name = match backend {
+        "tcp" => "tcp://127.0.0.1:0".to_owned(),
+        _ => format!("shm://tear-down-{what}-{}?backend={backend}", std::process::id()),
+    };
+    name.parse().expect("an address")
+}
+
 fn let_clients_come_and_go(backend: &str) -> ! {
     seccomp::catch_traps();
-    let name = format!("shm://tear-down-{}?backend={backend}", std::process::id());
-    let address: Address = name.parse().expect("an address");
+    let address = address_of(backend, "system-calls");
     let server = Server::builder()
         .service(SteadyServer::new(Handler))
         .threads(1)
         .idle(IdlePolicy::SPIN)
         .serve(&address)
         .expect("listen");
+    let address: Address = server.address().parse().expect("an address");
     let mut client = connect(&address);
-    client.forbid().expect("the server's thread has a filter");
+    client.forbid(backend == "tcp").expect("the server's thread has a filter");
     for round in 0..6 {
         // More at a time with each round: what grows at the server with the number of clients is not made there either.
         let mut others: Vec<_> = (0..=round).map(|_| connect(&address)).collect();
@@ -115,10 +125,10 @@ fn clients_that_come_and_go_map_and_close_nothing_on_the_server_thread() {
 fn processor_time_of_the_server_thread_per_client() {
     const CLIENTS: u64 = 200;
     for backend in BACKENDS {
-        let name = format!("shm://tear-down-time-{}?backend={backend}", std::process::id());
-        let address: Address = name.parse().expect("an address");
+        let address = address_of(backend, "time");
         let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
         let server = server.idle(IdlePolicy::PARK).serve(&address).expect("listen");
+        let address: Address = server.address().parse().expect("an address");
         let mut client = connect(&address);
         let mut come_and_go = |clients| {
             let before = client.processor_time().expect("a time");
