@@ -9,7 +9,7 @@ use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::stealing::Giver;
 use super::table::{Table, Target};
-use super::turn::Turn;
+use super::turn::{Extras, Turn};
 use crate::identity::Identity;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
@@ -24,7 +24,7 @@ const DEFERRED_RETRY_NS: u64 = 100_000;
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
     services: Services,
-    turn: Turn,
+    pub(super) turn: Turn,
     executor: Executor,
     /// Gives requests to idle threads, if the server's threads steal.
     giver: Option<Giver>,
@@ -55,10 +55,11 @@ impl Dispatcher {
         instances: Vec<Box<dyn Service>>,
         methods: Table,
         unknown_row: u32,
-        turn: Turn,
+        mut turn: Turn,
         executor: Executor,
         giver: Option<Giver>,
     ) -> Self {
+        turn.extras.set(Extras::STEALS, giver.is_some());
         let refusing = Cell::new(Refusing::No);
         let services = Services { instances, methods, unknown_row, refusing };
         Dispatcher { services, turn, executor, giver }
@@ -84,16 +85,17 @@ impl Dispatcher {
         now: Instant,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
-        match (&self.giver, &self.turn.accounts) {
-            (None, None) => self.take_turn::<false, false>(now, transports),
-            (Some(_), _) => self.take_turn::<true, true>(now, transports),
-            (None, Some(_)) => self.take_turn::<false, true>(now, transports),
+        let extras = self.turn.extras;
+        match (extras.have(Extras::STEALS), extras.have(Extras::METERED)) {
+            (true, _) => self.take_turn::<true, true>(now, transports),
+            (false, true) => self.take_turn::<false, true>(now, transports),
+            (false, false) => self.take_turn::<false, false>(now, transports),
         }
     }
 
     /// A turn of a thread that `STEALS`, or whose clients may be `METERED`: others decide nothing.
     #[inline]
-    fn take_turn<const STEALS: bool, const METERED: bool>(
+    pub(super) fn take_turn<const STEALS: bool, const METERED: bool>(
         &mut self,
         now: Instant,
         transports: &mut [Box<dyn ServerTransport>],
@@ -188,22 +190,6 @@ impl Dispatcher {
             return deadlines.earlier(PollAt::At(again));
         }
         deadlines
-    }
-
-    /// Transports have lost their devices.
-    #[inline]
-    pub(super) fn has_lost(&self) -> bool {
-        !self.turn.lost.is_empty()
-    }
-
-    /// This one has.
-    pub(super) fn note_lost(&mut self, transport: u32) {
-        self.turn.note_lost(transport);
-    }
-
-    /// Those that have since this was called last.
-    pub(super) fn take_lost(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.turn.lost)
     }
 
     /// Refuses requests from now on with [`Status::ShuttingDown`].

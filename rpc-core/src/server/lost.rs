@@ -5,6 +5,7 @@
 
 use super::control::Control;
 use super::thread::ServerThread;
+use super::turn::Extras;
 use crate::error::ReserveError;
 use crate::site::Site;
 use crate::time::{Instant, Progress};
@@ -31,6 +32,8 @@ pub(super) struct Replacements {
     later: Vec<(u32, usize)>,
     /// Transports that are being made now.
     pending: usize,
+    /// Lost ones for which there was no thread.
+    again: Vec<u32>,
     made: (Sender<Made>, Receiver<Made>),
 }
 
@@ -39,7 +42,7 @@ struct Made(usize, Option<Box<dyn ServerTransport>>);
 
 impl Default for Replacements {
     fn default() -> Self {
-        Replacements { later: Vec::new(), pending: 0, made: unbounded() }
+        Replacements { later: Vec::new(), pending: 0, again: Vec::new(), made: unbounded() }
     }
 }
 
@@ -49,8 +52,8 @@ impl Replacements {
         self.later.clear();
     }
 
-    pub(super) fn has_pending(&self) -> bool {
-        self.pending > 0
+    pub(super) fn are_under_way(&self) -> bool {
+        self.pending > 0 || !self.again.is_empty()
     }
 }
 
@@ -58,7 +61,8 @@ impl ServerThread {
     /// Has transports made that replace the lost ones, and takes over those that are made.
     #[cold]
     pub(super) fn replace_lost(&mut self) {
-        for number in self.dispatcher.take_lost() {
+        let again = core::mem::take(&mut self.replacements.again);
+        for number in again.into_iter().chain(core::mem::take(&mut self.dispatcher.turn.lost)) {
             let later = self.replacements.later.iter().find(|(later, _)| *later == number);
             let address = later.map_or(number as usize, |(_, address)| *address);
             let renewal = self.recovery.renewals.get(address).cloned().flatten();
@@ -70,7 +74,7 @@ impl ServerThread {
             if let Err(error) = self.replace(address, lost, renewal) {
                 tracing::error!(%error, "no thread to open a lost device again");
                 // The next turn tries again.
-                self.dispatcher.note_lost(number);
+                self.replacements.again.push(number);
             }
         }
         while let Ok(Made(address, transport)) = self.replacements.made.1.try_recv() {
@@ -82,6 +86,7 @@ impl ServerThread {
                 tracing::info!(thread, "a server thread has its device again, and serves there");
             }
         }
+        self.dispatcher.turn.extras.set(Extras::LOST, self.replacements.are_under_way());
     }
 
     /// Drops a transport and makes another one of its address, on a thread of its own: both may take long.

@@ -10,7 +10,7 @@ use super::executor::Executor;
 use super::panics;
 use super::quota::{Accounts, SharedAccounts};
 use super::thread::ServerThread;
-use super::turn::Turn;
+use super::turn::{Extras, Turn};
 use crate::metrics::ThreadCounters;
 use crate::time::Instant;
 use crate::transport::{Renewal, ServerTransport};
@@ -53,6 +53,10 @@ impl ServerThread {
                 Ok(transports) => {
                     self.transports = transports;
                     self.replacements.forget_later();
+                    self.dispatcher
+                        .turn
+                        .extras
+                        .set(Extras::LOST, self.replacements.are_under_way());
                     tracing::info!(thread, "a server thread serves again");
                     return true;
                 }

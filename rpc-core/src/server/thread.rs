@@ -9,7 +9,7 @@ use super::quota::{Accounts, SharedAccounts};
 use super::recovery::Recovery;
 use super::stealing::{self, Giver, Taker};
 use super::table::Table;
-use super::turn::Turn;
+use super::turn::{Extras, Turn};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::metrics::ThreadCounters;
 use crate::service::Service;
@@ -144,7 +144,7 @@ impl ServerThread {
     pub fn turn(&mut self, now: Instant) -> Progress {
         self.asleep = None;
         let mut progress = match self.has_said_goodbye() {
-            false => self.dispatcher.turn(now, &mut self.transports),
+            false => self.take_turn(now),
             true => Progress::IDLE,
         };
         self.end_turn(now, progress);
@@ -192,7 +192,7 @@ impl ServerThread {
         let mut idler = Idler::new(idle);
         let mut now = self.site.now();
         loop {
-            let progress = self.dispatcher.turn(now, &mut self.transports);
+            let progress = self.take_turn(now);
             if !progress.is_idle() {
                 idler.worked();
             } else if !idler.wants_clock() {
@@ -218,6 +218,23 @@ impl ServerThread {
         }
     }
 
+    #[inline]
+    fn take_turn(&mut self, now: Instant) -> Progress {
+        if self.dispatcher.turn.extras.are_none() {
+            return self.dispatcher.take_turn::<false, false>(now, &mut self.transports);
+        }
+        self.take_turn_with_extras(now)
+    }
+
+    /// Not in the loop of the others.
+    #[inline(never)]
+    fn take_turn_with_extras(&mut self, now: Instant) -> Progress {
+        if self.dispatcher.turn.extras.have(Extras::LOST) {
+            self.replace_lost();
+        }
+        self.dispatcher.turn(now, &mut self.transports)
+    }
+
     fn has_said_goodbye(&self) -> bool {
         matches!(self.stage, Stage::Leaving { .. } | Stage::Over)
     }
@@ -229,22 +246,13 @@ impl ServerThread {
             self.dispatcher.end_turn(now);
             self.busy_turns = self.busy_turns.wrapping_add(1);
             if self.busy_turns.is_multiple_of(BUSY_TURNS_PER_COUNT) {
-                self.look_around();
+                self.publish_connections();
             }
         } else if self.stage == Stage::Serving {
-            self.look_around();
+            self.publish_connections();
         }
         if self.stage != Stage::Serving || self.control.draining().is_some() {
             self.wind_down(now, progress);
-        }
-    }
-
-    /// What need not be done in each turn.
-    #[inline]
-    fn look_around(&mut self) {
-        self.publish_connections();
-        if self.dispatcher.has_lost() || self.replacements.has_pending() {
-            self.replace_lost();
         }
     }
 
@@ -275,6 +283,7 @@ impl ServerThread {
     fn may_sleep(&mut self) -> bool {
         let is_told_to_end = self.stage == Stage::Serving && self.control.draining().is_some();
         !self.dispatcher.has_ready()
+            && self.dispatcher.turn.lost.is_empty()
             && !is_told_to_end
             && self.transports.iter_mut().all(|transport| transport.arm())
     }

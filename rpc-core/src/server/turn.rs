@@ -22,6 +22,33 @@ const SLOW_TURN_NS: u64 = 20_000;
 /// Calls of one turn that are measured; further ones are not.
 const MEASURED_CALLS: usize = 4096;
 
+/// What a turn has to look at besides requests and handlers: for most threads nothing, which is one check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras(u8);
+
+impl Extras {
+    /// The server's threads steal requests from each other.
+    pub(super) const STEALS: Extras = Extras(1);
+    /// Clients have quotas.
+    pub(super) const METERED: Extras = Extras(2);
+    /// A transport has lost its device, or is being replaced.
+    pub(super) const LOST: Extras = Extras(4);
+
+    #[inline]
+    pub(super) fn are_none(self) -> bool {
+        self == Extras::default()
+    }
+
+    #[inline]
+    pub(super) fn have(self, extra: Extras) -> bool {
+        self.0 & extra.0 != 0
+    }
+
+    pub(super) fn set(&mut self, extra: Extras, is_set: bool) {
+        self.0 = if is_set { self.0 | extra.0 } else { self.0 & !extra.0 };
+    }
+}
+
 /// The state of a thread's turn.
 pub(super) struct Turn {
     site: Site,
@@ -32,6 +59,7 @@ pub(super) struct Turn {
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) deferred: DeferredReplies,
     pub(super) identities: Identities,
+    pub(super) extras: Extras,
     /// What clients have used of their quotas, if they have quotas.
     pub(super) accounts: Option<Accounts>,
     /// Transports whose devices are lost.
@@ -55,6 +83,8 @@ impl Turn {
         counters: Arc<ThreadCounters>,
         accounts: Option<Accounts>,
     ) -> Self {
+        let mut extras = Extras::default();
+        extras.set(Extras::METERED, accounts.is_some());
         Turn {
             site,
             transport: 0,
@@ -62,6 +92,7 @@ impl Turn {
             counters,
             deferred: DeferredReplies::default(),
             identities: Identities::default(),
+            extras,
             accounts,
             lost: Vec::new(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
@@ -77,6 +108,7 @@ impl Turn {
     /// This transport has lost its device.
     #[cold]
     pub(super) fn note_lost(&mut self, transport: u32) {
+        self.extras.set(Extras::LOST, true);
         if !self.lost.contains(&transport) {
             self.lost.push(transport);
         }
