@@ -7,6 +7,9 @@ use plotters::prelude::*;
 /// The size of one chart in pixels.
 pub(crate) const SIZE: (u32, u32) = (720, 400);
 
+/// The labels of more points than this would overlap.
+const MOST_MARKS: usize = 12;
+
 /// The colours of series, in order.
 pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
@@ -73,6 +76,7 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
     let mut marks: Vec<f64> = points().map(|at| at.0).collect();
     marks.sort_by(f64::total_cmp);
     marks.dedup();
+    let marks: Vec<_> = marks.iter().copied().step_by(marks.len().div_ceil(MOST_MARKS)).collect();
     let x = (left * 0.8..right * 1.25).log_scale().with_key_points(marks);
     macro_rules! draw {
         ($y:expr) => {{

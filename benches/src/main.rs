@@ -1,6 +1,8 @@
 //! `farcall-bench`: compares calls with the limit of the machine.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "peers")]
+mod side_by_side;
 #[cfg(feature = "sim")]
 mod simulate;
 
@@ -42,15 +44,26 @@ enum Bench {
     Idle(IdleOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
-    /// Calls over the backend `tcp` beside those of tarpc, alternating
+    /// farcall's clients next to UCX, iceoryx2, tarpc and tonic, alternating: see `cargo xtask peers`
     #[cfg(feature = "peers")]
-    Peers(PeersOptions),
+    Peers(side_by_side::Options),
     /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(simulate::Options),
     /// Calls with both ends in one thread, for `cargo xtask instructions`
     #[command(hide = true)]
     Instructions(InstructionsOptions),
+    /// The servers of `peers`
+    #[cfg(feature = "peers")]
+    #[command(hide = true)]
+    ServePeer {
+        #[arg(long)]
+        peer: String,
+        #[arg(long)]
+        at: String,
+        #[arg(long)]
+        core: usize,
+    },
     /// The server of `echo --processes`
     #[command(hide = true)]
     Serve {
@@ -151,16 +164,6 @@ struct StealingOptions {
     json: bool,
 }
 
-#[cfg(feature = "peers")]
-#[derive(Args)]
-struct PeersOptions {
-    /// Calls that the client keeps outstanding
-    #[arg(long, value_delimiter = ',', default_value = "1,64", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    windows: Vec<u16>,
-    #[command(flatten)]
-    run: RunOptions,
-}
-
 #[cfg(feature = "ablation")]
 #[derive(Args)]
 struct AblateOptions {
@@ -259,7 +262,11 @@ fn main() -> ExitCode {
         Bench::Idle(options) => run_idle(options),
         Bench::Stealing(options) => run_stealing(options),
         #[cfg(feature = "peers")]
-        Bench::Peers(options) => run_peers(options),
+        Bench::Peers(options) => side_by_side::run(options),
+        #[cfg(feature = "peers")]
+        Bench::ServePeer { peer, at, core } => {
+            peers::serve(&peers::ServeOptions { peer, core, at })
+        }
         #[cfg(feature = "ablation")]
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
@@ -330,16 +337,6 @@ fn run_stealing(options: StealingOptions) -> Result<()> {
         time: options.seconds,
     })?;
     print(&report, &report.table(), options.json)
-}
-
-#[cfg(feature = "peers")]
-fn run_peers(options: PeersOptions) -> Result<()> {
-    let report = peers::run(&peers::Options {
-        windows: options.windows.into_iter().map(usize::from).collect(),
-        time: options.run.seconds,
-        cores: options.run.cores,
-    })?;
-    print(&report, &report.table(), options.run.json)
 }
 
 #[cfg(feature = "ablation")]

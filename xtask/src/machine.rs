@@ -54,6 +54,11 @@ pub(crate) fn require(name: &str) -> Result<()> {
     install(missing(known.map_or(&[], std::slice::from_ref), &[]))
 }
 
+/// Installs the packages of those files that are missing.
+pub(crate) fn require_files(files: &[(&str, &'static str)]) -> Result<()> {
+    install(missing(&[], files))
+}
+
 fn install(missing: Vec<&str>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());

@@ -6,6 +6,7 @@ mod instructions;
 mod layers;
 mod machine;
 mod mutants;
+mod peers;
 mod rdma;
 mod rdma_vm;
 mod run;
@@ -69,6 +70,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Measures farcall's clients next to UCX, iceoryx2, tarpc and tonic, and first installs and builds what that needs
+    Peers(peers::Options),
     /// Runs everything that needs the kernel's RDMA, in virtual machines with Soft-RoCE
     Rdma {
         /// Only the boots whose name contains this
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),
+        Task::Peers(options) => peers::peers(&options),
         Task::Rdma { only } => runner.step("rdma", || rdma::rdma(&only)),
         Task::RdmaBench => rdma::bench(),
         Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),

@@ -82,11 +82,11 @@ fn byte(index: usize) -> u8 {
     (index % 251) as u8
 }
 
-fn bytes<const N: usize>() -> [u8; N] {
+pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     std::array::from_fn(byte)
 }
 
-fn any_bytes(size: usize) -> Bytes {
+pub(crate) fn any_bytes(size: usize) -> Bytes {
     (0..size).map(byte).collect()
 }
 

@@ -4,6 +4,7 @@
 mod bare;
 mod bounce;
 mod copies;
+mod futex;
 mod lines;
 mod memcpy;
 mod partner;
@@ -11,6 +12,7 @@ mod partner;
 pub(crate) use bare::Bare;
 pub use bounce::Bounce;
 pub use copies::Copies;
+pub use futex::Futex;
 pub use lines::{LINE_BYTES, Lines};
 pub use memcpy::Memcpy;
 

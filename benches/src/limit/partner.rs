@@ -69,6 +69,11 @@ impl Partner {
 
     fn order(&self, what: u8) {
         self.orders.0.store(what, Ordering::Release);
+        self.wake();
+    }
+
+    /// Ends its next or current `park`.
+    pub(super) fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }

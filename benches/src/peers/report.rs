@@ -1,37 +1,56 @@
-//! What `peers` prints.
+//! The report of `peers`. Scripts read the fields by name: only add fields.
 
-use std::fmt::Write as _;
-
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::echo::load::Totals;
+use crate::latency::Latency;
 
 /// One run of `peers`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Always `peers`.
     pub bench: &'static str,
-    /// Bytes of the argument, and of the result.
-    pub size: usize,
-    /// What the ratios are to.
-    pub reference: &'static str,
-    /// One for each window.
+    /// The servers' core, then the clients'.
+    pub cores: [usize; 2],
+    /// The level of the smallest cache that both cores use; none if there is none, or none is known.
+    pub shared_cache_level: Option<u32>,
+    /// All peers, in the order of the tables.
+    pub peers: Vec<Name>,
+    /// One for each window and size.
     pub cells: Vec<Cell>,
+    /// First calls after silence, one for each length of it.
+    pub silences: Vec<Silence>,
 }
 
-/// Peers that took turns.
+/// The two names of a peer.
+#[derive(Debug, Clone, Serialize)]
+pub struct Name {
+    /// In the rest of the report.
+    pub peer: &'static str,
+    /// In tables.
+    pub title: &'static str,
+}
+
+/// Peers that alternated.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cell {
+    /// Bytes of the argument, and of the result.
+    pub size: usize,
     /// Calls outstanding on the one connection.
     pub window: usize,
-    /// One for each of them.
+    /// Median round trip of a cache line between the two cores.
+    pub line_ns: u64,
+    /// Median round trip of two threads that sleep until the other one wakes them.
+    pub futex_ns: u64,
+    /// One for each peer that can have so many calls outstanding.
     pub runs: Vec<Run>,
 }
 
-/// One of them. All figures are medians of its rounds.
+/// One peer in a cell. All figures are medians of its rounds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
-    /// The library, and what carries its bytes.
+    /// Its name.
     pub peer: &'static str,
     /// Turns.
     pub rounds: usize,
@@ -43,10 +62,34 @@ pub struct Run {
     pub p99_ns: u64,
     /// Calls per second.
     pub rate: f64,
-    /// `p50_ns` to that of the reference: less is better.
-    pub p50_ratio: f64,
-    /// `rate` to that of the reference: more is better.
-    pub rate_ratio: f64,
+    /// Why the measurement failed; the figures are 0 then.
+    pub failure: Option<String>,
+}
+
+/// One length of silence.
+#[derive(Debug, Clone, Serialize)]
+pub struct Silence {
+    /// How long a client waits before its call.
+    pub silence_ns: u64,
+    /// Bytes of the argument, and of the result.
+    pub size: usize,
+    /// One for each peer.
+    pub runs: Vec<FirstCalls>,
+}
+
+/// One peer's first calls after silence.
+#[derive(Debug, Clone, Serialize)]
+pub struct FirstCalls {
+    /// Its name.
+    pub peer: &'static str,
+    /// How many calls.
+    pub calls: u64,
+    /// The median call.
+    pub p50_ns: u64,
+    /// The longest call.
+    pub max_ns: u64,
+    /// Why the measurement failed; the figures are 0 then.
+    pub failure: Option<String>,
 }
 
 /// One turn.
@@ -67,18 +110,26 @@ impl Round {
 }
 
 impl Run {
-    /// The medians of these rounds. There are no ratios yet.
-    pub(super) fn of(peer: &'static str, rounds: &[Round]) -> Self {
+    /// The medians of these rounds, or an error.
+    pub(super) fn of(peer: &'static str, rounds: Result<Vec<Round>>) -> Self {
+        let failure = rounds.as_ref().err().map(|why| format!("{why:#}"));
+        let rounds = rounds.unwrap_or_default();
         Self {
             peer,
             rounds: rounds.len(),
             calls: rounds.iter().map(|round| round.calls).sum(),
-            p50_ns: median(rounds, |round| round.p50_ns as f64) as u64,
-            p99_ns: median(rounds, |round| round.p99_ns as f64) as u64,
-            rate: median(rounds, |round| round.rate),
-            p50_ratio: 0.0,
-            rate_ratio: 0.0,
+            p50_ns: median(&rounds, |round| round.p50_ns as f64) as u64,
+            p99_ns: median(&rounds, |round| round.p99_ns as f64) as u64,
+            rate: median(&rounds, |round| round.rate),
+            failure,
         }
+    }
+}
+
+impl FirstCalls {
+    pub(super) fn of(peer: &'static str, latency: &Latency) -> Self {
+        let (p50_ns, max_ns) = (latency.quantile(0.5), latency.quantile(1.0));
+        Self { peer, calls: latency.samples(), p50_ns, max_ns, failure: None }
     }
 }
 
@@ -89,46 +140,13 @@ fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-impl Cell {
-    /// Adds the ratios to the reference.
-    pub(super) fn new(window: usize, mut runs: Vec<Run>, reference: &str) -> Self {
-        if let Some(reference) = runs.iter().find(|run| run.peer == reference).cloned() {
-            for run in &mut runs {
-                run.p50_ratio = run.p50_ns as f64 / reference.p50_ns.max(1) as f64;
-                run.rate_ratio = run.rate / reference.rate.max(f64::MIN_POSITIVE);
-            }
-        }
-        Self { window, runs }
-    }
-}
-
 impl Report {
-    /// Formats the table.
-    pub fn table(&self) -> String {
-        let mut text =
-            format!("{} B echo, one connection; ratios are to {}\n", self.size, self.reference);
-        // Writing into a String does not fail.
-        let _ = writeln!(
-            text,
-            "  {:>6}  {:20} {:>9} {:>9} {:>9} {:>10} {:>10}",
-            "window", "", "p50 us", "p99 us", "calls/ms", "p50 ratio", "rate ratio"
-        );
-        for cell in &self.cells {
-            for run in &cell.runs {
-                let _ = writeln!(
-                    text,
-                    "  {:>6}  {:20} {:>9.2} {:>9.2} {:>9.1} {:>10.3} {:>10.2}",
-                    cell.window,
-                    run.peer,
-                    run.p50_ns as f64 / 1e3,
-                    run.p99_ns as f64 / 1e3,
-                    run.rate / 1e3,
-                    run.p50_ratio,
-                    run.rate_ratio
-                );
-            }
-        }
-        text
+    /// The number of measurements that failed.
+    pub fn failures(&self) -> usize {
+        let runs = self.cells.iter().flat_map(|cell| &cell.runs);
+        let silent = self.silences.iter().flat_map(|silence| &silence.runs);
+        runs.filter(|run| run.failure.is_some()).count()
+            + silent.filter(|run| run.failure.is_some()).count()
     }
 }
 
@@ -136,20 +154,14 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn run(peer: &'static str, rounds: &[(u64, f64)]) -> Run {
-        let round = |&(p50_ns, rate)| Round { p50_ns, p99_ns: 2 * p50_ns, rate, calls: 10 };
-        Run::of(peer, &rounds.iter().map(round).collect::<Vec<_>>())
-    }
-
     #[test]
-    fn figures_are_medians_of_rounds_and_ratios_are_to_the_reference() {
-        let ours = run("ours", &[(9, 1.0), (5, 60.0), (6, 50.0)]);
-        let theirs = run("theirs", &[(12, 10.0), (12, 10.0), (90, 1.0)]);
-        let cell = Cell::new(1, vec![ours, theirs], "theirs");
-        let [ours, theirs] = &cell.runs[..] else { panic!("{cell:?}") };
-        assert_eq!((ours.p50_ns, ours.p99_ns, ours.rate), (6, 12, 50.0));
-        assert_eq!((ours.rounds, ours.calls), (3, 30));
-        assert_eq!((ours.p50_ratio, ours.rate_ratio), (0.5, 5.0));
-        assert_eq!((theirs.p50_ratio, theirs.rate_ratio), (1.0, 1.0));
+    fn figures_are_medians_of_rounds_and_failures_say_why() {
+        let round = |(p50_ns, rate)| Round { p50_ns, p99_ns: 2 * p50_ns, rate, calls: 10 };
+        let run = Run::of("ours", Ok([(9, 1.0), (5, 60.0), (6, 50.0)].map(round).to_vec()));
+        assert_eq!((run.p50_ns, run.p99_ns, run.rate), (6, 12, 50.0));
+        assert_eq!((run.rounds, run.calls, run.failure), (3, 30, None));
+        let failed = Run::of("theirs", Err(anyhow::anyhow!("gone").context("no answer")));
+        assert_eq!(failed.failure.as_deref(), Some("no answer: gone"));
+        assert_eq!((failed.rounds, failed.p50_ns), (0, 0));
     }
 }

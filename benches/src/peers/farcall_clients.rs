@@ -1,0 +1,200 @@
+//! farcall's three clients, over shared memory or TCP, with their default settings.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use farcall::{Call, RpcError, Server};
+
+use super::asynchronous::{AsyncPeer, Echo, runtime};
+use super::calling::Caller;
+use super::child::Process;
+use super::kind::Kind;
+use super::serve::{say_ready, start, wait_for_end_of_input};
+use super::{Peer, Setup};
+use crate::clock::Clock;
+use crate::echo::load::{Calling, Totals};
+use crate::echo::service::{EchoClient, EchoPollClient, EchoServer, EchoService};
+use crate::echo::{any_bytes, bytes, calling};
+
+/// The backend over shared memory.
+const BACKEND: &str = "write_imm";
+
+/// What carries the calls.
+#[derive(Clone, Copy)]
+pub(super) enum Carrier {
+    Shm,
+    Tcp,
+}
+
+/// Serves at an address, in a server process.
+pub(super) fn serve(address: &str, core: usize) -> Result<()> {
+    let (parrot, _) = EchoService::new();
+    let server = Server::builder().service(EchoServer::new(parrot)).threads(1).pin([core]);
+    let server = server.listen(address).with_context(|| format!("cannot listen at {address}"))?;
+    say_ready(server.address());
+    wait_for_end_of_input();
+    let drained = server.shutdown();
+    ensure!(drained.aborted_calls == 0 && drained.stuck_threads == 0, "{drained:?}");
+    Ok(())
+}
+
+fn start_server(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Process> {
+    let (device, backend) = match carrier {
+        Carrier::Shm => ("shm", BACKEND),
+        Carrier::Tcp => ("", "tcp"),
+    };
+    let max_message = (2 * setup.size).max(64 << 10);
+    let how = format!("max_message={max_message}&window={}", setup.window);
+    start(kind, &crate::address::local(device, backend, &how), setup)
+}
+
+/// The calls of one size: arrays if it is small and common, otherwise `Bytes`.
+trait Argument: AsRef<[u8]> + Clone + 'static {
+    fn call(self, client: &EchoClient) -> Call<Result<Self, RpcError>>;
+}
+
+macro_rules! argument {
+    ($type:ty, $call:ident) => {
+        impl Argument for $type {
+            fn call(self, client: &EchoClient) -> Call<Result<Self, RpcError>> {
+                client.$call(self)
+            }
+        }
+    };
+}
+
+argument!([u8; 8], echo_8);
+argument!([u8; 16], echo_16);
+argument!([u8; 32], echo_32);
+argument!([u8; 64], echo_64);
+argument!(Bytes, echo);
+
+/// The client of ordinary programs.
+struct Ordinary<A> {
+    client: EchoClient,
+    data: A,
+}
+
+impl<A: Argument> Echo for Ordinary<A> {
+    type Output = A;
+
+    async fn echo(&self) -> Result<A> {
+        Ok(self.data.clone().call(&self.client).await?)
+    }
+}
+
+/// Calls awaited on a tokio runtime of one thread.
+pub(super) fn asynchronous(
+    kind: Kind,
+    carrier: Carrier,
+    setup: &Setup<'_>,
+) -> Result<Box<dyn Peer>> {
+    match setup.size {
+        8 => start_async(kind, carrier, setup, bytes::<8>()),
+        16 => start_async(kind, carrier, setup, bytes::<16>()),
+        32 => start_async(kind, carrier, setup, bytes::<32>()),
+        64 => start_async(kind, carrier, setup, bytes::<64>()),
+        size => start_async(kind, carrier, setup, any_bytes(size)),
+    }
+}
+
+fn start_async<A: Argument>(
+    kind: Kind,
+    carrier: Carrier,
+    setup: &Setup<'_>,
+    data: A,
+) -> Result<Box<dyn Peer>> {
+    let server = start_server(kind, carrier, setup)?;
+    let client = EchoClient::connect(server.ready()).wait()?;
+    let client = Ordinary { client, data };
+    Ok(Box::new(AsyncPeer { client, runtime: runtime()?, caller: Caller::new(setup), server }))
+}
+
+/// Calls that block the thread.
+pub(super) fn wait(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Box<dyn Peer>> {
+    match setup.size {
+        8 => start_wait(kind, carrier, setup, bytes::<8>()),
+        16 => start_wait(kind, carrier, setup, bytes::<16>()),
+        32 => start_wait(kind, carrier, setup, bytes::<32>()),
+        64 => start_wait(kind, carrier, setup, bytes::<64>()),
+        size => start_wait(kind, carrier, setup, any_bytes(size)),
+    }
+}
+
+fn start_wait<A: Argument>(
+    kind: Kind,
+    carrier: Carrier,
+    setup: &Setup<'_>,
+    data: A,
+) -> Result<Box<dyn Peer>> {
+    let server = start_server(kind, carrier, setup)?;
+    let client = EchoClient::connect(server.ready()).wait()?;
+    let client = Ordinary { client, data };
+    Ok(Box::new(WaitPeer { client, caller: Caller::new(setup), server }))
+}
+
+struct WaitPeer<A> {
+    client: Ordinary<A>,
+    caller: Caller,
+    server: Process,
+}
+
+impl<A: Argument> Ordinary<A> {
+    fn wait(&self) -> Result<A> {
+        Ok(self.data.clone().call(&self.client).wait()?)
+    }
+}
+
+impl<A: Argument> Peer for WaitPeer<A> {
+    fn turn(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        self.caller.blocking_turn(time, totals, || self.client.wait())
+    }
+
+    fn call_after(&mut self, silence: Duration) -> Result<u64> {
+        self.caller.call_after(silence, || self.client.wait())
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        let Self { client, server, .. } = *self;
+        drop(client);
+        server.stop()
+    }
+}
+
+/// The client of a thread that drives its own connection.
+pub(super) fn poll(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Box<dyn Peer>> {
+    let server = start_server(kind, carrier, setup)?;
+    let client = EchoPollClient::connect(server.ready()).wait()?;
+    let calling = calling(setup.size, setup.window, vec![client], Clock::new());
+    Ok(Box::new(PollPeer { calling, silent: None, caller: Caller::new(setup), server }))
+}
+
+struct PollPeer {
+    calling: Box<dyn Calling>,
+    /// The connection of the calls after silence.
+    silent: Option<EchoPollClient>,
+    caller: Caller,
+    server: Process,
+}
+
+impl Peer for PollPeer {
+    fn turn(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        self.calling.calls(time, totals)
+    }
+
+    fn call_after(&mut self, silence: Duration) -> Result<u64> {
+        let Self { silent, caller, server, .. } = self;
+        let client = match silent {
+            Some(client) => client,
+            None => silent.insert(EchoPollClient::connect(server.ready()).wait()?),
+        };
+        caller.call_after(silence, || Ok(client.echo(caller.data().clone())?))
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        let Self { calling, silent, server, .. } = *self;
+        drop((calling, silent));
+        server.stop()
+    }
+}
