@@ -18,7 +18,8 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// The programs of peers that are no packages of this workspace.
-const UCX_SOURCE: &str = "benches/src/peers/ucx_echo.c";
+const UCX_SOURCES: [&str; 3] =
+    ["benches/ucx/main.c", "benches/ucx/server.c", "benches/ucx/client.c"];
 const ICEORYX2_MANIFEST: &str = "benches/iceoryx2/Cargo.toml";
 
 #[derive(Args)]
@@ -59,7 +60,7 @@ pub(crate) fn peers(options: &Options) -> Result<()> {
 fn build_ucx(folder: &Path) -> Result<PathBuf> {
     let program = folder.join("ucx-echo");
     let mut cc = command(machine::program("cc")?);
-    cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(UCX_SOURCE);
+    cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&program).args(UCX_SOURCES);
     run::run(cc.args(["-lucp", "-lucs", "-lpthread"]))?;
     Ok(program)
 }

@@ -1,4 +1,4 @@
-//! Echo calls by iceoryx2's request-response, for `farcall-bench peers`: see `benches/src/peers/ucx_echo.c` for the arguments, and
+//! Echo calls by iceoryx2's request-response, for `farcall-bench peers`: see `benches/ucx/main.c` for the arguments, and
 //! for what both ends are told and answer. Both ends poll.
 #![forbid(unsafe_code)]
 

@@ -58,7 +58,7 @@ pub struct Options {
 pub struct Programs {
     /// This program, which runs the servers of all peers without a program of their own.
     pub bench: PathBuf,
-    /// Echo over UCX, from `ucx_echo.c`.
+    /// Echo over UCX, from `benches/ucx`.
     pub ucx: Option<PathBuf>,
     /// Echo over iceoryx2, from `benches/iceoryx2`.
     pub iceoryx2: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Peers that are programs of their own at both ends: see `ucx_echo.c` for what they are told and answer.
+//! Peers that are programs of their own at both ends: see `benches/ucx/main.c` for what they are told and answer.
 
 use std::env;
 use std::path::Path;
