@@ -45,7 +45,9 @@ fn start_server(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Proce
         Carrier::Tcp => ("", "tcp"),
     };
     let max_message = (2 * setup.size).max(64 << 10);
-    let how = format!("max_message={max_message}&window={}", setup.window);
+    // A client may hold half of it, with requests and responses.
+    let memory = 4 * max_message + (16 << 20) + 4 * setup.window * setup.size;
+    let how = format!("max_message={max_message}&memory={memory}&window={}", setup.window);
     start(kind, &crate::address::local(device, backend, &how), setup)
 }
 

@@ -11,8 +11,10 @@ use super::child::{Done, Process};
 use super::{Peer, Setup};
 use crate::echo::load::Totals;
 
-/// The transports that UCX may use, unless the user says otherwise: those of one machine.
-const UCX_TLS: (&str, &str) = ("UCX_TLS", "posix,sysv,cma,self");
+/// For UCX, unless the user says otherwise: the transports of one machine, and where warnings go, which is where answers go
+/// otherwise.
+const UCX_SETTINGS: [(&str, &str); 2] =
+    [("UCX_TLS", "posix,sysv,cma,self"), ("UCX_LOG_FILE", "stderr")];
 
 struct ProgramPeer {
     client: Process,
@@ -25,9 +27,8 @@ pub(super) fn start(program: &Path, setup: &Setup<'_>) -> Result<Box<dyn Peer>> 
     let end = |role: &str, core: usize| {
         let mut command = Command::new(program);
         command.args([role, &core.to_string(), &setup.size.to_string(), &setup.window.to_string()]);
-        if env::var_os(UCX_TLS.0).is_none() {
-            command.env(UCX_TLS.0, UCX_TLS.1);
-        }
+        let unset = UCX_SETTINGS.into_iter().filter(|(name, _)| env::var_os(name).is_none());
+        command.envs(unset);
         command
     };
     let mut server = Process::start(&mut end("server", server_core)).context("the server")?;
