@@ -31,16 +31,17 @@ impl Report {
             Some(level) => format!("which share a level-{level} cache"),
             None => "which share no cache".into(),
         };
-        let median = |of: fn(&Cell) -> u64| {
-            let mut values: Vec<_> = self.cells.iter().map(of).collect();
-            values.sort_unstable();
-            micros(values.get(values.len() / 2).copied().unwrap_or_default())
+        let range = |of: fn(&Cell) -> u64| {
+            let values = || self.cells.iter().map(of);
+            let [least, most] = [values().min(), values().max()];
+            let [least, most] = [least, most].map(|bound| micros(bound.unwrap_or_default()));
+            if least == most { least } else { format!("{least} to {most}") }
         };
         format!(
             "Echo calls: servers on core {server}, clients on core {client}, {cache}. There and back, a cache line takes {} us \
              between them, and a wake-up by futex {} us.\n",
-            median(|cell| cell.line_ns),
-            median(|cell| cell.futex_ns)
+            range(|cell| cell.line_ns),
+            range(|cell| cell.futex_ns)
         )
     }
 
@@ -228,7 +229,7 @@ mod tests {
                     futex_ns: 9_000,
                     runs: vec![run("ours", 250, 4e6), run("theirs", 51_234, 2e4)],
                 },
-                Cell { size: 32, window: 64, line_ns: 100, futex_ns: 9_000, runs: vec![broken] },
+                Cell { size: 32, window: 64, line_ns: 60, futex_ns: 9_000, runs: vec![broken] },
             ],
             silences: vec![Silence {
                 silence_ns: 1_000_000,
@@ -244,7 +245,7 @@ mod tests {
         };
         assert_eq!(report.failures(), 1);
         let expected = "\
-Echo calls: servers on core 0, clients on core 1, which share a level-3 cache. There and back, a cache line takes 0.10 us \
+Echo calls: servers on core 0, clients on core 1, which share a level-3 cache. There and back, a cache line takes 0.06 to 0.10 us \
 between them, and a wake-up by futex 9.00 us.
 
 | 32 B, there and back | p50, us | p99, us | x the line | 64 outstanding, M calls/s |
@@ -258,7 +259,7 @@ between them, and a wake-up by futex 9.00 us.
 
 | bytes; window 64, M calls/s | line, us | futex, us | our `call` | their call |
 |-----------------------------|---------:|----------:|-----------:|-----------:|
-| 32                          |     0.10 |      9.00 |            |     failed |
+| 32                          |     0.06 |      9.00 |            |     failed |
 
 | first call, 32 B | after 1 ms: p50 (longest), us |
 |------------------|------------------------------:|
