@@ -8,7 +8,7 @@ use plotters::prelude::*;
 pub(crate) const SIZE: (u32, u32) = (720, 400);
 
 /// The labels of more points than this would overlap.
-const MOST_MARKS: usize = 12;
+const MOST_MARKS: usize = 16;
 
 /// The colours of series, in order.
 pub(crate) const COLOURS: [RGBColor; 8] = [

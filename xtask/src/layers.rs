@@ -57,6 +57,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "swarm/src/main.rs",
     "benches/src/lib.rs",
     "benches/src/main.rs",
+    "benches/iceoryx2/src/main.rs",
     "xtask/src/main.rs",
 ];
 
