@@ -7,6 +7,9 @@ use super::report::{Cell, Name, Report, Run};
 /// The size of the first table, if it was measured; otherwise the first size.
 const SIZE: usize = 32;
 
+/// How a figure of a column is shown.
+type Format = fn(&Cell, &Run) -> String;
+
 impl Report {
     /// Formats what was measured with whom, a table of one size, one for each window, and one of the silences.
     pub fn table(&self) -> String {
@@ -57,7 +60,7 @@ impl Report {
         let size = sizes().find(|size| *size == SIZE).or(sizes().next()).unwrap_or_default();
         let cells = windows.iter().filter_map(|window| self.cell(size, *window));
         let mut head = vec![format!("{size} B, there and back")];
-        let mut columns: Vec<(&Cell, fn(&Cell, &Run) -> String)> = Vec::new();
+        let mut columns: Vec<(&Cell, Format)> = Vec::new();
         for cell in cells {
             if cell.window == 1 {
                 head.extend(["p50, us", "p99, us", "x the line"].map(str::to_owned));
@@ -72,9 +75,8 @@ impl Report {
             }
         }
         let row = |name: &Name| {
-            let value = |(cell, format): &(&Cell, fn(&Cell, &Run) -> String)| {
-                figure(cell, name, |run| format(cell, run))
-            };
+            let value =
+                |(cell, format): &(&Cell, Format)| figure(cell, name, |run| format(cell, run));
             [vec![name.title.to_owned()], columns.iter().map(value).collect()].concat()
         };
         markdown(&head, self.peers.iter().map(row))
@@ -85,7 +87,7 @@ impl Report {
         let table = |window: &usize| {
             let (what, format): (_, fn(&Run) -> String) = match window {
                 1 => ("p50, us".to_owned(), |run| micros(run.p50_ns)),
-                _ => (format!("window {window}, M calls/s"), |run| millions(run.rate)),
+                _ => (format!("window {window}, k calls/s"), |run| three_digits(run.rate / 1e3)),
             };
             let titles = self.peers.iter().map(|name| name.title.to_owned());
             let head = [format!("bytes; {what}"), "line, us".into(), "futex, us".into()];
@@ -157,17 +159,20 @@ fn figure(cell: &Cell, name: &Name, format: impl Fn(&Run) -> String) -> String {
 }
 
 fn micros(nanos: u64) -> String {
-    let micros = nanos as f64 / 1e3;
-    match micros {
-        ..10.0 => format!("{micros:.2}"),
-        ..100.0 => format!("{micros:.1}"),
-        _ => format!("{micros:.0}"),
+    three_digits(nanos as f64 / 1e3)
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
     }
 }
 
 fn millions(rate: f64) -> String {
     let millions = rate / 1e6;
-    if millions < 0.1 { format!("{millions:.4}") } else { format!("{millions:.2}") }
+    if millions < 0.1 { format!("{millions:.3}") } else { format!("{millions:.2}") }
 }
 
 /// A table whose columns are aligned in a terminal too.
@@ -257,7 +262,7 @@ between them, and a wake-up by futex 9.00 us.
 |----------------|---------:|----------:|-----------:|-----------:|
 | 32             |     0.10 |      9.00 |       0.25 |       51.2 |
 
-| bytes; window 64, M calls/s | line, us | futex, us | our `call` | their call |
+| bytes; window 64, k calls/s | line, us | futex, us | our `call` | their call |
 |-----------------------------|---------:|----------:|-----------:|-----------:|
 | 32                          |     0.06 |      9.00 |            |     failed |
 
