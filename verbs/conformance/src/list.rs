@@ -39,6 +39,7 @@ const CASES: &[Case] = cases! {
         a_datagram_lies_behind_the_route_header;
         a_datagram_over_the_mtu_is_refused;
         a_datagram_can_be_answered_from_its_source;
+        a_datagram_arrives_once_its_receiver_is_active;
         a_datagram_with_a_wrong_key_is_dropped;
         a_datagram_without_a_receive_is_dropped;
         a_datagram_to_a_missing_queue_pair_is_dropped;

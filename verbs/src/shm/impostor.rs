@@ -183,7 +183,8 @@ fn a_device_that_another_user_claims_to_be_is_not_a_peer() {
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     bind(&listener, &socket_name(another, &device.gid).unwrap()).unwrap();
     listen(&listener, 1).unwrap();
-    let refused = Peer::dial(device.gid, Arc::downgrade(&device), another, BOUND).unwrap_err();
+    let own = (Arc::downgrade(&device), Arc::clone(&device.control));
+    let refused = Peer::dial(device.gid, own, another, BOUND).unwrap_err();
     assert!(
         matches!(refused, ConnectError::OtherUser { theirs, ours: own } if (theirs, own) == (ours, another)),
         "{refused}"

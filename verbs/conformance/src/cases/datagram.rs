@@ -159,6 +159,36 @@ pub(crate) async fn a_datagram_with_a_wrong_key_is_dropped(end: &mut End) -> Cas
     end.meet().await
 }
 
+/// A queue pair gets no datagrams before it is active, and all from then on, also from senders that have tried before.
+pub(crate) async fn a_datagram_arrives_once_its_receiver_is_active(end: &mut End) -> CaseResult {
+    let mut base = Rig::unconnected(end.device(), QpType::Ud)?;
+    let (handle, peer) = address(end, &base).await?;
+    match end.role() {
+        Role::Target => {
+            base.receive(1, GRH_BYTES + 8)?;
+            base.receive(2, GRH_BYTES + 8)?;
+            end.hear::<()>().await?;
+            base.qp.activate(QKEY)?;
+            end.tell(&())?;
+            // The early one may have been under way until now.
+            let first = payload_of(base.success(end, 1).await?)?;
+            let last =
+                if first == b"early" { payload_of(base.success(end, 2).await?)? } else { first };
+            ensure_eq!(last, b"late", "the datagram after the activation");
+        }
+        Role::Initiator => {
+            base.qp.activate(QKEY)?;
+            base.post(WorkRequest::send(b"early").to(&handle, peer, QKEY).signaled(1))?;
+            base.success(end, 1).await?;
+            end.tell(&())?;
+            end.hear::<()>().await?;
+            base.post(WorkRequest::send(b"late").to(&handle, peer, QKEY).signaled(2))?;
+            base.success(end, 2).await?;
+        }
+    }
+    end.meet().await
+}
+
 /// Without a posted receive a datagram is dropped silently, with no error at either end.
 pub(crate) async fn a_datagram_without_a_receive_is_dropped(end: &mut End) -> CaseResult {
     let mut datagrams = Datagrams::open(end).await?;
