@@ -100,6 +100,12 @@ impl Idler {
         self.rest = Rest::Spin;
     }
 
+    /// Others have waited long enough: an empty turn is followed by what the policy ends with.
+    pub(crate) fn idled_long(&mut self) {
+        self.since = Some(Instant::ZERO);
+        self.rest = if self.park { Rest::Park } else { Rest::Spin };
+    }
+
     /// There was no work. Returns whether the driver must now read the clock and call [`rest`](Self::rest).
     #[inline]
     pub(crate) fn wants_clock(&mut self) -> bool {

@@ -100,6 +100,8 @@ struct Sleeper {
     sleeps_on: SleepsOn,
     /// Another thread slept already, so it sleeps for [`CROWDED_SLEEP`] at most.
     is_brief: bool,
+    /// Sleeps without the event channels: it takes no event from another thread.
+    naps: bool,
     /// To be woken; another thread may take the event of the channel that does it.
     is_called: bool,
 }
@@ -296,8 +298,7 @@ impl Site {
     }
 
     fn sleep(&self, until: Option<Instant>) {
-        let longest = |until: Instant| LONGEST_SLEEP.min(until - self.now());
-        let mut timeout = until.map_or(LONGEST_SLEEP, longest);
+        let mut timeout = self.sleep_bound(until);
         let mut state = self.lock();
         if core::mem::take(&mut state.is_woken) {
             return;
@@ -307,7 +308,7 @@ impl Site {
         let first = channels.next();
         // Empty if all transports share one channel; then nothing is allocated.
         let others: Vec<_> = channels.collect();
-        let is_brief = !state.sleepers.is_empty();
+        let is_brief = state.sleepers.iter().any(|other| !other.naps);
         if is_brief {
             timeout = timeout.min(CROWDED_SLEEP);
             // From now on they sleep briefly too.
@@ -319,7 +320,8 @@ impl Site {
             None => SleepsOn::Thread(thread::current()),
             Some(channel) => SleepsOn::Channel(Arc::clone(channel)),
         };
-        state.sleepers.push(Sleeper { number, sleeps_on, is_brief, is_called: false });
+        let naps = false;
+        state.sleepers.push(Sleeper { number, sleeps_on, is_brief, naps, is_called: false });
         drop(state);
         match first.as_ref().and_then(|resource| resource.events()) {
             None => thread::park_timeout(timeout),
@@ -327,6 +329,26 @@ impl Site {
             Some(channel) => wait_for_any(channel, &others, timeout),
         }
         self.lock().remove_sleeper(number);
+    }
+
+    fn nap(&self, until: Option<Instant>) {
+        let timeout = self.sleep_bound(until);
+        let mut state = self.lock();
+        if core::mem::take(&mut state.is_woken) {
+            return;
+        }
+        let number = state.sleeps;
+        state.sleeps += 1;
+        let sleeps_on = SleepsOn::Thread(thread::current());
+        let (is_brief, naps, is_called) = (true, true, false);
+        state.sleepers.push(Sleeper { number, sleeps_on, is_brief, naps, is_called });
+        drop(state);
+        thread::park_timeout(timeout);
+        self.lock().remove_sleeper(number);
+    }
+
+    fn sleep_bound(&self, until: Option<Instant>) -> Duration {
+        until.map_or(LONGEST_SLEEP, |until| LONGEST_SLEEP.min(until - self.now()))
     }
 }
 
@@ -372,6 +394,12 @@ impl Asleep {
     /// blocks.
     pub fn sleep(self, until: Option<Instant>) {
         self.site.sleep(until);
+    }
+
+    /// As [`sleep`](Self::sleep), but events of transports do not end it: for a thread whose transports another thread polls at
+    /// present, and which would only take that thread's events.
+    pub fn nap(self, until: Option<Instant>) {
+        self.site.nap(until);
     }
 }
 

@@ -60,6 +60,12 @@ impl CompletionQueue {
         on_device!(CompletionQueue, &mut self.queue, queue => queue.arm());
     }
 
+    /// Takes back [`arm`](Self::arm), if the device can: the next completion then makes no event. Verbs have no call for it, so RDMA
+    /// devices make the event.
+    pub fn disarm(&mut self) {
+        on_device!(CompletionQueue, &mut self.queue, queue => queue.disarm());
+    }
+
     /// A handle with which other threads create queue pairs on it.
     pub fn handle(&self) -> CompletionQueueHandle {
         self.handle.clone()

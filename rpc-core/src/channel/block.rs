@@ -1,16 +1,25 @@
 //! Blocking a thread on a call.
 
-use core::pin::pin;
-use core::task::{Context, Poll, Waker};
+use super::drive::{Driven, Leave};
+use super::job::{Job, Ticket};
+use super::shared::Shared;
+use core::task::Waker;
+use core::time::Duration;
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-/// Polls before the thread yields: a server that spins has answered by then.
+/// Looks at the ticket before the thread yields, while another caller drives.
 const SPINS: u32 = 512;
 
-/// Polls that yield the core in between, before the thread sleeps.
+/// Looks in between which the thread tries to drive.
+const SPINS_PER_TRY: u32 = 32;
+
+/// Looks that yield the core in between, before the thread sleeps.
 const YIELDS: u32 = 16;
+
+/// How much longer than its call's timeout a thread waits for the one who drives, which ends the call then.
+const GRACE: Duration = Duration::from_millis(5);
 
 struct Unparker(Thread);
 
@@ -29,26 +38,56 @@ thread_local! {
     static WAKER: Waker = Waker::from(Arc::new(Unparker(thread::current())));
 }
 
-/// Runs a call's future to its end on this thread. Its deadline bounds the wait.
-pub(super) fn on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    WAKER.with(|waker| {
-        let mut cx = Context::from_waker(waker);
-        let mut round = 0;
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                return output;
-            }
-            if round < SPINS {
-                core::hint::spin_loop();
-            } else if round < SPINS + YIELDS {
-                thread::yield_now();
-            } else {
-                // A wake-up that was meant for an earlier call ends this early; the loop polls again.
-                thread::park();
-                continue;
-            }
-            round += 1;
+/// Waits for a call that was submitted, and drives when nobody does. `None` if it has not ended by its timeout: the one who drives is
+/// stopped.
+pub(super) fn until_done(
+    shared: &Shared,
+    ticket: &Arc<Ticket>,
+    timeout: Duration,
+    mut round: u32,
+) -> Option<Box<Job>> {
+    let mut give_up = None;
+    loop {
+        if let Some(job) = ticket.take() {
+            return Some(job);
         }
-    })
+        if (round >= SPINS || round.is_multiple_of(SPINS_PER_TRY))
+            && let Some(drive) = shared.drive()
+        {
+            // The one who drove before may have ended it.
+            if let Some(job) = ticket.take() {
+                drive.leave(Leave::Done);
+                return Some(job);
+            }
+            if let Driven::Ended(job) = drive.until_done(ticket.id()) {
+                return Some(job);
+            }
+            round = PARK;
+        } else if round == 0 {
+            shared.leave_to_driver();
+        }
+        if round < SPINS {
+            core::hint::spin_loop();
+        } else if round < PARK {
+            thread::yield_now();
+        } else {
+            let now = std::time::Instant::now();
+            let until = *give_up.get_or_insert_with(|| now.checked_add(timeout + GRACE));
+            let left = until.map_or(timeout, |until| until.saturating_duration_since(now));
+            if left.is_zero() {
+                return None;
+            }
+            WAKER.with(|waker| ticket.register(waker));
+            if let Some(job) = ticket.take() {
+                return Some(job);
+            }
+            // A wake-up that was meant for an earlier call ends this early; the loop looks again.
+            thread::park_timeout(left);
+            continue;
+        }
+        round += 1;
+    }
 }
+
+/// The round from which on the thread sleeps.
+pub(super) const PARK: u32 = SPINS + YIELDS;

@@ -1,6 +1,7 @@
 //! A call through a channel: a future, or a blocking wait.
 
 use super::block;
+use super::drive::{Drive, Driven, Leave};
 use super::handle::Channel;
 use super::job::{Job, Ticket};
 use crate::error::RpcError;
@@ -11,6 +12,11 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
+
+const POLLED_AGAIN: &str = "a call was polled after it had ended";
+
+/// Of a call that was polled before it is waited for: its timeout has begun, and the one who drives ends it.
+const NO_TIMEOUT: Duration = Duration::from_secs(1 << 32);
 
 /// A call through a [`Channel`]: await it on any executor, or [`wait`](Self::wait) for it.
 ///
@@ -61,27 +67,150 @@ impl<R> Call<R> {
         self
     }
 
-    /// Sends the call and blocks this thread until it ends, at the latest at its deadline.
-    pub fn wait(self) -> R {
-        block::on(self)
+    /// Sends the call and blocks this thread until it ends, at the latest at its deadline. The thread drives the connection meanwhile,
+    /// unless another does.
+    pub fn wait(mut self) -> R {
+        let answer = match core::mem::replace(&mut self.state, State::Over) {
+            State::Prepared(job) => match self.begin(job) {
+                Ok(job) => self.wait_for(job),
+                Err(error) => Err(error),
+            },
+            State::Submitted(ticket) => self.wait_on(ticket, NO_TIMEOUT, 0),
+            State::Failed(error) => Err(error),
+            State::Over => Err(RpcError::Misuse { what: POLLED_AGAIN }),
+        };
+        self.end(answer)
     }
 
-    fn submit(&mut self, mut job: Box<Job>, waker: &Waker) {
+    /// Counts the timeout from now.
+    #[inline]
+    fn begin(&self, mut job: Box<Job>) -> Result<Box<Job>, RpcError> {
         if let Some(until) = job.until.take() {
             job.timeout_ns =
                 saturating_nanos(until.saturating_duration_since(std::time::Instant::now()));
         }
         if job.timeout_ns == 0 {
-            let error = RpcError::DeadlineExceeded { may_have_run: false };
             self.channel.shared().recycle(job);
-            self.state = State::Failed(error);
-            return;
+            return Err(RpcError::DeadlineExceeded { may_have_run: false });
         }
-        let ticket = job.ticket.clone();
-        ticket.register(waker);
-        self.channel.shared().submit(job);
-        self.state = State::Submitted(ticket);
+        Ok(job)
     }
+
+    #[inline]
+    fn wait_for(&mut self, job: Box<Job>) -> Result<Box<Job>, RpcError> {
+        let timeout = Duration::from_nanos(job.timeout_ns);
+        let shared = self.channel.shared();
+        let Some(mut drive) = shared.drive() else {
+            let ticket = job.ticket.clone();
+            shared.submit(job);
+            return self.wait_on(ticket, timeout, 0);
+        };
+        let own = job.ticket.id();
+        drive.accept(job);
+        match drive.until_done(own) {
+            Driven::Ended(job) => Ok(job),
+            Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, timeout, block::PARK),
+            Driven::GivenUp(None) => Err(RpcError::PeerGone { may_have_run: true }),
+        }
+    }
+
+    /// Waits for a call that was submitted.
+    #[cold]
+    fn wait_on(
+        &mut self,
+        ticket: Arc<Ticket>,
+        timeout: Duration,
+        round: u32,
+    ) -> Result<Box<Job>, RpcError> {
+        // If the wait panics, the call is cancelled.
+        self.state = State::Submitted(ticket.clone());
+        let ended = block::until_done(self.channel.shared(), &ticket, timeout, round);
+        if ended.is_some() {
+            self.state = State::Over;
+        }
+        ended.ok_or(RpcError::DeadlineExceeded { may_have_run: true })
+    }
+
+    /// Reads the answer.
+    #[inline]
+    fn end(&mut self, answer: Result<Box<Job>, RpcError>) -> R {
+        match answer {
+            Ok(mut job) => {
+                let result = (self.read)(job.answer());
+                self.channel.shared().recycle(job);
+                result
+            }
+            Err(error) => (self.read)(Answer::Failed(error)),
+        }
+    }
+
+    /// The first poll: sends the call, or leaves it to the one who drives.
+    fn submit(&mut self, job: Box<Job>, waker: &Waker) -> Poll<Box<Job>> {
+        let ticket = job.ticket.clone();
+        let shared = self.channel.shared();
+        if shared.attendant() == 0
+            && let Some(mut drive) = shared.drive()
+        {
+            drive.accept(job);
+            return take_turn(drive, ticket, waker, &mut self.state);
+        }
+        ticket.register(waker);
+        shared.submit(job);
+        // Whoever drove may have left in between.
+        if shared.attendant() == 0
+            && let Some(drive) = shared.drive()
+        {
+            return take_turn(drive, ticket, waker, &mut self.state);
+        }
+        shared.leave_to_driver();
+        self.pending(ticket)
+    }
+
+    /// A later poll: takes the next turn if it is this task's, or nobody else's.
+    fn poll_submitted(&mut self, ticket: Arc<Ticket>, waker: &Waker) -> Poll<Box<Job>> {
+        if let Some(job) = ticket.take() {
+            return Poll::Ready(job);
+        }
+        let shared = self.channel.shared();
+        let attendant = shared.attendant();
+        if (attendant == 0 || attendant == ticket.id())
+            && let Some(drive) = shared.drive()
+        {
+            return take_turn(drive, ticket, waker, &mut self.state);
+        }
+        ticket.register(waker);
+        self.pending(ticket)
+    }
+
+    /// The waker is registered. Unless the call has ended before, somebody will use it.
+    fn pending(&mut self, ticket: Arc<Ticket>) -> Poll<Box<Job>> {
+        let ended = ticket.take();
+        if ended.is_none() {
+            self.state = State::Submitted(ticket);
+        }
+        ended.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// A turn of a task that drives.
+fn take_turn(
+    mut drive: Drive<'_>,
+    ticket: Arc<Ticket>,
+    waker: &Waker,
+    state: &mut State,
+) -> Poll<Box<Job>> {
+    // The one who drove before may have ended it.
+    if let Some(job) = ticket.take().or_else(|| drive.for_task(ticket.id())) {
+        drive.leave(Leave::Done);
+        return Poll::Ready(job);
+    }
+    // Nobody ends the call before this drive is over.
+    ticket.register(waker);
+    if drive.leave_pending(ticket.id()) {
+        waker.wake_by_ref();
+    }
+    *state = State::Submitted(ticket);
+    Poll::Pending
 }
 
 impl<R> Future for Call<R> {
@@ -89,32 +218,16 @@ impl<R> Future for Call<R> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let call = &mut *self;
-        match core::mem::replace(&mut call.state, State::Over) {
-            State::Prepared(job) => call.submit(job, cx.waker()),
-            State::Submitted(ticket) => {
-                ticket.register(cx.waker());
-                call.state = State::Submitted(ticket);
-            }
-            state => call.state = state,
-        }
-        match &call.state {
-            State::Submitted(ticket) => {
-                let Some(mut job) = ticket.take() else { return Poll::Pending };
-                call.state = State::Over;
-                let result = (call.read)(job.answer());
-                call.channel.shared().recycle(job);
-                Poll::Ready(result)
-            }
-            State::Failed(error) => {
-                let error = error.clone();
-                call.state = State::Over;
-                Poll::Ready((call.read)(Answer::Failed(error)))
-            }
-            State::Prepared(_) | State::Over => {
-                let what = "a call was polled after it had ended";
-                Poll::Ready((call.read)(Answer::Failed(RpcError::Misuse { what })))
-            }
-        }
+        let answer = match core::mem::replace(&mut call.state, State::Over) {
+            State::Prepared(job) => match call.begin(job) {
+                Ok(job) => call.submit(job, cx.waker()).map(Ok),
+                Err(error) => Poll::Ready(Err(error)),
+            },
+            State::Submitted(ticket) => call.poll_submitted(ticket, cx.waker()).map(Ok),
+            State::Failed(error) => Poll::Ready(Err(error)),
+            State::Over => Poll::Ready(Err(RpcError::Misuse { what: POLLED_AGAIN })),
+        };
+        answer.map(|answer| call.end(answer))
     }
 }
 
@@ -125,7 +238,10 @@ impl<R> Drop for Call<R> {
             State::Prepared(job) => shared.recycle(job),
             State::Submitted(ticket) => match ticket.cancel() {
                 Some(job) => shared.recycle(job),
-                None => shared.cancel_one(),
+                None => {
+                    shared.cancel_one();
+                    shared.turn_once();
+                }
             },
             State::Failed(_) | State::Over => {}
         }

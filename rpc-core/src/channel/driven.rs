@@ -2,6 +2,7 @@
 
 use super::driver::Driver;
 use super::shared::Shared;
+use super::waking::wake_all;
 use crate::site::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Closing};
@@ -33,6 +34,7 @@ impl ChannelDriver {
             return Progress::IDLE;
         }
         let mut progress = self.driver.turn(now, &mut *self.transport);
+        wake_all(self.driver.woken());
         self.is_over = self.driver.lost().is_some() || self.shared.stopped();
         if progress.is_idle() {
             self.asleep = Some(self.site.fall_asleep());

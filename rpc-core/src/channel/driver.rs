@@ -1,6 +1,7 @@
 //! The calls of one channel, as a state machine: time and transport are arguments.
 
-use super::job::{Job, Outcome};
+use super::job::{Job, Outcome, Ticket};
+use super::waking::wake_all;
 use super::shared::Shared;
 use crate::compatibility::{Compatibility, Fit};
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
@@ -8,10 +9,11 @@ use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
 use crate::wire::{self, HEADER_BYTES, RequestHeader};
+use core::task::Waker;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The calls of one channel that its I/O thread has taken.
+/// The calls of one channel that the one who drives has taken.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     methods: Arc<MethodTable>,
@@ -30,6 +32,12 @@ pub(super) struct Driver {
     /// The server of this connection has refused a call because it shuts down: calls wait for the next connection.
     is_refused: bool,
     lost: Option<TransportFailure>,
+    /// The ticket of the call that whoever drives waits for; 0 for none.
+    own: usize,
+    /// That call, when it has ended.
+    own_done: Option<Box<Job>>,
+    /// What wakes the callers whose calls have ended, until the turn is over.
+    woken: Vec<Waker>,
 }
 
 impl Driver {
@@ -53,6 +61,9 @@ impl Driver {
             now: Instant::ZERO,
             is_refused: false,
             lost: None,
+            own: 0,
+            own_done: None,
+            woken: Vec::with_capacity(64),
         };
         driver.in_flight.resize_with(window as usize, || None);
         driver
@@ -98,8 +109,89 @@ impl Driver {
         }
     }
 
-    fn has_calls(&self) -> bool {
+    #[inline]
+    pub(super) fn has_calls(&self) -> bool {
         self.in_flight_count > 0 || !self.waiting.is_empty()
+    }
+
+    /// One call is under way.
+    pub(super) fn has_one_call(&self) -> bool {
+        self.in_flight_count + self.waiting.len() == 1
+    }
+
+    /// The one who drives waits for this call: when it has ended, [`take_own`](Self::take_own) gives it, and its ticket does not.
+    #[inline]
+    pub(super) fn set_own(&mut self, ticket: usize) {
+        self.own = ticket;
+    }
+
+    /// The ticket of the call that the one who drives waits for.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// The call that the one who drives waits for, if it has ended.
+    #[inline]
+    pub(super) fn take_own(&mut self) -> Option<Box<Job>> {
+        self.own_done.take()
+    }
+
+    /// The one who drives stops before its call has ended. Returns the call's ticket.
+    #[cold]
+    pub(super) fn release_own(&mut self) -> Option<Arc<Ticket>> {
+        let own = core::mem::take(&mut self.own);
+        self.find(own).map(|job| Arc::clone(&job.ticket))
+    }
+
+    /// The caller of this ticket does not drive any more. Returns its ticket.
+    #[cold]
+    pub(super) fn leave_call(&mut self, ticket: usize) -> Option<Arc<Ticket>> {
+        self.own = 0;
+        let job = self.find(ticket)?;
+        job.is_left = true;
+        Some(Arc::clone(&job.ticket))
+    }
+
+    fn find(&mut self, ticket: usize) -> Option<&mut Box<Job>> {
+        let mut all = self.waiting.iter_mut().chain(self.in_flight.iter_mut().flatten());
+        all.find(|job| job.ticket.id() == ticket)
+    }
+
+    /// Counts how long the call took that the one who drives has waited for.
+    #[inline]
+    pub(super) fn record_own(&mut self, job: &Job, now: Instant) -> u64 {
+        let Some(sent) = job.sent else { return 0 };
+        let nanos = (now - sent).as_nanos() as u64;
+        self.counters.latency(self.methods.row(job.method), nanos, 1);
+        nanos
+    }
+
+    /// Callers wait to be [woken](Self::woken).
+    #[inline]
+    pub(super) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// What wakes the callers whose calls have ended. To be called when nothing of the channel is in use: it may poll a task at once.
+    #[inline]
+    pub(super) fn woken(&mut self) -> &mut Vec<Waker> {
+        &mut self.woken
+    }
+
+    /// Adds a caller to those that are woken, although its call goes on: it drives next. `false` if some caller neither drives
+    /// nor can be woken.
+    pub(super) fn nominate(&mut self) -> bool {
+        let mut has_callers = false;
+        for job in self.in_flight.iter().flatten().chain(&self.waiting) {
+            if !job.is_left {
+                has_callers = true;
+                if let Some(waker) = job.ticket.take_waker() {
+                    self.woken.push(waker);
+                    return true;
+                }
+            }
+        }
+        !has_callers
     }
 
     /// The server shuts down and has not run this call: the next one can.
@@ -165,13 +257,19 @@ impl Driver {
         // What is submitted meanwhile waits for the next turn: the connection is polled in between.
         let submitted = self.shared.submitted() as u32;
         for _ in 0..submitted {
-            let Some(mut job) = self.shared.next() else { break };
-            self.counters.started(self.methods.row(job.method));
-            job.deadline = self.now.saturating_add_nanos(job.timeout_ns);
-            self.earliest = self.earliest.min(job.deadline);
-            self.wait(job);
+            let Some(job) = self.shared.next() else { break };
+            self.accept_one(job, self.now);
         }
         submitted
+    }
+
+    /// Takes a call that the next turn sends, at `now`.
+    #[inline]
+    pub(super) fn accept_one(&mut self, mut job: Box<Job>, now: Instant) {
+        self.counters.started(self.methods.row(job.method));
+        job.deadline = now.saturating_add_nanos(job.timeout_ns);
+        self.earliest = self.earliest.min(job.deadline);
+        self.wait(job);
     }
 
     /// Sends the calls that wait, as far as there is room.
@@ -274,10 +372,17 @@ impl Driver {
     fn hand_over(&mut self, job: Box<Job>) {
         let row = self.methods.row(job.method);
         self.counters.ended(row, job.status());
+        if job.ticket.id() == self.own {
+            // Its latency is counted by the one who waits, which reads the clock then.
+            self.own = 0;
+            self.own_done = Some(job);
+            return;
+        }
         if let Some(sent) = job.sent {
             self.counters.latency(row, (self.now - sent).as_nanos() as u64, 1);
         }
-        self.shared.finish(job);
+        let waker = self.shared.finish(job);
+        self.woken.extend(waker);
     }
 
     fn take_in_flight(&mut self, slot: SlotId) -> Option<Box<Job>> {
@@ -324,10 +429,12 @@ impl ReplySink for Driver {
 }
 
 impl Drop for Driver {
-    /// No caller waits for ever, however the I/O thread ends.
+    /// No caller waits for ever, however the channel ends.
     fn drop(&mut self) {
+        self.own = 0;
         self.fail_in_flight(TransportFailure::new(FailureKind::Closed, true));
         self.fail_waiting(&RpcError::PeerGone { may_have_run: false });
         self.shared.die();
+        wake_all(&mut self.woken);
     }
 }

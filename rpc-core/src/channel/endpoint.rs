@@ -1,6 +1,6 @@
 //! The endpoint: one thread that drives any number of channels.
 
-use super::io::ChannelIo;
+use super::shared::Shared;
 use super::thread::IoThread;
 use crate::idle::IdlePolicy;
 use crate::site::Site;
@@ -39,7 +39,7 @@ pub(super) struct EndpointShared {
 /// Channels on their way to the thread.
 #[derive(Default)]
 struct NewChannels {
-    waiting: Vec<ChannelIo>,
+    waiting: Vec<Arc<Shared>>,
     thread: ThreadState,
 }
 
@@ -79,11 +79,16 @@ impl Endpoint {
         &self.handle.shared.site
     }
 
+    /// How its thread and its callers rest when there is nothing to do.
+    pub(super) fn idle(&self) -> IdlePolicy {
+        self.handle.idle
+    }
+
     /// Hands a channel to the thread, which is started if this is the first one.
     ///
     /// # Errors
     /// The thread cannot be started, or has panicked.
-    pub(super) fn add(&self, channel: ChannelIo) -> io::Result<()> {
+    pub(super) fn add(&self, channel: Arc<Shared>) -> io::Result<()> {
         let shared = &self.handle.shared;
         let mut new = shared.lock();
         match new.thread {
@@ -118,7 +123,7 @@ impl EndpointShared {
 
     /// Moves the new channels to the thread's.
     #[cold]
-    pub(super) fn take_new(&self, channels: &mut Vec<ChannelIo>) {
+    pub(super) fn take_new(&self, channels: &mut Vec<Arc<Shared>>) {
         let mut new = self.lock();
         channels.append(&mut new.waiting);
         self.has_new.store(false, Ordering::Release);
@@ -134,7 +139,7 @@ impl EndpointShared {
         new.thread = ThreadState::Ended;
         let failed = core::mem::take(&mut new.waiting);
         drop(new);
-        drop(failed);
+        failed.iter().for_each(|channel| channel.retire());
     }
 }
 

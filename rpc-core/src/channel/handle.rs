@@ -4,7 +4,7 @@ use super::call::Call;
 use super::driven::ChannelDriver;
 use super::driver::Driver;
 use super::endpoint::Endpoint;
-use super::io::{ChannelIo, Dialler, Link};
+use super::io::{Attendance, ChannelIo, Dialler, Link, Watch};
 use super::job::Job;
 use super::options::ChannelOptions;
 use super::shared::Shared;
@@ -15,7 +15,7 @@ use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::older::Ends;
 use crate::service::{Method, ServiceDescription};
 use crate::site::Site;
-use crate::time::saturating_nanos;
+use crate::time::{PollAt, saturating_nanos};
 use crate::transport::{ClientTransport, Delivery, Dial, NewConnection};
 use core::fmt;
 use core::time::Duration;
@@ -75,19 +75,27 @@ impl Channel {
         // Taken out: a channel that kept its endpoint would keep the endpoint's thread running.
         let endpoint = options.endpoint.take();
         let endpoint = endpoint.unwrap_or_else(|| Endpoint::with_idle(options.idle));
+        let idle = endpoint.idle();
         let site = endpoint.site().clone();
         let dialled = address.dial(service, &site, &options.dial)?;
         let (transport, driver, shared, metrics) = parts(dialled, &site, service, &options);
         let timeout_ns = saturating_nanos(options.timeout);
         let (end, ended) = bounded(0);
-        let io = ChannelIo {
+        shared.io.put(Box::new(ChannelIo {
             driver,
             shared: shared.clone(),
             link: Link::Up(transport),
             dialler: Dialler { address: Arc::new(address), service, site, options },
+            idle,
+            // The I/O thread looks at its new channels.
+            watch: Watch::Naps,
+            is_handed_over: false,
+            attendance: Attendance::default(),
+            next: PollAt::OnEvent,
             _end: end,
-        };
-        endpoint.add(io).map_err(|cause| {
+        }));
+        endpoint.add(shared.clone()).map_err(|cause| {
+            shared.retire();
             let (address, doing) = (service.name.into(), "starting the I/O thread");
             ConnectError::Io { address, doing, cause }
         })?;

@@ -5,6 +5,7 @@ use super::options::ChannelOptions;
 use super::redial::{Redial, Step};
 use super::shared::Shared;
 use crate::error::{ConnectError, RpcError, TransportFailure};
+use crate::idle::IdlePolicy;
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
@@ -13,14 +14,44 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
 use std::thread;
 
-/// One channel of an I/O thread.
+/// What the one who drives a channel has of it.
 pub(super) struct ChannelIo {
     pub(super) driver: Driver,
     pub(super) shared: Arc<Shared>,
     pub(super) link: Link,
     pub(super) dialler: Dialler,
+    /// What callers do when they drive and there is nothing to do.
+    pub(super) idle: IdlePolicy,
+    pub(super) watch: Watch,
+    /// The caller that drove last leaves the calls under way to the I/O thread, which is to drive at once.
+    pub(super) is_handed_over: bool,
+    pub(super) attendance: Attendance,
+    /// When the turn after this one is due.
+    pub(super) next: PollAt,
     /// Dropped with this: [`Channel::close`](super::Channel::close) waits for it.
     pub(super) _end: Sender<()>,
+}
+
+/// Who notices what arrives while nobody drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// The I/O thread looks again in a moment.
+    Naps,
+    /// The I/O thread sleeps, and what arrives makes an event that wakes it; at the latest it wakes then.
+    Armed(Instant),
+    /// It still sleeps, but a caller has driven since: what arrives makes no event. Only while a caller drives.
+    Disarmed(Instant),
+}
+
+/// What callers that drove know of the next turns.
+#[derive(Default)]
+pub(super) struct Attendance {
+    /// The task that polls again soon, and until when it does.
+    pub(super) task: Option<(usize, Instant)>,
+    /// When a caller began to drive last, unless it left its call to the I/O thread.
+    pub(super) last: Option<Instant>,
+    /// How long the calls of callers that waited for one took lately.
+    pub(super) usual_ns: u64,
 }
 
 /// The connection, or the attempts to make the next one.
@@ -45,21 +76,37 @@ impl ChannelIo {
     pub(super) fn turn(&mut self, now: Instant) -> Progress {
         let Link::Up(transport) = &mut self.link else { return self.turn_unconnected(now) };
         let progress = self.driver.turn(now, &mut **transport);
+        self.next = progress.next;
         match self.driver.lost() {
             None => progress,
             Some(why) => self.lose_connection(why, progress),
         }
     }
 
-    /// The channel was closed, or no caller is left.
-    pub(super) fn is_over(&self) -> bool {
-        self.shared.stopped()
+    /// There is a connection. Callers drive only then.
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up(_))
     }
 
-    /// Nothing came since the last turn, and what comes from now on wakes the thread. After
+    /// Callers have left something since the last turn.
+    pub(super) fn has_news(&self) -> bool {
+        self.shared.has_news(self.driver.seen_cancels())
+    }
+
+    /// A caller drives: what arrives need not wake the I/O thread.
+    #[cold]
+    pub(super) fn disarm(&mut self, until: Instant) {
+        self.watch = Watch::Disarmed(until);
+        if let Link::Up(transport) = &mut self.link {
+            transport.disarm();
+        }
+    }
+
+    /// Nothing came since the last turn, and what comes from now on makes an event. After
     /// [`Site::fall_asleep`].
-    pub(super) fn may_sleep(&mut self) -> bool {
-        if self.shared.has_news(self.driver.seen_cancels()) {
+    pub(super) fn arm(&mut self) -> bool {
+        if self.has_news() {
             return false;
         }
         match &mut self.link {

@@ -1,4 +1,4 @@
-//! A call on its way between a caller and the I/O thread.
+//! A call on its way between its caller and the one who drives.
 
 use crate::error::RpcError;
 use crate::older::{Ends, Older};
@@ -9,11 +9,20 @@ use crate::wire::{self, Status};
 use atomic_waker::AtomicWaker;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::task::Waker;
 use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
 
 /// Longer buffers are freed after use instead of kept for the next call.
 const KEPT_BYTES: usize = 64 << 10;
+
+impl Ticket {
+    /// Tells calls apart while they last.
+    #[inline]
+    pub(super) fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+}
 
 /// One call. The owner of the box owns the call's bytes.
 pub(super) struct Job {
@@ -32,9 +41,11 @@ pub(super) struct Job {
     /// Where the arguments of older versions end.
     pub(super) ends: Ends,
     pub(super) deadline: Instant,
-    /// When it left, and in which slot; only the I/O thread reads them.
+    /// When it left, and in which slot; only the one who drives reads them.
     pub(super) sent: Option<Instant>,
     pub(super) slot: SlotId,
+    /// Its caller has waited long, and does not drive any more.
+    pub(super) is_left: bool,
     pub(super) outcome: Outcome,
     response: Vec<u8>,
 }
@@ -63,6 +74,7 @@ impl Job {
             deadline: Instant::FAR_FUTURE,
             sent: None,
             slot: SlotId { index: 0, generation: 0 },
+            is_left: false,
             outcome: Outcome::Pending,
             response: Vec::new(),
         })
@@ -138,7 +150,7 @@ impl Job {
             }
         }
         self.outcome = Outcome::Pending;
-        (self.until, self.sent) = (None, None);
+        (self.until, self.sent, self.is_left) = (None, None, false);
         self.ticket.reset();
     }
 }
@@ -153,7 +165,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// Wakes this waker when the job is done. The caller calls [`take`](Self::take) afterwards.
-    pub(super) fn register(&self, waker: &core::task::Waker) {
+    pub(super) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
@@ -162,7 +174,7 @@ impl Ticket {
         self.done.take()
     }
 
-    /// The caller gives up. Returns the job if it is done; otherwise the I/O thread has it, and will see the cancellation.
+    /// The caller gives up. Returns the job if it is done; otherwise the one who drives has it, and will see the cancellation.
     pub(super) fn cancel(&self) -> Option<Box<Job>> {
         self.cancelled.store(true, Ordering::Release);
         // `finish` stores the job and then reads the flag, so that at least one side sees the other; the cell decides
@@ -175,16 +187,22 @@ impl Ticket {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Hands the finished job to its caller. Returns it if the caller has given up.
-    pub(super) fn finish(job: Box<Job>) -> Option<Box<Job>> {
+    /// Hands the finished job to its caller, and gives what wakes it; or the job, if the caller has given up.
+    pub(super) fn finish(job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
         let ticket = job.ticket.clone();
         ticket.done.store(Some(job));
         fence(Ordering::SeqCst);
-        if ticket.is_cancelled() {
-            return ticket.done.take();
+        if ticket.is_cancelled()
+            && let Some(job) = ticket.done.take()
+        {
+            return Err(job);
         }
-        ticket.waker.wake();
-        None
+        Ok(ticket.waker.take())
+    }
+
+    /// What wakes the caller, which then takes a turn; it registers again if its call goes on.
+    pub(super) fn take_waker(&self) -> Option<Waker> {
+        self.waker.take()
     }
 
     fn reset(&self) {
@@ -206,10 +224,10 @@ mod tests {
     fn a_job_goes_either_to_its_caller_or_back() {
         let job = Job::new();
         let ticket = job.ticket.clone();
-        assert!(Ticket::finish(job).is_none());
+        assert!(Ticket::finish(job).is_ok());
         let job = ticket.take().expect("done");
         assert!(ticket.cancel().is_none(), "it was taken already");
-        assert!(Ticket::finish(job).is_some(), "its caller gave up");
+        assert!(Ticket::finish(job).is_err(), "its caller gave up");
         assert!(ticket.take().is_none());
     }
 
@@ -220,8 +238,8 @@ mod tests {
             let ticket = job.ticket.clone();
             let io = std::thread::spawn(move || Ticket::finish(job));
             let (mine, its) = (ticket.cancel(), io.join().expect("no panic"));
-            assert!(mine.is_some() != its.is_some());
-            job = mine.or(its).expect("one of them");
+            assert!(mine.is_some() != its.is_err());
+            job = mine.or(its.err()).expect("one of them");
             job.clear();
         }
     }

@@ -1,20 +1,28 @@
-//! What callers and the I/O thread share.
+//! What the callers of a channel share, with each other and with the I/O thread.
 
+use super::baton::Baton;
+use super::io::ChannelIo;
 use super::job::{Job, Outcome, Ticket};
 use crate::error::RpcError;
 use crate::site::Site;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::task::Waker;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-/// Queues of jobs, and the site of the I/O thread.
+/// Queues of jobs, the I/O of the channel while nobody drives it, and the site of the I/O thread.
 pub(super) struct Shared {
+    /// Empty for good if a simulator drives the channel: see [`ChannelDriver`](super::ChannelDriver).
+    pub(super) io: Baton<ChannelIo>,
+    /// The ticket of the task that has announced to poll again soon, and to take a turn then; 0 for none. Other tasks leave their jobs
+    /// for it.
+    attendant: CachePadded<AtomicUsize>,
     submitted: ArrayQueue<Box<Job>>,
     free: ArrayQueue<Box<Job>>,
     /// Jobs that exist; never more than each queue has room for.
     jobs: AtomicUsize,
     cancels: CachePadded<AtomicU64>,
-    site: Site,
+    pub(super) site: Site,
     stop: AtomicBool,
     /// The channel's I/O has ended: the queue is not read any more.
     dead: AtomicBool,
@@ -24,6 +32,8 @@ impl Shared {
     pub(super) fn new(max_calls: usize, site: Site) -> Self {
         let capacity = max_calls.max(1);
         Shared {
+            io: Baton::new(),
+            attendant: CachePadded::new(AtomicUsize::new(0)),
             submitted: ArrayQueue::new(capacity),
             free: ArrayQueue::new(capacity),
             jobs: AtomicUsize::new(0),
@@ -53,14 +63,45 @@ impl Shared {
         debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
     }
 
-    /// Hands a job to the I/O thread.
+    /// Leaves a job for the one who drives. The caller then tries to [drive](Self::drive).
     pub(super) fn submit(&self, job: Box<Job>) {
         let pushed = self.submitted.push(job);
         debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
-        self.site.rouse();
+    }
+
+    /// The caller has left something, and could not drive: somebody else does, or the channel has ended, or a simulator drives it.
+    pub(super) fn leave_to_driver(&self) {
+        if self.site.is_driven() {
+            self.site.rouse();
+        }
         if self.dead.load(Ordering::SeqCst) {
             self.fail_submitted();
         }
+    }
+
+    /// The task that takes the next turn; after [`submit`](Self::submit), its turn comes after that.
+    #[inline]
+    pub(super) fn attendant(&self) -> usize {
+        fence(Ordering::SeqCst);
+        self.attendant.load(Ordering::Relaxed)
+    }
+
+    /// Only the one who drives sets it.
+    #[inline]
+    pub(super) fn set_attendant(&self, ticket: usize) {
+        self.attendant.store(ticket, Ordering::Relaxed);
+    }
+
+    /// No task has announced a turn any more. Returns whether one had.
+    #[inline]
+    pub(super) fn clear_attendant(&self) -> bool {
+        let had_one = self.attendant.load(Ordering::Relaxed) != 0;
+        if had_one {
+            self.attendant.store(0, Ordering::Relaxed);
+            // A caller submits, and then reads the attendant: at least one side sees the other.
+            fence(Ordering::SeqCst);
+        }
+        had_one
     }
 
     /// The next job that callers submitted.
@@ -72,27 +113,43 @@ impl Shared {
         self.submitted.len()
     }
 
-    /// A caller gave up a call whose job is with the I/O thread.
+    /// A caller gave up a call whose job is with the one who drives. The caller then tries to [drive](Self::drive).
     pub(super) fn cancel_one(&self) {
         self.cancels.fetch_add(1, Ordering::Release);
-        self.site.rouse();
     }
 
     pub(super) fn cancels(&self) -> u64 {
         self.cancels.load(Ordering::Acquire)
     }
 
-    /// Gives a finished job to its caller.
-    pub(super) fn finish(&self, job: Box<Job>) {
-        if let Some(job) = Ticket::finish(job) {
-            self.recycle(job);
+    /// Gives a finished job to its caller. Returns what wakes it.
+    #[must_use = "the caller waits for it"]
+    pub(super) fn finish(&self, job: Box<Job>) -> Option<Waker> {
+        match Ticket::finish(job) {
+            Ok(waker) => waker,
+            Err(job) => {
+                self.recycle(job);
+                None
+            }
         }
     }
 
-    /// Asks the I/O thread to end the channel.
+    /// Asks the I/O thread, or the caller that drives, to end the channel.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.site.rouse();
+    }
+
+    /// Ends the channel when there is no I/O thread any more.
+    pub(super) fn retire(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // A caller that drives ends it when it has put the I/O back.
+        drop(self.io.take());
+    }
+
+    /// The channel's I/O has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -108,11 +165,11 @@ impl Shared {
     fn fail_submitted(&self) {
         while let Some(mut job) = self.submitted.pop() {
             job.outcome = Outcome::Failed(RpcError::PeerGone { may_have_run: false });
-            self.finish(job);
+            self.finish(job).into_iter().for_each(Waker::wake);
         }
     }
 
-    /// Callers submitted or gave up a call, or closed the channel, and the I/O thread has not seen it yet.
+    /// Callers submitted or gave up a call, or closed the channel, and the one who drives has not seen it yet.
     pub(super) fn has_news(&self, seen_cancels: u64) -> bool {
         !self.submitted.is_empty() || self.cancels() != seen_cancels || self.stopped()
     }

@@ -1,22 +1,61 @@
-//! The I/O thread of an endpoint: gives its channels their turns, and sleeps when none has work.
+//! The I/O thread of an endpoint: drives the channels whose callers do not, and sleeps when none has work.
 
 use super::endpoint::EndpointShared;
-use super::io::ChannelIo;
+use super::io::{ChannelIo, Watch};
+use super::shared::Shared;
+use super::waking;
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::time::{Instant, PollAt, Progress};
+use core::task::Waker;
+use core::time::Duration;
 use std::sync::Arc;
 use std::thread;
+
+/// How long callers must not have driven before the thread does: it looks that often. A task that is not polled any more delays the calls of
+/// others by twice that time at most.
+const NAP: Duration = Duration::from_millis(4);
+
+/// The same while calls are under way.
+const SHORT_NAP: Duration = Duration::from_millis(1);
 
 /// An endpoint's thread.
 pub(super) struct IoThread {
     endpoint: Arc<EndpointShared>,
-    channels: Vec<ChannelIo>,
+    channels: Vec<Arc<Shared>>,
     idle: IdlePolicy,
+    /// What wakes the callers whose calls have ended, until the turn is over.
+    woken: Vec<Waker>,
+}
+
+/// What a round of turns has found.
+#[derive(Clone, Copy)]
+struct Round {
+    progress: Progress,
+    /// Calls are under way, and this thread drives.
+    has_calls: bool,
+    /// A caller has just left calls to this thread.
+    is_handed_over: bool,
+    /// A channel is over.
+    has_gone: bool,
+}
+
+impl Round {
+    const IDLE: Round =
+        Round { progress: Progress::IDLE, has_calls: false, is_handed_over: false, has_gone: false };
+
+    fn and(self, other: Round) -> Round {
+        Round {
+            progress: self.progress.and(other.progress),
+            has_calls: self.has_calls | other.has_calls,
+            is_handed_over: self.is_handed_over | other.is_handed_over,
+            has_gone: self.has_gone | other.has_gone,
+        }
+    }
 }
 
 impl IoThread {
     pub(super) fn new(endpoint: Arc<EndpointShared>, idle: IdlePolicy) -> IoThread {
-        IoThread { endpoint, channels: Vec::new(), idle }
+        IoThread { endpoint, channels: Vec::new(), idle, woken: Vec::with_capacity(64) }
     }
 
     /// Runs until the endpoint and all its channels are dropped.
@@ -24,16 +63,19 @@ impl IoThread {
         let mut idler = Idler::new(self.idle);
         let mut now = self.endpoint.site.now();
         loop {
-            let progress = self.turn(now);
+            let round = self.turn(now);
             if self.is_over() {
                 return;
             }
-            if !progress.is_idle() {
+            if round.is_handed_over {
+                idler.idled_long();
+            }
+            if !round.progress.is_idle() {
                 idler.worked();
                 now = self.endpoint.site.now();
-            } else if idler.wants_clock() {
+            } else if !round.has_calls || idler.wants_clock() {
                 now = self.endpoint.site.now();
-                if self.rest(&mut idler, now, progress) {
+                if self.rest(&mut idler, now, round) {
                     now = self.endpoint.site.now();
                 }
             } else {
@@ -42,23 +84,25 @@ impl IoThread {
         }
     }
 
-    /// One turn of all channels.
-    fn turn(&mut self, now: Instant) -> Progress {
+    /// One turn of all channels that callers do not drive.
+    fn turn(&mut self, now: Instant) -> Round {
         if self.endpoint.has_new() {
             self.endpoint.take_new(&mut self.channels);
         }
-        let progress = match &mut self.channels[..] {
-            [only] => only.turn(now),
-            [] => Progress::IDLE,
+        let woken = &mut self.woken;
+        let round = match &mut self.channels[..] {
+            [only] => look(only, now, woken),
+            [] => Round::IDLE,
             channels => self.endpoint.site.together(|| {
-                let turns = channels.iter_mut().map(|channel| channel.turn(now));
-                turns.fold(Progress::IDLE, Progress::and)
+                let turns = channels.iter().map(|channel| look(channel, now, woken));
+                turns.fold(Round::IDLE, Round::and)
             }),
         };
-        if self.channels.iter().any(ChannelIo::is_over) {
-            self.channels.retain(|channel| !channel.is_over());
+        waking::wake_all(woken);
+        if round.has_gone {
+            self.channels.retain(|channel| !channel.is_dead());
         }
-        progress
+        round
     }
 
     fn is_over(&self) -> bool {
@@ -66,33 +110,128 @@ impl IoThread {
     }
 
     /// Rests after an empty turn. Returns whether that took long enough to read the clock again.
-    fn rest(&mut self, idler: &mut Idler, now: Instant, progress: Progress) -> bool {
-        match (idler.rest(now), progress.next) {
+    fn rest(&mut self, idler: &mut Idler, now: Instant, round: Round) -> bool {
+        let next = round.progress.next;
+        // There is nothing to spin for without a call.
+        let rest = if round.has_calls { idler.rest(now) } else { Rest::Park };
+        match (rest, next) {
             (Rest::Spin, _) | (_, PollAt::Now) => {
                 core::hint::spin_loop();
                 return false;
             }
             (Rest::Yield, _) => thread::yield_now(),
-            (Rest::Park, PollAt::At(at)) => self.sleep(Some(at)),
-            (Rest::Park, PollAt::OnEvent) => self.sleep(None),
+            (Rest::Park, PollAt::At(at)) => self.sleep(now, at),
+            (Rest::Park, PollAt::OnEvent) => self.sleep(now, Instant::FAR_FUTURE),
         }
         true
     }
 
-    /// Sleeps, unless a channel has work or the thread is about to end.
-    fn sleep(&mut self, until: Option<Instant>) {
+    /// Sleeps until then, unless a channel has work or the thread is about to end. While callers drive, it naps: their transports make no
+    /// events.
+    fn sleep(&mut self, now: Instant, until: Instant) {
         let asleep = self.endpoint.site.fall_asleep();
-        let may_sleep = !self.endpoint.has_new()
-            && !self.is_over()
-            && self.channels.iter_mut().all(ChannelIo::may_sleep);
-        if may_sleep {
-            asleep.sleep(until);
+        if self.endpoint.has_new() || self.is_over() {
+            return;
+        }
+        let (mut nap, mut is_armed) = (None, false);
+        for channel in &self.channels {
+            match fall_asleep(channel, now, until) {
+                Sleep::Awake => return,
+                Sleep::Armed => is_armed = true,
+                Sleep::Nap(until) => nap = Some(nap.unwrap_or(until).min(until)),
+            }
+        }
+        let until = until.min(nap.unwrap_or(until));
+        let until = (until != Instant::FAR_FUTURE).then_some(until);
+        match is_armed || nap.is_none() {
+            true => asleep.sleep(until),
+            false => asleep.nap(until),
         }
     }
 }
 
+/// A turn of a channel, unless its callers take them.
+fn look(channel: &Shared, now: Instant, woken: &mut Vec<Waker>) -> Round {
+    let Some(mut io) = channel.io.take() else {
+        return Round { has_gone: channel.is_dead(), ..Round::IDLE };
+    };
+    if channel.stopped() {
+        drop(io);
+        return Round { has_gone: true, ..Round::IDLE };
+    }
+    let mut round = Round::IDLE;
+    if callers_drive(&io, now) {
+        if io.has_news() && channel.attendant() == 0 {
+            // It was left while this thread looked last.
+            round.progress = io.turn(now);
+        }
+    } else {
+        round.is_handed_over = io.is_handed_over;
+        (io.is_handed_over, io.attendance.last) = (false, None);
+        channel.clear_attendant();
+        round.progress = io.turn(now);
+        round.has_calls = io.is_up() && io.driver.has_calls();
+    }
+    // This thread is awake, and looks again.
+    io.watch = Watch::Naps;
+    woken.append(io.driver.woken());
+    if put_back(channel, io) {
+        round.progress.next = PollAt::Now;
+    }
+    round
+}
+
+/// How a channel lets the thread sleep.
+enum Sleep {
+    /// It has work.
+    Awake,
+    /// What arrives makes an event.
+    Armed,
+    /// Its callers drive; the thread looks again then.
+    Nap(Instant),
+}
+
+/// Prepares a channel for the thread to sleep. After [`Site::fall_asleep`](crate::site::Site::fall_asleep).
+fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
+    let Some(mut io) = channel.io.take() else {
+        return if channel.is_dead() { Sleep::Awake } else { Sleep::Nap(now + NAP) };
+    };
+    if channel.stopped() {
+        channel.io.put(io);
+        return Sleep::Awake;
+    }
+    let sleep = if callers_drive(&io, now) {
+        io.watch = Watch::Naps;
+        Sleep::Nap(io.attendance.last.unwrap_or(now) + nap(&io))
+    } else if !io.is_handed_over && io.arm() {
+        io.watch = Watch::Armed(until);
+        Sleep::Armed
+    } else {
+        io.watch = Watch::Naps;
+        Sleep::Awake
+    };
+    if put_back(channel, io) { Sleep::Awake } else { sleep }
+}
+
+/// Callers have driven lately, and did not leave their calls to this thread.
+fn callers_drive(io: &ChannelIo, now: Instant) -> bool {
+    io.is_up() && !io.is_handed_over && io.attendance.last.is_some_and(|last| now - last < nap(io))
+}
+
+fn nap(io: &ChannelIo) -> Duration {
+    if io.driver.has_calls() { SHORT_NAP } else { NAP }
+}
+
+/// Puts the I/O back. Returns whether something was left meanwhile that no task is about to see.
+fn put_back(channel: &Shared, io: Box<ChannelIo>) -> bool {
+    let seen_cancels = io.driver.seen_cancels();
+    channel.io.put(io);
+    channel.has_news(seen_cancels) && (channel.attendant() == 0 || channel.stopped())
+}
+
 impl Drop for IoThread {
     fn drop(&mut self) {
+        self.channels.iter().for_each(|channel| channel.retire());
         self.endpoint.end();
     }
 }

@@ -64,6 +64,11 @@ pub trait ClientTransport: Send {
     /// [`Site`](crate::site::Site). `false`: there is work, poll again first.
     fn arm(&mut self) -> bool;
 
+    /// Takes back [`arm`](Self::arm): another thread than the one that sleeps polls from now on, and needs no events. A transport
+    /// whose device cannot do that does nothing; the event then wakes a thread that has nothing to do.
+    #[inline]
+    fn disarm(&mut self) {}
+
     /// Ends the connection. Dropping the transport does it too, with [`Closing::Goodbye`].
     fn close(&mut self, why: Closing);
 }

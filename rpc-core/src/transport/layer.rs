@@ -72,6 +72,10 @@ impl<L: ClientLayer> ClientTransport for L {
         ClientLayer::arm(self)
     }
 
+    fn disarm(&mut self) {
+        self.inner_mut().disarm();
+    }
+
     fn close(&mut self, why: Closing) {
         self.inner_mut().close(why);
     }

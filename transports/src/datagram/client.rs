@@ -120,6 +120,12 @@ impl<P: SessionPort> ClientTransport for Client<P> {
         })
     }
 
+    fn disarm(&mut self) {
+        if let Some(mut port) = self.port.try_lock() {
+            port.disarm();
+        }
+    }
+
     fn close(&mut self, why: Closing) {
         match why {
             Closing::Goodbye => self.say_goodbye(),

@@ -54,6 +54,9 @@ pub(crate) trait LockedPort: DerefMut<Target = ClientPort> {
 
     /// Gets ready to sleep. `false`: there is work.
     fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool;
+
+    /// Takes back `arm`, unless other sessions need the event.
+    fn disarm(&mut self) {}
 }
 
 /// What a poll of a port has found.
@@ -134,6 +137,10 @@ impl LockedPort for &mut ClientPort {
     fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool {
         let ClientPort { port, completions, .. } = &mut **self;
         completions.arm(|| has_work(port))
+    }
+
+    fn disarm(&mut self) {
+        self.completions.disarm();
     }
 }
 

@@ -119,6 +119,11 @@ impl Completions {
         }
         self.held == 0 && !has_work()
     }
+
+    /// Takes back `arm`, if the device can.
+    pub(crate) fn disarm(&mut self) {
+        self.cq.disarm();
+    }
 }
 
 /// What a failed completion queue says about its connections.

@@ -236,6 +236,10 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         completions.arm(|| window.has_work())
     }
 
+    fn disarm(&mut self) {
+        self.completions.disarm();
+    }
+
     fn close(&mut self, why: Closing) {
         let window = &mut self.window;
         if window.over.is_some() {

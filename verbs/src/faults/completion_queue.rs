@@ -54,6 +54,11 @@ impl CompletionQueue {
         on_device!(CompletionQueue, &mut *self.queue, queue => queue.arm());
     }
 
+    pub(crate) fn disarm(&mut self) {
+        self.armed = false;
+        on_device!(CompletionQueue, &mut *self.queue, queue => queue.disarm());
+    }
+
     pub(crate) fn scanned(&self) -> u32 {
         on_device!(CompletionQueue, &*self.queue, queue => queue.scanned())
     }

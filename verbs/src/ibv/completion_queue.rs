@@ -58,6 +58,9 @@ impl CqState {
         }
     }
 
+    /// libibverbs has no such call.
+    pub(crate) fn disarm(&mut self) {}
+
     pub(super) fn change(&self, change: Change) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.closed.load(Ordering::SeqCst) {

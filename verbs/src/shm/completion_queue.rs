@@ -520,10 +520,11 @@ impl CompletionQueue {
         }
     }
 
-    fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         if self.armed {
             self.armed = false;
             self.shared.armed.store(false, Ordering::SeqCst);
+            self.shared.attention.fetch_and(!attention::ARMED, Ordering::SeqCst);
             self.arm_inboxes(false);
         }
     }

@@ -1,0 +1,317 @@
+//! Driving by a caller: it takes the I/O of its channel, takes turns until its own call has ended, and puts the I/O back.
+
+use super::io::{ChannelIo, Watch};
+use super::job::{Job, Ticket};
+use super::shared::Shared;
+use super::waking;
+use crate::idle::{Idler, Rest};
+use crate::time::{Instant, PollAt, Progress};
+use core::time::Duration;
+use std::sync::Arc;
+use std::thread;
+
+/// Callers that drive again within this time keep the I/O thread from sleeping armed: an event for each response would cost more
+/// than its naps.
+const SOON: Duration = Duration::from_millis(1);
+
+/// How long a task that waits polls again and again after the last progress, before it leaves its call to the I/O thread.
+const ATTEND: Duration = Duration::from_micros(50);
+
+/// A task that waits alone spins at most this long for the response before it returns to its executor.
+const LONGEST_SPIN_NS: u64 = 5_000;
+
+/// The least that it spins, if its client's calls are short.
+const LEAST_SPIN_NS: u64 = 1_000;
+
+/// Turns of a task that spins between two readings of the clock.
+const TURNS_PER_CLOCK: u32 = 32;
+
+/// A caller that drives. Its turns are those of the polling client.
+pub(super) struct Drive<'c> {
+    shared: &'c Shared,
+    /// `None` when it is put back.
+    io: Option<Box<ChannelIo>>,
+    now: Instant,
+    is_soon: bool,
+}
+
+/// How a caller stops to drive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// Its call has ended.
+    Done,
+    /// It is polled again soon; this is the id of its ticket.
+    Back(usize),
+    /// It has waited long: the I/O thread drives on.
+    GiveUp,
+}
+
+/// How a blocking caller stopped to drive.
+pub(super) enum Driven {
+    /// Its call has ended.
+    Ended(Box<Job>),
+    /// Its call goes on, and somebody else drives. The call's ticket, unless it has ended by now.
+    GivenUp(Option<Arc<Ticket>>),
+}
+
+impl Shared {
+    /// Lets the caller drive, unless somebody does.
+    #[inline]
+    pub(super) fn drive(&self) -> Option<Drive<'_>> {
+        let mut io = self.io.take()?;
+        self.clear_attendant();
+        io.is_handed_over = false;
+        let now = self.site.now();
+        let last = io.attendance.last.replace(now);
+        let is_soon = last.is_some_and(|last| now - last < SOON);
+        if let Watch::Armed(until) = io.watch {
+            io.disarm(until);
+        }
+        Some(Drive { shared: self, io: Some(io), now, is_soon })
+    }
+
+    /// Takes one turn, unless somebody drives: sends a cancellation, for example.
+    pub(super) fn turn_once(&self) {
+        match self.drive() {
+            Some(mut drive) => {
+                drive.turn();
+                drive.leave(Leave::Done);
+            }
+            None => self.leave_to_driver(),
+        }
+    }
+}
+
+impl Drive<'_> {
+    #[inline]
+    fn io(&mut self) -> &mut ChannelIo {
+        self.io.as_mut().expect("only the last use puts it back")
+    }
+
+    /// Takes a call, which the next turn sends.
+    #[inline]
+    pub(super) fn accept(&mut self, job: Box<Job>) {
+        let now = self.now;
+        self.io().driver.accept_one(job, now);
+    }
+
+    #[inline]
+    pub(super) fn turn(&mut self) -> Progress {
+        let now = self.now;
+        self.io().turn(now)
+    }
+
+    #[inline]
+    fn read_clock(&mut self) -> Instant {
+        self.now = self.shared.site.now();
+        self.now
+    }
+
+    /// Drives until the call of this ticket has ended, as the polling client does, or has taken long.
+    #[inline]
+    pub(super) fn until_done(mut self, own: usize) -> Driven {
+        self.io().driver.set_own(own);
+        let mut idler = Idler::new(self.io().idle);
+        loop {
+            let progress = self.turn();
+            if let Some(job) = self.take_own() {
+                self.leave(Leave::Done);
+                return Driven::Ended(job);
+            }
+            if self.io().driver.has_woken() {
+                match self.wake_others(own) {
+                    Ok(still_driving) => self = still_driving,
+                    Err(driven) => return driven,
+                }
+            }
+            if !progress.is_idle() {
+                idler.worked();
+                self.read_clock();
+            } else if idler.wants_clock() {
+                let now = self.read_clock();
+                match (idler.rest(now), progress.next) {
+                    _ if self.must_leave() => return self.give_up(),
+                    (Rest::Spin, _) | (_, PollAt::Now) => {}
+                    (Rest::Yield, _) => thread::yield_now(),
+                    (Rest::Park, _) => return self.give_up(),
+                }
+            }
+        }
+    }
+
+    /// Takes turns for a task. Spins some microseconds if its call is the only one, and such calls are short. Returns the call if it
+    /// has ended.
+    #[inline]
+    pub(super) fn for_task(&mut self, own: usize) -> Option<Box<Job>> {
+        self.io().driver.set_own(own);
+        let (begin, mut worked, mut turns) = (self.now, 0, 0_u32);
+        loop {
+            worked += self.turn().worked;
+            if let Some(job) = self.take_own() {
+                return Some(job);
+            }
+            let io = self.io();
+            let usual_ns = io.attendance.usual_ns;
+            if usual_ns > LONGEST_SPIN_NS || !io.driver.has_one_call() || !io.is_up() {
+                break;
+            }
+            turns += 1;
+            if turns.is_multiple_of(TURNS_PER_CLOCK) {
+                let spin = Duration::from_nanos((2 * usual_ns + LEAST_SPIN_NS).min(LONGEST_SPIN_NS));
+                if self.read_clock() - begin > spin {
+                    break;
+                }
+            }
+        }
+        // From now on its ticket gives it.
+        let io = self.io();
+        io.driver.set_own(0);
+        if worked > 0 {
+            io.attendance.task = None;
+        }
+        None
+    }
+
+    /// A task leaves whose call goes on. Returns whether it must be polled again soon, to take the next turn; otherwise it is woken
+    /// when its call has ended.
+    pub(super) fn leave_pending(mut self, own: usize) -> bool {
+        let now = self.now;
+        let until = match self.io().attendance.task {
+            Some((task, until)) if task == own => until,
+            _ => now + ATTEND,
+        };
+        self.io().attendance.task = Some((own, until));
+        if now < until && !self.must_leave() {
+            self.leave(Leave::Back(own));
+            return true;
+        }
+        self.io().driver.leave_call(own);
+        self.leave(Leave::GiveUp);
+        false
+    }
+
+    /// The call that the caller waits for, if it has ended.
+    #[inline]
+    fn take_own(&mut self) -> Option<Box<Job>> {
+        let job = self.io().driver.take_own()?;
+        let now = self.read_clock();
+        let io = self.io();
+        let nanos = io.driver.record_own(&job, now);
+        let usual_ns = &mut io.attendance.usual_ns;
+        *usual_ns = *usual_ns - *usual_ns / 8 + nanos / 8;
+        Some(job)
+    }
+
+    /// Callers do not drive without a connection, nor when the channel ends.
+    #[inline]
+    fn must_leave(&mut self) -> bool {
+        !self.io().is_up() || self.shared.stopped()
+    }
+
+    #[cold]
+    fn give_up(mut self) -> Driven {
+        let own = self.io().driver.own();
+        let ticket = self.io().driver.leave_call(own);
+        self.leave(Leave::GiveUp);
+        Driven::GivenUp(ticket)
+    }
+
+    /// Wakes the callers whose calls have ended, while the I/O is put back: their wakers may poll a task at once, or wait. Somebody else
+    /// may drive then.
+    #[cold]
+    fn wake_others(mut self, own: usize) -> Result<Self, Driven> {
+        let ticket = self.io().driver.release_own();
+        let Some(mut io) = self.io.take() else { return Err(Driven::GivenUp(ticket)) };
+        let woken = waking::take(io.driver.woken());
+        self.shared.io.put(io);
+        waking::wake(woken);
+        let Some(io) = self.shared.io.take() else { return Err(Driven::GivenUp(ticket)) };
+        self.io = Some(io);
+        if let Some(job) = ticket.and_then(|ticket| ticket.take()) {
+            self.leave(Leave::Done);
+            return Err(Driven::Ended(job));
+        }
+        if let Watch::Armed(until) = self.io().watch {
+            self.io().disarm(until);
+        }
+        self.io().driver.set_own(own);
+        Ok(self)
+    }
+
+    /// Puts the I/O back, provides for what arrives meanwhile, and wakes the callers whose calls have ended.
+    #[inline]
+    pub(super) fn leave(mut self, how: Leave) {
+        loop {
+            let Some(mut io) = self.io.take() else { return };
+            let shared = self.shared;
+            if shared.stopped() {
+                // Its calls end.
+                drop(io);
+                return shared.site.rouse();
+            }
+            if io.driver.has_calls() || !io.is_up() {
+                provide_for_calls(&mut io, how);
+            }
+            let mut must_rouse = io.is_handed_over;
+            if let Watch::Disarmed(until) = io.watch {
+                must_rouse = self.end_disarmed(&mut io, until, how);
+            }
+            if let (Leave::Back(task), Watch::Naps) = (how, io.watch) {
+                shared.set_attendant(task);
+            }
+            let seen_cancels = io.driver.seen_cancels();
+            let woken = io.driver.has_woken().then(|| waking::take(io.driver.woken()));
+            shared.io.put(io);
+            if must_rouse {
+                shared.site.rouse();
+            }
+            if let Some(woken) = woken {
+                waking::wake(woken);
+            }
+            let has_news = match how {
+                // It looks when it is back.
+                Leave::Back(_) => shared.stopped(),
+                _ => shared.has_news(seen_cancels),
+            };
+            if !has_news {
+                return;
+            }
+            let Some(again) = shared.drive() else { return };
+            self = again;
+            self.turn();
+        }
+    }
+
+    /// The I/O thread sleeps, and would not notice what arrives: arms again, or has it look. Returns whether to rouse it.
+    #[cold]
+    fn end_disarmed(&self, io: &mut ChannelIo, until: Instant, how: Leave) -> bool {
+        let is_soon = self.is_soon && how != Leave::GiveUp;
+        if is_soon || io.next == PollAt::Now || !io.arm() {
+            io.watch = Watch::Naps;
+            return true;
+        }
+        io.watch = Watch::Armed(until);
+        matches!(io.next, PollAt::At(at) if at < until)
+    }
+}
+
+/// Calls go on when the caller has left: another caller drives next, or the I/O thread.
+fn provide_for_calls(io: &mut ChannelIo, how: Leave) {
+    let is_provided = match how {
+        _ if !io.is_up() => false,
+        Leave::Back(_) => true,
+        Leave::Done => io.driver.nominate(),
+        Leave::GiveUp => false,
+    };
+    io.is_handed_over |= !is_provided;
+}
+
+impl Drop for Drive<'_> {
+    /// A panic in a turn: nobody knows what state the connection is in, so the channel ends, and its calls with it.
+    fn drop(&mut self) {
+        if let Some(io) = self.io.take() {
+            drop(io);
+            self.shared.site.rouse();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Waking callers, whose wakers run code of theirs.
+
+use core::cell::RefCell;
+use core::task::Waker;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// Empty, and keeps its memory from one turn to the next.
+    static SPARE: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes the wakers out of `woken`, to be woken when nothing of the channel is in use.
+pub(super) fn take(woken: &mut Vec<Waker>) -> Vec<Waker> {
+    let spare = SPARE.try_with(|spare| spare.take()).unwrap_or_default();
+    core::mem::replace(woken, spare)
+}
+
+/// Wakes these callers.
+pub(super) fn wake(mut woken: Vec<Waker>) {
+    wake_all(&mut woken);
+    let _ = SPARE.try_with(|spare| spare.replace(woken));
+}
+
+/// Wakes these callers. One whose waker panics does not keep the others from being woken.
+pub(super) fn wake_all(woken: &mut Vec<Waker>) {
+    for waker in woken.drain(..) {
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!("a waker panicked");
+        }
+    }
+}
