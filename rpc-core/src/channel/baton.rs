@@ -5,7 +5,7 @@
 //! are atomic exchanges of the same cell: a failed one comes before the next `put`, which therefore sees everything that was
 //! left before it. No fence and no lock is needed, and nothing that was left is overlooked.
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use crossbeam_utils::atomic::AtomicCell;
 
 /// The state of a driver, while nobody drives.
@@ -33,11 +33,11 @@ impl<T> Baton<T> {
     }
 }
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 use in_loom::AtomicCell;
 
 /// crossbeam's cell of a pointer as loom sees it: exchanges with `AcqRel` of one word.
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod in_loom {
     use loom::sync::atomic::{AtomicUsize, Ordering};
     use std::collections::HashMap;
@@ -71,17 +71,15 @@ mod in_loom {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    #[cfg(not(loom))]
     #[test]
     fn it_is_handed_over_without_a_lock() {
         assert!(AtomicCell::<Option<Box<u64>>>::is_lock_free());
     }
 
-    #[cfg(not(loom))]
     #[test]
     fn one_thread_has_it_at_a_time() {
         let baton = Baton::new();
@@ -105,7 +103,7 @@ mod tests {
         });
         assert_eq!(baton.take().as_deref(), Some(&4000));
     }
-
-    #[cfg(loom)]
-    mod model;
 }
+
+#[cfg(all(test, loom))]
+mod model;

@@ -157,7 +157,8 @@ impl Drive<'_> {
             }
             turns += 1;
             if turns.is_multiple_of(TURNS_PER_CLOCK) {
-                let spin = Duration::from_nanos((2 * usual_ns + LEAST_SPIN_NS).min(LONGEST_SPIN_NS));
+                let spin =
+                    Duration::from_nanos((2 * usual_ns + LEAST_SPIN_NS).min(LONGEST_SPIN_NS));
                 if self.read_clock() - begin > spin {
                     break;
                 }

@@ -1,8 +1,8 @@
 //! The calls of one channel, as a state machine: time and transport are arguments.
 
 use super::job::{Job, Outcome, Ticket};
-use super::waking::wake_all;
 use super::shared::Shared;
+use super::waking::wake_all;
 use crate::compatibility::{Compatibility, Fit};
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};

@@ -40,8 +40,12 @@ struct Round {
 }
 
 impl Round {
-    const IDLE: Round =
-        Round { progress: Progress::IDLE, has_calls: false, is_handed_over: false, has_gone: false };
+    const IDLE: Round = Round {
+        progress: Progress::IDLE,
+        has_calls: false,
+        is_handed_over: false,
+        has_gone: false,
+    };
 
     fn and(self, other: Round) -> Round {
         Round {

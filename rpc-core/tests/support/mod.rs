@@ -4,5 +4,6 @@
 
 pub mod bounds;
 pub mod corpus;
+pub mod intercepted;
 pub mod loopback;
 pub mod service;

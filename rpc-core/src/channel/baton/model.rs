@@ -1,0 +1,157 @@
+//! The hand-over as loom explores it: callers that leave a job and try to drive, the I/O thread that falls asleep.
+//!
+//! What the callers leave is a counter of jobs. Each atomic is of the real protocol, with its orderings; the site's count of sleeping threads
+//! and the transport's armed queue are modelled by one flag each.
+
+use super::Baton;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use loom::thread;
+
+/// What a driver has taken.
+struct Io {
+    jobs_done: usize,
+    is_armed: bool,
+}
+
+struct Shared {
+    baton: Baton<Io>,
+    /// Jobs that callers left.
+    left: AtomicUsize,
+    attendant: AtomicBool,
+    /// The I/O thread sleeps, or is about to.
+    asleep: AtomicBool,
+    /// The I/O thread was woken.
+    is_woken: AtomicBool,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let shared = Shared {
+            baton: Baton::new(),
+            left: AtomicUsize::new(0),
+            attendant: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
+        };
+        shared.baton.put(Box::new(Io { jobs_done: 0, is_armed: false }));
+        Arc::new(shared)
+    }
+
+    /// As `Shared::drive`, a turn, and `Drive::leave`.
+    fn drive(&self) {
+        while let Some(mut io) = self.baton.take() {
+            if self.attendant.load(Ordering::Relaxed) {
+                self.attendant.store(false, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+            }
+            io.jobs_done = self.left.load(Ordering::Acquire);
+            let (was_armed, done) = (std::mem::replace(&mut io.is_armed, false), io.jobs_done);
+            self.baton.put(io);
+            if was_armed {
+                self.rouse();
+            }
+            if self.left.load(Ordering::Acquire) == done {
+                return;
+            }
+        }
+    }
+
+    fn submit(&self) {
+        self.left.fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if !self.attendant.load(Ordering::Relaxed) {
+            self.drive();
+        }
+    }
+
+    fn rouse(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            self.is_woken.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// As the I/O thread's `fall_asleep`: whether it sleeps.
+    fn fall_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let Some(mut io) = self.baton.take() else { return false };
+        let done = io.jobs_done;
+        io.is_armed = self.left.load(Ordering::Acquire) == done;
+        let is_armed = io.is_armed;
+        self.baton.put(io);
+        is_armed && self.left.load(Ordering::Acquire) == done
+    }
+}
+
+/// When all threads are done, and none will look again, no job is left.
+fn all_jobs_are_done(shared: &Shared) -> bool {
+    let io = shared.baton.take().expect("nobody drives");
+    io.jobs_done == shared.left.load(Ordering::Acquire)
+}
+
+#[test]
+fn loom_a_job_left_while_another_drives_is_seen() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let callers = [(), ()].map(|()| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.submit())
+        });
+        shared.submit();
+        callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+        assert!(all_jobs_are_done(&shared));
+    });
+}
+
+#[test]
+fn loom_a_job_left_while_the_io_thread_falls_asleep_is_seen() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let caller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.submit())
+        };
+        let sleeps = shared.fall_asleep();
+        caller.join().expect("no panic");
+        // If it does not sleep, it takes another turn.
+        if !sleeps || shared.is_woken.load(Ordering::SeqCst) {
+            shared.drive();
+        }
+        assert!(all_jobs_are_done(&shared));
+    });
+}
+
+#[test]
+fn loom_a_task_that_attends_no_more_leaves_no_job_behind() {
+    loom::model(|| {
+        let shared = Shared::new();
+        // The task has announced its next turn.
+        shared.attendant.store(true, Ordering::Relaxed);
+        let caller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.submit())
+        };
+        // Its last turn: its call has ended, or was dropped.
+        shared.drive();
+        caller.join().expect("no panic");
+        assert!(all_jobs_are_done(&shared));
+    });
+}
+
+#[test]
+fn loom_the_io_thread_that_sleeps_armed_hears_of_a_caller_that_took_its_events() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let caller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.submit())
+        };
+        let sleeps = shared.fall_asleep();
+        caller.join().expect("no panic");
+        let io = shared.baton.take().expect("nobody drives");
+        // It sleeps only armed, or is woken.
+        assert!(!sleeps || io.is_armed || shared.is_woken.load(Ordering::SeqCst));
+    });
+}

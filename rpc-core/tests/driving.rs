@@ -1,0 +1,472 @@
+//! Callers that drive their channel, and what may happen to them meanwhile. Every wait is bounded.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use core::task::{Context, Poll, Waker};
+use farcall_core::{Call, Channel, ChannelOptions, Endpoint, IdlePolicy, RpcError, Server};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::bounds::{BOUND, until};
+use support::intercepted::{Intercepted, OnPoll};
+use support::loopback::{Clock, Loopback};
+use support::service::{Bytes, Echo, Later, TEST, Test, bytes};
+
+struct Bench {
+    net: Loopback,
+    test: Test,
+    _server: farcall_core::RunningServer,
+}
+
+fn bench() -> Bench {
+    let (net, test) = (Loopback::new(Clock::real(), 16), Test::default());
+    let server = Server::builder().service(test.clone()).serve(&net).expect("the place is free");
+    Bench { net, test, _server: server }
+}
+
+impl Bench {
+    fn channel(&self) -> Channel {
+        let options = ChannelOptions::default().timeout(2 * BOUND);
+        Channel::connect(self.net.clone(), &TEST, options).expect("a server listens")
+    }
+
+    fn intercepted(&self, on_poll: OnPoll, options: ChannelOptions) -> Channel {
+        let dial = Intercepted { net: self.net.clone(), on_poll };
+        Channel::connect(dial, &TEST, options).expect("a server listens")
+    }
+}
+
+fn echo(channel: &Channel, payload: &[u8]) -> Call<Bytes> {
+    channel.call::<Echo, _>(&bytes(payload))
+}
+
+fn later(channel: &Channel, payload: &[u8]) -> Call<Bytes> {
+    channel.call::<Later, _>(&bytes(payload))
+}
+
+/// One poll of a task that is never polled again by itself.
+fn poll(call: &mut Call<Bytes>) -> Poll<Bytes> {
+    poll_with(call, Waker::noop())
+}
+
+fn poll_with(call: &mut Call<Bytes>, waker: &Waker) -> Poll<Bytes> {
+    Pin::new(call).poll(&mut Context::from_waker(waker))
+}
+
+/// Sets a flag.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Polls once, and is told when to poll again.
+fn flagged(call: &mut Call<Bytes>) -> (Arc<Flag>, Poll<Bytes>) {
+    let flag = Arc::new(Flag::default());
+    let polled = poll_with(call, &Waker::from(flag.clone()));
+    (flag, polled)
+}
+
+/// Runs a task that polls only when woken.
+fn run(call: &mut Call<Bytes>) -> Bytes {
+    let start = Instant::now();
+    loop {
+        let (flag, polled) = flagged(call);
+        if let Poll::Ready(result) = polled {
+            return result;
+        }
+        while !flag.0.load(SeqCst) {
+            assert!(start.elapsed() < BOUND, "the task is never woken");
+            thread::yield_now();
+        }
+    }
+}
+
+/// Calls in a row: the I/O thread leaves the channel to its callers.
+fn become_busy(channel: &Channel) {
+    for n in 0..20_u8 {
+        assert_eq!(echo(channel, &[n]).wait(), Ok(vec![n]));
+    }
+}
+
+#[test]
+fn a_task_that_is_not_polled_any_more_does_not_hold_up_others() {
+    let bench = bench();
+    let channel = bench.channel();
+    for round in 0..20_u8 {
+        become_busy(&channel);
+        // It drives, announces its next turn, and never takes it.
+        let mut stuck = later(&channel, b"stuck");
+        assert!(poll(&mut stuck).is_pending());
+        let start = Instant::now();
+        let mut other = echo(&channel, &[round]);
+        assert_eq!(run(&mut other), Ok(vec![round]));
+        assert!(start.elapsed() < BOUND / 10, "{:?}", start.elapsed());
+        assert_eq!(echo(&channel, b"wait").wait(), Ok(b"wait".to_vec()));
+        std::mem::forget(stuck);
+        until("the handler runs", || bench.test.gate.waiting.load(SeqCst) > round.into());
+        bench.test.gate.pass();
+    }
+}
+
+#[test]
+fn a_task_that_is_dropped_while_it_attends_leaves_its_turns_to_others() {
+    let bench = bench();
+    let channel = bench.channel();
+    for round in 0..100_u8 {
+        become_busy(&channel);
+        let mut attends = later(&channel, b"x");
+        assert!(poll(&mut attends).is_pending());
+        let mut other = echo(&channel, &[round]);
+        let (flag, polled) = flagged(&mut other);
+        drop(attends);
+        if polled.is_pending() {
+            until("the other task is woken", || flag.0.load(SeqCst));
+        }
+        assert_eq!(
+            if polled.is_pending() { run(&mut other) } else { Ok(vec![round]) },
+            Ok(vec![round])
+        );
+    }
+    until("the server is told of all of them", || bench.test.gate.dropped.load(SeqCst) == 100);
+}
+
+#[test]
+fn a_blocking_call_that_another_carries_ends_when_that_leaves() {
+    let bench = bench();
+    let channel = bench.channel();
+    thread::scope(|scope| {
+        for n in 0..4_u8 {
+            let channel = &channel;
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let data = [n, round];
+                    let call = echo(channel, &data);
+                    let start = Instant::now();
+                    assert_eq!(call.wait(), Ok(data.to_vec()));
+                    assert!(start.elapsed() < BOUND / 2, "{:?}", start.elapsed());
+                }
+            });
+        }
+        // A long one, which they carry too.
+        let long = scope.spawn(|| later(&channel, b"long").wait());
+        until("it runs", || bench.test.gate.waiting.load(SeqCst) == 1);
+        bench.test.gate.open();
+        assert_eq!(long.join().expect("no panic"), Ok(b"long".to_vec()));
+    });
+}
+
+/// Does something when it is woken.
+struct Does<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// A call whose answer another caller takes in, which then wakes this.
+fn call_with_waker(
+    bench: &Bench,
+    channel: &Channel,
+    on_wake: impl Fn() + Send + Sync + 'static,
+) -> Call<Bytes> {
+    let mut call = later(channel, b"x");
+    let waker = Waker::from(Arc::new(Does(on_wake)));
+    let before = bench.test.gate.waiting.load(SeqCst);
+    assert!(poll_with(&mut call, &waker).is_pending());
+    // It waits longer than it would attend.
+    until("it is left to the I/O thread", || {
+        thread::sleep(Duration::from_millis(1));
+        assert!(poll_with(&mut call, &waker).is_pending());
+        bench.test.gate.waiting.load(SeqCst) > before
+    });
+    call
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_other_call() {
+    let bench = bench();
+    let channel = bench.channel();
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let armed = is_armed.clone();
+    let mut panics = call_with_waker(&bench, &channel, move || {
+        assert!(!armed.load(SeqCst), "in a waker, as asked");
+    });
+    let other = Arc::new(Flag::default());
+    let mut woken = later(&channel, b"y");
+    assert!(poll_with(&mut woken, &Waker::from(other.clone())).is_pending());
+    is_armed.store(true, SeqCst);
+    until("both run", || bench.test.gate.waiting.load(SeqCst) == 2);
+    bench.test.gate.open();
+    until("the other task is woken", || {
+        // This caller drives, and calls the wakers.
+        assert_eq!(echo(&channel, b"z").wait(), Ok(b"z".to_vec()));
+        other.0.load(SeqCst)
+    });
+    assert_eq!(run(&mut woken), Ok(b"y".to_vec()));
+    is_armed.store(false, SeqCst);
+    assert_eq!(run(&mut panics), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_waker_may_itself_wait_for_a_call() {
+    let bench = bench();
+    let channel = bench.channel();
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (nested, into) = (channel.clone(), answers.clone());
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let armed = is_armed.clone();
+    let mut call = call_with_waker(&bench, &channel, move || {
+        if armed.swap(false, SeqCst) {
+            into.lock().unwrap().push(echo(&nested, b"nested").wait());
+        }
+    });
+    is_armed.store(true, SeqCst);
+    bench.test.gate.open();
+    until("the waker has got its answer", || {
+        assert_eq!(echo(&channel, b"z").wait(), Ok(b"z".to_vec()));
+        answers.lock().unwrap().contains(&Ok(b"nested".to_vec()))
+    });
+    assert_eq!(run(&mut call), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn a_panic_of_the_transport_ends_the_channel_and_no_other_of_its_endpoint() {
+    let bench = bench();
+    let endpoint = Endpoint::new();
+    let options = || ChannelOptions::default().timeout(2 * BOUND).endpoint(&endpoint);
+    let caller = thread::current().id();
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let armed = is_armed.clone();
+    let on_poll = move || {
+        if thread::current().id() == caller && armed.swap(false, SeqCst) {
+            panic!("in a poll, as asked");
+        }
+    };
+    let broken = bench.intercepted(Arc::new(on_poll), options());
+    let sound = Channel::connect(bench.net.clone(), &TEST, options()).expect("a server listens");
+    let mut pending = later(&broken, b"x");
+    let (flag, _) = flagged(&mut pending);
+    is_armed.store(true, SeqCst);
+    // The I/O thread may drive just now: then this one does at its next try.
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        for _ in 0..1000 {
+            let _ = echo(&broken, b"y").wait();
+        }
+    }));
+    assert!(panicked.is_err(), "the caller that drives gets the panic");
+    until("the other caller is woken", || flag.0.load(SeqCst));
+    let gone = run(&mut pending);
+    assert!(matches!(gone, Err(RpcError::PeerGone { .. })), "{gone:?}");
+    let after = echo(&broken, b"y").wait();
+    assert_eq!(after, Err(RpcError::PeerGone { may_have_run: false }));
+    assert_eq!(echo(&sound, b"on").wait(), Ok(b"on".to_vec()));
+    broken.close();
+}
+
+#[test]
+fn callers_end_at_their_deadlines_while_the_one_who_drives_is_stopped() {
+    let bench = bench();
+    // Blocks the next poll while held.
+    let stop = Arc::new(Mutex::new(()));
+    let stopped = Arc::new(AtomicU32::new(0));
+    let (gate, count) = (stop.clone(), stopped.clone());
+    let on_poll = move || {
+        if let Err(std::sync::TryLockError::WouldBlock) = gate.try_lock() {
+            count.fetch_add(1, SeqCst);
+            drop(gate.lock());
+        }
+    };
+    let channel =
+        bench.intercepted(Arc::new(on_poll), ChannelOptions::default().timeout(2 * BOUND));
+    become_busy(&channel);
+    thread::scope(|scope| {
+        let held = stop.lock().unwrap();
+        let driver = scope.spawn(|| echo(&channel, b"driver").wait());
+        until("it is stopped in a poll", || stopped.load(SeqCst) == 1);
+        let start = Instant::now();
+        let late = echo(&channel, b"x").timeout(Duration::from_millis(50)).wait();
+        assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+        assert!(start.elapsed() < BOUND / 2, "{:?}", start.elapsed());
+        // A task is not blocked, and is woken when it goes on.
+        let mut task = echo(&channel, b"task");
+        let (flag, polled) = flagged(&mut task);
+        assert!(polled.is_pending());
+        drop(held);
+        until("the task is woken", || flag.0.load(SeqCst));
+        assert_eq!(run(&mut task), Ok(b"task".to_vec()));
+        assert_eq!(driver.join().expect("no panic"), Ok(b"driver".to_vec()));
+    });
+    assert_eq!(echo(&channel, b"on").wait(), Ok(b"on".to_vec()));
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_cancels_its_calls_and_no_others() {
+    let bench = bench();
+    let channel = bench.channel();
+    for round in 1..=5 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
+        let runtime = runtime.expect("the system has threads");
+        for _ in 0..8 {
+            let channel = channel.clone();
+            runtime.spawn(async move { later(&channel, b"x").await });
+        }
+        let waiting = || bench.test.gate.waiting.load(SeqCst);
+        until("all of them run", || waiting() == round * 9 - 1);
+        let mut kept = later(&channel, b"kept");
+        assert!(poll(&mut kept).is_pending());
+        until("this one runs too", || waiting() == round * 9);
+        runtime.shutdown_background();
+        until("the calls are cancelled", || bench.test.gate.dropped.load(SeqCst) == round * 8);
+        bench.test.gate.pass();
+        assert_eq!(run(&mut kept), Ok(b"kept".to_vec()));
+    }
+}
+
+#[test]
+fn a_call_whose_deadline_has_passed_is_not_sent_by_the_one_who_waits() {
+    let bench = bench();
+    let channel = bench.channel();
+    let past = Instant::now().checked_sub(Duration::from_secs(1)).expect("the system is older");
+    for _ in 0..100 {
+        let error = echo(&channel, b"x").deadline(past).wait();
+        assert_eq!(error, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    }
+    assert_eq!(bench.test.ran.load(SeqCst), 0);
+    assert_eq!(echo(&channel, b"x").wait(), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn deadlines_hold_without_anyone_polling() {
+    let bench = bench();
+    let channel = bench.channel();
+    for is_busy in [false, true, false, true] {
+        if is_busy {
+            become_busy(&channel);
+        }
+        let mut call = later(&channel, b"x").timeout(Duration::from_millis(30));
+        let (flag, polled) = flagged(&mut call);
+        assert!(polled.is_pending());
+        // Its waker is called once to poll again soon, and once more when it has ended.
+        until("the server is told", || bench.test.gate.dropped.swap(0, SeqCst) == 1);
+        drop(flag);
+        assert_eq!(run(&mut call), Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    }
+}
+
+#[test]
+fn a_caller_that_parks_hands_its_call_to_the_io_thread() {
+    let bench = bench();
+    let options = ChannelOptions::default().timeout(2 * BOUND).idle(IdlePolicy::PARK);
+    let channel = Channel::connect(bench.net.clone(), &TEST, options).expect("a server listens");
+    for n in 0..50_u64 {
+        thread::scope(|scope| {
+            let call = scope.spawn(|| later(&channel, b"x").wait());
+            until("it runs", || bench.test.gate.waiting.load(SeqCst) == n + 1);
+            if n % 2 == 0 {
+                thread::sleep(Duration::from_millis(2)); // Long enough that it has parked.
+            }
+            bench.test.gate.pass();
+            assert_eq!(call.join().expect("no panic"), Ok(b"x".to_vec()));
+        });
+    }
+}
+
+/// Polls a call some times, then drops it.
+async fn abandon(call: Call<Bytes>, polls: u32) {
+    let mut call = Box::pin(call);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 || call.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn thousands_of_tasks_share_a_channel_while_some_give_up_at_any_point() {
+    const TASKS: u32 = 2000;
+    // Those that were given up keep theirs until the next turn.
+    const MAX_CALLS: u32 = 4 * TASKS;
+    let bench = bench();
+    let options = ChannelOptions::default().timeout(2 * BOUND).max_calls(MAX_CALLS as usize);
+    let channel = Channel::connect(bench.net.clone(), &TEST, options).expect("a server listens");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| {
+            let channel = channel.clone();
+            tokio::spawn(async move {
+                for round in 0..3 {
+                    if (n + round) % 3 == 0 {
+                        abandon(echo(&channel, b"gone"), n % 7).await;
+                    }
+                    let data = (n + round).to_le_bytes();
+                    assert_eq!(echo(&channel, &data).await, Ok(data.to_vec()));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.expect("in time").expect("no panic");
+    }
+    until("no call is under way", || {
+        let snapshot = channel.metrics().snapshot();
+        snapshot.methods.iter().all(|method| method.in_flight() == 0)
+    });
+    // Every job is free again.
+    let mut calls: Vec<_> = (0..MAX_CALLS).map(|_| echo(&channel, b"all")).collect();
+    for call in &mut calls {
+        assert_eq!(run(call), Ok(b"all".to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn a_task_may_block_its_runtime_to_wait() {
+    let bench = bench();
+    let channel = bench.channel();
+    let pending = tokio::spawn({
+        let channel = channel.clone();
+        async move { later(&channel, b"x").await }
+    });
+    while bench.test.gate.waiting.load(SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    for n in 0..10_u8 {
+        assert_eq!(echo(&channel, &[n]).wait(), Ok(vec![n]));
+    }
+    bench.test.gate.open();
+    assert_eq!(pending.await.expect("no panic"), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn an_idle_channel_sleeps() {
+    let bench = bench();
+    let polls = Arc::new(AtomicU32::new(0));
+    let count = polls.clone();
+    let on_poll = move || {
+        count.fetch_add(1, SeqCst);
+    };
+    let channel = bench.intercepted(Arc::new(on_poll), ChannelOptions::default());
+    for _ in 0..5 {
+        become_busy(&channel);
+        // From some moment on nobody polls; a nap is some milliseconds.
+        until("nobody polls any more", || {
+            let before = polls.load(SeqCst);
+            thread::sleep(Duration::from_millis(100));
+            polls.load(SeqCst) == before
+        });
+    }
+}
