@@ -46,6 +46,11 @@ impl IdlePolicy {
         self
     }
 
+    /// How long to stay awake after the last work, at most `bound` if it sleeps then at all.
+    pub(crate) fn awake(&self, bound: Duration) -> Duration {
+        if self.park { self.spin.saturating_add(self.yielding).min(bound) } else { Duration::MAX }
+    }
+
     /// Whether to sleep then, until an event. Otherwise it goes on yielding. Default: yes.
     pub fn park(mut self, park: bool) -> Self {
         self.park = park;

@@ -178,8 +178,12 @@ impl Drive<'_> {
     pub(super) fn leave_pending(mut self, own: usize) -> bool {
         let now = self.now;
         let until = match self.io().attendance.task {
-            Some((task, until)) if task == own => until,
-            _ => now + ATTEND,
+            Some((task, until)) if task == own => {
+                // It is the task itself that drove a moment ago.
+                self.is_soon = false;
+                until
+            }
+            _ => now + self.io().idle.awake(ATTEND),
         };
         self.io().attendance.task = Some((own, until));
         if now < until && !self.must_leave() {

@@ -160,12 +160,15 @@ impl Job {
 pub(super) struct Ticket {
     done: AtomicCell<Option<Box<Job>>>,
     waker: AtomicWaker,
+    /// A waker was registered for this call: taking one out costs two exchanges, even if there is none.
+    has_waker: AtomicBool,
     cancelled: AtomicBool,
 }
 
 impl Ticket {
     /// Wakes this waker when the job is done. The caller calls [`take`](Self::take) afterwards.
     pub(super) fn register(&self, waker: &Waker) {
+        self.has_waker.store(true, Ordering::Relaxed);
         self.waker.register(waker);
     }
 
@@ -207,7 +210,11 @@ impl Ticket {
 
     fn reset(&self) {
         self.cancelled.store(false, Ordering::Release);
-        self.waker.take();
+        // Its caller recycles it, and registered if anyone did.
+        if self.has_waker.load(Ordering::Relaxed) {
+            self.has_waker.store(false, Ordering::Relaxed);
+            self.waker.take();
+        }
     }
 }
 

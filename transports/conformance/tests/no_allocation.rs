@@ -1,10 +1,13 @@
 //! In the steady state a call allocates nothing, at either end: counted by the allocator of this program.
 
 use std::alloc::System;
+use std::pin::Pin;
 use std::process::ExitCode;
+use std::task::Poll;
 
 use farcall_core::{
-    Connection, ConnectionOptions, IdlePolicy, PendingCall, PollClient, RpcError, Server, Site,
+    Call, Connection, ConnectionOptions, IdlePolicy, PendingCall, PollClient, RpcError, Server,
+    Site,
 };
 use farcall_transports::Address;
 use farcall_transports_conformance::backends::{self, Backend};
@@ -120,6 +123,14 @@ fn main() -> ExitCode {
                 Ok(())
             }));
         }
+        for kind in [Kind::Wait, Kind::Await] {
+            let name =
+                format!("{}::{kind:?}::calls_allocate_nothing_in_the_steady_state", backend.name);
+            trials.push(Trial::test(name, move || {
+                count_allocations_of_callers(backend, kind);
+                Ok(())
+            }));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -132,6 +143,69 @@ fn kinds(backend: &Backend) -> [(&'static str, bool, &'static str); 2] {
         "scale" => [("one_group", false, ""), ("switching", false, "&group=1&slice=20us")],
         _ => [("alone", false, ""), ("shared", true, "")],
     }
+}
+
+/// How a caller of the client for any executor waits.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Blocked.
+    Wait,
+    /// On a runtime, alone and many at once.
+    Await,
+}
+
+/// The caller drives the connection, and the I/O thread naps or sleeps.
+fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
+    let name = backend.name;
+    let unique = format!("no-allocation-{}-{kind:?}", std::process::id());
+    let address = backend.local_template().replace("conformance", &unique);
+    let address: Address = address.parse().expect("an address");
+    let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
+    let server = server.serve(&address).expect("listen");
+    let client = SteadyClient::connect(server.address()).wait().expect("connect");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let mut all = || match kind {
+        Kind::Wait => {
+            for round in 0..4000 {
+                let mark = round as u8;
+                assert_eq!(client.small([mark; 32]).wait(), Ok([mark; 32]));
+                assert_eq!(client.medium(&[mark; 2048]).wait(), Ok([mark; 2048]));
+                assert_eq!(client.later(round).wait(), Ok(round));
+            }
+        }
+        Kind::Await => runtime.block_on(async {
+            for round in 0..1000 {
+                let mark = round as u8;
+                assert_eq!(client.small([mark; 32]).await, Ok([mark; 32]));
+                let mut window = core::array::from_fn(|_| Some(client.small([mark; 32])));
+                all_of(&mut window, |answer| assert_eq!(answer, Ok([mark; 32]))).await;
+            }
+        }),
+    };
+    all();
+    let counted = Region::new(ALLOCATOR);
+    all();
+    let change = counted.change();
+    let allocations = change.allocations + change.reallocations;
+    assert_eq!(allocations, 0, "{name}, {kind:?}: allocations of both ends in the second half");
+    drop(client);
+    server.shutdown();
+}
+
+/// Awaits these calls together, without an allocation of its own.
+async fn all_of<R>(calls: &mut [Option<Call<R>>; WINDOW], mut check: impl FnMut(R)) {
+    std::future::poll_fn(|cx| {
+        for slot in calls.iter_mut() {
+            if let Some(call) = slot
+                && let Poll::Ready(answer) = Pin::new(call).poll(cx)
+            {
+                check(answer);
+                *slot = None;
+            }
+        }
+        if calls.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 fn count_allocations(backend: &Backend, share: bool, options: &str) {
