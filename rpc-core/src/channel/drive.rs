@@ -232,6 +232,7 @@ impl Drive<'_> {
         waking::wake(woken);
         let Some(io) = self.shared.io.take() else { return Err(Driven::GivenUp(ticket)) };
         self.io = Some(io);
+        self.shared.clear_attendant();
         if let Some(job) = ticket.and_then(|ticket| ticket.take()) {
             self.leave(Leave::Done);
             return Err(Driven::Ended(job));
