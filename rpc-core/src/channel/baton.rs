@@ -5,73 +5,47 @@
 //! are atomic exchanges of the same cell: a failed one comes before the next `put`, which therefore sees everything that was
 //! left before it. No fence and no lock is needed, and nothing that was left is overlooked.
 
-#[cfg(not(all(test, loom)))]
 use crossbeam_utils::atomic::AtomicCell;
 
 /// The state of a driver, while nobody drives.
-pub(super) struct Baton<T> {
-    at_rest: AtomicCell<Option<Box<T>>>,
+pub(super) struct Baton<T, E = AtomicCell<Option<Box<T>>>> {
+    at_rest: E,
+    state: core::marker::PhantomData<fn(T) -> T>,
 }
 
-impl<T> Baton<T> {
+/// One atomic exchange, `AcqRel`. A model has its own.
+pub(super) trait Exchange<T>: Default {
+    fn exchange(&self, state: Option<Box<T>>) -> Option<Box<T>>;
+}
+
+impl<T> Exchange<T> for AtomicCell<Option<Box<T>>> {
+    #[inline]
+    fn exchange(&self, state: Option<Box<T>>) -> Option<Box<T>> {
+        self.swap(state)
+    }
+}
+
+impl<T, E: Exchange<T>> Baton<T, E> {
     /// Nobody gets it before it is [put](Self::put) here.
     pub(super) fn new() -> Self {
-        Baton { at_rest: AtomicCell::new(None) }
+        Baton { at_rest: E::default(), state: core::marker::PhantomData }
     }
 
     /// The state; `None` while another thread has it.
     #[inline]
     pub(super) fn take(&self) -> Option<Box<T>> {
-        self.at_rest.take()
+        self.at_rest.exchange(None)
     }
 
     /// Puts it back. The caller then looks for what other threads have left meanwhile.
     #[inline]
     pub(super) fn put(&self, state: Box<T>) {
-        let before = self.at_rest.swap(Some(state));
+        let before = self.at_rest.exchange(Some(state));
         debug_assert!(before.is_none(), "there is one state");
     }
 }
 
-#[cfg(all(test, loom))]
-use in_loom::AtomicCell;
-
-/// crossbeam's cell of a pointer as loom sees it: exchanges with `AcqRel` of one word.
-#[cfg(all(test, loom))]
-mod in_loom {
-    use loom::sync::atomic::{AtomicUsize, Ordering};
-    use std::collections::HashMap;
-    use std::sync::Mutex;
-
-    /// The word is the value's number, 0 for none. The mutex is the standard library's: loom sees no ordering by it.
-    pub(super) struct AtomicCell<V> {
-        number: AtomicUsize,
-        values: Mutex<HashMap<usize, V>>,
-    }
-
-    impl<T> AtomicCell<Option<Box<T>>> {
-        pub(super) fn new(_: Option<Box<T>>) -> Self {
-            AtomicCell { number: AtomicUsize::new(0), values: Mutex::default() }
-        }
-
-        pub(super) fn take(&self) -> Option<Box<T>> {
-            self.swap(None)
-        }
-
-        pub(super) fn swap(&self, value: Option<Box<T>>) -> Option<Box<T>> {
-            let number = value.as_ref().map_or(0, |state| &raw const **state as usize);
-            if value.is_some() {
-                self.values.lock().expect("no panic").insert(number, value);
-            }
-            match self.number.swap(number, Ordering::AcqRel) {
-                0 => None,
-                before => self.values.lock().expect("no panic").remove(&before).flatten(),
-            }
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -82,9 +56,9 @@ mod tests {
 
     #[test]
     fn one_thread_has_it_at_a_time() {
-        let baton = Baton::new();
+        let baton: Baton<u32> = Baton::new();
         assert!(baton.take().is_none(), "not put yet");
-        baton.put(Box::new(0_u32));
+        baton.put(Box::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -105,5 +79,5 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
 mod model;

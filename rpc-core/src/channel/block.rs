@@ -52,13 +52,14 @@ pub(super) fn until_done(
             return Some(job);
         }
         if (round >= SPINS || round.is_multiple_of(SPINS_PER_TRY))
-            && let Some(drive) = shared.drive()
+            && let Some(mut drive) = shared.drive()
         {
             // The one who drove before may have ended it.
             if let Some(job) = ticket.take() {
                 drive.leave(Leave::Done);
                 return Some(job);
             }
+            drive.set_own(ticket.id());
             if let Driven::Ended(job) = drive.until_done(ticket.id()) {
                 return Some(job);
             }

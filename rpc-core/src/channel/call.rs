@@ -106,7 +106,7 @@ impl<R> Call<R> {
             return self.wait_on(ticket, timeout, 0);
         };
         let own = job.ticket.id();
-        drive.accept(job);
+        drive.accept_own(job);
         match drive.until_done(own) {
             Driven::Ended(job) => Ok(job),
             Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, timeout, block::PARK),

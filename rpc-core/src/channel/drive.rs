@@ -95,6 +95,18 @@ impl Drive<'_> {
         self.io().driver.accept_one(job, now);
     }
 
+    /// The same for the call that [`until_done`](Self::until_done) waits for: it may end before it is sent.
+    #[inline]
+    pub(super) fn accept_own(&mut self, job: Box<Job>) {
+        self.io().driver.set_own(job.ticket.id());
+        self.accept(job);
+    }
+
+    #[inline]
+    pub(super) fn set_own(&mut self, ticket: usize) {
+        self.io().driver.set_own(ticket);
+    }
+
     #[inline]
     pub(super) fn turn(&mut self) -> Progress {
         let now = self.now;
@@ -110,7 +122,6 @@ impl Drive<'_> {
     /// Drives until the call of this ticket has ended, as the polling client does, or has taken long.
     #[inline]
     pub(super) fn until_done(mut self, own: usize) -> Driven {
-        self.io().driver.set_own(own);
         let mut idler = Idler::new(self.io().idle);
         loop {
             let progress = self.turn();
@@ -258,6 +269,7 @@ impl Drive<'_> {
             if io.driver.has_calls() || !io.is_up() {
                 provide_for_calls(&mut io, how);
             }
+            io.attendance.last = Some(self.now);
             let mut must_rouse = io.is_handed_over;
             if let Watch::Disarmed(until) = io.watch {
                 must_rouse = self.end_disarmed(&mut io, until, how);
@@ -292,7 +304,7 @@ impl Drive<'_> {
     #[cold]
     fn end_disarmed(&self, io: &mut ChannelIo, until: Instant, how: Leave) -> bool {
         let is_soon = self.is_soon && how != Leave::GiveUp;
-        if is_soon || io.next == PollAt::Now || !io.arm() {
+        if is_soon || !io.is_up() || io.next == PollAt::Now || !io.arm() {
             io.watch = Watch::Naps;
             return true;
         }

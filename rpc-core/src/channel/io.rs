@@ -48,7 +48,7 @@ pub(super) enum Watch {
 pub(super) struct Attendance {
     /// The task that polls again soon, and until when it does.
     pub(super) task: Option<(usize, Instant)>,
-    /// When a caller began to drive last, unless it left its call to the I/O thread.
+    /// When a caller drove last, unless it left its call to the I/O thread.
     pub(super) last: Option<Instant>,
     /// How long the calls of callers that waited for one took lately.
     pub(super) usual_ns: u64,
@@ -74,7 +74,11 @@ impl ChannelIo {
     /// One turn at `now`. Never waits.
     #[inline]
     pub(super) fn turn(&mut self, now: Instant) -> Progress {
-        let Link::Up(transport) = &mut self.link else { return self.turn_unconnected(now) };
+        let Link::Up(transport) = &mut self.link else {
+            let progress = self.turn_unconnected(now);
+            self.next = progress.next;
+            return progress;
+        };
         let progress = self.driver.turn(now, &mut **transport);
         self.next = progress.next;
         match self.driver.lost() {

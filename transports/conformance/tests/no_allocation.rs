@@ -166,7 +166,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut all = || match kind {
         Kind::Wait => {
-            for round in 0..4000 {
+            for round in 0..500 {
                 let mark = round as u8;
                 assert_eq!(client.small([mark; 32]).wait(), Ok([mark; 32]));
                 assert_eq!(client.medium(&[mark; 2048]).wait(), Ok([mark; 2048]));
@@ -174,7 +174,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
             }
         }
         Kind::Await => runtime.block_on(async {
-            for round in 0..1000 {
+            for round in 0..200 {
                 let mark = round as u8;
                 assert_eq!(client.small([mark; 32]).await, Ok([mark; 32]));
                 let mut window = core::array::from_fn(|_| Some(client.small([mark; 32])));
