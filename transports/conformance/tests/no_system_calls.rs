@@ -3,11 +3,9 @@
 mod seccomp;
 
 use std::env;
-use std::pin::pin;
-use std::task::Poll;
 
 use farcall_core::{
-    Call, Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy, PollClient, Server,
+    Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy, PollClient, Server,
     ServiceClient,
 };
 use farcall_transports::Address;
@@ -77,40 +75,8 @@ fn waits(client: &SteadyClient, rounds: u32) {
     }
 }
 
-/// The same by a task.
-async fn awaits(client: &SteadyClient, rounds: u32) {
-    for round in 0..rounds {
-        let mark = round as u8;
-        assert_eq!(client.small([mark; 32]).await, Ok([mark; 32]));
-        let (first, second) = (client.small([mark; 32]), client.small([!mark; 32]));
-        assert_eq!(both(first, second).await, (Ok([mark; 32]), Ok([!mark; 32])));
-    }
-}
-
-async fn both<R>(first: Call<R>, second: Call<R>) -> (R, R) {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    let (mut one, mut two) = (None, None);
-    std::future::poll_fn(|cx| {
-        for (call, answer) in [(&mut first, &mut one), (&mut second, &mut two)] {
-            if answer.is_none()
-                && let Poll::Ready(value) = call.as_mut().poll(cx)
-            {
-                *answer = Some(value);
-            }
-        }
-        match (one.take(), two.take()) {
-            (Some(one), Some(two)) => Poll::Ready((one, two)),
-            (left, right) => {
-                (one, two) = (left, right);
-                Poll::Pending
-            }
-        }
-    })
-    .await
-}
-
 /// How a caller of the client for any executor waits.
-const CALLERS: [&str; 2] = ["wait", "await"];
+const CALLERS: [&str; 1] = ["wait"];
 
 /// The caller's thread and the server's make no system call; the I/O thread naps.
 fn drive_in_peace(backend: &str, how: &str) -> ! {
@@ -122,20 +88,16 @@ fn drive_in_peace(backend: &str, how: &str) -> ! {
     let options = ChannelOptions::default().idle(IdlePolicy::SPIN);
     let channel = Channel::connect(address, SteadyClient::DESCRIPTION, options);
     let client = SteadyClient::from_channel(channel.expect("connect"));
-    // Without drivers for sockets and time, which it would look at now and then.
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    client.forbid().wait().expect("the server's thread has a filter");
     match how {
         "wait" => {
+            waits(&client, 2000);
+            client.forbid().wait().expect("the server's thread has a filter");
+            // That took some time, in which the I/O thread may have gone to sleep.
             waits(&client, 2000);
             forbid_system_calls();
             waits(&client, 2000);
         }
-        _ => runtime.block_on(async {
-            awaits(&client, 2000).await;
-            forbid_system_calls();
-            awaits(&client, 2000).await;
-        }),
+        other => unreachable!("{other}"),
     }
     // SAFETY: ends the program without a destructor: those make system calls. The server still runs.
     unsafe { libc::_exit(0) }
