@@ -49,10 +49,10 @@ impl Steady for Handler {
         let mut yielded = false;
         std::future::poll_fn(|context| {
             if std::mem::replace(&mut yielded, true) {
-                return std::task::Poll::Ready(());
+                return Poll::Ready(());
             }
             context.waker().wake_by_ref();
-            std::task::Poll::Pending
+            Poll::Pending
         })
         .await;
         number
@@ -164,7 +164,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     let server = server.serve(&address).expect("listen");
     let client = SteadyClient::connect(server.address()).wait().expect("connect");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let mut all = || match kind {
+    let all = || match kind {
         Kind::Wait => {
             for round in 0..500 {
                 let mark = round as u8;

@@ -58,9 +58,6 @@ impl CqState {
         }
     }
 
-    /// libibverbs has no such call.
-    pub(crate) fn disarm(&mut self) {}
-
     pub(super) fn change(&self, change: Change) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.closed.load(Ordering::SeqCst) {
@@ -261,6 +258,9 @@ impl CompletionQueue {
             channel.wake();
         }
     }
+
+    /// Verbs have no such call: the next completion makes its event.
+    pub(crate) fn disarm(&mut self) {}
 }
 
 impl Drop for CompletionQueue {
