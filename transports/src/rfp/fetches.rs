@@ -10,7 +10,7 @@ use super::setup::Places;
 use super::switch::Switch;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
-use crate::slots::carrier::{Carrier, ClientCarrier, Fetch, Fetched, Found};
+use crate::slots::carrier::{Carrier, ClientCarrier, Fetch, Fetched, Found, ReadNumber};
 use crate::slots::cells::{CellTurn, TRAILER_BYTES, Trailer, sealed_bytes, trailer_at};
 use crate::slots::link::stride;
 use crate::slots::wire::note_of;
@@ -32,6 +32,10 @@ pub(super) struct Fetches {
     long_stride: u64,
     reader: Reader,
     switch: Switch,
+    /// READs of the ring so far; there is at most one under way.
+    reads: ReadNumber,
+    /// The last of them that brought nothing.
+    last_empty_read: Option<ReadNumber>,
     now: Instant,
     outstanding: usize,
 }
@@ -55,6 +59,8 @@ impl Fetches {
             long_stride: stride(slot_bytes).into(),
             reader: Reader::new(window, slot_bytes, most_lines),
             switch,
+            reads: 0,
+            last_empty_read: None,
             now: Instant::ZERO,
             outstanding: 0,
         }
@@ -168,6 +174,7 @@ impl ClientCarrier for Fetches {
         Some(match read {
             Read::Lines(lines) => {
                 self.switch.reads();
+                self.reads += 1;
                 let (from, to) = (u64::from(lines.start), u64::from(lines.end));
                 let line = LINE_BYTES as u64;
                 Fetch { remote: self.at(from * line, (to - from) * line), what: Fetched::Ready }
@@ -203,6 +210,9 @@ impl ClientCarrier for Fetches {
         }
         let goes_on = if self.switch.is_draining() { 1 } else { outstanding };
         let brought = self.reader.read_lines(messages, goes_on, self.now);
+        if !brought {
+            self.last_empty_read = Some(self.reads);
+        }
         self.switch.brought(messages);
         if !brought && self.switch.is_draining() {
             if self.reader.has_no_long() {
@@ -211,6 +221,17 @@ impl ClientCarrier for Fetches {
         } else if !brought && self.outstanding > 0 {
             self.switch.failed();
         }
+    }
+
+    fn next_read(&mut self) -> Option<ReadNumber> {
+        self.switch.fetches().then(|| {
+            self.reader.start();
+            self.reads + 1
+        })
+    }
+
+    fn last_empty_read(&self) -> Option<ReadNumber> {
+        if self.switch.fetches() { self.last_empty_read } else { Some(ReadNumber::MAX) }
     }
 
     fn handle_mode(&mut self, epoch: u32) -> bool {

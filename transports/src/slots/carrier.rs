@@ -120,6 +120,17 @@ pub(crate) trait ClientCarrier: Carrier {
     /// All messages of a READ have been taken; so many they were, and so many calls still have no response.
     fn fetched(&mut self, _what: Fetched, _messages: usize, _outstanding: usize) {}
 
+    /// The number of the first READ that finds all that the server has left by now, if it may have left something. From now on
+    /// there is such a READ, as long as calls are outstanding.
+    fn next_read(&mut self) -> Option<ReadNumber> {
+        None
+    }
+
+    /// The last READ that has found that nothing is left.
+    fn last_empty_read(&self) -> Option<ReadNumber> {
+        None
+    }
+
     /// The server says how messages travel from now on. `false`: it must not say that.
     fn handle_mode(&mut self, _argument: u32) -> bool {
         false
@@ -140,6 +151,9 @@ pub(crate) trait ClientCarrier: Carrier {
         None
     }
 }
+
+/// READs of the responses that are ready, counted by the client.
+pub(crate) type ReadNumber = u64;
 
 /// A READ of responses.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use farcall_core::transport::{
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::carrier::ClientCarrier;
+use super::carrier::{ClientCarrier, ReadNumber};
 use super::link::{Arrived, Link, owned};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
@@ -39,6 +39,8 @@ enum Phase {
     Sending,
     /// Its response is read.
     Fetching,
+    /// The server has dropped its request, and may have left something for it before, which is not fetched yet.
+    Dropped,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +70,8 @@ pub(super) struct Window<C> {
     pub(super) free: Vec<u32>,
     transfers: Transfers,
     pub(super) arrived: Arrived,
+    /// Slots of requests that the server has dropped, and the READ after which each is free.
+    pub(super) dropped: Vec<(u32, ReadNumber)>,
     max_message: u64,
     /// The longest request that goes in a slot.
     max_small: usize,
@@ -102,6 +106,7 @@ impl<C: ClientCarrier> Client<C> {
             transfers: Transfers::new(terms.window, &pd, memory),
             // A long one for each call, and those that are ready.
             arrived: Arrived::with_room(if C::FETCHES { terms.window as usize + 1 } else { 0 }),
+            dropped: Vec::with_capacity(if C::FETCHES { terms.window as usize } else { 0 }),
             max_message: terms.max_message,
             over: None,
             told: false,
@@ -313,6 +318,19 @@ impl<C: ClientCarrier> Window<C> {
         self.free.push(index);
     }
 
+    /// Frees the slots of dropped requests, if the server has left nothing for them that is not fetched.
+    #[cold]
+    pub(super) fn end_dropped(&mut self) {
+        let Some(last) = self.link.carrier.last_empty_read() else { return };
+        for at in (0..self.dropped.len()).rev() {
+            let (index, read) = self.dropped[at];
+            if read <= last {
+                self.dropped.swap_remove(at);
+                self.end(index);
+            }
+        }
+    }
+
     #[inline]
     fn complete(
         &mut self,
@@ -368,7 +386,7 @@ impl<C: ClientCarrier> Window<C> {
             Phase::Sending | Phase::Fetching => true,
             // Its last chunks may be under way.
             Phase::Posted => slot.len == 0,
-            Phase::Free | Phase::Reserved | Phase::Announced => false,
+            Phase::Free | Phase::Reserved | Phase::Announced | Phase::Dropped => false,
         })
     }
 
@@ -395,11 +413,6 @@ impl<C: ClientCarrier> Window<C> {
     ) -> Result<(), Broken> {
         let Some(&slot) = self.slots.get(index as usize) else { return Err(NONSENSE) };
         let (generation, kind, body) = split(message).ok_or(NONSENSE)?;
-        let is_over = generation != slot.generation || slot.phase == Phase::Free;
-        if C::FETCHES && is_over && kind == Kind::Grant {
-            // Fetched after the operation that ended its request.
-            return Ok(());
-        }
         if generation != slot.generation {
             return Err(NONSENSE);
         }
@@ -434,6 +447,7 @@ impl<C: ClientCarrier> Window<C> {
                 }
                 Ok(())
             }
+            (Kind::Grant, Phase::Dropped) => Ok(()),
             (Kind::Lent, Phase::Posted) => {
                 let lent = Lent::read_from_bytes(body).map_err(|_| NONSENSE)?;
                 if slot.abandoned {
@@ -469,7 +483,13 @@ impl<C: ClientCarrier> Window<C> {
         let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
         match op {
             Op::Dropped if slot.abandoned && unsent => {
-                self.end(index);
+                match self.link.carrier.next_read() {
+                    None => self.end(index),
+                    Some(read) => {
+                        self.slots[index as usize].phase = Phase::Dropped;
+                        self.dropped.push((index, read));
+                    }
+                }
                 Ok(())
             }
             // For an abandoned request it comes too late to matter.

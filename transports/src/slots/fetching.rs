@@ -41,6 +41,9 @@ impl<C: ClientCarrier> Window<C> {
             self.link.give_back(bytes);
             let outstanding = self.outstanding();
             self.link.carrier.fetched(what, messages, outstanding);
+            if !self.dropped.is_empty() {
+                self.end_dropped();
+            }
         }
         if self.is_left && !self.link.carrier.fetches() {
             return Err(Broken::Goodbye);

@@ -50,6 +50,7 @@ pub(super) const BACKEND: Backend = Backend {
         }
         late_credits {
             VirtualTime: late_credits_disturb_no_later_call,
+            VirtualTime: calls_that_are_given_up_leave_room_in_the_ring,
         }
     },
     exceptions: &[],
