@@ -135,15 +135,20 @@ fn changed(mut setup: Vec<u8>, changes: &[u8]) -> Vec<u8> {
     setup
 }
 
-/// Whatever a client says of itself: the server connects to it, or refuses it, and the next client is served.
+/// The first byte selects a server; the others are the changes.
+fn choose<'a>(servers: &'a mut [Server], input: &'a [u8]) -> Option<(&'a mut Server, &'a [u8])> {
+    let (which, changes) = input.split_first()?;
+    let count = servers.len();
+    Some((&mut servers[usize::from(*which) % count], changes))
+}
+
+/// The server connects to a client with any setup, or refuses it, and the next client is served.
 #[test]
 fn any_setup_of_a_client_is_connected_to_or_refused() {
     let servers = Mutex::new(Server::of_each_backend());
     check!().with_max_len(9).for_each(|input: &[u8]| {
-        let [which, changes @ ..] = input else { return };
         let mut servers = servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = servers.len();
-        let server = &mut servers[usize::from(*which) % count];
+        let Some((server, changes)) = choose(&mut servers, input) else { return };
         let pending = server.dial();
         let accepted = server.accept(&changed(pending.setup(), changes));
         server.dismiss(accepted.ok());
@@ -155,15 +160,13 @@ fn any_setup_of_a_client_is_connected_to_or_refused() {
     });
 }
 
-/// Whatever a server says of itself: the client connects to it, or not, and the next client does.
+/// The client connects to a server with any setup, or not, and the next client does.
 #[test]
 fn any_setup_of_a_server_is_connected_to_or_refused() {
     let servers = Mutex::new(Server::of_each_backend());
     check!().with_max_len(9).for_each(|input: &[u8]| {
-        let [which, changes @ ..] = input else { return };
         let mut servers = servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = servers.len();
-        let server = &mut servers[usize::from(*which) % count];
+        let Some((server, changes)) = choose(&mut servers, input) else { return };
         let pending = server.dial();
         let accepted = server.accept(&pending.setup()).expect("a client as it should be");
         server.finish(pending, &changed(accepted.setup.clone(), changes));
