@@ -10,6 +10,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::bounds::until;
 use support::loopback::{Clock, Loopback};
@@ -20,6 +21,10 @@ static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const WINDOW: usize = 16;
 const ROUNDS: usize = 500;
+
+/// One call in so many takes long enough for its caller to sleep.
+const LONG_ONE_IN: usize = 100;
+const LONG: Duration = Duration::from_millis(3);
 
 /// Runs the work once to warm up, then counts.
 fn allocations(mut work: impl FnMut()) -> usize {
@@ -55,8 +60,9 @@ fn window(connection: &mut Connection) {
 #[test]
 fn the_steady_state_allocates_nothing() {
     let net = Loopback::new(Clock::real(), WINDOW as u32);
-    let _server =
-        Server::builder().service(Test::default()).serve(&net).expect("the place is free");
+    let test = Test::default();
+    let slow = test.slow.clone();
+    let _server = Server::builder().service(test).serve(&net).expect("the place is free");
     let options = ConnectionOptions::default();
     let mut connection = Connection::connect(&net, &TEST, &options).expect("a server listens");
 
@@ -80,6 +86,13 @@ fn the_steady_state_allocates_nothing() {
     });
     assert_eq!(counted, 0, "async handlers");
 
+    // On a busy machine any caller sleeps now and then, so here some always do.
+    let calls = AtomicUsize::new(0);
+    *slow.lock().expect("no panic") = Some(Arc::new(move || {
+        if calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(LONG_ONE_IN) {
+            std::thread::sleep(LONG);
+        }
+    }));
     let channel = Channel::connect(net.clone(), &TEST, ChannelOptions::default());
     let channel = channel.expect("a server listens");
     let counted = allocations(|| {

@@ -47,11 +47,14 @@ pub(super) fn until_done(
     mut round: u32,
 ) -> Option<Box<Job>> {
     let mut give_up = None;
+    // Who has just left the call to the I/O thread sleeps first: that thread may need this one's core.
+    let mut may_drive = round < PARK;
     loop {
         if let Some(job) = ticket.take() {
             return Some(job);
         }
-        if (round >= SPINS || round.is_multiple_of(SPINS_PER_TRY))
+        if may_drive
+            && (round >= SPINS || round.is_multiple_of(SPINS_PER_TRY))
             && let Some(mut drive) = shared.drive()
         {
             // The one who drove before may have ended it.
@@ -64,6 +67,7 @@ pub(super) fn until_done(
                 return Some(job);
             }
             round = PARK;
+            may_drive = false;
         } else if round == 0 {
             shared.leave_to_driver();
         }
@@ -84,6 +88,7 @@ pub(super) fn until_done(
             }
             // A wake-up that was meant for an earlier call ends this early; the loop looks again.
             thread::park_timeout(left);
+            may_drive = true;
             continue;
         }
         round += 1;
