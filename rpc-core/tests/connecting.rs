@@ -8,8 +8,8 @@ use farcall_core::transport::{
     ToAddress,
 };
 use farcall_core::{
-    BindError, Channel, ConnectError, Connecting, Endpoint, Server, ServiceClient,
-    ServiceDescription, Site,
+    BindError, Channel, ChannelOptions, ConnectError, Connecting, Endpoint, RpcError, Server,
+    ServiceClient, ServiceDescription, Site,
 };
 use std::future::IntoFuture;
 use std::pin::pin;
@@ -42,13 +42,14 @@ struct Gated {
     net: Loopback,
     gate: Arc<Mutex<()>>,
     dials: Arc<AtomicUsize>,
-    panics: bool,
+    /// The number of the dial that panics.
+    panics: Option<usize>,
 }
 
 impl Gated {
     fn new() -> Gated {
         let net = Loopback::new(Clock::real(), 4);
-        Gated { net, gate: Arc::default(), dials: Arc::default(), panics: false }
+        Gated { net, gate: Arc::default(), dials: Arc::default(), panics: None }
     }
 }
 
@@ -60,10 +61,9 @@ impl Dial for Gated {
         options: &DialOptions,
     ) -> Result<NewConnection, ConnectError> {
         let _open = self.gate.lock();
-        assert!(!self.panics, "the test asked for it");
-        let dialled = self.net.dial(service, site, options);
-        self.dials.fetch_add(1, SeqCst);
-        dialled
+        let number = self.dials.fetch_add(1, SeqCst);
+        assert_ne!(Some(number), self.panics, "the test asked for it");
+        self.net.dial(service, site, options)
     }
 }
 
@@ -170,7 +170,7 @@ fn errors_come_when_it_is_awaited_or_waited_for() {
 
 #[test]
 fn a_dial_that_panics_is_an_error_of_the_future() {
-    let address = Gated { panics: true, ..Gated::new() };
+    let address = Gated { panics: Some(0), ..Gated::new() };
     let flag = Arc::new(Flag::default());
     let waker = Waker::from(flag.clone());
     let mut dialling = pin!(connect(&address).into_future());
@@ -187,4 +187,28 @@ fn a_dial_that_panics_is_an_error_of_the_future() {
     };
     let error = ended.expect_err("the dial panicked");
     assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+#[test]
+fn a_dial_that_panics_fails_the_calls_that_wait_for_it_and_no_later_ones() {
+    let address = Gated { panics: Some(1), ..Gated::new() };
+    let serve = || Server::builder().service(Test::default()).serve(&address.net).expect("free");
+    let server = serve();
+    let channel = Channel::connect(address.clone(), &TEST, ChannelOptions::default());
+    let channel = channel.expect("a server listens");
+    let echo = || channel.call::<Echo, _>(&bytes(b"x")).wait();
+    assert_eq!(echo(), Ok(b"x".to_vec()));
+    server.shutdown();
+    let _server = serve();
+    let mut ended = echo();
+    until("the channel dials", || {
+        let has_dialled = address.dials.load(SeqCst) == 2;
+        if !has_dialled {
+            ended = echo();
+        }
+        has_dialled
+    });
+    assert_eq!(ended, Err(RpcError::PeerGone { may_have_run: false }));
+    assert_eq!(echo(), Ok(b"x".to_vec()));
+    assert_eq!(address.dials.load(SeqCst), 3);
 }

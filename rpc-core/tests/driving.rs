@@ -456,6 +456,39 @@ async fn a_task_may_block_its_runtime_to_wait() {
 }
 
 #[test]
+fn a_handler_may_wait_for_a_call_to_another_server() {
+    let (front, back) = (bench(), bench());
+    let to_back = back.channel();
+    *front.test.slow.lock().expect("no panic") = Some(Arc::new(move || {
+        assert_eq!(echo(&to_back, b"behind").wait(), Ok(b"behind".to_vec()));
+    }));
+    let to_front = front.channel();
+    for n in 0..100_u8 {
+        assert_eq!(echo(&to_front, &[n]).wait(), Ok(vec![n]));
+    }
+    assert_eq!(back.test.ran.load(SeqCst), 100);
+}
+
+/// The thread that would answer is the one that waits.
+#[test]
+fn a_handler_that_waits_for_its_own_thread_waits_until_the_deadline() {
+    let bench = bench();
+    let channel = bench.channel();
+    let inner = channel.clone();
+    let within = Arc::new(Mutex::new(None));
+    let ended = within.clone();
+    *bench.test.slow.lock().expect("no panic") = Some(Arc::new(move || {
+        let mut ended = ended.lock().expect("no panic");
+        if ended.is_none() {
+            *ended = Some(echo(&inner, b"x").timeout(Duration::from_millis(30)).wait());
+        }
+    }));
+    assert_eq!(echo(&channel, b"outer").wait(), Ok(b"outer".to_vec()));
+    let late = Err(RpcError::DeadlineExceeded { may_have_run: true });
+    assert_eq!(within.lock().expect("no panic").take(), Some(late));
+}
+
+#[test]
 fn an_idle_channel_sleeps() {
     let bench = bench();
     let polls = Arc::new(AtomicU32::new(0));

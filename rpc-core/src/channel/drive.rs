@@ -1,5 +1,6 @@
 //! Driving by a caller: it takes the I/O of its channel, takes turns until its own call has ended, and puts the I/O back.
 
+use super::driver::Successor;
 use super::io::{ChannelIo, Watch};
 use super::job::{Job, Ticket};
 use super::shared::Shared;
@@ -266,8 +267,9 @@ impl Drive<'_> {
                 drop(io);
                 return shared.site.rouse();
             }
+            let mut on_its_way = None;
             if io.driver.has_calls() || !io.is_up() {
-                provide_for_calls(&mut io, how);
+                on_its_way = provide_for_calls(&mut io, how);
             }
             io.attendance.last = Some(self.now);
             let mut must_rouse = io.is_handed_over;
@@ -289,7 +291,10 @@ impl Drive<'_> {
             let has_news = match how {
                 // It looks when it is back.
                 Leave::Back(_) => shared.stopped(),
-                _ => shared.has_news(seen_cancels),
+                _ => {
+                    shared.has_news(seen_cancels)
+                        || on_its_way.is_some_and(|successor| !successor.is_to_drive())
+                }
             };
             if !has_news {
                 return;
@@ -313,15 +318,21 @@ impl Drive<'_> {
     }
 }
 
-/// Calls go on when the caller has left: another caller drives next, or the I/O thread.
-fn provide_for_calls(io: &mut ChannelIo, how: Leave) {
-    let is_provided = match how {
-        _ if !io.is_up() => false,
-        Leave::Back(_) => true,
-        Leave::Done => io.driver.nominate(),
-        Leave::GiveUp => false,
+/// Calls go on when the caller has left: another caller drives next, or the I/O thread. Returns the ticket of a caller that was woken
+/// before to drive: if it has come meanwhile, it may have gone again, because the I/O was not there.
+fn provide_for_calls(io: &mut ChannelIo, how: Leave) -> Option<Arc<Ticket>> {
+    let must_hand_over = match how {
+        _ if !io.is_up() => true,
+        Leave::Back(_) => false,
+        Leave::GiveUp => true,
+        Leave::Done => match io.driver.find_successor() {
+            Successor::Woken | Successor::NotNeeded => false,
+            Successor::OnItsWay(ticket) => return Some(ticket),
+            Successor::None => true,
+        },
     };
-    io.is_handed_over |= !is_provided;
+    io.is_handed_over |= must_hand_over;
+    None
 }
 
 impl Drop for Drive<'_> {

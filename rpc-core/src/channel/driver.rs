@@ -38,6 +38,20 @@ pub(super) struct Driver {
     own_done: Option<Box<Job>>,
     /// What wakes the callers whose calls have ended, until the turn is over.
     woken: Vec<Waker>,
+    /// The caller that was woken last to drive.
+    successor: Option<Arc<Ticket>>,
+}
+
+/// Who drives next, when a caller leaves whose call has ended.
+pub(super) enum Successor {
+    /// A caller that was not woken yet.
+    Woken,
+    /// A caller that was woken before, and has not come yet. If it comes before the I/O is put back, it finds nothing.
+    OnItsWay(Arc<Ticket>),
+    /// Some caller neither drives nor can be woken.
+    None,
+    /// All callers have left their calls to the I/O thread.
+    NotNeeded,
 }
 
 impl Driver {
@@ -64,6 +78,7 @@ impl Driver {
             own: 0,
             own_done: None,
             woken: Vec::with_capacity(64),
+            successor: None,
         };
         driver.in_flight.resize_with(window as usize, || None);
         driver
@@ -178,20 +193,25 @@ impl Driver {
         &mut self.woken
     }
 
-    /// Adds a caller to those that are woken, although its call goes on: it drives next. `false` if some caller neither drives
-    /// nor can be woken.
-    pub(super) fn nominate(&mut self) -> bool {
-        let mut has_callers = false;
+    /// Finds the caller that drives next. It is woken with those whose calls have ended, unless it has been woken before.
+    pub(super) fn find_successor(&mut self) -> Successor {
+        if let Some(ticket) = &self.successor
+            && ticket.is_to_drive()
+        {
+            return Successor::OnItsWay(Arc::clone(ticket));
+        }
+        let mut found = Successor::NotNeeded;
         for job in self.in_flight.iter().flatten().chain(&self.waiting) {
             if !job.is_left {
-                has_callers = true;
-                if let Some(waker) = job.ticket.take_waker() {
+                found = Successor::None;
+                if let Some(waker) = job.ticket.call_to_drive() {
                     self.woken.push(waker);
-                    return true;
+                    self.successor = Some(Arc::clone(&job.ticket));
+                    return Successor::Woken;
                 }
             }
         }
-        !has_callers
+        found
     }
 
     /// The server shuts down and has not run this call: the next one can.

@@ -163,6 +163,8 @@ pub(super) struct Ticket {
     /// A waker was registered for this call: taking one out costs two exchanges, even if there is none.
     has_waker: AtomicBool,
     cancelled: AtomicBool,
+    /// Its caller was woken to drive, and has not come yet.
+    is_to_drive: AtomicBool,
 }
 
 impl Ticket {
@@ -193,6 +195,8 @@ impl Ticket {
     /// Hands the finished job to its caller, and gives what wakes it; or the job, if the caller has given up.
     pub(super) fn finish(job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
         let ticket = job.ticket.clone();
+        // It comes for its job, and not to drive.
+        ticket.has_come();
         ticket.done.store(Some(job));
         fence(Ordering::SeqCst);
         if ticket.is_cancelled()
@@ -203,13 +207,30 @@ impl Ticket {
         Ok(ticket.waker.take())
     }
 
-    /// What wakes the caller, which then takes a turn; it registers again if its call goes on.
-    pub(super) fn take_waker(&self) -> Option<Waker> {
-        self.waker.take()
+    /// What wakes the caller to drive; it registers again if its call goes on.
+    pub(super) fn call_to_drive(&self) -> Option<Waker> {
+        let waker = self.waker.take()?;
+        self.is_to_drive.store(true, Ordering::Relaxed);
+        Some(waker)
+    }
+
+    /// The caller is about to try to drive, or need not any more.
+    #[inline]
+    pub(super) fn has_come(&self) {
+        if self.is_to_drive() {
+            self.is_to_drive.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Its caller was [called to drive](Self::call_to_drive), and has not tried yet.
+    #[inline]
+    pub(super) fn is_to_drive(&self) -> bool {
+        self.is_to_drive.load(Ordering::Relaxed)
     }
 
     fn reset(&self) {
         self.cancelled.store(false, Ordering::Release);
+        self.has_come();
         // Its caller recycles it, and registered if anyone did.
         if self.has_waker.load(Ordering::Relaxed) {
             self.has_waker.store(false, Ordering::Relaxed);

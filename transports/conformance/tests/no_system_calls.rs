@@ -2,7 +2,12 @@
 
 mod seccomp;
 
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
 use std::env;
+use std::sync::Arc;
+use std::task::Wake;
 
 use farcall_core::{
     Channel, ChannelOptions, Connection, ConnectionOptions, IdlePolicy, PollClient, Server,
@@ -75,8 +80,57 @@ fn waits(client: &SteadyClient, rounds: u32) {
     }
 }
 
+/// A task is to be polled again.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Calls of tasks, `outstanding` at a time, on an executor that spins while no task was woken.
+fn awaits<const OUTSTANDING: usize>(client: &SteadyClient, rounds: u32, woken: &Arc<Woken>) {
+    let waker = Waker::from(Arc::clone(woken));
+    for round in 0..rounds {
+        let mark = round as u8;
+        let mut calls = [const { None }; OUTSTANDING];
+        for call in &mut calls {
+            *call = Some(client.small([mark; 32]));
+        }
+        woken.0.store(true, Ordering::Relaxed);
+        while calls.iter().any(Option::is_some) {
+            while !woken.0.swap(false, Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            for place in &mut calls {
+                let Some(call) = place else { continue };
+                if let Poll::Ready(answer) = Pin::new(call).poll(&mut Context::from_waker(&waker)) {
+                    assert_eq!(answer, Ok([mark; 32]));
+                    *place = None;
+                }
+            }
+        }
+    }
+}
+
 /// How a caller of the client for any executor waits.
-const CALLERS: [&str; 1] = ["wait"];
+const CALLERS: [&str; 3] = ["wait", "await", "await 32"];
+
+/// Steady work of such a caller.
+fn work(how: &str, client: &SteadyClient, woken: &Arc<Woken>) {
+    match how {
+        "wait" => waits(client, 2000),
+        "await" => awaits::<1>(client, 4000, woken),
+        "await 32" => awaits::<WINDOW>(client, 500, woken),
+        other => unreachable!("{other}"),
+    }
+}
 
 /// The caller's thread and the server's make no system call; the I/O thread naps.
 fn drive_in_peace(backend: &str, how: &str) -> ! {
@@ -88,17 +142,13 @@ fn drive_in_peace(backend: &str, how: &str) -> ! {
     let options = ChannelOptions::default().idle(IdlePolicy::SPIN);
     let channel = Channel::connect(address, SteadyClient::DESCRIPTION, options);
     let client = SteadyClient::from_channel(channel.expect("connect"));
-    match how {
-        "wait" => {
-            waits(&client, 2000);
-            client.forbid().wait().expect("the server's thread has a filter");
-            // That took some time, in which the I/O thread may have gone to sleep.
-            waits(&client, 2000);
-            forbid_system_calls();
-            waits(&client, 2000);
-        }
-        other => unreachable!("{other}"),
-    }
+    let woken = Arc::default();
+    work(how, &client, &woken);
+    client.forbid().wait().expect("the server's thread has a filter");
+    // That took some time, in which the I/O thread may have gone to sleep.
+    work(how, &client, &woken);
+    forbid_system_calls();
+    work(how, &client, &woken);
     // SAFETY: ends the program without a destructor: those make system calls. The server still runs.
     unsafe { libc::_exit(0) }
 }

@@ -46,6 +46,8 @@ struct Shared {
     /// Jobs that callers left.
     left: AtomicUsize,
     attendant: AtomicBool,
+    /// A caller was woken to drive, and has not come yet.
+    is_to_drive: AtomicBool,
     /// The I/O thread sleeps, or is about to.
     asleep: AtomicBool,
     /// The I/O thread was woken.
@@ -58,6 +60,7 @@ impl Shared {
             baton: Baton::new(),
             left: AtomicUsize::new(0),
             attendant: AtomicBool::new(false),
+            is_to_drive: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
         };
@@ -187,5 +190,30 @@ fn loom_the_io_thread_that_sleeps_armed_hears_of_a_caller_that_took_its_events()
         let io = shared.baton.take().expect("nobody drives");
         // It sleeps only armed, or is woken.
         assert!(!sleeps || io.is_armed || shared.is_woken.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn loom_a_caller_that_came_to_drive_too_early_is_noticed() {
+    model(|| {
+        let shared = Shared::new();
+        shared.is_to_drive.store(true, Ordering::Relaxed);
+        let io = shared.baton.take().expect("nobody drives");
+        let caller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.is_to_drive.store(false, Ordering::Relaxed);
+                let io = shared.baton.take();
+                let drives = io.is_some();
+                io.into_iter().for_each(|io| shared.baton.put(io));
+                drives
+            })
+        };
+        // The one who drives leaves, and wakes nobody else if this caller is on its way.
+        let is_expected = shared.is_to_drive.load(Ordering::Relaxed);
+        shared.baton.put(io);
+        let has_come = !shared.is_to_drive.load(Ordering::Relaxed);
+        let drove = caller.join().expect("no panic");
+        assert!(!is_expected || has_come || drove);
     });
 }

@@ -4,7 +4,29 @@ use std::time::Duration;
 
 use super::by_hand::{Host, heard};
 use crate::contract::Config;
-use crate::datagram::wire::Kind;
+use crate::datagram::wire::{HEADER_BYTES, Id, Kind, MESSAGE_BYTES};
+
+#[test]
+fn messages_share_a_datagram_up_to_its_last_byte() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    let posted = hand.port.posted();
+    assert!(!hand.port.fits(&hand.peer, 0), "there is none to share");
+    let first = b"the first";
+    let left = hand.peer.mtu() - HEADER_BYTES - MESSAGE_BYTES - first.len();
+    let last = vec![7; left - MESSAGE_BYTES];
+    for (slot, body) in [(0, &first[..]), (1, &last)] {
+        let id = Id { slot, generation: 1, mark: 0 };
+        assert!(slot == 0 || hand.port.fits(&hand.peer, body.len()));
+        assert!(!hand.port.fits(&hand.peer, last.len() + 1));
+        assert!(hand.port.put(&hand.peer, Kind::Request, id, (body, &[])));
+        assert_eq!(hand.port.posted(), posted, "it needs no other datagram");
+    }
+    assert!(!hand.port.fits(&hand.peer, 0));
+    let id = Id { slot: 2, generation: 1, mark: 0 };
+    assert!(hand.port.put(&hand.peer, Kind::Request, id, (b"", &[])));
+    assert_eq!(hand.port.posted(), posted + 1);
+}
 
 #[test]
 fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
