@@ -188,6 +188,14 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_has_a_reason_of_its_own() {
+        let reasons: Vec<_> =
+            (answer::VERSION..=answer::IMPOSTOR + 1).map(answer::reason).collect();
+        let others = |n: usize| reasons[n + 1..].iter().any(|other| *other == reasons[n]);
+        assert!((0..reasons.len()).all(|n| !others(n)), "{reasons:?}");
+    }
+
+    #[test]
     fn a_record_arrives_with_its_descriptors() {
         let (ours, theirs) = pair();
         let question = Question { what: ask::REGION, rkey: 7, ..Question::default() };
