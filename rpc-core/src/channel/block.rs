@@ -88,7 +88,7 @@ pub(super) fn until_done(
             }
             // A wake-up that was meant for an earlier call ends this early; the loop looks again.
             thread::park_timeout(left);
-            ticket.has_come();
+            ticket.clear_to_drive();
             may_drive = true;
             continue;
         }

@@ -171,7 +171,7 @@ impl<R> Call<R> {
         if let Some(job) = ticket.take() {
             return Poll::Ready(job);
         }
-        ticket.has_come();
+        ticket.clear_to_drive();
         let shared = self.channel.shared();
         let attendant = shared.attendant();
         if (attendant == 0 || attendant == ticket.id())

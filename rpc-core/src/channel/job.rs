@@ -196,7 +196,7 @@ impl Ticket {
     pub(super) fn finish(job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
         let ticket = job.ticket.clone();
         // It comes for its job, and not to drive.
-        ticket.has_come();
+        ticket.clear_to_drive();
         ticket.done.store(Some(job));
         fence(Ordering::SeqCst);
         if ticket.is_cancelled()
@@ -216,7 +216,7 @@ impl Ticket {
 
     /// The caller is about to try to drive, or need not any more.
     #[inline]
-    pub(super) fn has_come(&self) {
+    pub(super) fn clear_to_drive(&self) {
         if self.is_to_drive() {
             self.is_to_drive.store(false, Ordering::Relaxed);
         }
@@ -230,7 +230,7 @@ impl Ticket {
 
     fn reset(&self) {
         self.cancelled.store(false, Ordering::Release);
-        self.has_come();
+        self.clear_to_drive();
         // Its caller recycles it, and registered if anyone did.
         if self.has_waker.load(Ordering::Relaxed) {
             self.has_waker.store(false, Ordering::Relaxed);

@@ -198,7 +198,7 @@ fn loom_a_caller_that_came_to_drive_too_early_is_noticed() {
     model(|| {
         let shared = Shared::new();
         shared.is_to_drive.store(true, Ordering::Relaxed);
-        let io = shared.baton.take().expect("nobody drives");
+        let io = shared.baton.take().expect("the I/O is at rest");
         let caller = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
@@ -209,7 +209,7 @@ fn loom_a_caller_that_came_to_drive_too_early_is_noticed() {
                 drives
             })
         };
-        // The one who drives leaves, and wakes nobody else if this caller is on its way.
+        // The one who drives leaves, and wakes no other caller if this one is on its way.
         let is_expected = shared.is_to_drive.load(Ordering::Relaxed);
         shared.baton.put(io);
         let has_come = !shared.is_to_drive.load(Ordering::Relaxed);
