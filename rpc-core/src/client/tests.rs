@@ -129,6 +129,7 @@ fn nothing_leaves_before_the_poll() {
 #[test]
 fn a_full_window_is_backpressure_and_loses_nothing() {
     let mut bench = bench();
+    assert_eq!(bench.client.window(), WINDOW);
     let mut calls: Vec<_> =
         (0..WINDOW).map(|_| bench.client.start::<Echo, _>(&bytes(b"x")).expect("room")).collect();
     let refused = bench.client.start::<Echo, _>(&bytes(b"y")).expect_err("the window is full");

@@ -155,3 +155,24 @@ impl ReplySink for NoCalls {
     fn failed(&mut self, _: SlotId, _: TransportFailure) {}
     fn closed(&mut self, _: TransportFailure) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Instant, Question, REPEAT_CAP_NANOS, REPEAT_NANOS};
+
+    #[test]
+    fn a_question_is_repeated_after_ever_longer_pauses() {
+        let began = Instant::from_nanos(1_000);
+        let mut question = Question::new(began);
+        assert!(question.is_due(began), "asked at once");
+        let (mut now, mut pause) = (began, REPEAT_NANOS);
+        for _ in 0..8 {
+            assert!(!question.is_due(now), "no second time in the same instant");
+            assert!(!question.is_due(now.saturating_add_nanos(pause - 1)));
+            now = now.saturating_add_nanos(pause);
+            assert!(question.is_due(now), "{pause} ns have passed");
+            pause = (2 * pause).min(REPEAT_CAP_NANOS);
+        }
+        assert_eq!(pause, REPEAT_CAP_NANOS);
+    }
+}

@@ -200,6 +200,8 @@ const CASES: &[Case] = cases! {
         a_wait_ends_by_its_timeout: Events;
         a_wake_ends_a_wait: Events;
         the_channels_descriptor_tells_of_events: Events;
+        a_message_before_the_arm_makes_an_event: Events;
+        a_datagram_before_the_arm_makes_an_event: Events;
         a_flush_wakes_a_sleeper: Events;
         a_dropped_peer_wakes_a_sleeper: Events;
         a_queue_that_is_not_armed_wakes_no_sleeper: Events;

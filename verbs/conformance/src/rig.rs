@@ -99,6 +99,14 @@ impl Rig {
         Rig::built(device, &device.alloc_pd()?, QpType::Rc, DEPTH, None, Some(channel))
     }
 
+    /// The same for datagrams.
+    pub(crate) fn waking_datagrams(
+        device: &Device,
+        channel: &CompletionChannel,
+    ) -> CaseResult<Rig> {
+        Rig::built(device, &device.alloc_pd()?, QpType::Ud, DEPTH, None, Some(channel))
+    }
+
     fn built(
         device: &Device,
         pd: &ProtectionDomain,

@@ -18,7 +18,12 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     pub(super) async fn open(end: &mut End) -> CaseResult<Datagrams> {
-        let mut base = Rig::unconnected(end.device(), QpType::Ud)?;
+        let base = Rig::unconnected(end.device(), QpType::Ud)?;
+        Datagrams::activate(base, end).await
+    }
+
+    /// The same over a queue pair that is not active yet.
+    pub(super) async fn activate(mut base: Rig, end: &mut End) -> CaseResult<Datagrams> {
         base.qp.activate(QKEY)?;
         let (handle, peer) = address(end, &base).await?;
         Ok(Datagrams { base, handle, peer })

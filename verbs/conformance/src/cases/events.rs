@@ -4,16 +4,20 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use farcall_verbs::{
-    Access, CompletionChannel, QpState, QpType, Status, WorkCompletion, WorkRequest,
+    Access, CompletionChannel, GRH_BYTES, QpState, QpType, Status, WorkCompletion, WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::cases::datagram::{Datagrams, carry};
 use crate::end::{End, Role, turn};
-use crate::rig::{Rig, discover, expose, filled, pattern};
+use crate::rig::{QKEY, Rig, discover, expose, filled, pattern};
 use crate::verdict::{CaseResult, Halt, ensure, ensure_eq};
 
 /// A sleeper that is not woken for longer has missed its wake-up.
 const SLEEP_NS: u64 = 4_000_000_000;
+
+/// Polls after which a queue has nothing left to do of what setting it up has caused.
+const QUIET_POLLS: usize = 100;
 
 fn channel(end: &End) -> CaseResult<CompletionChannel> {
     Ok(end.device().create_completion_channel()?)
@@ -275,7 +279,7 @@ pub(crate) async fn the_channels_descriptor_tells_of_events(end: &mut End) -> Ca
     rig.connect(end).await?;
     rig.qp.post_recvs(0..1)?;
     rig.cq.arm();
-    rig.stays_quiet_once()?;
+    rig.stays_quiet(QUIET_POLLS).await?;
     end.meet().await?;
     rig.post(WorkRequest::send(b"").unsignaled())?;
     end.poll_until("the descriptor to become readable", || {
@@ -327,6 +331,66 @@ pub(crate) async fn a_dropped_peer_wakes_a_sleeper(end: &mut End) -> CaseResult 
                 failed.status != Status::Success,
                 "a message to a dropped queue pair succeeded"
             );
+        }
+    }
+    end.meet().await
+}
+
+/// What arrived before the arm makes the event.
+pub(crate) async fn a_message_before_the_arm_makes_an_event(end: &mut End) -> CaseResult {
+    let channel = channel(end)?;
+    let mut rig = Rig::waking(end.device(), &channel)?;
+    rig.connect(end).await?;
+    rig.qp.post_recvs(0..1)?;
+    end.meet().await?;
+    // The first one may cost the receiver work of its own, which wakes it.
+    match end.role() {
+        Role::Initiator => rig.post(WorkRequest::send(b"").unsignaled())?,
+        Role::Target => {
+            rig.success(end, 0).await?;
+            rig.qp.post_recvs(0..1)?;
+        }
+    }
+    rig.stays_quiet(QUIET_POLLS).await?;
+    end.meet().await?;
+    if end.role() == Role::Initiator {
+        rig.post(WorkRequest::send(b"").signaled(1))?;
+        rig.success(end, 1).await?;
+    }
+    found_by_the_arm(&mut rig, &channel, end).await
+}
+
+/// The same for a datagram.
+pub(crate) async fn a_datagram_before_the_arm_makes_an_event(end: &mut End) -> CaseResult {
+    let channel = channel(end)?;
+    let rig = Rig::waking_datagrams(end.device(), &channel)?;
+    let mut datagrams = Datagrams::activate(rig, end).await?;
+    carry(end, &mut datagrams, b"first", None).await?;
+    if end.role() == Role::Target {
+        datagrams.base.receive(0, GRH_BYTES + 5)?;
+    }
+    datagrams.base.stays_quiet(QUIET_POLLS).await?;
+    end.meet().await?;
+    if end.role() == Role::Initiator {
+        let bytes = filled(&datagrams.base.pd, b"early")?;
+        let request = WorkRequest::send(bytes).to(&datagrams.handle, datagrams.peer, QKEY);
+        datagrams.base.post(request.signaled(1))?;
+        datagrams.base.success(end, 1).await?;
+    }
+    found_by_the_arm(&mut datagrams.base, &channel, end).await
+}
+
+/// The target arms after the initiator has sent, does not look, and sleeps until the event of receive 0.
+async fn found_by_the_arm(rig: &mut Rig, channel: &CompletionChannel, end: &mut End) -> CaseResult {
+    match end.role() {
+        Role::Initiator => end.tell(&())?,
+        Role::Target => {
+            end.hear::<()>().await?;
+            while end.sleep_until_event(channel, 0).await? {}
+            rig.cq.arm();
+            let event = end.sleep_until_event(channel, SLEEP_NS).await?;
+            ensure!(event, "no event of what had arrived before");
+            rig.success(end, 0).await?;
         }
     }
     end.meet().await
