@@ -52,6 +52,18 @@ impl Ends {
     }
 }
 
+#[test]
+fn only_a_queue_pair_that_takes_no_more_messages_is_over() {
+    let ends = Ends::new();
+    let states = [InboxState::Init, InboxState::Ready, InboxState::Error, InboxState::Destroyed];
+    let outcomes = states.map(|state| {
+        ends.outbox.lines().state.state.store(state as u32, Ordering::Release);
+        ends.outbox.not_ready()
+    });
+    let over = Outcome::Failed(Status::RetryExceeded);
+    assert_eq!(outcomes, [Outcome::Wait(Wait::NotReady), Outcome::Wait(Wait::Room), over, over]);
+}
+
 proptest! {
     #[test]
     fn every_message_that_a_receive_admits_has_a_cell(
