@@ -2,7 +2,7 @@
 
 use super::job::{Job, Outcome, Ticket};
 use super::shared::Shared;
-use super::waking::wake_all;
+use super::waking::{self, wake_all};
 use crate::compatibility::{Compatibility, Fit};
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};
@@ -77,7 +77,7 @@ impl Driver {
             lost: None,
             own: 0,
             own_done: None,
-            woken: Vec::with_capacity(64),
+            woken: Vec::with_capacity(waking::ROOM),
             successor: None,
         };
         driver.in_flight.resize_with(window as usize, || None);

@@ -59,7 +59,7 @@ impl Round {
 
 impl IoThread {
     pub(super) fn new(endpoint: Arc<EndpointShared>, idle: IdlePolicy) -> IoThread {
-        IoThread { endpoint, channels: Vec::new(), idle, woken: Vec::with_capacity(64) }
+        IoThread { endpoint, channels: Vec::new(), idle, woken: Vec::with_capacity(waking::ROOM) }
     }
 
     /// Runs until the endpoint and all its channels are dropped.

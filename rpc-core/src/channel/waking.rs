@@ -4,9 +4,12 @@ use core::cell::RefCell;
 use core::task::Waker;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Callers of one turn for whom there is room without an allocation.
+pub(super) const ROOM: usize = 64;
+
 thread_local! {
     /// Empty, and keeps its memory from one turn to the next.
-    static SPARE: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Vec<Waker>> = RefCell::new(Vec::with_capacity(ROOM));
 }
 
 /// Takes the wakers out of `woken`, to be woken when nothing of the channel is in use.
