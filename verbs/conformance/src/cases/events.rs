@@ -279,7 +279,7 @@ pub(crate) async fn the_channels_descriptor_tells_of_events(end: &mut End) -> Ca
     rig.connect(end).await?;
     rig.qp.post_recvs(0..1)?;
     rig.cq.arm();
-    rig.stays_quiet(QUIET_POLLS).await?;
+    rig.stays_quiet_once()?;
     end.meet().await?;
     rig.post(WorkRequest::send(b"").unsignaled())?;
     end.poll_until("the descriptor to become readable", || {
