@@ -295,6 +295,29 @@ impl QueuePair {
         on_device!(QueuePair, &mut self.qp, qp => qp.post_write_imm(bytes, remote, imm, signaled))
     }
 
+    /// As [`post_write_imm`](Self::post_write_imm), of the bytes of `front` and then those of `rest`. On `shm` they are not put
+    /// together before; other devices, which take fewer bytes inline, do that.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    #[inline]
+    pub fn post_write_imm_parts(
+        &mut self,
+        front: &[u8],
+        rest: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        match &mut self.qp {
+            dispatch::QueuePair::Shm(qp) => {
+                qp.post_write_imm_parts(front, rest, remote, imm, signaled)
+            }
+            #[cfg(any(feature = "ibverbs", feature = "sim", feature = "faults"))]
+            _ => self.post_write_imm(&[front, rest].concat(), remote, imm, signaled),
+        }
+    }
+
     /// Rings the doorbell for requests posted without one. An unnecessary ring is harmless.
     #[inline]
     pub fn ring(&mut self) {

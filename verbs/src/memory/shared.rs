@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use bytes::BytesMut;
+
 use crate::memory::bytes::copy_forward;
 use crate::memory::region::Region;
 use crate::{CompletionChannel, RemoteRegion, VerbsError};
@@ -206,6 +208,22 @@ impl SharedRegion {
         let source = self.at(offset, bytes.len());
         // SAFETY: as for `copy_in`; `bytes` is exclusively ours.
         unsafe { copy_forward(bytes.as_mut_ptr(), source, bytes.len()) };
+    }
+
+    /// Appends `len` bytes of the region to `into`. A concurrent WRITE of a peer may leave a mixture of old and new bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, into: &mut BytesMut) {
+        let source = self.at(offset, len);
+        into.reserve(len);
+        // SAFETY: as for `copy_in`. The spare capacity is exclusively ours, and has room for `len` bytes, which the copy
+        // initialises.
+        unsafe {
+            copy_forward(into.spare_capacity_mut().as_mut_ptr().cast(), source, len);
+            into.set_len(into.len() + len);
+        }
     }
 
     /// A part of the region, for a work request.

@@ -33,9 +33,11 @@ use crate::{
 /// Payload bytes of a datagram, as in RoCE with jumbo frames.
 pub(crate) const MTU_BYTES: usize = 4096;
 
-/// Bytes copied from the caller's slice while posting. The device could take any number; this is what
-/// current NICs take, so that code tested here runs there.
-pub(crate) const MAX_INLINE_BYTES: usize = 256;
+/// Bytes copied from the caller's slice while posting. The device could take any number: posting is what copies.
+pub(crate) const MAX_INLINE_BYTES: usize = 64 << 10;
+
+/// What current NICs take.
+const PLAIN_MAX_INLINE_BYTES: usize = 256;
 
 /// Peers map a region for writing that allows any of these.
 pub(super) const MAPPED_FOR_WRITING: Access =
@@ -327,10 +329,11 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// The capabilities of a typical NIC: no message in its completion, shorter queues, and WRITEs that land in
+/// The capabilities of a typical NIC: no message in its completion, shorter queues, few bytes inline, and WRITEs that land in
 /// any order.
 fn plain_capabilities() -> Capabilities {
     Capabilities {
+        max_inline: PLAIN_MAX_INLINE_BYTES,
         completion_payload: 0,
         max_send_wr: 1 << 14,
         max_recv_wr: 1 << 14,

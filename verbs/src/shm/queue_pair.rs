@@ -3,6 +3,8 @@
 mod connect;
 #[cfg(all(test, not(loom)))]
 mod hostile;
+#[cfg(all(test, not(loom)))]
+mod landing;
 mod post_recv;
 mod post_send;
 

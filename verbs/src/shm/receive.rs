@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering;
 
 use zerocopy::IntoBytes;
 
-use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, Walk};
+use super::cell::{
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, LANDING, Landing, Walk,
+};
+use super::context::MAX_INLINE_BYTES;
 use super::duplex;
 use super::inbox::InboxLines;
 use super::pair::Pair;
@@ -14,6 +17,9 @@ use super::shared_receive::ReceivePool;
 use super::spsc::Consumer;
 use crate::memory::prefetch;
 use crate::{Buffer, CompletionOpcode, QpNumber, QpState, QpType, Status, WorkCompletion};
+
+/// Bytes of a cache line.
+const LINE_BYTES: u64 = 64;
 
 /// The longest message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
@@ -75,6 +81,8 @@ pub(super) struct Receiver {
     location: Location,
     lines: NonNull<InboxLines>,
     partial: Option<Partial>,
+    /// Bytes of the message that is landing which were fetched.
+    fetched: u64,
     /// The peer broke the protocol, or a message ended the connection: nothing more is read.
     poisoned: bool,
     /// Shared receives that the peer has taken for nothing were given back.
@@ -128,6 +136,7 @@ impl Receiver {
             location: Location::Ring,
             lines: inbox.lines_ptr(),
             partial: None,
+            fetched: 0,
             poisoned: false,
             is_settled: false,
             source,
@@ -145,7 +154,13 @@ impl Receiver {
     pub(super) fn has_arrival(&self) -> bool {
         let (ring, peers) = (self.ring, self.peers_lines);
         let ours = self.our_lines.or_else(|| self.connected_lines());
-        !self.poisoned && self.arrival(&ring, &peers, ours.as_ref()).is_some()
+        // One that is landing makes an event when it has landed.
+        let has_landed = |cell: &Cell, header: Header| {
+            let Landing { len, landed, .. } = cell.landing();
+            header.carried() != LANDING || landed >= len
+        };
+        let arrival = self.arrival(&ring, &peers, ours.as_ref());
+        !self.poisoned && arrival.is_some_and(|(cell, header, _)| has_landed(cell, header))
     }
 
     /// Finds the next message's cell, if it has arrived: in the ring, in the peer's line, or as an answer in
@@ -199,6 +214,9 @@ impl Receiver {
             else {
                 break;
             };
+            if header.carried() == LANDING && !self.has_landed(cell.landing()) {
+                break;
+            }
             self.location = location;
             match location {
                 Location::Ring => self.following = self.at.after(&ring, header.next()),
@@ -207,7 +225,7 @@ impl Receiver {
             self.acknowledged = header.extra();
             if self.run_left != 0
                 && header.kind() == CellKind::WriteImm as u8
-                && header.carried() as usize <= CELL_PAYLOAD_BYTES
+                && (header.carried() as usize <= CELL_PAYLOAD_BYTES || header.carried() >= LANDING)
                 && self.partial.is_none()
             {
                 let id = self.run_next;
@@ -242,6 +260,23 @@ impl Receiver {
             self.publish_progress();
         }
         count
+    }
+
+    /// Whether all of a message has landed. Fetches what has.
+    #[cold]
+    #[inline(never)]
+    fn has_landed(&mut self, Landing { len, address, landed }: Landing) -> bool {
+        if landed >= len {
+            self.fetched = 0;
+            return true;
+        }
+        // What a peer says of an address or a length can only have the wrong lines fetched, a bounded number of them.
+        let landed = landed.min(MAX_INLINE_BYTES as u64);
+        while self.fetched < landed {
+            prefetch::to_read(address.wrapping_add(self.fetched) as *const u8);
+            self.fetched += LINE_BYTES;
+        }
+        false
     }
 
     /// Publishes the progress to the owner of the queue pair (which may post more), to our sending side (which
@@ -280,9 +315,14 @@ impl Receiver {
         completion.opcode = CompletionOpcode::RecvWriteWithImm;
         let (length, imm) = cell.second_word();
         completion.imm = Some(imm);
-        let carried = header.carried();
-        if carried == CARRIES_NOTHING {
+        let mut carried = header.carried();
+        if carried >= LANDING {
+            let length = match self.location {
+                Location::Ring if carried == CARRIES_NOTHING => length,
+                _ => cell.landing().len.min(MAX_MESSAGE_BYTES) as u32,
+            };
             completion.byte_len = length.min(MAX_MESSAGE_BYTES as u32);
+            carried = CARRIES_NOTHING;
         } else {
             completion.byte_len = carried.into();
             cell.payload(&mut completion.payload);
@@ -378,7 +418,7 @@ impl Receiver {
         };
         match (CellKind::of(header.kind()), &self.partial) {
             (Some(CellKind::WriteImm), None)
-                if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
+                if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried >= LANDING =>
             {
                 let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
                 self.complete_write_imm(completion, cell, header, receive);

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, words_of};
+use super::cell::{CELL_PAYLOAD_BYTES, CellKind, Landing, words_of};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
 use super::discarded::Remains;
@@ -20,6 +20,16 @@ use crate::{Access, QpType, RemoteSlice, Status};
 
 /// The most regions of the peer that are found without a lock; a power of two.
 const CACHED_REGIONS: usize = 8;
+
+/// A message of at least this length is announced before it is copied, so that its receiver fetches it into its cache meanwhile.
+/// For shorter ones, what it takes to say how much has landed costs more (measured).
+const LANDING_FROM_BYTES: usize = 4096;
+
+/// The receiver is told each time that so much has landed.
+const LANDING_BYTES: usize = 1024;
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 /// The bit of [`SendSide::written`] for the region with this key.
 #[inline]
@@ -56,25 +66,79 @@ pub(super) struct SendSide {
 }
 
 impl SendSide {
-    /// The fast path: a small inline WRITE_WITH_IMM to a connected, ready peer. `false`: nothing was done, and
-    /// the general path finds out why.
-    #[inline]
-    pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
-        let Some(target) = self.known_target(bytes.len(), remote, Access::REMOTE_WRITE) else {
-            return false;
-        };
-        let Some(outbox) = &mut self.outbox else { return false };
+    /// Where an inline WRITE_WITH_IMM to a connected, ready peer lands, if its region is known, and there are a receive, which
+    /// is taken, and room.
+    #[inline(always)]
+    fn begin_write_imm(
+        &mut self,
+        len: usize,
+        remote: RemoteSlice,
+    ) -> Option<(*mut u8, &mut Outbox)> {
+        let target = self.known_target(len, remote, Access::REMOTE_WRITE)?;
+        let outbox = self.outbox.as_mut()?;
         if outbox.shares_receives()
             || !outbox.is_ready()
             || !outbox.has_room()
             || !outbox.take_exclusive_receive()
         {
-            return false;
+            return None;
         }
+        self.written |= written_bit(remote.rkey);
+        Some((target, outbox))
+    }
+
+    /// The fast path of a WRITE_WITH_IMM that does not fit a cell, of the bytes of `front` and then those of `rest`. `false`:
+    /// nothing was done, and the general path finds out why.
+    #[inline(never)]
+    pub(super) fn write_imm_long(
+        &mut self,
+        front: &[u8],
+        rest: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+    ) -> bool {
+        let len = front.len() + rest.len();
+        let Some((target, outbox)) = self.begin_write_imm(len, remote) else { return false };
+        let landing = (len >= LANDING_FROM_BYTES).then(|| {
+            let landing = Landing { len: len as u64, address: remote.addr, landed: 0 };
+            outbox.put_landing(CellKind::WriteImm, imm, landing)
+        });
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            // SAFETY: `known_target` checked the range in a mapping that allows writing; the parts follow each other. Peers may
+            // race with it, which the copy tolerates.
+            unsafe { copy_forward(target.add(at), part.as_ptr(), part.len()) };
+            at += part.len();
+            at
+        };
+        // From there on, parts begin and end where lines do: a store across two lines that the receiver has in its cache costs
+        // twice as much, and it has those that have landed.
+        let (head, mut rest) =
+            rest.split_at(front.len().wrapping_neg() % LINE_BYTES % (rest.len() + 1));
+        put(front);
+        put(head);
+        let Some((ring, index)) = landing else {
+            put(rest);
+            outbox.put_long(CellKind::WriteImm, imm, len as u32);
+            return true;
+        };
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(LANDING_BYTES));
+            ring.cell(index).set_landed(put(part) as u64);
+            rest = behind;
+        }
+        true
+    }
+
+    /// The fast path of a WRITE_WITH_IMM that fits a cell. `false`: nothing was done, and the general path finds out why.
+    #[inline]
+    pub(super) fn write_imm_small(&mut self, bytes: &[u8], remote: RemoteSlice, imm: u32) -> bool {
+        let Some((target, outbox)) = self.begin_write_imm(bytes.len(), remote) else {
+            return false;
+        };
         let words = words_of(bytes);
         // SAFETY: `known_target` checked the range in a mapping that allows writing.
         unsafe { store_small(target, bytes, &words) };
-        self.written |= written_bit(remote.rkey);
         let used = bytes.len().div_ceil(8);
         outbox.put_small(CellKind::WriteImm, bytes.len() as u8, imm, &words[..used]);
         true
@@ -386,7 +450,7 @@ impl SendSide {
         } else {
             // SAFETY: as for the copy above.
             unsafe { store_long(target, bytes, stores, context) };
-            outbox.put(CellKind::WriteImm, CARRIES_NOTHING, imm, len as u32, &[]);
+            outbox.put_long(CellKind::WriteImm, imm, len as u32);
         }
         self.written |= written;
         outbox.ring_doorbell();

@@ -10,7 +10,7 @@ use crate::shm::context::Context;
 use crate::shm::duplex;
 use crate::{ConnectOptions, Status, WorkCompletion, WorkRequest};
 
-const RECEIVES: usize = 16;
+pub(super) const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 100;
 
 /// The immediate of an honest peer's message, which must still get through.
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn queue_pair(domain: &Domain, cq: &CompletionQueue) -> QueuePair {
+pub(super) fn queue_pair(domain: &Domain, cq: &CompletionQueue) -> QueuePair {
     let handle = cq.handle(&domain.context);
     let config = Config {
         ty: QpType::Rc,
@@ -92,7 +92,7 @@ fn queue_pair(domain: &Domain, cq: &CompletionQueue) -> QueuePair {
     QueuePair::new(domain, config).unwrap()
 }
 
-fn connect(a: &mut QueuePair, b: &mut QueuePair) {
+pub(super) fn connect(a: &mut QueuePair, b: &mut QueuePair) {
     let options = ConnectOptions::default().rnr_retry(0).retry_timeout_ns(1_000_000);
     a.connect(&b.endpoint(), &options).unwrap();
     b.connect(&a.endpoint(), &options).unwrap();

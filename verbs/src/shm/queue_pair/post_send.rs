@@ -71,6 +71,25 @@ impl QueuePair {
         self.post_write_imm_generally(bytes, remote, imm, signaled)
     }
 
+    /// The same of two parts, which are not put together before.
+    #[inline]
+    pub(crate) fn post_write_imm_parts(
+        &mut self,
+        front: &[u8],
+        rest: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> Result<(), PostError> {
+        let len = front.len() + rest.len();
+        let side = self.fast_side(len, MAX_INLINE_BYTES).filter(|_| len > CELL_PAYLOAD_BYTES);
+        if side.is_some_and(|side| side.write_imm_long(front, rest, remote, imm)) {
+            self.executed(CompletionOpcode::Write, len, signaled);
+            return Ok(());
+        }
+        self.post_write_imm_generally(&[front, rest].concat(), remote, imm, signaled)
+    }
+
     /// Apart, so that the code that drops any work request does not become part of every caller.
     #[cold]
     #[inline(never)]
@@ -105,7 +124,7 @@ impl QueuePair {
         }
     }
 
-    /// The fast path of a WRITE_WITH_IMM: the bytes fit a cell. `false`: nothing was done.
+    /// The fast path of a WRITE_WITH_IMM: the peer's region is known, and there is room. `false`: nothing was done.
     #[inline]
     fn try_write_imm(
         &mut self,
@@ -114,9 +133,12 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> bool {
-        let done = self
-            .fast_side(bytes.len(), CELL_PAYLOAD_BYTES)
-            .is_some_and(|side| side.write_imm_small(bytes, remote, imm));
+        let Some(side) = self.fast_side(bytes.len(), MAX_INLINE_BYTES) else { return false };
+        let done = if bytes.len() <= CELL_PAYLOAD_BYTES {
+            side.write_imm_small(bytes, remote, imm)
+        } else {
+            side.write_imm_long(&[], bytes, remote, imm)
+        };
         if done {
             self.executed(CompletionOpcode::Write, bytes.len(), signaled);
         }
@@ -180,7 +202,7 @@ impl QueuePair {
         if self.pair.ty != QpType::Ud {
             return false;
         }
-        let Some(side) = self.fast_side(bytes.len(), MAX_INLINE_BYTES) else { return false };
+        let Some(side) = self.fast_side(bytes.len(), MTU_BYTES) else { return false };
         let Some(route) = side.destinations.find_known(&handle.peer, to.qp.0) else { return false };
         side.destinations.send(route, bytes, None, to.qkey);
         self.executed(CompletionOpcode::Send, bytes.len(), signaled);
