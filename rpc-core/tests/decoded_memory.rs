@@ -5,7 +5,7 @@
 use std::alloc::System;
 use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bolero::check;
 use farcall_core::codec::growing::{self, GrowFrom};
@@ -29,11 +29,13 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// 512 bytes in memory, and 64 or more in a message.
 type Large = [[u64; 32]; 2];
 
-/// One test at a time counts.
-static COUNTING: Mutex<()> = Mutex::new(());
+/// One test runs at a time: what another allocates, also for its messages, would be counted.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn counted<T>(work: impl FnOnce() -> T) -> (T, usize) {
-    let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let region = Region::new(GLOBAL);
     let value = work();
     (value, region.change().bytes_allocated)
@@ -122,6 +124,7 @@ fn assert_refused(decoded: Result<(), DecodeError>) {
 
 #[test]
 fn elements_of_a_byte_that_are_large_in_memory_are_refused() {
+    let _alone = alone();
     assert_refused(decode_within_bounds::<Serde, Vec<Option<Large>>>(&sequence(&[0])));
     assert_refused(decode_within_bounds::<Serde, Vec<Event>>(&sequence(&[0])));
     assert_refused(decode_within_bounds::<Serde, Vec<Settings>>(&sequence(&[0])));
@@ -132,6 +135,7 @@ fn elements_of_a_byte_that_are_large_in_memory_are_refused() {
 
 #[test]
 fn boxes_of_two_bytes_that_are_large_in_memory_are_refused() {
+    let _alone = alone();
     assert_refused(decode_within_bounds::<Serde, Vec<Option<Box<Event>>>>(&sequence(&[1, 0])));
     assert_refused(decode_within_bounds::<Serde, Vec<Box<Settings>>>(&sequence(&[0])));
     assert_refused(decode_within_bounds::<Serde, Vec<(u8, Box<Option<Large>>)>>(&sequence(&[
@@ -141,6 +145,7 @@ fn boxes_of_two_bytes_that_are_large_in_memory_are_refused() {
 
 #[test]
 fn short_sequences_of_large_elements_are_refused_too() {
+    let _alone = alone();
     assert_refused(decode_within_bounds::<Serde, Vec<Vec<Event>>>(&sequence(&[3, 0, 0, 0])));
     type Bytes = Option<[u8; 4096]>;
     let short = sequence(&[3, 0, 0, 0]);
@@ -154,6 +159,7 @@ fn short_sequences_of_large_elements_are_refused_too() {
 
 #[test]
 fn elements_of_no_bytes_are_refused_if_they_are_large_in_memory() {
+    let _alone = alone();
     let decoded = decode_within_bounds::<Serde, Vec<Skipped>>(&length(60_000));
     assert_refused(decoded);
     assert_eq!(decode_within_bounds::<Serde, Vec<()>>(&length(60_000)), Ok(()));
@@ -161,6 +167,7 @@ fn elements_of_no_bytes_are_refused_if_they_are_large_in_memory() {
 
 #[test]
 fn memory_that_is_reserved_before_elements_come_counts() {
+    let _alone = alone();
     // Each of a hundred sequences is said to be as long as the message, and has one element: the next.
     let claims = [length(MESSAGE_BYTES / 100).repeat(100), vec![0; MESSAGE_BYTES]].concat();
     assert!(decode_within_bounds::<Serde, Tree>(&claims).is_err());
@@ -170,6 +177,7 @@ fn memory_that_is_reserved_before_elements_come_counts() {
 
 #[test]
 fn several_arguments_share_what_their_message_may_take() {
+    let _alone = alone();
     let half = [length(5_000), vec![0; 5_000]].concat();
     let twice = half.repeat(2);
     assert_eq!(decode_within_bounds::<Serde, Vec<Event>>(&half), Ok(()));
@@ -186,6 +194,7 @@ fn several_arguments_share_what_their_message_may_take() {
 
 #[test]
 fn what_honest_programs_send_is_decoded() {
+    let _alone = alone();
     assert_eq!(decode_within_bounds::<Serde, Vec<u64>>(&sequence(&[1])), Ok(()));
     assert_eq!(decode_within_bounds::<Serde, Vec<String>>(&sequence(&[0])), Ok(()));
     assert_eq!(decode_within_bounds::<Serde, Vec<[f64; 3]>>(&sequence(&[7; 24])), Ok(()));
@@ -208,6 +217,7 @@ fn what_honest_programs_send_is_decoded() {
 /// Messages in which a few bytes are repeated take memory in proportion, as each of these types.
 #[test]
 fn repeated_bytes_take_memory_in_proportion() {
+    let _alone = alone();
     // Lengths, flags and variants.
     const BYTES: [u8; 8] = [0, 0, 0, 1, 1, 2, 3, 0xff];
     check!().with_max_len(16).for_each(|input: &[u8]| {
