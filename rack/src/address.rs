@@ -72,7 +72,7 @@ impl FromStr for RackAddress {
 impl fmt::Display for RackAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sim://{}/{}?backend={}", self.node, self.name, self.backend().name())?;
-        self.config().write_options(f)
+        self.options.write(Carrier::Any, f)
     }
 }
 

@@ -12,9 +12,13 @@ mod setup;
 mod tls;
 
 pub use address::{ParseAddress, ServerAddress, ToAddress};
-pub use client::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+pub use client::{
+    ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+};
 pub use layer::ClientLayer;
 pub use message::Message;
-pub use server::{CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown};
+pub use server::{
+    CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown, post_copied_reply,
+};
 pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions, NewConnection, Renewal};
 pub use tls::{BindTls, DialTls};

@@ -10,6 +10,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Length of the header of requests and of responses.
 pub(crate) const HEADER_BYTES: usize = 8;
 
+/// Values of at least this length that are in one piece are given to the transport as they are, and the header apart. A copy of
+/// shorter ones costs less than the second part.
+pub(crate) const PARTS_FROM_BYTES: usize = 512;
+
 /// In front of the arguments: the method's id, then the timeout in microseconds. It is one word, written and read whole.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
@@ -25,6 +29,12 @@ impl RequestHeader {
     #[inline]
     pub(crate) fn write(self, slot: &mut [u8]) {
         slot[..HEADER_BYTES].copy_from_slice(self.as_bytes());
+    }
+
+    /// Its bytes, for a message in parts.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.as_bytes()
     }
 
     /// The header of an arrived message; `None` if that is too short.

@@ -4,7 +4,7 @@ use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
 use crate::codec::{self, Payload};
 use crate::compatibility::{Compatibility, Fit};
-use crate::error::{Backpressure, ConnectError, ReserveError, RpcError, TransportFailure};
+use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
@@ -12,7 +12,7 @@ use crate::time::{Instant, PollAt, Progress, saturating_nanos};
 use crate::transport::{
     ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
 };
-use crate::wire::{self, HEADER_BYTES, RequestHeader};
+use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader};
 use core::time::Duration;
 
 /// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
@@ -304,11 +304,16 @@ impl Connection {
         len: usize,
         delivery: Delivery,
     ) -> Result<SlotId, RpcError> {
+        let header = RequestHeader::new(M::ID, self.timeout_us);
+        if let Some(body) = arguments.as_bytes().filter(|body| body.len() >= PARTS_FROM_BYTES) {
+            let posted = self.transport.post_parts(header.bytes(), body, delivery);
+            return posted.map_err(|error| self.no_slot(error.into()));
+        }
         let (slot, bytes) = match self.transport.reserve(len) {
             Ok(reserved) => reserved,
             Err(error) => return Err(self.no_slot(error.into())),
         };
-        RequestHeader::new(M::ID, self.timeout_us).write(bytes);
+        header.write(bytes);
         if let Err(error) = codec::encode(arguments, &mut bytes[HEADER_BYTES..]) {
             self.transport.release(slot);
             return Err(unencodable(M::NAME, error));
@@ -333,7 +338,7 @@ impl Connection {
         };
         let arguments = older.encode::<M, P>(arguments, &mut self.older_call)?;
         let header = RequestHeader::new(older.id, self.timeout_us);
-        let posted = post_bytes(&mut *self.transport, header, arguments, delivery);
+        let posted = self.transport.post_parts(header.bytes(), arguments, delivery);
         if self.older_call.capacity() > KEPT_BYTES {
             self.older_call = Vec::new();
         }
@@ -385,20 +390,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.transport.close(Closing::Goodbye);
     }
-}
-
-/// Posts a request whose arguments are encoded.
-fn post_bytes(
-    transport: &mut dyn ClientTransport,
-    header: RequestHeader,
-    arguments: &[u8],
-    delivery: Delivery,
-) -> Result<SlotId, ReserveError> {
-    let (slot, bytes) = transport.reserve(HEADER_BYTES + arguments.len())?;
-    header.write(bytes);
-    bytes[HEADER_BYTES..].copy_from_slice(arguments);
-    transport.post(slot, delivery);
-    Ok(slot)
 }
 
 #[cold]

@@ -150,6 +150,11 @@ impl<T: ByteString + ?Sized> Encode<T> for Whole {
     fn write(value: &T, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
         writer.put(value.as_byte_string())
     }
+
+    #[inline]
+    fn as_bytes(value: &T) -> Option<&[u8]> {
+        Some(value.as_byte_string())
+    }
 }
 
 impl<'m, T: FromPiece<'m>> Decode<'m, T> for Whole {

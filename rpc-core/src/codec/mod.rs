@@ -50,6 +50,12 @@ pub trait Encode<T: ?Sized> {
 
     /// Writes the value.
     fn write(value: &T, writer: &mut Writer<'_>) -> Result<(), EncodeError>;
+
+    /// What [`write`](Self::write) would write, if the value has it in one piece.
+    #[inline]
+    fn as_bytes(_value: &T) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// A form in which values of type `T` can be read from a message that lives for `'m`, from which they may borrow.

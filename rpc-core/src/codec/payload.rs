@@ -14,6 +14,12 @@ pub trait Payload {
 
     /// How many bytes the first `parts` values take.
     fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError>;
+
+    /// What [`write`](Self::write) would write, if the values have it in one piece: it can be sent from there.
+    #[inline]
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// A value to encode in form `F`.
@@ -51,6 +57,11 @@ impl<F: Encode<T>, T: ?Sized> Payload for As<'_, F, T> {
     fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError> {
         if parts == 0 { Ok(0) } else { self.size() }
     }
+
+    #[inline]
+    fn as_bytes(&self) -> Option<&[u8]> {
+        F::as_bytes(self.0)
+    }
 }
 
 impl<P: Payload + ?Sized> Payload for &P {
@@ -67,10 +78,15 @@ impl<P: Payload + ?Sized> Payload for &P {
     fn size_of_first(&self, parts: usize) -> Result<usize, EncodeError> {
         (**self).size_of_first(parts)
     }
+
+    #[inline]
+    fn as_bytes(&self) -> Option<&[u8]> {
+        (**self).as_bytes()
+    }
 }
 
 macro_rules! tuple {
-    ($($part:ident $index:tt),*) => {
+    ($($part:ident $index:tt),* $(; only $only:tt)?) => {
         impl<$($part: Payload),*> Payload for ($($part,)*) {
             #[inline]
             fn size(&self) -> Result<usize, EncodeError> {
@@ -86,12 +102,19 @@ macro_rules! tuple {
             fn size_of_first(&self, _parts: usize) -> Result<usize, EncodeError> {
                 Ok(0 $(+ if $index < _parts { self.$index.size()? } else { 0 })*)
             }
+
+            $(
+                #[inline]
+                fn as_bytes(&self) -> Option<&[u8]> {
+                    self.$only.as_bytes()
+                }
+            )?
         }
     };
 }
 
 tuple!();
-tuple!(P0 0);
+tuple!(P0 0; only 0);
 tuple!(P0 0, P1 1);
 tuple!(P0 0, P1 1, P2 2);
 tuple!(P0 0, P1 1, P2 2, P3 3);

@@ -8,7 +8,7 @@ use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
 use crate::transport::{CallToken, MIN_REPLY_BYTES, Replies};
-use crate::wire::{HEADER_BYTES, OVER_QUOTA, Status, too_large_body};
+use crate::wire::{HEADER_BYTES, OVER_QUOTA, PARTS_FROM_BYTES, Status, too_large_body};
 use core::fmt::{self, Display};
 
 /// Longest explanation that goes with an error, in bytes.
@@ -140,6 +140,9 @@ impl Reply<'_> {
             Ok(len) => len + HEADER_BYTES,
             Err(error) => return self.unencodable(error),
         };
+        if let Some(body) = payload.as_bytes().filter(|body| body.len() >= PARTS_FROM_BYTES) {
+            return self.answer_in_parts(status, payload, body);
+        }
         let Some(call) = &self.state.call else { return };
         match self.state.replies.reserve(call, len) {
             Ok(bytes) => {
@@ -151,6 +154,17 @@ impl Reply<'_> {
             Err(error) => return self.no_room(error, status, payload, len),
         }
         self.post(status, len);
+    }
+
+    /// Answers with a value that is in one piece.
+    fn answer_in_parts<P: Payload + ?Sized>(&mut self, status: Status, payload: &P, body: &[u8]) {
+        let mut header = [0; HEADER_BYTES];
+        status.write(&mut header);
+        let UnansweredCall { call, replies, .. } = &mut *self.state;
+        match replies.post_parts(call, &header, body) {
+            Ok(()) => self.count(status),
+            Err(error) => self.no_room(error, status, payload, HEADER_BYTES + body.len()),
+        }
     }
 
     #[inline]

@@ -50,6 +50,20 @@ pub trait ClientTransport: Send {
     /// Hands over a filled slot, which leaves with the next `flush`. Cannot fail: the sink hears of later failures.
     fn post(&mut self, slot: SlotId, delivery: Delivery);
 
+    /// Reserves and posts a request that consists of the bytes of `front` and then those of `body`. A transport may send a long
+    /// body from where it is.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve); then nothing was posted.
+    fn post_parts(
+        &mut self,
+        front: &[u8],
+        body: &[u8],
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        post_copied_request(self, front, body, delivery)
+    }
+
     /// Sends what was posted, with one doorbell. Cheap if nothing was.
     fn flush(&mut self);
 
@@ -71,6 +85,23 @@ pub trait ClientTransport: Send {
 
     /// Ends the connection. Dropping the transport does it too, with [`Closing::Goodbye`].
     fn close(&mut self, why: Closing);
+}
+
+/// What [`ClientTransport::post_parts`] does where nothing is to be gained: copies both parts into a slot, and posts it.
+///
+/// # Errors
+/// Those of [`ClientTransport::reserve`].
+pub fn post_copied_request(
+    transport: &mut (impl ClientTransport + ?Sized),
+    front: &[u8],
+    body: &[u8],
+    delivery: Delivery,
+) -> Result<SlotId, ReserveError> {
+    let (slot, bytes) = transport.reserve(front.len() + body.len())?;
+    bytes[..front.len()].copy_from_slice(front);
+    bytes[front.len()..].copy_from_slice(body);
+    transport.post(slot, delivery);
+    Ok(slot)
 }
 
 /// How often the handler of a posted request may run.

@@ -1,6 +1,6 @@
 //! The bytes of one arrived message.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use core::fmt;
 use core::ops::Deref;
 
@@ -36,7 +36,10 @@ impl<'a> Message<'a> {
     pub fn skip(self, n: usize) -> Option<Message<'a>> {
         match self {
             Message::Borrowed(bytes) => bytes.get(n..).map(Message::Borrowed),
-            Message::Owned(bytes) if n <= bytes.len() => Some(Message::Owned(bytes.slice(n..))),
+            Message::Owned(mut bytes) if n <= bytes.len() => {
+                bytes.advance(n);
+                Some(Message::Owned(bytes))
+            }
             Message::Owned(_) => None,
         }
     }

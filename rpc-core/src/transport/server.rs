@@ -131,9 +131,45 @@ pub trait Replies {
     /// Hands over the filled bytes of this call's last `reserve`. They leave with the next flush.
     fn post(&mut self, call: CallToken, len: usize);
 
+    /// Reserves and posts an answer that consists of the bytes of `front` and then those of `body`, and takes the `call`. A
+    /// transport may send a long body from where it is.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve); then nothing was posted, and the call is not taken.
+    fn post_parts(
+        &mut self,
+        call: &mut Option<CallToken>,
+        front: &[u8],
+        body: &[u8],
+    ) -> Result<(), ReserveError> {
+        post_copied_reply(self, call, front, body)
+    }
+
     /// Bounds the answers that wait elsewhere, after `reserve` had no memory for them: the bytes that large messages may hold
     /// here. Three quarters of that may wait for one client, and four times that for all.
     fn waiting_limit(&self) -> u64;
+}
+
+/// What [`Replies::post_parts`] does where nothing is to be gained: copies both parts into the memory of an answer, and posts it.
+///
+/// # Errors
+/// Those of [`Replies::reserve`].
+pub fn post_copied_reply(
+    replies: &mut (impl Replies + ?Sized),
+    call: &mut Option<CallToken>,
+    front: &[u8],
+    body: &[u8],
+) -> Result<(), ReserveError> {
+    let len = front.len() + body.len();
+    if let Some(call) = call {
+        let bytes = replies.reserve(call, len)?;
+        bytes[..front.len()].copy_from_slice(front);
+        bytes[front.len()..].copy_from_slice(body);
+    }
+    if let Some(call) = call.take() {
+        replies.post(call, len);
+    }
+    Ok(())
 }
 
 /// Every transport has room for a reply of this length to each request, at all times: errors can always be sent.

@@ -34,8 +34,7 @@ pub struct Address {
     place: Place,
     /// The place in text.
     name: String,
-    backend: &'static dyn Backend,
-    config: Config,
+    options: AddressOptions,
 }
 
 impl Address {
@@ -51,18 +50,18 @@ impl Address {
 
     /// The backend that carries the calls.
     pub fn backend(&self) -> &'static dyn Backend {
-        self.backend
+        self.options.backend
     }
 
     /// What this end is ready to give.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.options.config
     }
 
     /// The same address with a backend that is in no registry.
     #[cfg(test)]
     pub(crate) fn with_backend(self, backend: &'static dyn Backend) -> Address {
-        Address { backend, ..self }
+        Address { options: AddressOptions { backend, ..self.options }, ..self }
     }
 
     /// The same address with the TCP port that the system chose.

@@ -79,6 +79,8 @@ fn parse_time_in(
 pub enum Carrier {
     /// A device.
     Device,
+    /// A device in the machine's own memory: slots take none until they are used.
+    Memory,
     /// A byte stream, and no device.
     Stream,
     /// Either, as the backend needs.
@@ -93,9 +95,16 @@ impl Carrier {
         if self == Carrier::Stream { on_stream().unwrap_or(default) } else { default }
     }
 
+    /// What an address without options is ready to give.
+    fn usual(self, backend: &dyn Backend) -> Config {
+        let slot = (self == Carrier::Memory).then(|| backend.slot_in_memory());
+        let usual = Config::default();
+        Config { slot: slot.unwrap_or(usual.slot), ..usual }
+    }
+
     fn check(self, backend: &'static dyn Backend) -> Result<(), AddressError> {
         let mend = match (self, runs_on_stream(backend)) {
-            (Carrier::Device, true) => "tcp://HOST:PORT",
+            (Carrier::Device | Carrier::Memory, true) => "tcp://HOST:PORT",
             (Carrier::Stream, false) => "shm://NAME and rdma://HOST:PORT",
             _ => return Ok(()),
         };
@@ -164,7 +173,7 @@ impl AddressOptions {
                 .ok_or_else(|| AddressError::UnknownBackend { backend: name.to_owned() })?,
         };
         carrier.check(backend)?;
-        let mut config = Config::default();
+        let mut config = carrier.usual(backend);
         for &(key, value) in pairs {
             match key {
                 // Read above, and below.
@@ -205,6 +214,14 @@ impl AddressOptions {
         };
         Ok(AddressOptions { backend, config })
     }
+
+    /// Writes the options of an address whose scheme gives `carrier`, each after a `&`, but not the backend, nor what is as usual.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    pub fn write(&self, carrier: Carrier, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.write_options(&carrier.usual(self.backend), f)
+    }
 }
 
 /// An option that is neither every address's nor the scheme's own.
@@ -234,12 +251,9 @@ fn read_backend_option(
 }
 
 impl Config {
-    /// Writes the options of an address with this configuration, each after a `&`, except those at their defaults.
-    ///
-    /// # Errors
-    /// Those of the formatter.
-    pub fn write_options(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let usual = Config { memory: default_memory(self.max_message), ..Config::default() };
+    /// Writes what differs from the `usual` as options of an address, each after a `&`.
+    fn write_options(&self, usual: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Config { memory: default_memory(self.max_message), ..usual.clone() };
         for (key, value, default) in [
             ("window", u64::from(self.window), u64::from(usual.window)),
             ("slot", u64::from(self.slot), u64::from(usual.slot)),

@@ -25,6 +25,15 @@ fn parse_device(value: &str) -> Result<String, AddressError> {
     Ok(value.to_owned())
 }
 
+/// What addresses of a scheme give to a backend.
+fn carrier(scheme: &str) -> Carrier {
+    match scheme {
+        "tcp" => Carrier::Stream,
+        "shm" => Carrier::Memory,
+        _ => Carrier::Device,
+    }
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -44,28 +53,27 @@ impl Address {
     ) -> Result<Address, AddressError> {
         let mut device = DeviceChoice::default();
         let own: &[_] = if scheme == "rdma" { RDMA_OPTIONS } else { &[] };
-        let carrier = if scheme == "tcp" { Carrier::Stream } else { Carrier::Device };
-        let AddressOptions { backend, config } =
-            AddressOptions::read(options, carrier, own, |key, value| {
-                match key {
-                    "device" => device.name = Some(parse_device(value)?),
-                    "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
-                    _ => device.ib_port = Some(parse_index(key, value, 1)?),
-                }
-                Ok(())
-            })?;
+        let options = AddressOptions::read(options, carrier(scheme), own, |key, value| {
+            match key {
+                "device" => device.name = Some(parse_device(value)?),
+                "gid_index" => device.gid_index = Some(parse_index(key, value, 0)?),
+                _ => device.ib_port = Some(parse_index(key, value, 1)?),
+            }
+            Ok(())
+        })?;
         let place = match scheme {
             "rdma" => Place::rdma(place, device)?,
             "tcp" => Place::tcp(place)?,
             _ => Place::shm(place)?,
         };
-        Ok(Address { name: place.to_text(), place, backend, config })
+        Ok(Address { name: place.to_text(), place, options })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}?backend={}", self.place.scheme(), self.name, self.backend.name())?;
+        let scheme = self.place.scheme();
+        write!(f, "{scheme}://{}?backend={}", self.name, self.backend().name())?;
         if let Place::Rdma(NetworkPlace { device, .. }) = &self.place {
             if let Some(name) = &device.name {
                 write!(f, "&device={name}")?;
@@ -77,7 +85,7 @@ impl fmt::Display for Address {
                 write!(f, "&ib_port={port}")?;
             }
         }
-        self.config.write_options(f)
+        self.options.write(carrier(scheme), f)
     }
 }
 

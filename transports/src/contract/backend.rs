@@ -27,6 +27,12 @@ pub trait Backend: fmt::Debug + Sync {
         MAX_WINDOW
     }
 
+    /// Bytes of a slot where slots take no memory until they are used, as on `shm`, if an address does not say. There, a longer
+    /// one costs nothing until a long message comes.
+    fn slot_in_memory(&self) -> u32 {
+        Config::default().slot
+    }
+
     /// Whether the fabric can carry this backend.
     ///
     /// # Errors

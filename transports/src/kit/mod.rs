@@ -9,6 +9,7 @@ pub(crate) mod lending;
 pub(crate) mod memory;
 pub(crate) mod places;
 pub(crate) mod roster;
+pub(crate) mod scratch;
 mod send_queue;
 pub(crate) mod sender;
 pub(crate) mod setup;

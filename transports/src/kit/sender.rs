@@ -93,6 +93,20 @@ impl Sender {
         self.check(|qp| qp.post_write_imm(message, remote, imm, signal))
     }
 
+    /// Posts an inline WRITE_WITH_IMM of the bytes of `front` and then those of `rest`. `false`: the queue pair is broken.
+    #[inline]
+    pub(crate) fn write_imm_parts(
+        &mut self,
+        front: &[u8],
+        rest: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+    ) -> bool {
+        let signal = self.queue.post(false).map(|count| work_id(self.client, count));
+        self.unrung = true;
+        self.check(|qp| qp.post_write_imm_parts(front, rest, remote, imm, signal))
+    }
+
     /// Posts an inline SEND with an immediate. `false`: the queue pair is broken.
     #[inline]
     pub(crate) fn send_imm(&mut self, message: &[u8], imm: u32, must_signal: bool) -> bool {

@@ -1,6 +1,7 @@
 //! The client's carrier: requests into the server's cells, responses out of its ring.
 
 use farcall_core::time::Instant;
+use farcall_core::transport;
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
 
 use super::lines::{LINE_BYTES, ring_lines};
@@ -8,6 +9,7 @@ use super::reader::{Message, Read, Reader};
 use super::service_time;
 use super::setup::Places;
 use super::switch::Switch;
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::{Carrier, ClientCarrier, Fetch, Fetched, Found, ReadNumber};
@@ -134,10 +136,10 @@ impl Carrier for Fetches {
         &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+        scratch: &'a mut Scratch,
+    ) -> Option<transport::Message<'a>> {
         let message = self.writes.read(completion, slot, scratch)?;
-        let service = service_time::from_note(note_of(message));
+        let service = service_time::from_note(note_of(&message));
         self.switch.was_sent(service, self.reader.round_trip_nanos());
         if self.switch.fetches() {
             // Other calls may be outstanding whose responses are left for us now.

@@ -1,12 +1,14 @@
 //! The server's carrier: requests out of its cells, responses into the ring.
 
 use farcall_core::site::Site;
+use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, SharedRegion, WorkCompletion, WorkRequest};
 
 use super::lines::{LINE_BYTES, Ring, ring_lines};
 use super::service_time;
 use super::setup::Places;
 use super::switch::{Ask, next_epoch};
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::planted::{Bug, is_planted};
 use crate::rendezvous::server::Misbehaved;
@@ -132,7 +134,12 @@ impl Carrier for Responses {
     }
 
     /// Requests are [taken](ServerCarrier::take).
-    fn read<'a>(&mut self, _: &'a WorkCompletion, _: u32, _: &'a mut [u8]) -> Option<&'a [u8]> {
+    fn read<'a>(
+        &mut self,
+        _: &'a WorkCompletion,
+        _: u32,
+        _: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         None
     }
 
@@ -165,15 +172,14 @@ impl ServerCarrier for Responses {
     }
 
     #[inline]
-    fn take<'a>(&mut self, request: Waiting, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+    fn take<'a>(&mut self, request: Waiting, scratch: &'a mut Scratch) -> Option<Message<'a>> {
         let Waiting { slot, len } = request;
         let sealed = sealed_bytes(len as usize);
         if sealed > self.slot_bytes as usize {
             return None;
         }
-        let message = &mut scratch[..len as usize];
         let end = self.writes.slot_end(self.turn.cell());
-        self.writes.slots().copy_out(end - sealed, message);
+        let message = scratch.copy_out(self.writes.slots(), end - sealed, len as usize);
         self.turn.advance();
         self.announced = self.announced.saturating_sub(1);
         if let Some(began) = self.began.get_mut(slot as usize) {

@@ -1,5 +1,6 @@
 //! The client's carrier: requests into its place of the pool, or into its log.
 
+use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, MemoryWindow, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
 
 use super::client_state::ClientState;
@@ -7,6 +8,7 @@ use super::log::LogWriter;
 use super::pool::PoolLayout;
 use super::stamp::{self, STAMP_BYTES};
 use super::wire::{GROWN, LEFT, Note, STOP};
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::slots::carrier::{Carrier, ClientCarrier};
 use crate::slots::cells::{self, CellTurn, Trailer};
@@ -197,10 +199,10 @@ impl Carrier for Requests {
         &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+        scratch: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         let message = self.writes.read(completion, slot, scratch)?;
-        let note = note_of(message);
+        let note = note_of(&message);
         if note != 0 && !self.heed(note) {
             return None;
         }

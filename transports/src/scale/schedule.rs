@@ -16,6 +16,7 @@ use super::priority::Work;
 use super::served::{Leave, Served};
 use super::slices::Slices;
 use super::wire::STOP;
+use crate::kit::scratch::Scratch;
 use crate::planted::{Bug, is_planted};
 use crate::slots::carrier::{ServerCarrier, Shared};
 use crate::slots::requests::Clients;
@@ -191,7 +192,7 @@ impl Schedule {
     fn serve(
         client: u32,
         clients: &mut Scaled,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
@@ -214,7 +215,7 @@ impl Schedule {
         &mut self,
         most: u32,
         clients: &mut Scaled,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
@@ -256,7 +257,7 @@ impl Schedule {
         client: u32,
         most: u32,
         clients: &mut Scaled,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
@@ -271,7 +272,7 @@ impl Schedule {
         &mut self,
         most: u32,
         clients: &mut Scaled,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
@@ -420,7 +421,7 @@ impl Shared<Served> for Schedule {
     fn look(
         &mut self,
         clients: &mut Scaled,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Progress {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
 use super::guard::Guard;
@@ -12,6 +13,7 @@ use super::pool::PoolLayout;
 use super::priority::Work;
 use super::stamp::{self, Expected, stamped_bytes};
 use super::wire::{GROWN, LEFT, Note};
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::{ArrivedOp, Carrier, ServerCarrier, Turn, Waiting};
@@ -342,7 +344,12 @@ impl Carrier for Served {
     }
 
     /// Requests are [taken](ServerCarrier::take).
-    fn read<'a>(&mut self, _: &'a WorkCompletion, _: u32, _: &'a mut [u8]) -> Option<&'a [u8]> {
+    fn read<'a>(
+        &mut self,
+        _: &'a WorkCompletion,
+        _: u32,
+        _: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         None
     }
 
@@ -414,19 +421,19 @@ impl ServerCarrier for Served {
     }
 
     #[inline]
-    fn take<'a>(&mut self, request: Waiting, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+    fn take<'a>(&mut self, request: Waiting, scratch: &'a mut Scratch) -> Option<Message<'a>> {
         self.work.count(request.len);
         if self.waiting_in_log().is_some() {
-            return self.log.take(request, scratch);
+            let scratch = scratch.borrowed(request.len as usize)?;
+            return self.log.take(request, scratch).map(Message::Borrowed);
         }
         let place = self.place_in_use()?;
         let sealed = stamped_bytes(request.len as usize);
         if sealed > self.slot_bytes as usize {
             return None;
         }
-        let message = &mut scratch[..request.len as usize];
         let end = self.layout.cell_end(place, self.turn.cell()) as usize;
-        self.pool.copy_out(end - sealed, message);
+        let message = scratch.copy_out(&self.pool, end - sealed, request.len as usize);
         self.used = self.used.max(self.turn.cell() + 1);
         self.turn.advance();
         self.announced = self.announced.saturating_sub(1);

@@ -1,8 +1,10 @@
 //! SEND into a receive that the peer posted.
 
+use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, CompletionOpcode, Status, WorkCompletion, WorkRequest};
 
 use crate::kit::memory::Charge;
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::slots::carrier::{Carrier, ClientCarrier, ServerCarrier};
 use crate::slots::wire::client_in;
@@ -68,13 +70,13 @@ impl Carrier for Sends {
         &mut self,
         completion: &'a WorkCompletion,
         _slot: u32,
-        _scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+        _scratch: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         if completion.opcode != CompletionOpcode::Recv {
             return None;
         }
         let message = completion.buffer.as_deref()?;
-        (message.len() <= self.slot_bytes).then_some(message)
+        (message.len() <= self.slot_bytes).then_some(Message::Borrowed(message))
     }
 
     #[inline]

@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::Range;
 
 use farcall_core::time::{Instant, Progress};
-use farcall_core::transport::RequestSink;
+use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{Buffer, RemoteSlice, WorkCompletion, WorkRequest};
 
 use super::requests::Clients;
 use super::wire::Op;
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 use crate::rendezvous::server::Misbehaved;
 
@@ -52,6 +53,21 @@ pub(crate) trait Carrier: fmt::Debug + Send + 'static {
     #[inline(always)]
     fn prepare(&mut self, _sender: &mut Sender, _message: &mut [u8]) {}
 
+    /// A message may be [posted in parts](Carrier::post_parts).
+    const POSTS_PARTS: bool = false;
+
+    /// Posts the message of a slot inline, from two places. `false`: the queue pair is broken.
+    fn post_parts(
+        &mut self,
+        _sender: &mut Sender,
+        _slot: u32,
+        _front: &[u8],
+        _rest: &[u8],
+        _imm: u32,
+    ) -> bool {
+        false
+    }
+
     /// Posts the message of a slot inline, with room for the trailer; if it is empty, the immediate alone. `false`: the queue
     /// pair is broken.
     fn post_inline(
@@ -71,8 +87,8 @@ pub(crate) trait Carrier: fmt::Debug + Send + 'static {
         &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]>;
+        scratch: &'a mut Scratch,
+    ) -> Option<Message<'a>>;
 
     /// A message has arrived. `false`: the queue pair is broken.
     fn consume_receive(&mut self, sender: &mut Sender) -> bool;
@@ -222,7 +238,7 @@ pub(crate) trait ServerCarrier: Carrier {
     }
 
     /// The message of the next request, as private bytes. `None` if it is longer than a slot.
-    fn take<'a>(&mut self, _request: Waiting, _scratch: &'a mut [u8]) -> Option<&'a [u8]> {
+    fn take<'a>(&mut self, _request: Waiting, _scratch: &'a mut Scratch) -> Option<Message<'a>> {
         None
     }
 
@@ -291,7 +307,7 @@ pub(crate) trait Shared<C: ServerCarrier>: fmt::Debug + Send {
     fn look(
         &mut self,
         clients: &mut Clients<C>,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Progress {

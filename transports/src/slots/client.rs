@@ -3,7 +3,7 @@
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId, post_copied_request,
 };
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
@@ -14,6 +14,7 @@ use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
 use crate::kit::completions::{Completions, failure};
 use crate::kit::memory;
+use crate::kit::scratch::Scratch;
 use crate::rendezvous::client::{Transfer, Transfers};
 use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit};
 
@@ -59,7 +60,7 @@ pub(crate) struct Client<C: ClientCarrier> {
     // Dropped in this order: queue pair, completion queue.
     window: Window<C>,
     completions: Completions,
-    scratch: Box<[u8]>,
+    scratch: Scratch,
 }
 
 /// The slots, and what became of them.
@@ -112,7 +113,7 @@ impl<C: ClientCarrier> Client<C> {
             told: false,
             is_left: false,
         };
-        Client { window, completions, scratch: vec![0; terms.slot as usize].into() }
+        Client { window, completions, scratch: Scratch::new(terms.slot as usize) }
     }
 }
 
@@ -160,6 +161,23 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
             let announce = Announce { len: len.into() };
             window.link.post_control(id.index, id.generation, Kind::Announce, announce.as_bytes());
         }
+    }
+
+    #[inline]
+    fn post_parts(
+        &mut self,
+        front: &[u8],
+        body: &[u8],
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        let len = front.len() + body.len();
+        if len > self.window.max_small {
+            return post_copied_request(self, front, body, delivery);
+        }
+        let (id, _) = self.reserve(len)?;
+        self.window.slots[id.index as usize].phase = Phase::Posted;
+        self.window.link.post_parts(id.index, id.generation, front, body);
+        Ok(id)
     }
 
     #[inline]
@@ -335,7 +353,7 @@ impl<C: ClientCarrier> Window<C> {
     fn complete(
         &mut self,
         completion: &WorkCompletion,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         if completion.status != Status::Success {
@@ -396,7 +414,7 @@ impl<C: ClientCarrier> Window<C> {
         &mut self,
         completion: &WorkCompletion,
         index: u32,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         let message = self.link.read(completion, index, scratch).ok_or(NONSENSE)?;
@@ -408,18 +426,20 @@ impl<C: ClientCarrier> Window<C> {
     pub(super) fn handle_bytes(
         &mut self,
         index: u32,
-        message: &[u8],
+        message: Message<'_>,
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         let Some(&slot) = self.slots.get(index as usize) else { return Err(NONSENSE) };
-        let (generation, kind, body) = split(message).ok_or(NONSENSE)?;
+        let (generation, kind, body) = split(&message).ok_or(NONSENSE)?;
         if generation != slot.generation {
             return Err(NONSENSE);
         }
         if kind == Kind::Inline && slot.phase == Phase::Posted {
             self.end(index);
-            if !slot.abandoned {
-                sink.reply(SlotId { index, generation }, Message::Borrowed(body));
+            if !slot.abandoned
+                && let Some(body) = message.skip(HEADER_BYTES)
+            {
+                sink.reply(SlotId { index, generation }, body);
             }
             return Ok(());
         }

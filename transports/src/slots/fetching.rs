@@ -1,7 +1,7 @@
 //! Responses that the client fetches, for carriers whose server leaves them in its memory.
 
 use farcall_core::time::Instant;
-use farcall_core::transport::ReplySink;
+use farcall_core::transport::{Message, ReplySink};
 
 use super::carrier::{ClientCarrier, Fetched, Found};
 use super::client::{Broken, Window};
@@ -34,7 +34,7 @@ impl<C: ClientCarrier> Window<C> {
             let messages = match what {
                 Fetched::Ready => self.take_ready(&mut bytes, sink)?,
                 Fetched::Long { slot } => {
-                    self.handle_bytes(slot, &bytes, sink)?;
+                    self.handle_bytes(slot, Message::Borrowed(&bytes), sink)?;
                     1
                 }
             };
@@ -60,7 +60,7 @@ impl<C: ClientCarrier> Window<C> {
             let next = self.link.carrier.next_message(bytes, &mut at);
             match next.map_err(Broken::PeerMisbehaved)? {
                 Some(Found::Message { slot, bytes: range }) => {
-                    self.handle_bytes(slot, &bytes[range], sink)?;
+                    self.handle_bytes(slot, Message::Borrowed(&bytes[range]), sink)?;
                 }
                 Some(Found::Elsewhere) => {}
                 None => return Ok(messages),

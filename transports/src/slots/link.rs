@@ -10,6 +10,7 @@ use farcall_verbs::{WorkCompletion, WorkRequest};
 use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
 
 /// How much of everything a link has.
@@ -206,6 +207,27 @@ impl<C: Carrier> Link<C> {
         }
     }
 
+    /// Posts a message of a slot that consists of `front` and `body`, whose bytes are copied once if the device can. The slot's
+    /// buffer is [staged](Link::stage).
+    #[inline]
+    pub(crate) fn post_parts(&mut self, slot: u32, generation: u32, front: &[u8], body: &[u8]) {
+        let Some(message) = self.staging[slot as usize].as_deref_mut() else { return };
+        let at = HEADER_BYTES + front.len();
+        let len = at + body.len();
+        message[HEADER_BYTES..at].copy_from_slice(front);
+        if !C::POSTS_PARTS || !self.sender.is_inline(len) || self.urgent || self.sender.room() == 0
+        {
+            message[at..len].copy_from_slice(body);
+            return self.post(slot, generation, Kind::Inline, len);
+        }
+        put_header(message, generation, Kind::Inline);
+        let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
+        let Link { sender, carrier, .. } = self;
+        if !carrier.post_parts(sender, slot, &message[..at], body, imm) {
+            self.urgent = true;
+        }
+    }
+
     /// Queues a control message with this body.
     #[cold]
     pub(crate) fn post_control(&mut self, slot: u32, generation: u32, kind: Kind, body: &[u8]) {
@@ -385,8 +407,8 @@ impl<C: Carrier> Link<C> {
         &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+        scratch: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         self.carrier.read(completion, slot, scratch)
     }
 }

@@ -1,7 +1,7 @@
 //! Answers of one server thread.
 
 use farcall_core::error::{Backpressure, ReserveError};
-use farcall_core::transport::{CallToken, Replies};
+use farcall_core::transport::{CallToken, Replies, post_copied_reply};
 use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
@@ -37,6 +37,32 @@ impl<C: ServerCarrier> Replies for Clients<C> {
         }
         slot.phase = Phase::Idle;
         connection.link.post(call.slot(), call.generation(), Kind::Inline, HEADER_BYTES + len);
+    }
+
+    fn post_parts(
+        &mut self,
+        token: &mut Option<CallToken>,
+        front: &[u8],
+        body: &[u8],
+    ) -> Result<(), ReserveError> {
+        let Some(call) = token else { return Ok(()) };
+        let Some(connection) = self.roster.get_in_line(call.client()) else {
+            return Err(ReserveError::Closed);
+        };
+        if front.len() + body.len() > connection.max_small {
+            return post_copied_reply(self, token, front, body);
+        }
+        let Some(slot) = connection.slot_of(call) else { return Err(ReserveError::Closed) };
+        slot.large_reply = false;
+        if connection.link.stage(call.slot()).is_none() {
+            return Err(Backpressure::SendQueue.into());
+        }
+        if let Some(slot) = connection.slot_of(call) {
+            slot.phase = Phase::Idle;
+        }
+        connection.link.post_parts(call.slot(), call.generation(), front, body);
+        *token = None;
+        Ok(())
     }
 
     fn waiting_limit(&self) -> u64 {

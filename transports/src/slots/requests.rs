@@ -2,17 +2,18 @@
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
-use farcall_core::transport::{Message, RequestSink};
+use farcall_core::transport::RequestSink;
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
 
 use super::carrier::{ArrivedOp, ServerCarrier, Turn};
 use super::connection::{Connection, Phase};
 use super::link::Arrived;
-use super::wire::{Immediate, Kind, Op, split};
+use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::kit::completions::POLL_BATCH;
 use crate::kit::lending::Lending;
 use crate::kit::memory::LargeBuffers;
 use crate::kit::roster::Roster;
+use crate::kit::scratch::Scratch;
 use crate::rendezvous::server::Misbehaved;
 
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl<C: ServerCarrier> Clients<C> {
     pub(crate) fn complete(
         &mut self,
         completion: &WorkCompletion,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) {
@@ -135,12 +136,13 @@ impl<C: ServerCarrier> Clients<C> {
             && let Some(slot) = connection.slots.get_mut(index as usize)
             && slot.phase == Phase::Idle
             && let Some(message) = connection.link.read(completion, index, scratch)
-            && let Some((generation, Kind::Inline, body)) = split(message)
+            && let Some((generation, Kind::Inline, _)) = split(&message)
+            && let Some(body) = message.skip(HEADER_BYTES)
         {
             slot.generation = generation;
             slot.phase = Phase::Busy;
             let token = connection.token_of(index, generation);
-            return sink.request(token, Message::Borrowed(body), self);
+            return sink.request(token, body, self);
         }
         if let Err(why) = self.handle_uncommon(client, imm, completion, scratch, now, sink) {
             self.remove(client, why, sink);
@@ -167,7 +169,7 @@ impl<C: ServerCarrier> Clients<C> {
         client: u32,
         imm: u32,
         completion: &WorkCompletion,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Result<(), Disconnect> {
@@ -217,7 +219,7 @@ impl<C: ServerCarrier> Clients<C> {
         let Some(message) = connection.link.read(completion, index, scratch) else {
             return Err("a length beyond the slot".into());
         };
-        let len = slot.announced(message)?;
+        let len = slot.announced(&message)?;
         self.handle_announcement(client, index, len, now)
     }
 
@@ -227,7 +229,7 @@ impl<C: ServerCarrier> Clients<C> {
         &mut self,
         client: u32,
         most: u32,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
@@ -256,16 +258,18 @@ impl<C: ServerCarrier> Clients<C> {
             let slot = &mut connection.slots[index as usize];
             let handled = match message {
                 None => Err("a length beyond the slot".into()),
-                Some(message) => match split(message) {
-                    Some((generation, Kind::Inline, body)) => {
+                Some(message) => match split(&message) {
+                    Some((generation, Kind::Inline, _)) => {
                         slot.generation = generation;
                         slot.phase = Phase::Busy;
                         let token = connection.token_of(index, generation);
-                        sink.request(token, Message::Borrowed(body), self);
+                        if let Some(body) = message.skip(HEADER_BYTES) {
+                            sink.request(token, body, self);
+                        }
                         Ok(())
                     }
                     _ => slot
-                        .announced(message)
+                        .announced(&message)
                         .and_then(|len| self.handle_announcement(client, index, len, now)),
                 },
             };

@@ -16,6 +16,7 @@ use crate::kit::completions::DiscardRequests;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 use crate::kit::roster::Roster;
+use crate::kit::scratch::Scratch;
 
 /// All connections of one server thread.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct Server<C: ServerCarrier, S: Shared<C>> {
     failed: Vec<ClusterQueue>,
     clusters: Arc<Clusters>,
     shared: S,
-    scratch: Box<[u8]>,
+    scratch: Scratch,
     is_closed: bool,
 }
 
@@ -49,7 +50,7 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
             failed: Vec::new(),
             clusters: Arc::clone(clusters),
             shared,
-            scratch: vec![0; config.slot as usize].into(),
+            scratch: Scratch::new(config.slot as usize),
             is_closed: false,
         })
     }

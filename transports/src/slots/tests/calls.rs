@@ -2,6 +2,7 @@
 
 use farcall_core::error::{Backpressure, ReserveError};
 use farcall_core::transport::Delivery;
+use farcall_verbs::Device;
 
 use super::pair::{Host, limits, pattern};
 use crate::contract::Backend;
@@ -14,6 +15,38 @@ pub(crate) fn messages_of_every_size_up_to_a_slot_come_back(backend: &'static dy
         assert_eq!(host.call(&mut caller, &bytes), bytes, "{len} bytes");
     }
     assert_eq!(caller.heard.owned, 0);
+}
+
+/// On a device that takes long messages inline, and on one that does not; in a slot and beyond.
+pub(crate) fn messages_in_parts_come_back(backend: &'static dyn Backend) {
+    for device in ["shm", "shm-plain"] {
+        let device = Device::open(device).unwrap();
+        let config = limits(4, 16 << 10, 1 << 20);
+        let mut host = Host::on(&device, device.clone(), backend, (config, 8));
+        host.handlers.hold = true;
+        let mut caller = host.admit();
+        for (turn, len) in [0, 9, 40, 500, 1023, 4096, 9000, 16_000, 70_000].into_iter().enumerate()
+        {
+            let bytes = pattern(turn as u32, 2 * len + 8);
+            let (front, body) = bytes[len..].split_at(8);
+            // Another call of the window waits meanwhile, in a slot that must stay as it is.
+            let first = caller.send(&bytes);
+            let second = caller.transport.post_parts(front, body, Delivery::AtMostOnce).unwrap();
+            caller.transport.flush();
+            host.run(&mut [&mut caller], |host, _| host.handlers.held.len() == 2);
+            while let Some((call, request)) = host.handlers.held.pop_front() {
+                let (front, body) = request.split_at(request.len() / 3);
+                let mut call = Some(call);
+                host.transport.replies().post_parts(&mut call, front, body).unwrap();
+                assert!(call.is_none(), "it is answered");
+            }
+            host.transport.flush();
+            host.run(&mut [&mut caller], |_, callers| callers[0].heard.replies.len() == 2);
+            let mut replies: Vec<_> = caller.heard.replies.drain(..).collect();
+            replies.sort_unstable_by_key(|(slot, _)| *slot != first);
+            assert_eq!(replies, [(first, bytes.clone()), (second, bytes[len..].to_vec())], "{len}");
+        }
+    }
 }
 
 pub(crate) fn a_full_window_is_backpressure_and_frees_in_any_order(backend: &'static dyn Backend) {
@@ -66,10 +99,10 @@ pub(crate) fn a_late_reply_frees_its_slot_and_is_not_delivered(backend: &'static
 }
 
 pub(crate) fn a_request_that_has_not_left_is_taken_back(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(1, 4096, 4096));
+    let mut host = Host::new(backend, limits(1, 128 << 10, 128 << 10));
     let mut caller = host.admit();
     // Too long to go inline, so it waits for the doorbell.
-    let slot = caller.post(&[1; 1000]);
+    let slot = caller.post(&[1; 100 << 10]);
     caller.transport.abandon(slot);
     assert_eq!(host.call(&mut caller, b"this one"), b"this one");
     assert_eq!(host.handlers.requests, 1);

@@ -2,11 +2,13 @@
 
 pub(crate) mod setup;
 
+use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
 use self::setup::Sizes;
 use super::carrier::{Carrier, ClientCarrier, ServerCarrier, Shared};
 use super::link::stride;
+use crate::kit::scratch::Scratch;
 use crate::kit::sender::{Sender, work_id};
 use crate::planted::{Bug, is_planted};
 
@@ -76,6 +78,21 @@ impl Writes {
 }
 
 impl Carrier for Writes {
+    const POSTS_PARTS: bool = true;
+
+    #[inline]
+    fn post_parts(
+        &mut self,
+        sender: &mut Sender,
+        slot: u32,
+        front: &[u8],
+        rest: &[u8],
+        imm: u32,
+    ) -> bool {
+        let remote = self.remote(slot, front.len() + rest.len());
+        sender.write_imm_parts(front, rest, remote, imm)
+    }
+
     #[inline(always)]
     fn post_inline(
         &mut self,
@@ -100,19 +117,17 @@ impl Carrier for Writes {
         &mut self,
         completion: &'a WorkCompletion,
         slot: u32,
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+        scratch: &'a mut Scratch,
+    ) -> Option<Message<'a>> {
         if let Some(payload) = completion.payload() {
-            return Some(payload);
+            return Some(Message::Borrowed(payload));
         }
         let (at, len) = (slot as usize * self.stride as usize, completion.byte_len as usize);
         let fits = len <= self.slot_bytes || is_planted(Bug::UncheckedLength);
         if !fits || at >= self.slots.len() {
             return None;
         }
-        let message = &mut scratch[..len];
-        self.slots.copy_out(at, message);
-        Some(message)
+        Some(scratch.copy_out(&self.slots, at, len))
     }
 
     /// Receives are posted again in batches.
