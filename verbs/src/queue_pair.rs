@@ -295,26 +295,24 @@ impl QueuePair {
         on_device!(QueuePair, &mut self.qp, qp => qp.post_write_imm(bytes, remote, imm, signaled))
     }
 
-    /// As [`post_write_imm`](Self::post_write_imm), of the bytes of `front` and then those of `rest`. On `shm` they are not put
-    /// together before; other devices, which take fewer bytes inline, do that.
-    ///
-    /// # Errors
-    /// Why it was refused.
+    /// As [`post_write_imm`](Self::post_write_imm), of the bytes of `front` and then those of `rest`, where the device can do that
+    /// without putting them together, and at once: `shm`, if there are more than a cell carries, and nothing waits. `false`:
+    /// nothing was posted, and it takes one piece.
     #[inline]
-    pub fn post_write_imm_parts(
+    pub fn try_post_write_imm_parts(
         &mut self,
         front: &[u8],
         rest: &[u8],
         remote: RemoteSlice,
         imm: u32,
         signaled: Option<u64>,
-    ) -> Result<(), PostError> {
+    ) -> bool {
         match &mut self.qp {
             dispatch::QueuePair::Shm(qp) => {
-                qp.post_write_imm_parts(front, rest, remote, imm, signaled)
+                qp.try_write_imm_parts(front, rest, remote, imm, signaled)
             }
             #[cfg(any(feature = "ibverbs", feature = "sim", feature = "faults"))]
-            _ => self.post_write_imm(&[front, rest].concat(), remote, imm, signaled),
+            _ => false,
         }
     }
 

@@ -83,16 +83,19 @@ impl Class {
         self.add(len)
     }
 
+    /// All that are looked at are kept by receivers: adds as many as there are, so that this is soon over.
     #[cold]
     fn add(&mut self, len: usize) -> &mut BytesMut {
-        let new = BytesMut::with_capacity(len.next_power_of_two());
-        if self.buffers.len() < MOST_BUFFERS {
+        let new = || BytesMut::with_capacity(len.next_power_of_two());
+        let count = self.buffers.len();
+        if count < MOST_BUFFERS {
             // Behind the last, so that the others are looked at in the order in which they were used.
-            self.last = (self.last + 1).min(self.buffers.len());
-            self.buffers.insert(self.last, new);
+            let behind = (self.last + 1).min(count);
+            self.buffers.splice(behind..behind, std::iter::repeat_with(new).take(count.max(1)));
+            self.last = behind;
         } else {
-            self.last = (self.last + 1) % self.buffers.len();
-            self.buffers[self.last] = new;
+            self.last = (self.last + 1) % count;
+            self.buffers[self.last] = new();
         }
         &mut self.buffers[self.last]
     }

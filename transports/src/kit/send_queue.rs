@@ -5,7 +5,7 @@
 const SIGNAL_EVERY: u32 = 64;
 
 /// Counts the work requests of one send queue. Unsignaled ones are retired by the next signaled one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SendQueue {
     depth: u32,
     interval: u32,

@@ -93,18 +93,23 @@ impl Sender {
         self.check(|qp| qp.post_write_imm(message, remote, imm, signal))
     }
 
-    /// Posts an inline WRITE_WITH_IMM of the bytes of `front` and then those of `rest`. `false`: the queue pair is broken.
+    /// Posts an inline WRITE_WITH_IMM of the bytes of `front` and then those of `rest`, if the device can at once. `false`: nothing
+    /// was posted.
     #[inline]
-    pub(crate) fn write_imm_parts(
+    pub(crate) fn try_write_imm_parts(
         &mut self,
         front: &[u8],
         rest: &[u8],
         remote: RemoteSlice,
         imm: u32,
     ) -> bool {
-        let signal = self.queue.post(false).map(|count| work_id(self.client, count));
-        self.unrung = true;
-        self.check(|qp| qp.post_write_imm_parts(front, rest, remote, imm, signal))
+        let mut queue = self.queue.clone();
+        let signal = queue.post(false).map(|count| work_id(self.client, count));
+        let is_posted = self.qp.try_post_write_imm_parts(front, rest, remote, imm, signal);
+        if is_posted {
+            (self.queue, self.unrung) = (queue, true);
+        }
+        is_posted
     }
 
     /// Posts an inline SEND with an immediate. `false`: the queue pair is broken.

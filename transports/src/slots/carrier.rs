@@ -53,11 +53,9 @@ pub(crate) trait Carrier: fmt::Debug + Send + 'static {
     #[inline(always)]
     fn prepare(&mut self, _sender: &mut Sender, _message: &mut [u8]) {}
 
-    /// A message may be [posted in parts](Carrier::post_parts).
-    const POSTS_PARTS: bool = false;
-
-    /// Posts the message of a slot inline, from two places. `false`: the queue pair is broken.
-    fn post_parts(
+    /// Posts the message of a slot inline, from two places, if that can be done. `false`: nothing was posted.
+    #[inline(always)]
+    fn try_post_parts(
         &mut self,
         _sender: &mut Sender,
         _slot: u32,

@@ -215,16 +215,13 @@ impl<C: Carrier> Link<C> {
         let at = HEADER_BYTES + front.len();
         let len = at + body.len();
         message[HEADER_BYTES..at].copy_from_slice(front);
-        if !C::POSTS_PARTS || !self.sender.is_inline(len) || self.urgent || self.sender.room() == 0
-        {
-            message[at..len].copy_from_slice(body);
-            return self.post(slot, generation, Kind::Inline, len);
-        }
         put_header(message, generation, Kind::Inline);
-        let imm = Immediate { op: Op::Message, client: self.client, slot }.to_wire();
-        let Link { sender, carrier, .. } = self;
-        if !carrier.post_parts(sender, slot, &message[..at], body, imm) {
-            self.urgent = true;
+        let Link { sender, carrier, client, urgent, .. } = self;
+        let imm = Immediate { op: Op::Message, client: *client, slot }.to_wire();
+        let may_post = sender.is_inline(len) && !*urgent && sender.room() > 0;
+        if !may_post || !carrier.try_post_parts(sender, slot, &message[..at], body, imm) {
+            message[at..len].copy_from_slice(body);
+            self.post(slot, generation, Kind::Inline, len);
         }
     }
 

@@ -78,10 +78,8 @@ impl Writes {
 }
 
 impl Carrier for Writes {
-    const POSTS_PARTS: bool = true;
-
     #[inline]
-    fn post_parts(
+    fn try_post_parts(
         &mut self,
         sender: &mut Sender,
         slot: u32,
@@ -90,7 +88,7 @@ impl Carrier for Writes {
         imm: u32,
     ) -> bool {
         let remote = self.remote(slot, front.len() + rest.len());
-        sender.write_imm_parts(front, rest, remote, imm)
+        sender.try_write_imm_parts(front, rest, remote, imm)
     }
 
     #[inline(always)]

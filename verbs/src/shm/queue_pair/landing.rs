@@ -122,7 +122,7 @@ fn long_messages_arrive_whole_wherever_their_cell_is() {
         let bytes: Vec<u8> = (0..len).map(|at| (at * 31 + turn) as u8).collect();
         let (front, rest) = bytes.split_at(turn % 70);
         let remote = regions[to].remote().slice(0, len as u64).unwrap();
-        ends[from].0.post_write_imm_parts(front, rest, remote, sent[from], None).unwrap();
+        assert!(ends[from].0.try_post_write_imm_parts(front, rest, remote, sent[from], None));
         ends[from].0.ring();
         let mut out = [WorkCompletion::default()];
         while ends[to].1.poll(&mut out).unwrap() == 0 {}

@@ -28,7 +28,8 @@ impl QueuePair {
         mut request: WorkRequest<'a>,
     ) -> Result<(), (PostError, WorkRequest<'a>)> {
         if let Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) } = &request.work
-            && self.try_write_imm(bytes, *remote, *imm, request.signaled)
+            && (self.try_write_imm(bytes, *remote, *imm, request.signaled)
+                || self.try_write_imm_parts(&[], bytes, *remote, *imm, request.signaled))
         {
             return Ok(());
         }
@@ -68,38 +69,21 @@ impl QueuePair {
         if self.try_write_imm(bytes, remote, imm, signaled) {
             return Ok(());
         }
-        self.post_write_imm_generally(bytes, remote, imm, signaled)
-    }
-
-    /// The same of two parts, which are not put together before.
-    #[inline]
-    pub(crate) fn post_write_imm_parts(
-        &mut self,
-        front: &[u8],
-        rest: &[u8],
-        remote: RemoteSlice,
-        imm: u32,
-        signaled: Option<u64>,
-    ) -> Result<(), PostError> {
-        let len = front.len() + rest.len();
-        let side = self.fast_side(len, MAX_INLINE_BYTES).filter(|_| len > CELL_PAYLOAD_BYTES);
-        if side.is_some_and(|side| side.write_imm_long(front, rest, remote, imm)) {
-            self.executed(CompletionOpcode::Write, len, signaled);
-            return Ok(());
-        }
-        self.post_write_imm_generally(&[front, rest].concat(), remote, imm, signaled)
+        self.post_write_imm_long(bytes, remote, imm, signaled)
     }
 
     /// Apart, so that the code that drops any work request does not become part of every caller.
-    #[cold]
     #[inline(never)]
-    fn post_write_imm_generally(
+    fn post_write_imm_long(
         &mut self,
         bytes: &[u8],
         remote: RemoteSlice,
         imm: u32,
         signaled: Option<u64>,
     ) -> Result<(), PostError> {
+        if self.try_write_imm_parts(&[], bytes, remote, imm, signaled) {
+            return Ok(());
+        }
         let request = WorkRequest::inline_write_imm(bytes, remote, imm, signaled);
         self.post_general(request).map_err(|(error, _)| error)
     }
@@ -124,7 +108,27 @@ impl QueuePair {
         }
     }
 
-    /// The fast path of a WRITE_WITH_IMM: the peer's region is known, and there is room. `false`: nothing was done.
+    /// The fast path of a WRITE_WITH_IMM that does not fit a cell, of the bytes of `front` and then those of `rest`. `false`:
+    /// nothing was done.
+    #[inline]
+    pub(crate) fn try_write_imm_parts(
+        &mut self,
+        front: &[u8],
+        rest: &[u8],
+        remote: RemoteSlice,
+        imm: u32,
+        signaled: Option<u64>,
+    ) -> bool {
+        let len = front.len() + rest.len();
+        let side = self.fast_side(len, MAX_INLINE_BYTES).filter(|_| len > CELL_PAYLOAD_BYTES);
+        let done = side.is_some_and(|side| side.write_imm_long(front, rest, remote, imm));
+        if done {
+            self.executed(CompletionOpcode::Write, len, signaled);
+        }
+        done
+    }
+
+    /// The fast path of a WRITE_WITH_IMM: the bytes fit a cell. `false`: nothing was done.
     #[inline]
     fn try_write_imm(
         &mut self,
@@ -133,12 +137,9 @@ impl QueuePair {
         imm: u32,
         signaled: Option<u64>,
     ) -> bool {
-        let Some(side) = self.fast_side(bytes.len(), MAX_INLINE_BYTES) else { return false };
-        let done = if bytes.len() <= CELL_PAYLOAD_BYTES {
-            side.write_imm_small(bytes, remote, imm)
-        } else {
-            side.write_imm_long(&[], bytes, remote, imm)
-        };
+        let done = self
+            .fast_side(bytes.len(), CELL_PAYLOAD_BYTES)
+            .is_some_and(|side| side.write_imm_small(bytes, remote, imm));
         if done {
             self.executed(CompletionOpcode::Write, bytes.len(), signaled);
         }
