@@ -1,4 +1,5 @@
-//! Idle clients: how many threads they have, and how much of the processor they use.
+//! Idle clients: what each of them has (threads, memory, descriptors), how much of the processor they use, and how long a call
+//! on each of them takes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +11,7 @@ use farcall::ping::PingClient;
 use farcall::{Endpoint, Server};
 use serde::Serialize;
 
+use crate::latency::Latency;
 use crate::memory;
 
 /// How long the threads may take to fall asleep.
@@ -36,6 +38,8 @@ impl Nothing for Idle {
 pub struct Options {
     /// The backend under the stubs, on `shm`.
     pub backend: String,
+    /// Further options of its address; empty for the defaults.
+    pub address_options: String,
     /// Clients of one endpoint.
     pub clients: usize,
     /// How long they are idle.
@@ -59,8 +63,23 @@ pub struct Report {
     pub cpu_ns: u64,
     /// What all other threads used, most of them the server's.
     pub other_cpu_ns: u64,
-    /// Memory of both ends per client, in bytes.
+    /// Memory of both ends per client, in bytes. A page that both ends map counts once.
     pub bytes_per_client: u64,
+    /// Descriptors of both ends per client.
+    pub descriptors_per_client: f64,
+    /// One call on each client after they were idle, one after the other.
+    pub call: CallTimes,
+}
+
+/// How long the calls took, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct CallTimes {
+    /// Of all calls together, divided by their number.
+    pub mean_ns: u64,
+    /// Half of the calls were as fast.
+    pub p50_ns: u64,
+    /// 99 % of them were.
+    pub p99_ns: u64,
 }
 
 impl Report {
@@ -68,7 +87,7 @@ impl Report {
     pub fn table(&self) -> String {
         let percent = |ns: u64| 100.0 * ns as f64 / self.time_ns as f64;
         format!(
-            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends)\n",
+            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends)\n  descriptors        {:.2} per client (both ends)\n  one call on each   mean {:.1} us, p50 {:.1} us, p99 {:.1} us\n",
             self.clients,
             self.backend,
             self.time_ns as f64 / 1e9,
@@ -77,13 +96,17 @@ impl Report {
             percent(self.cpu_ns),
             percent(self.other_cpu_ns),
             self.bytes_per_client >> 10,
+            self.descriptors_per_client,
+            self.call.mean_ns as f64 / 1e3,
+            self.call.p50_ns as f64 / 1e3,
+            self.call.p99_ns as f64 / 1e3,
         )
     }
 }
 
 /// Connects the clients, and measures the threads of the process while there are no calls.
 pub fn run(options: &Options) -> Result<Report> {
-    let address = crate::address::local("shm", &options.backend, "window=1");
+    let address = crate::address::local("shm", &options.backend, &options.address_options);
     let server = Server::builder().service(NothingServer::new(Idle));
     let server = server.max_clients(options.clients + 1).listen(&address)?;
     let address = server.address().to_owned();
@@ -91,18 +114,21 @@ pub fn run(options: &Options) -> Result<Report> {
     // What the process has once, such as the watch over sockets, belongs to no client.
     drop(PingClient::connect(&address).wait()?);
     settle()?;
-    let (before, memory_before) = (threads()?, memory::resident_bytes()?);
+    let (before, memory_before) = (threads()?, memory::proportional_bytes()?);
+    let descriptors_before = memory::descriptors()?;
     let mut clients = Vec::with_capacity(options.clients);
     for _ in 0..options.clients {
         clients.push(PingClient::connect(&address).endpoint(&endpoint).wait()?);
     }
     call_some(&clients)?;
     settle()?;
-    let memory = memory::resident_bytes()?.saturating_sub(memory_before);
+    let memory = memory::proportional_bytes()?.saturating_sub(memory_before);
+    let descriptors = memory::descriptors()?.saturating_sub(descriptors_before);
     let (begin, first) = (Instant::now(), threads()?);
     thread::sleep(options.time);
     let (time, last) = (begin.elapsed(), threads()?);
-    call_some(&clients).context("after they were idle")?;
+    let call = call_each(&clients).context("after they were idle")?;
+    let number = options.clients.max(1);
     let mut report = Report {
         bench: "idle",
         backend: options.backend.clone(),
@@ -111,7 +137,9 @@ pub fn run(options: &Options) -> Result<Report> {
         added_threads: Vec::new(),
         cpu_ns: 0,
         other_cpu_ns: 0,
-        bytes_per_client: memory / options.clients.max(1) as u64,
+        bytes_per_client: memory / number as u64,
+        descriptors_per_client: descriptors as f64 / number as f64,
+        call,
     };
     let myself = thread_of_caller()?;
     for (id, thread) in &last {
@@ -130,7 +158,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// How many clients make a call before and after they are idle.
+/// How many clients make a call before they are idle.
 const CALLERS: usize = 16;
 
 /// Some of the clients make a call each, the first and the last among them.
@@ -140,6 +168,25 @@ fn call_some(clients: &[PingClient]) -> Result<()> {
         ensure!(client.ping("there?".into()).wait()? == "there?", "a ping came back changed");
     }
     Ok(())
+}
+
+/// One call on each of the clients, one after the other.
+fn call_each(clients: &[PingClient]) -> Result<CallTimes> {
+    let mut latency = Latency::new();
+    let mut sum_ns = 0;
+    for client in clients {
+        let begin = Instant::now();
+        let answer = client.ping("there?".into()).wait()?;
+        let took_ns = begin.elapsed().as_nanos() as u64;
+        ensure!(answer == "there?", "a ping came back changed");
+        latency.record(took_ns);
+        sum_ns += took_ns;
+    }
+    Ok(CallTimes {
+        mean_ns: sum_ns / clients.len().max(1) as u64,
+        p50_ns: latency.quantile(0.5),
+        p99_ns: latency.quantile(0.99),
+    })
 }
 
 /// A thread of this process.

@@ -134,6 +134,9 @@ struct IdleOptions {
     /// Clients of one endpoint
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clients: u16,
+    /// Further options of the address, as in window=64&slot=4096; the defaults without them
+    #[arg(long, default_value = "")]
+    options: String,
     /// Seconds that they are idle
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
@@ -324,7 +327,12 @@ fn run_compare(options: CompareOptions) -> Result<()> {
 
 fn run_idle(options: IdleOptions) -> Result<()> {
     let (clients, time) = (options.clients.into(), options.seconds);
-    let report = idle::run(&idle::Options { backend: options.backend, clients, time })?;
+    let report = idle::run(&idle::Options {
+        backend: options.backend,
+        address_options: options.options,
+        clients,
+        time,
+    })?;
     print(&report, &report.table(), options.json)
 }
 

@@ -6,6 +6,7 @@ pub mod client;
 pub mod codec;
 mod compatibility;
 pub mod error;
+mod growing_queue;
 pub mod identity;
 mod idle;
 pub mod lock;

@@ -202,6 +202,16 @@ impl ProtectionDomain {
         self.domain.private(len).map(PrivateRegion::new)
     }
 
+    /// As [`alloc_private`](Self::alloc_private), for memory of which much may never be used: where the device does not access it
+    /// itself (`shm`), a page takes memory when it is first touched.
+    ///
+    /// # Errors
+    /// If the length is out of range or the memory cannot be registered.
+    pub fn alloc_private_on_demand(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
+        within("region length", len, MAX_REGION_BYTES)?;
+        self.domain.private_on_demand(len).map(PrivateRegion::new)
+    }
+
     /// Allocates memory that only its owner writes, through references, and that peers with its key may READ
     /// (see [`Buffer::remote`](crate::Buffer::remote)). A READ during a write may return a mixture of old and
     /// new bytes.
@@ -220,6 +230,20 @@ impl ProtectionDomain {
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
         self.domain.register(len, access).map(SharedRegion::new)
+    }
+
+    /// As [`alloc_shared`](Self::alloc_shared), for memory of which much may never be used: where the device allows it (`shm`), a page
+    /// takes memory when it is first touched, at either end.
+    ///
+    /// # Errors
+    /// If the length is out of range or the memory cannot be registered.
+    pub fn alloc_shared_on_demand(
+        &self,
+        len: usize,
+        access: Access,
+    ) -> Result<SharedRegion, VerbsError> {
+        within("region length", len, MAX_REGION_BYTES)?;
+        self.domain.register_on_demand(len, access).map(SharedRegion::new)
     }
 
     /// Opens persistent memory by a name that is unique on this machine. It holds the durable bytes of its last

@@ -311,6 +311,28 @@ impl Domain {
         on_device!(Domain, self, domain => domain.register(len, access))
     }
 
+    /// The same, where the device can do without the pages until they are touched.
+    pub(crate) fn private_on_demand(&self, len: usize) -> Result<Region, VerbsError> {
+        match self {
+            Domain::Shm(domain) => domain.private_on_demand(len),
+            #[allow(unreachable_patterns)] // Without other devices.
+            _ => self.private(len),
+        }
+    }
+
+    /// The same, where the device can do without the pages until they are touched.
+    pub(crate) fn register_on_demand(
+        &self,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        match self {
+            Domain::Shm(domain) => domain.register_on_demand(len, access),
+            #[allow(unreachable_patterns)] // Without other devices.
+            _ => self.register(len, access),
+        }
+    }
+
     /// Opens memory that survives a power failure, by its name.
     pub(crate) fn open_persistent(
         &self,

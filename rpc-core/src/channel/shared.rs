@@ -4,10 +4,10 @@ use super::baton::Baton;
 use super::io::ChannelIo;
 use super::job::{Job, Outcome, Ticket};
 use crate::error::RpcError;
+use crate::growing_queue::GrowingQueue;
 use crate::site::Site;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::Waker;
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 /// Queues of jobs, the I/O of the channel while nobody drives it, and the site of the I/O thread.
@@ -17,8 +17,8 @@ pub(super) struct Shared {
     /// The ticket of the task that has announced to poll again soon, and to take a turn then; 0 for none. Other tasks leave their jobs
     /// for it.
     attendant: CachePadded<AtomicUsize>,
-    submitted: ArrayQueue<Box<Job>>,
-    free: ArrayQueue<Box<Job>>,
+    submitted: GrowingQueue<Box<Job>>,
+    free: GrowingQueue<Box<Job>>,
     /// Jobs that exist; never more than each queue has room for.
     jobs: AtomicUsize,
     cancels: CachePadded<AtomicU64>,
@@ -34,8 +34,8 @@ impl Shared {
         Shared {
             io: Baton::new(),
             attendant: CachePadded::new(AtomicUsize::new(0)),
-            submitted: ArrayQueue::new(capacity),
-            free: ArrayQueue::new(capacity),
+            submitted: GrowingQueue::new(capacity),
+            free: GrowingQueue::new(capacity),
             jobs: AtomicUsize::new(0),
             cancels: CachePadded::new(AtomicU64::new(0)),
             site,

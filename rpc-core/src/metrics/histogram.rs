@@ -1,6 +1,8 @@
 //! A histogram with one writer and any number of readers.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
+use zerocopy::FromZeros;
 
 /// Each power of two is divided into 2^5 buckets: a value is known to 3 %.
 const SUB_BITS: u32 = 5;
@@ -11,7 +13,8 @@ const BUCKETS: usize = ((MAX_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 
 /// Counts of values, logarithmic with linear parts.
 pub(super) struct Histogram {
-    buckets: Box<[AtomicU64]>,
+    /// Made with the first value: the client of a connection that makes no calls has no latencies.
+    buckets: OnceLock<Box<[AtomicU64]>>,
     sum: AtomicU64,
     max: AtomicU64,
 }
@@ -40,22 +43,25 @@ fn lower_bound(bucket: usize) -> u64 {
 
 impl Histogram {
     pub(super) fn new() -> Self {
-        Histogram {
-            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-            sum: AtomicU64::new(0),
-            max: AtomicU64::new(0),
-        }
+        Histogram { buckets: OnceLock::new(), sum: AtomicU64::new(0), max: AtomicU64::new(0) }
     }
 
     /// Only the owning thread calls this.
     #[inline]
     pub(super) fn record(&self, value: u64, times: u64) {
-        add(&self.buckets[bucket_of(value)], times);
+        add(&self.buckets.get_or_init(empty_buckets)[bucket_of(value)], times);
         add(&self.sum, value.wrapping_mul(times));
         if value > self.max.load(Relaxed) {
             self.max.store(value, Relaxed);
         }
     }
+}
+
+/// Zeroed by the system where it has zeroed pages: few of them are ever touched, as most values are alike.
+#[cold]
+fn empty_buckets() -> Box<[AtomicU64]> {
+    let zeroed = <[AtomicU64]>::new_box_zeroed_with_elems(BUCKETS);
+    zeroed.unwrap_or_else(|_| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
 }
 
 /// Histograms of several threads, added up.
@@ -73,7 +79,8 @@ impl Merged {
     }
 
     pub(super) fn add(&mut self, histogram: &Histogram) {
-        for (into, from) in self.buckets.iter_mut().zip(&histogram.buckets) {
+        let buckets = histogram.buckets.get().into_iter().flatten();
+        for (into, from) in self.buckets.iter_mut().zip(buckets) {
             let n = from.load(Relaxed);
             *into += n;
             self.count += n;

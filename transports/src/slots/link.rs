@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use farcall_core::transport::Message;
-use farcall_verbs::{Buffer, ProtectionDomain, QueuePair, RemoteSlice};
+use farcall_verbs::{Buffer, BufferPool, ProtectionDomain, QueuePair, RemoteSlice};
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
 use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
@@ -93,7 +93,10 @@ pub(crate) struct Link<C> {
     urgent: bool,
     /// The buffer in which each slot's next message is made, unless it is under way.
     staging: Box<[Option<Buffer>]>,
+    /// Buffers that have been used and are free, the last one used first: the memory of a link that is seldom used stays small.
     spare: Vec<Buffer>,
+    /// Buffers that have not been used yet.
+    unused: BufferPool,
     under_way: VecDeque<UnderWay>,
     /// Parts of large responses under way.
     parts: usize,
@@ -112,21 +115,19 @@ impl<C: Carrier> Link<C> {
         // One for each slot and for each work request that the send queue holds.
         let count = window + sizes.send_depth as usize;
         let size = stride(sizes.slot) as usize;
-        let pool = pd.alloc_private(count * size)?.into_pool(size);
-        let staging: Box<_> = std::iter::from_fn(|| pool.take()).take(window).map(Some).collect();
-        // All come together here when none is under way, and no slot has taken one again.
-        let mut spare = Vec::with_capacity(count);
-        spare.extend(std::iter::from_fn(|| pool.take()).take(count - window));
+        let unused = pd.alloc_private_on_demand(count * size)?.into_pool(size);
+        let staging: Box<_> = std::iter::repeat_with(|| None).take(window).collect();
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
-            outbox: Vec::with_capacity(2 * window),
+            outbox: Vec::new(),
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
             staging,
-            spare,
-            under_way: VecDeque::with_capacity(sizes.send_depth as usize),
+            spare: Vec::new(),
+            unused,
+            under_way: VecDeque::new(),
             parts: 0,
         })
     }
@@ -180,7 +181,7 @@ impl<C: Carrier> Link<C> {
     pub(crate) fn stage(&mut self, slot: u32) -> Option<&mut [u8]> {
         let staged = &mut self.staging[slot as usize];
         if staged.is_none() {
-            *staged = self.spare.pop();
+            *staged = self.spare.pop().or_else(|| self.unused.take());
         }
         staged.as_deref_mut()
     }
@@ -418,12 +419,18 @@ impl<C: Carrier> Link<C> {
         self.spare.push(buffer);
     }
 
+    /// A free buffer.
+    #[inline]
+    fn take_buffer(&mut self) -> Option<Buffer> {
+        self.spare.pop().or_else(|| self.unused.take())
+    }
+
     /// Reads requests out of the client's memory at once, at most a slot. `false`: there is no room now.
     pub(crate) fn fetch_requests(&mut self, remote: RemoteSlice) -> bool {
         if !self.has_room() {
             return false;
         }
-        let Some(mut into) = self.spare.pop() else { return false };
+        let Some(mut into) = self.take_buffer() else { return false };
         into.set_len(remote.len() as usize);
         self.post_at_once(WorkRequest::read(into, remote), UnderWay::Requests);
         true
@@ -445,7 +452,7 @@ impl<C: ClientCarrier> Link<C> {
     #[inline]
     pub(crate) fn fetch_responses(&mut self) {
         while self.has_room()
-            && let Some(mut into) = self.spare.pop()
+            && let Some(mut into) = self.take_buffer()
         {
             let Some(Fetch { remote, what }) = self.carrier.next_fetch(into.len()) else {
                 return self.spare.push(into);

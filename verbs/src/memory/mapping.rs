@@ -16,6 +16,15 @@ const POPULATE_MAX_BYTES: usize = 64 << 20;
 /// Mappings of at least this length ask for huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// When the pages of memory are allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Population {
+    /// At once, so that the first message does not pay for page faults.
+    AtOnce,
+    /// When they are touched, so that what is never used takes no memory.
+    WhenTouched,
+}
+
 /// A range of mapped pages.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -47,9 +56,16 @@ impl Mapping {
     }
 
     /// Maps pages that take no memory before they are touched.
-    #[cfg(feature = "sim")]
     pub(crate) fn untouched(len: usize) -> io::Result<Mapping> {
         Self::small_pages(len, |_| MapFlags::empty())
+    }
+
+    /// Maps zeroed pages that no other process sees.
+    pub(crate) fn populated(len: usize, population: Population) -> io::Result<Mapping> {
+        match population {
+            Population::AtOnce => Self::anonymous(len),
+            Population::WhenTouched => Self::untouched(len),
+        }
     }
 
     fn small_pages(len: usize, populate: impl Fn(usize) -> MapFlags) -> io::Result<Mapping> {
@@ -81,15 +97,18 @@ impl Mapping {
         Self::kept_from_children(start.cast(), len)
     }
 
-    /// Maps the first `len` bytes of a memory file, and populates it, unless it has holes whose pages that would allocate. The
+    /// Maps the first `len` bytes of a memory file, and populates it if asked to, which allocates the pages of its holes. The
     /// caller has checked that the file has that many bytes and is sealed against shrinking, or that the file is our own.
     pub(crate) fn of_file(
         file: BorrowedFd<'_>,
         len: usize,
         writable: bool,
-        has_holes: bool,
+        population: Population,
     ) -> io::Result<Mapping> {
-        let populate = if has_holes { MapFlags::empty() } else { populate(len) };
+        let populate = match population {
+            Population::AtOnce => populate(len),
+            Population::WhenTouched => MapFlags::empty(),
+        };
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
         // other processes, which is why this type gives only raw pointers.
@@ -175,8 +194,8 @@ mod tests {
         let mappings = [
             Mapping::anonymous(PAGE_BYTES).unwrap(),
             Mapping::anonymous(HUGE_PAGE_BYTES).unwrap(),
-            Mapping::of_file(file.as_fd(), 8192, true, false).unwrap(),
-            Mapping::of_file(file.as_fd(), 8192, false, true).unwrap(),
+            Mapping::of_file(file.as_fd(), 8192, true, Population::AtOnce).unwrap(),
+            Mapping::of_file(file.as_fd(), 8192, false, Population::WhenTouched).unwrap(),
         ];
         for mapping in &mappings {
             let flags = flags(mapping.start());
@@ -188,7 +207,7 @@ mod tests {
     fn a_child_that_uses_its_parents_mapping_faults_and_changes_nothing() {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 8192).unwrap();
-        let mapping = Mapping::of_file(file.as_fd(), 8192, true, false).unwrap();
+        let mapping = Mapping::of_file(file.as_fd(), 8192, true, Population::AtOnce).unwrap();
         let first = mapping.start();
         // SAFETY: the first byte of a mapping of ours. The child only writes there and exits: it allocates nothing, takes no
         // lock, and runs no destructor.

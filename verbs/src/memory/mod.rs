@@ -3,6 +3,7 @@
 
 pub(crate) mod bytes;
 mod drafts;
+pub(crate) mod growing_queue;
 pub(crate) mod mapping;
 mod persistent;
 pub(crate) mod prefetch;

@@ -6,8 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crossbeam_queue::ArrayQueue;
-
+use crate::memory::growing_queue::GrowingQueue;
 use crate::memory::prefetch;
 use crate::memory::region::Region;
 use crate::{Access, RemoteRegion};
@@ -51,13 +50,11 @@ impl PrivateRegion {
             self.len()
         );
         let count = u32::try_from(self.len() / buffer_size).unwrap_or(u32::MAX);
-        let free = ArrayQueue::new(count as usize);
-        for index in 0..count {
-            let _ = free.push(index);
-        }
+        let free = GrowingQueue::new(count as usize);
         let parts = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let taken = AtomicU32::new(0);
         BufferPool {
-            shared: Arc::new(PoolShared { free, parts, buffer_size, memory: self.memory }),
+            shared: Arc::new(PoolShared { free, taken, parts, buffer_size, memory: self.memory }),
         }
     }
 }
@@ -70,19 +67,34 @@ pub struct BufferPool {
 }
 
 struct PoolShared {
-    /// Indices of buffers that are free.
-    free: ArrayQueue<u32>,
+    /// Indices of buffers that are free again.
+    free: GrowingQueue<u32>,
+    /// So many buffers have ever been taken: the first ones.
+    taken: AtomicU32,
     /// For each buffer that is taken, the number of parts it is split into.
     parts: Box<[AtomicU32]>,
     buffer_size: usize,
     memory: Region,
 }
 
+impl PoolShared {
+    /// A buffer that has never been taken.
+    #[cold]
+    fn take_unused(&self) -> Option<u32> {
+        let next = |taken| ((taken as usize) < self.parts.len()).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
+    }
+
+    fn unused(&self) -> usize {
+        self.parts.len() - self.taken.load(Ordering::Relaxed) as usize
+    }
+}
+
 impl BufferPool {
     /// Takes a buffer at full length, or `None` if all are taken. It still holds its last user's bytes.
     #[inline]
     pub fn take(&self) -> Option<Buffer> {
-        let index = self.shared.free.pop()?;
+        let index = self.shared.free.pop().or_else(|| self.shared.take_unused())?;
         self.shared.parts[index as usize].store(1, Ordering::Relaxed);
         let len = self.shared.buffer_size;
         // SAFETY: `index` is below the number of buffers, each of `buffer_size` bytes, that the memory
@@ -94,7 +106,7 @@ impl BufferPool {
 
     /// The number of buffers that can be taken now.
     pub fn available(&self) -> usize {
-        self.shared.free.len()
+        self.shared.free.len() + self.shared.unused()
     }
 
     /// The size of each buffer in bytes.
@@ -275,10 +287,11 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::mapping::Population;
     use crate::shm;
 
     fn region(len: usize) -> PrivateRegion {
-        PrivateRegion::new(shm::private_region(len, 0).unwrap())
+        PrivateRegion::new(shm::private_region(len, 0, Population::AtOnce).unwrap())
     }
 
     #[test]

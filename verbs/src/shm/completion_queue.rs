@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rustix::io;
 
@@ -21,6 +20,7 @@ use super::pair::Pair;
 use super::peer::lock;
 use super::receive::Receiver;
 use crate::event_fd::{new_event, ring};
+use crate::memory::growing_queue::GrowingQueue;
 use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkCompletion};
 
 /// Bits of the attention word.
@@ -79,7 +79,7 @@ pub(crate) struct CqShared {
     capacity: usize,
     /// The number of completions that the attached queue pairs may have outstanding.
     demand: AtomicUsize,
-    sends: ArrayQueue<SendDone>,
+    sends: GrowingQueue<SendDone>,
     changes: Mutex<Vec<Change>>,
     channel: Option<Arc<Channel>>,
     event: Option<OwnedFd>,
@@ -216,7 +216,7 @@ impl CompletionQueue {
             closed: AtomicBool::new(false),
             capacity,
             demand: AtomicUsize::new(0),
-            sends: ArrayQueue::new(capacity),
+            sends: GrowingQueue::new(capacity),
             changes: Mutex::default(),
             channel,
             event,

@@ -22,7 +22,7 @@ use super::window::{self, WINDOW_SLOTS, WindowRecord};
 use super::wire::Gid;
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
-use crate::memory::mapping::page_rounded;
+use crate::memory::mapping::{Population, page_rounded};
 use crate::memory::region::{Region, RegionParts};
 use crate::random;
 use crate::{
@@ -90,8 +90,9 @@ impl Context {
         let name = socket_name(uid, &gid).map_err(system("name of the control socket"))?;
         bind(&listener, &name).map_err(system("binding the control socket"))?;
         listen(&listener, 4096).map_err(system("listening on the control socket"))?;
-        let (words_file, words) = memfd::create("farcall-regions", RegionWords::BYTES, Peers::Read)
-            .map_err(system("memory file of region words"))?;
+        let (words_file, words) =
+            memfd::create("farcall-regions", RegionWords::BYTES, Peers::Read, Population::AtOnce)
+                .map_err(system("memory file of region words"))?;
         let control = Control::new(listener.as_fd()).map_err(system("event queue"))?;
         let context = Arc::new(Context {
             gid,
@@ -134,6 +135,7 @@ impl Context {
         pd: u32,
         len: usize,
         access: Access,
+        population: Population,
     ) -> Result<Region, VerbsError> {
         let pages = page_rounded(len).filter(|pages| *pages > 0).ok_or(VerbsError::Limit {
             what: "region length",
@@ -146,8 +148,8 @@ impl Context {
             true => Peers::ReadAndWrite,
             false => Peers::Read,
         };
-        let (file, mapping) =
-            memfd::create("farcall-region", pages, peers).map_err(system("memory for a region"))?;
+        let (file, mapping) = memfd::create("farcall-region", pages, peers, population)
+            .map_err(system("memory for a region"))?;
         let mut tables = lock(&self.tables);
         let slot = match tables.free_slots.pop() {
             Some(slot) => slot,

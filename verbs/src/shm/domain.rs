@@ -8,7 +8,7 @@ use super::datagram::AddressHandle;
 use super::region::Pages;
 use super::wire::Gid;
 use crate::dispatch::Registration;
-use crate::memory::mapping::Mapping;
+use crate::memory::mapping::{Mapping, Population};
 use crate::memory::region::{Region, RegionParts};
 use crate::{Access, VerbsError};
 
@@ -24,11 +24,23 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn private(&self, len: usize) -> Result<Region, VerbsError> {
-        private_region(len, self.number)
+        private_region(len, self.number, Population::AtOnce)
+    }
+
+    pub(crate) fn private_on_demand(&self, len: usize) -> Result<Region, VerbsError> {
+        private_region(len, self.number, Population::WhenTouched)
     }
 
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
-        self.context.register(self.number, len, access)
+        self.context.register(self.number, len, access, Population::AtOnce)
+    }
+
+    pub(crate) fn register_on_demand(
+        &self,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.context.register(self.number, len, access, Population::WhenTouched)
     }
 
     pub(crate) fn address_handle(&self, gid: Gid) -> Result<AddressHandle, VerbsError> {
@@ -37,8 +49,12 @@ impl Domain {
 }
 
 /// Pages of this process alone: the device has no part in them.
-pub(crate) fn private_region(len: usize, pd: u32) -> Result<Region, VerbsError> {
-    let mapping = Mapping::anonymous(len).map_err(|error| VerbsError::System {
+pub(crate) fn private_region(
+    len: usize,
+    pd: u32,
+    population: Population,
+) -> Result<Region, VerbsError> {
+    let mapping = Mapping::populated(len, population).map_err(|error| VerbsError::System {
         what: "memory for a private region",
         source: error.into(),
     })?;

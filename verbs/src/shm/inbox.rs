@@ -1,7 +1,9 @@
 //! The inbox of a queue pair: the memory in which a peer's messages arrive.
 //!
 //! Lines that the owner writes often, lines that it writes seldom, and the cells that the peer writes are
-//! separate, to avoid false sharing.
+//! separate, to avoid false sharing. What even a connection that is seldom used touches lies in the first page:
+//! these lines, those of [duplex](super::duplex), the table of lengths, and the cells of the small lap. Its other
+//! pages take memory when they are touched.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,7 +14,7 @@ use rustix::io;
 use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS, SMALL_LAP};
 use super::duplex::LINES;
 use super::memfd;
-use crate::memory::mapping::{Mapping, PAGE_BYTES};
+use crate::memory::mapping::{Mapping, Population};
 
 /// Written by the owner as it takes messages; read by the peer when the values it last read are used up.
 #[repr(C, align(128))]
@@ -98,17 +100,25 @@ impl InboxLayout {
     }
 
     fn cells_offset(self) -> usize {
-        PAGE_BYTES + (self.lengths as usize * 4).next_multiple_of(PAGE_BYTES)
-    }
-
-    fn lines_offset(self) -> usize {
-        self.cells_offset() + self.cells as usize * size_of::<Cell>()
+        (LENGTHS_OFFSET + self.lengths as usize * 4).next_multiple_of(SEPARATION_BYTES)
     }
 
     fn len(self) -> usize {
-        self.lines_offset() + LINES as usize * size_of::<Cell>()
+        self.cells_offset() + self.cells as usize * size_of::<Cell>()
     }
 }
+
+/// Neighbouring cache lines are loaded in pairs.
+const SEPARATION_BYTES: usize = 128;
+
+const DUPLEX_OFFSET: usize = size_of::<InboxLines>();
+
+const LENGTHS_OFFSET: usize = DUPLEX_OFFSET + LINES as usize * size_of::<Cell>();
+
+const _: () = assert!(
+    DUPLEX_OFFSET.is_multiple_of(SEPARATION_BYTES)
+        && LENGTHS_OFFSET.is_multiple_of(SEPARATION_BYTES)
+);
 
 /// A mapped inbox, ours or a peer's.
 #[derive(Debug)]
@@ -120,8 +130,12 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Creates an inbox of ours, and the file to give to the peer.
     pub(crate) fn create(layout: InboxLayout) -> io::Result<(Inbox, OwnedFd)> {
-        let (file, mapping) =
-            memfd::create("farcall-inbox", layout.len(), memfd::Peers::ReadAndWrite)?;
+        let (file, mapping) = memfd::create(
+            "farcall-inbox",
+            layout.len(),
+            memfd::Peers::ReadAndWrite,
+            Population::WhenTouched,
+        )?;
         Ok((Inbox { mapping, layout }, file))
     }
 
@@ -133,7 +147,7 @@ impl Inbox {
 
     #[inline]
     pub(crate) fn lines(&self) -> &InboxLines {
-        // SAFETY: the first page of the mapping, page-aligned and initially zero. All its fields are atomics, so
+        // SAFETY: the start of the mapping, page-aligned and initially zero. All its fields are atomics, so
         // the other side may write them.
         unsafe { &*self.mapping.start().cast::<InboxLines>() }
     }
@@ -146,8 +160,8 @@ impl Inbox {
     #[inline]
     pub(crate) fn receive_length(&self, position: u32) -> &AtomicU32 {
         let index = (position & (self.layout.lengths - 1)) as usize;
-        // SAFETY: the table starts at the second page and has `lengths` entries, a power of two.
-        unsafe { &*self.mapping.start().add(PAGE_BYTES).cast::<AtomicU32>().add(index) }
+        // SAFETY: the table starts there, aligned, and has `lengths` entries, a power of two.
+        unsafe { &*self.mapping.start().add(LENGTHS_OFFSET).cast::<AtomicU32>().add(index) }
     }
 
     /// The ring. The caller keeps this inbox alive while it uses the ring.
@@ -162,9 +176,9 @@ impl Inbox {
     /// The lines that the peer opens, and in which the owner answers. The caller keeps this inbox alive while
     /// it uses them.
     pub(crate) fn duplex_lines(&self) -> CellRing {
-        // SAFETY: as for `ring`; the lines follow the cells.
+        // SAFETY: as for `ring`; the lines lie before the table.
         unsafe {
-            let lines = self.mapping.start().add(self.layout.lines_offset()).cast::<Cell>();
+            let lines = self.mapping.start().add(DUPLEX_OFFSET).cast::<Cell>();
             CellRing::new(lines, LINES)
         }
     }
@@ -181,10 +195,12 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::mapping::PAGE_BYTES;
 
     #[test]
-    fn lines_lie_apart_and_in_the_first_page() {
-        assert!(size_of::<InboxLines>() <= PAGE_BYTES);
+    fn lines_lie_apart_and_in_the_first_page_with_the_small_lap() {
+        let small_lap = InboxLayout::for_receives(84).cells_offset() + SMALL_LAP as usize * 64;
+        assert!(small_lap <= PAGE_BYTES, "{small_lap}");
         assert_eq!(std::mem::offset_of!(InboxLines, state), 128);
         assert_eq!(std::mem::offset_of!(InboxLines, sender), 256);
     }

@@ -7,7 +7,7 @@ use rustix::fs::{
 };
 use rustix::io;
 
-use crate::memory::mapping::Mapping;
+use crate::memory::mapping::{Mapping, Population};
 
 /// What peers may do with a memory file of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +18,15 @@ pub(crate) enum Peers {
 
 /// Creates a memory file and maps it for writing. It is sealed against size changes: if a peer shrank it, our next access would
 /// fault. It is also sealed against more seals: one against writing, by a peer, would keep all others out.
-pub(crate) fn create(name: &str, len: usize, peers: Peers) -> io::Result<(OwnedFd, Mapping)> {
+pub(crate) fn create(
+    name: &str,
+    len: usize,
+    peers: Peers,
+    population: Population,
+) -> io::Result<(OwnedFd, Mapping)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
-    let mapping = Mapping::of_file(file.as_fd(), len, true, false)?;
+    let mapping = Mapping::of_file(file.as_fd(), len, true, population)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     // That one spares the mapping that there is.
     let for_readers = SealFlags::FUTURE_WRITE;
@@ -43,7 +48,11 @@ pub(crate) fn map_foreign(file: BorrowedFd<'_>, len: usize, writable: bool) -> i
         return Err(io::Errno::INVAL);
     }
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
-    Mapping::of_file(file, len, writable, allocated < len as u64)
+    let population = match allocated < len as u64 {
+        true => Population::WhenTouched,
+        false => Population::AtOnce,
+    };
+    Mapping::of_file(file, len, writable, population)
 }
 
 #[cfg(test)]
@@ -61,7 +70,8 @@ mod tests {
 
     #[test]
     fn a_file_of_another_length_than_promised_is_not_mapped() {
-        let (file, _mapping) = create("test", 8192, Peers::ReadAndWrite).unwrap();
+        let (file, _mapping) =
+            create("test", 8192, Peers::ReadAndWrite, Population::AtOnce).unwrap();
         for len in [4096, 12_288] {
             assert_eq!(map_foreign(file.as_fd(), len, true).unwrap_err(), io::Errno::INVAL);
         }
@@ -78,19 +88,33 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_allocated_when_they_are_touched_if_asked_for() {
+        let allocated = |population| {
+            let (file, mapping) = create("test", 1 << 20, Peers::ReadAndWrite, population).unwrap();
+            let before = fstat(&file).unwrap().st_blocks;
+            // SAFETY: the first byte of a mapping of ours that no other thread uses.
+            unsafe { mapping.start().write(1) };
+            (before, fstat(&file).unwrap().st_blocks)
+        };
+        assert_eq!(allocated(Population::WhenTouched), (0, 8));
+        assert_eq!(allocated(Population::AtOnce), (2048, 2048));
+    }
+
+    #[test]
     fn a_peer_cannot_seal_a_file_against_others() {
         for peers in [Peers::Read, Peers::ReadAndWrite] {
-            let (file, _mapping) = create("test", 4096, peers).unwrap();
+            let (file, _mapping) = create("test", 4096, peers, Population::AtOnce).unwrap();
             let sealed = fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
             assert_eq!(sealed.unwrap_err(), io::Errno::PERM, "{peers:?}");
         }
-        let (file, _mapping) = create("test", 4096, Peers::ReadAndWrite).unwrap();
+        let (file, _mapping) =
+            create("test", 4096, Peers::ReadAndWrite, Population::AtOnce).unwrap();
         assert!(map_foreign(file.as_fd(), 4096, true).is_ok());
     }
 
     #[test]
     fn readers_cannot_map_for_writing() {
-        let (file, mapping) = create("test", 4096, Peers::Read).unwrap();
+        let (file, mapping) = create("test", 4096, Peers::Read, Population::AtOnce).unwrap();
         assert!(map_foreign(file.as_fd(), 4096, true).is_err());
         assert!(map_foreign(file.as_fd(), 4096, false).is_ok());
         // SAFETY: the first byte of a mapping of ours that no other thread uses.

@@ -22,7 +22,7 @@ use super::domain::Domain;
 use super::memfd;
 use super::peer::lock;
 use super::receive::Receive;
-use crate::memory::mapping::{Mapping, PAGE_BYTES};
+use crate::memory::mapping::{Mapping, PAGE_BYTES, Population};
 use crate::{Buffer, PostError, VerbsError};
 
 /// What senders know about shared receives: how many are not taken, and the shortest length.
@@ -34,8 +34,12 @@ pub(super) struct CreditPage {
 
 impl CreditPage {
     pub(super) fn create() -> io::Result<CreditPage> {
-        let (file, mapping) =
-            memfd::create("farcall-credit", PAGE_BYTES, memfd::Peers::ReadAndWrite)?;
+        let (file, mapping) = memfd::create(
+            "farcall-credit",
+            PAGE_BYTES,
+            memfd::Peers::ReadAndWrite,
+            Population::AtOnce,
+        )?;
         Ok(CreditPage { mapping, file: Some(file) })
     }
 

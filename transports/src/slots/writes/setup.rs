@@ -145,7 +145,7 @@ impl Port {
         bytes: u64,
     ) -> Result<Port, SetupError> {
         let sizes = Sizes::new(terms, device.caps());
-        let slots = pd.alloc_shared(bytes as usize, Access::REMOTE_WRITE)?;
+        let slots = pd.alloc_shared_on_demand(bytes as usize, Access::REMOTE_WRITE)?;
         let config = QueuePairConfig::new(QpType::Rc, cq, cq)
             .max_send_wr(sizes.link.send_depth as usize)
             .max_recv_wr(sizes.recv_depth as usize);

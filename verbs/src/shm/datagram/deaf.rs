@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use rustix::process::getuid;
 
+use crate::memory::mapping::Population;
 use crate::shm::memfd;
 use crate::shm::peer::socket_name;
 use crate::shm::region_words::RegionWords;
@@ -33,7 +34,8 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A device that answers the greeting, and answers the next request only when told to.
 fn deaf_device(listener: &OwnedFd, asked: &Sender<()>, speak: &Receiver<()>) {
-    let (words, _) = memfd::create("deaf", RegionWords::BYTES, memfd::Peers::Read).unwrap();
+    let (words, _) =
+        memfd::create("deaf", RegionWords::BYTES, memfd::Peers::Read, Population::AtOnce).unwrap();
     let socket = accept(listener).unwrap();
     let hear = || wire::receive::<Question>(&socket, RecvFlags::empty()).unwrap().unwrap().0;
     assert_eq!(hear().what, ask::HELLO);
