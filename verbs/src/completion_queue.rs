@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(any(feature = "faults", feature = "ibverbs"))]
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::dispatch::{self, on_device};
@@ -64,6 +65,17 @@ impl CompletionQueue {
     /// devices make the event.
     pub fn disarm(&mut self) {
         on_device!(CompletionQueue, &mut self.queue, queue => queue.disarm());
+    }
+
+    /// The events of this queue call this waker from now on, instead of making the channel readable. Returns whether all of them do:
+    /// then a thread that has armed many queues looks at those again whose wakers are called, and not at all. That is so for queue
+    /// pairs of `shm` whose peers are in this process, and that were there at the last poll.
+    pub fn wake_with(&mut self, waker: &Waker) -> bool {
+        match &mut self.queue {
+            dispatch::CompletionQueue::Shm(queue) => queue.wake_with(waker),
+            #[allow(unreachable_patterns)] // Without other devices.
+            _ => false,
+        }
     }
 
     /// A handle with which other threads create queue pairs on it.

@@ -145,9 +145,23 @@ impl Device {
     /// # Errors
     /// If the device refuses.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
+        self.alloc_domain(false)
+    }
+
+    /// Creates a protection domain for one queue pair: nobody but its peer can ever access the domain's memory. `shm` then needs no
+    /// descriptor for memory that the peer has mapped, and creates no second queue pair in it; for other devices it is a domain like
+    /// any other.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    pub fn alloc_pd_for_one_qp(&self) -> Result<ProtectionDomain, VerbsError> {
+        self.alloc_domain(true)
+    }
+
+    fn alloc_domain(&self, for_one_qp: bool) -> Result<ProtectionDomain, VerbsError> {
         let number = NEXT_PD.fetch_add(1, Ordering::Relaxed);
         Ok(ProtectionDomain {
-            domain: self.context.alloc_pd(number)?,
+            domain: self.context.alloc_pd(number, for_one_qp)?,
             #[cfg(feature = "faults")]
             faults: self.faults.clone(),
         })

@@ -221,10 +221,12 @@ impl Context {
         }
     }
 
-    pub(crate) fn alloc_pd(&self, number: u32) -> Result<Domain, VerbsError> {
+    /// With `for_one_qp`, the domain has one queue pair at most, where the device makes use of that.
+    pub(crate) fn alloc_pd(&self, number: u32, for_one_qp: bool) -> Result<Domain, VerbsError> {
         match self {
             Context::Shm(context) => {
-                Ok(Domain::Shm(shm::Domain { context: Arc::clone(context), number }))
+                let sole = for_one_qp.then(Arc::default);
+                Ok(Domain::Shm(shm::Domain { context: Arc::clone(context), number, sole }))
             }
             #[cfg(feature = "ibverbs")]
             Context::Ibv(context) => ibv::ProtectionDomain::alloc(context, number).map(Domain::Ibv),
@@ -265,8 +267,7 @@ impl Context {
                     None => None,
                 };
                 let hides_payloads = context.caps().completion_payload == 0;
-                let queue = shm::CompletionQueue::new(capacity, channel, hides_payloads)
-                    .map_err(system("event of a completion queue"))?;
+                let queue = shm::CompletionQueue::new(capacity, channel, hides_payloads);
                 let handle = queue.handle(context);
                 Ok((CompletionQueue::Shm(queue), CqHandle::Shm(handle)))
             }

@@ -2,14 +2,16 @@
 //!
 //! A common poll loads the attention word, and the next cell of each queue pair. Everything else (new queue
 //! pairs, send completions, errors, waiting work, sleeping) sets a bit of the attention word.
+//!
+//! Of many queue pairs, those that have been quiet are dormant, so that a poll takes time for those in use. The inbox of a
+//! dormant one is armed as for a poller that sleeps: who sends to it calls. Both ends of such a queue pair are in this process.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
-use rustix::io;
 
 use super::context::Context;
 use super::control::Control;
@@ -19,7 +21,6 @@ use super::events::Channel;
 use super::pair::Pair;
 use super::peer::lock;
 use super::receive::Receiver;
-use crate::event_fd::{new_event, ring};
 use crate::memory::growing_queue::GrowingQueue;
 use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkCompletion};
 
@@ -41,6 +42,8 @@ pub(super) mod attention {
     pub(crate) const OVERRUN: u32 = 64;
     /// Completions do not carry their messages.
     pub(crate) const HIDING: u32 = 128;
+    /// Dormant queue pairs have something.
+    pub(crate) const CALLED: u32 = 256;
     /// Bits that stay set until their condition ends.
     pub(crate) const LASTING: u32 = CROWDED | OVERRUN | HIDING;
 }
@@ -81,8 +84,11 @@ pub(crate) struct CqShared {
     demand: AtomicUsize,
     sends: GrowingQueue<SendDone>,
     changes: Mutex<Vec<Change>>,
+    /// The ids of queue pairs that have something, if they are dormant.
+    called: Mutex<Vec<u64>>,
     channel: Option<Arc<Channel>>,
-    event: Option<OwnedFd>,
+    /// Called instead of the channel.
+    waker: OnceLock<Waker>,
 }
 
 impl CqShared {
@@ -101,10 +107,24 @@ impl CqShared {
 
     #[cold]
     fn wake(&self) {
-        if self.armed.swap(false, Ordering::SeqCst)
-            && let Some(event) = &self.event
-        {
-            ring(event.as_fd());
+        if self.armed.swap(false, Ordering::SeqCst) {
+            match (self.waker.get(), &self.channel) {
+                (Some(waker), _) => waker.wake_by_ref(),
+                (None, Some(channel)) => channel.wake(),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Has the poller look at this queue pair, even if it is dormant. A peer does so at most once for each time that its inbox was
+    /// armed.
+    #[cold]
+    pub(super) fn call_on(&self, pair: u64) {
+        let mut called = lock(&self.called);
+        if !self.closed.load(Ordering::SeqCst) {
+            called.push(pair);
+            drop(called);
+            self.notice(attention::CALLED);
         }
     }
 
@@ -139,14 +159,6 @@ impl CqShared {
     }
 }
 
-impl Drop for CqShared {
-    fn drop(&mut self) {
-        if let (Some(channel), Some(event)) = (&self.channel, &self.event) {
-            channel.remove(event.as_fd());
-        }
-    }
-}
-
 impl std::fmt::Debug for CqShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CqShared").field("capacity", &self.capacity).finish_non_exhaustive()
@@ -174,10 +186,23 @@ impl CqHandle {
     }
 }
 
+/// So many queue pairs are always looked at: that takes less than being called by one.
+const MOST_AWAKE: usize = 16;
+
+/// Polls between two searches for quiet queue pairs.
+const POLLS_PER_SWEEP: u32 = 512;
+
 /// The poller's state.
 pub(crate) struct CompletionQueue {
     shared: Arc<CqShared>,
+    /// Those that each poll looks at.
     receivers: Vec<Receiver>,
+    /// Those that have been quiet, by the ids of their queue pairs: their inboxes are armed, and who sends to them calls.
+    dormant: HashMap<u64, Receiver, foldhash::fast::RandomState>,
+    /// Those of them that called, while they are woken. Empty, and keeps its memory.
+    called: Vec<u64>,
+    /// Polls until the next search for quiet ones.
+    polls_to_sweep: u32,
     datagrams: Vec<DatagramReceiver>,
     /// Queue pairs whose completions arrive here, by id; used to retire their work.
     pairs: HashMap<u64, Arc<Pair>, foldhash::fast::RandomState>,
@@ -200,15 +225,7 @@ impl CompletionQueue {
         capacity: usize,
         channel: Option<Arc<Channel>>,
         hides_payloads: bool,
-    ) -> io::Result<CompletionQueue> {
-        let event = match &channel {
-            Some(channel) => {
-                let event = new_event()?;
-                channel.add(event.as_fd())?;
-                Some(event)
-            }
-            None => None,
-        };
+    ) -> CompletionQueue {
         let attention = if hides_payloads { attention::HIDING } else { 0 };
         let shared = Arc::new(CqShared {
             attention: CachePadded::new(AtomicU32::new(attention)),
@@ -218,12 +235,16 @@ impl CompletionQueue {
             demand: AtomicUsize::new(0),
             sends: GrowingQueue::new(capacity),
             changes: Mutex::default(),
+            called: Mutex::default(),
             channel,
-            event,
+            waker: OnceLock::new(),
         });
-        Ok(CompletionQueue {
+        CompletionQueue {
             shared,
             receivers: Vec::new(),
+            dormant: HashMap::default(),
+            called: Vec::new(),
+            polls_to_sweep: POLLS_PER_SWEEP,
             datagrams: Vec::new(),
             pairs: HashMap::default(),
             next: 0,
@@ -233,7 +254,7 @@ impl CompletionQueue {
             staged: VecDeque::new(),
             unretired: VecDeque::new(),
             discards_to: None,
-        })
+        }
     }
 
     /// Its handle, for use with `context`.
@@ -273,6 +294,9 @@ impl CompletionQueue {
     }
 
     fn receive_in_turn(&mut self, out: &mut [WorkCompletion]) -> usize {
+        if self.receivers.len() > MOST_AWAKE {
+            self.count_to_sweep();
+        }
         let connected = self.receivers.len();
         let all = connected + self.datagrams.len();
         let (mut count, mut scanned) = (0, 0);
@@ -308,6 +332,9 @@ impl CompletionQueue {
         }
         if bits & attention::WAITING != 0 {
             self.try_waiting();
+        }
+        if bits & attention::CALLED != 0 {
+            self.wake_called();
         }
         let count = if bits & attention::CROWDED != 0 {
             self.poll_crowded(bits, out)?
@@ -390,6 +417,49 @@ impl CompletionQueue {
         count
     }
 
+    #[inline]
+    fn count_to_sweep(&mut self) {
+        self.polls_to_sweep -= 1;
+        if self.polls_to_sweep == 0 {
+            self.sweep();
+        }
+    }
+
+    /// Lets those sleep that have been quiet since the last time.
+    #[cold]
+    fn sweep(&mut self) {
+        self.polls_to_sweep = POLLS_PER_SWEEP;
+        for receiver in &mut self.receivers {
+            receiver.note_activity();
+            if receiver.is_quiet() {
+                receiver.arm(true);
+            }
+        }
+        // Between arming the inboxes and looking at them, as in `arm`.
+        fence(Ordering::SeqCst);
+        self.put_to_sleep(|receiver| {
+            let stays = receiver.is_quiet() && receiver.has_arrival();
+            if stays {
+                receiver.arm(false);
+            }
+            receiver.is_quiet() && !stays
+        });
+    }
+
+    /// Those of which `sleeps` says so become dormant. Their inboxes are armed, and have been looked at after that.
+    fn put_to_sleep(&mut self, sleeps: impl Fn(&Receiver) -> bool) {
+        let quiet = self.receivers.extract_if(.., |receiver| sleeps(receiver));
+        self.dormant.extend(quiet.map(|receiver| (receiver.pair.id, receiver)));
+    }
+
+    /// Looks at the dormant ones again that have called. Their senders have taken back the arming.
+    #[cold]
+    fn wake_called(&mut self) {
+        std::mem::swap(&mut *lock(&self.shared.called), &mut self.called);
+        let woken = self.called.drain(..).filter_map(|id| self.dormant.remove(&id));
+        self.receivers.extend(woken);
+    }
+
     fn try_waiting(&mut self) {
         let mut waiting = false;
         for pair in self.pairs.values() {
@@ -436,8 +506,9 @@ impl CompletionQueue {
     fn let_go(&mut self, id: u64) -> Option<Remains> {
         self.datagrams.retain(|datagrams| datagrams.pair.id != id);
         let mut receiver = None;
-        if let Some(at) = self.receivers.iter().position(|receiver| receiver.pair.id == id) {
-            let mut left = self.receivers.remove(at);
+        let at = self.receivers.iter().position(|receiver| receiver.pair.id == id);
+        let left = at.map(|at| self.receivers.swap_remove(at));
+        if let Some(mut left) = left.or_else(|| self.dormant.remove(&id)) {
             left.settle();
             receiver = Some(Box::new(left));
         }
@@ -514,10 +585,23 @@ impl CompletionQueue {
         let arrived = self.receivers.iter().any(Receiver::has_arrival)
             || self.datagrams.iter().any(DatagramReceiver::has_arrival)
             || !self.staged.is_empty();
-        let busy = attention::CHANGES | attention::SENDS | attention::ERRORS | attention::OVERRUN;
+        let busy = attention::CHANGES
+            | attention::SENDS
+            | attention::ERRORS
+            | attention::OVERRUN
+            | attention::CALLED;
         if arrived || before & busy != 0 {
             self.shared.wake();
+        } else if self.receivers.len() > MOST_AWAKE {
+            self.put_to_sleep(Receiver::is_announced);
         }
+    }
+
+    /// Events call this waker. Returns whether all do: other processes only know the channel.
+    pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
+        self.shared.waker.get_or_init(|| waker.clone()).will_wake(waker)
+            && self.datagrams.is_empty()
+            && self.receivers.iter().all(Receiver::is_announced)
     }
 
     pub(crate) fn disarm(&mut self) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
 use super::control::Control;
+use super::domain::Domain;
 use super::memfd::{self, Peers};
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
@@ -42,6 +43,10 @@ const PLAIN_MAX_INLINE_BYTES: usize = 256;
 /// Peers map a region for writing that allows any of these.
 pub(super) const MAPPED_FOR_WRITING: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
+
+/// The opened devices of this process.
+static OF_THIS_PROCESS: LazyLock<Mutex<HashMap<Gid, Weak<Context>>>> =
+    LazyLock::new(Mutex::default);
 
 /// An opened device.
 #[derive(Debug)]
@@ -117,7 +122,13 @@ impl Context {
                 source,
             })?;
         let _ = context.thread.set(thread);
+        lock(&OF_THIS_PROCESS).insert(gid, Arc::downgrade(&context));
         Ok(context)
+    }
+
+    /// The device of this process with this identifier.
+    pub(super) fn of_this_process(gid: &Gid) -> Option<Weak<Context>> {
+        lock(&OF_THIS_PROCESS).get(gid).cloned()
     }
 
     pub(crate) fn caps(&self) -> &Capabilities {
@@ -132,7 +143,7 @@ impl Context {
     /// Registers zeroed memory. If peers may not write, no other mapping of it can be writable.
     pub(crate) fn register(
         self: &Arc<Self>,
-        pd: u32,
+        domain: &Domain,
         len: usize,
         access: Access,
         population: Population,
@@ -175,8 +186,19 @@ impl Context {
         };
         let generation = self.words.word(slot).register();
         let addr = mapping.start().addr() as u64;
-        let watcher = OnceLock::new();
-        let lent = Arc::new(LentRegion { file, addr, len, access, pd, slot, generation, watcher });
+        let (pd, mapping) = (domain.number, Arc::new(mapping));
+        let lent = Arc::new(LentRegion {
+            file: Mutex::new(Some(Arc::new(file))),
+            mapping: Arc::downgrade(&mapping),
+            sole: domain.sole.clone(),
+            addr,
+            len,
+            access,
+            pd,
+            slot,
+            generation,
+            watcher: OnceLock::new(),
+        });
         tables.regions.insert(rkey, Arc::clone(&lent));
         drop(tables);
         let context = Arc::clone(self);
@@ -293,7 +315,7 @@ impl Context {
             return Ok(peer);
         }
         // Dial without the lock, so that a peer that does not answer does not delay the others.
-        let own = if gid == self.gid { Arc::downgrade(self) } else { Weak::new() };
+        let own = Context::of_this_process(&gid).unwrap_or_default();
         let dialed =
             Arc::new(Peer::dial(gid, (own, Arc::clone(&self.control)), self.uid, timeout)?);
         let mut peers = lock(&self.peers);
@@ -312,6 +334,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        lock(&OF_THIS_PROCESS).remove(&self.gid);
         self.control.stop();
         // The control thread may hold the last reference while it answers a request.
         if let Some(thread) = self.thread.take()

@@ -23,6 +23,7 @@ use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::questions::Unstarted;
+use super::region::LentRegion;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::peer_refusal::{OnPeerRefused, PeerRefusal};
 
@@ -289,6 +290,12 @@ impl Connection {
                 context.written(question.rkey);
                 return true;
             }
+            ask::MAPPED => {
+                if let Some(region) = self.reachable(context, question.rkey) {
+                    region.close_if_sole();
+                }
+                return true;
+            }
             _ => Err(answer::MALFORMED),
         };
         match answered {
@@ -323,14 +330,20 @@ impl Connection {
 
     /// Hands out a region of a protection domain that the peer is connected to.
     fn region(&mut self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {
-        let region = context.region(rkey).filter(|region| {
-            self.attached.iter().any(|(_, _, attached)| attached.reaches(region.pd))
-        });
-        match region {
-            Some(region) => self.answer(&region.description(), &[region.file.as_fd()]),
+        let region = self.reachable(context, rkey);
+        let file = region.as_ref().and_then(|region| region.file());
+        match region.zip(file) {
+            Some((region, file)) => self.answer(&region.description(), &[file.as_fd()]),
             None if self.guesses.may_miss_region(rkey) => Err(answer::NO_REGION),
             None => Ok(refuse_guesses(context)),
         }
+    }
+
+    /// The region with this key, if the peer is connected to its domain.
+    fn reachable(&self, context: &Context, rkey: u32) -> Option<Arc<LentRegion>> {
+        context.region(rkey).filter(|region| {
+            self.attached.iter().any(|(_, _, attached)| attached.reaches(region.pd))
+        })
     }
 
     fn window(&mut self, context: &Arc<Context>, rkey: u32) -> Result<bool, u32> {

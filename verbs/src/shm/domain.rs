@@ -1,6 +1,7 @@
 //! A protection domain: memory and queue pairs that work together.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::context::Context;
@@ -20,6 +21,34 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Domain {
     pub(crate) context: Arc<Context>,
     pub(crate) number: u32,
+    /// Set if it is for one queue pair.
+    pub(crate) sole: Option<Arc<Sole>>,
+}
+
+/// A domain for one queue pair. Only one peer can ever map its memory, so its files are closed once that has.
+#[derive(Debug, Default)]
+pub(crate) struct Sole {
+    has_queue_pair: AtomicBool,
+    is_within_process: AtomicBool,
+}
+
+impl Sole {
+    /// Makes sure that there is no other queue pair.
+    pub(super) fn take_place(&self) -> Result<(), VerbsError> {
+        match self.has_queue_pair.swap(true, Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(VerbsError::Invalid("the protection domain is for one queue pair")),
+        }
+    }
+
+    /// The one peer belongs to this process.
+    pub(super) fn set_within_process(&self) {
+        self.is_within_process.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_within_process(&self) -> bool {
+        self.is_within_process.load(Ordering::Acquire)
+    }
 }
 
 impl Domain {
@@ -32,7 +61,7 @@ impl Domain {
     }
 
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
-        self.context.register(self.number, len, access, Population::AtOnce)
+        self.context.register(self, len, access, Population::AtOnce)
     }
 
     pub(crate) fn register_on_demand(
@@ -40,7 +69,7 @@ impl Domain {
         len: usize,
         access: Access,
     ) -> Result<Region, VerbsError> {
-        self.context.register(self.number, len, access, Population::WhenTouched)
+        self.context.register(self, len, access, Population::WhenTouched)
     }
 
     pub(crate) fn address_handle(&self, gid: Gid) -> Result<AddressHandle, VerbsError> {

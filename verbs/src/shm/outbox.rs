@@ -1,19 +1,18 @@
 //! The sender's view of a peer's inbox: where the next message goes, and whether there is room.
 
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crossbeam_utils::CachePadded;
 
+use super::bell::Bell;
 use super::cell::{
     CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, LANDING, Landing, MAX_CELLS,
     Next, SMALL_LAP, Walk, second_word, words_of,
 };
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
-use super::pair::ring_event;
 use super::shared_receive::CreditPage;
 use super::slow::{Bytes, Outcome, Wait};
 use crate::Status;
@@ -58,7 +57,7 @@ pub(super) struct Outbox {
     /// Receives used so far, wrapping.
     sent: u32,
     receives: Receives,
-    event: Option<OwnedFd>,
+    bell: Bell,
     /// The protection domain of the peer's queue pair.
     pub(super) pd: u32,
     inbox: Arc<Inbox>,
@@ -75,7 +74,7 @@ impl Outbox {
         inbox: Arc<Inbox>,
         pd: u32,
         receives: Receives,
-        event: Option<OwnedFd>,
+        bell: Bell,
         flow: Arc<CachePadded<Flow>>,
         peers_lines: Option<CellRing>,
     ) -> Outbox {
@@ -94,7 +93,7 @@ impl Outbox {
             posted_seen: 0,
             sent: 0,
             receives,
-            event,
+            bell,
             pd,
             inbox,
         }
@@ -498,7 +497,7 @@ impl Outbox {
     #[cold]
     fn wake_peer(&self) {
         if self.lines().state.armed.swap(0, Ordering::SeqCst) != 0 {
-            ring_event(self.event.as_ref());
+            self.bell.ring();
         }
     }
 }

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crossbeam_utils::CachePadded;
+use rustix::io;
 
 use super::completion_queue::{CqShared, SendDone, attention};
 use super::context::Context;
 use super::datagram;
+use super::domain::Sole;
 use super::duplex::Flow;
 use super::inbox::{Inbox, InboxState};
 use super::peer::{Peer, lock};
@@ -18,7 +20,7 @@ use super::send::SendSide;
 use super::shared_receive::CreditPage;
 use super::slow::SlowQueue;
 use super::wire::{Answer, Gid, Question, answer};
-use crate::event_fd::ring;
+use crate::event_fd::new_event;
 use crate::{CompletionOpcode, QpState, QpType, Status};
 
 /// Bits of [`Pair::gate`]. Posting takes the fast path only while none is set.
@@ -34,8 +36,8 @@ pub(super) mod gate {
 pub(super) enum Arrivals {
     /// Connected: one inbox for one peer.
     One {
-        inbox: Inbox,
-        /// The inbox's file, until the peer has fetched it.
+        inbox: Arc<Inbox>,
+        /// The inbox's file, until the peer has fetched it or shares the mapping.
         file: Mutex<Option<OwnedFd>>,
     },
     /// Datagrams: one inbox per sender.
@@ -54,8 +56,12 @@ pub(crate) struct Pair {
     /// Identifies it at its completion queues.
     pub(super) id: u64,
     pub(super) arrivals: Arrivals,
-    /// The event that the peer rings; set if the receive queue has a channel.
-    pub(super) event: Option<OwnedFd>,
+    /// The event that a peer in another process rings; made for it if the receive queue has a channel.
+    event: OnceLock<OwnedFd>,
+    /// The peer tells the receive queue which queue pair has a message: it need not be looked at meanwhile.
+    pub(super) is_announced: AtomicBool,
+    /// Set if it is the only queue pair of its domain.
+    pub(super) sole: Option<Arc<Sole>>,
     /// Where and how receives are counted when several peers share them (see
     /// [`receives`](super::wire::receives)).
     pub(super) credit: Option<Arc<CreditPage>>,
@@ -99,7 +105,7 @@ pub(super) struct PairParts {
     pub(super) recv_cq: Arc<CqShared>,
     pub(super) id: u64,
     pub(super) arrivals: Arrivals,
-    pub(super) event: Option<OwnedFd>,
+    pub(super) sole: Option<Arc<Sole>>,
     pub(super) credit: Option<Arc<CreditPage>>,
     pub(super) receives: u32,
 }
@@ -116,7 +122,7 @@ impl Pair {
             recv_cq,
             id,
             arrivals,
-            event,
+            sole,
             credit,
             receives,
         } = parts;
@@ -130,7 +136,9 @@ impl Pair {
             recv_cq,
             id,
             arrivals,
-            event,
+            event: OnceLock::new(),
+            is_announced: AtomicBool::new(false),
+            sole,
             credit,
             receives,
             attached_by: Mutex::default(),
@@ -160,7 +168,7 @@ impl Pair {
         unsafe { &mut *self.side.get() }
     }
 
-    pub(super) fn inbox(&self) -> Option<&Inbox> {
+    pub(super) fn inbox(&self) -> Option<&Arc<Inbox>> {
         match &self.arrivals {
             Arrivals::One { inbox, .. } => Some(inbox),
             Arrivals::Many(_) => None,
@@ -188,7 +196,14 @@ impl Pair {
 
     /// Binds the queue pair to the first peer that asks, from either side. Returns `false` for any other.
     pub(super) fn bind_to(&self, gid: Gid, qp: u32) -> bool {
-        *lock(&self.attached_by).get_or_insert((gid, qp)) == (gid, qp)
+        let is_bound = *lock(&self.attached_by).get_or_insert((gid, qp)) == (gid, qp);
+        if is_bound
+            && Context::of_this_process(&gid).is_some()
+            && let Some(sole) = &self.sole
+        {
+            sole.set_within_process();
+        }
+        is_bound
     }
 
     /// Answers a peer's request to attach.
@@ -206,6 +221,12 @@ impl Pair {
                 }
                 let file = lock(file).take().ok_or(answer::TAKEN)?;
                 let attached = Attached::Connected(Arc::downgrade(self));
+                if Context::of_this_process(&question.gid).is_some() {
+                    // It finds everything at this queue pair.
+                    self.is_announced.store(true, Ordering::Release);
+                    let answer = self.answer(inbox);
+                    return Ok(Admitted { answer, fds: Vec::new(), attached });
+                }
                 self.admitted(inbox, file, attached)
             }
             Arrivals::Many(paths) => {
@@ -224,22 +245,39 @@ impl Pair {
             fds.extend(credit.file().map(clone).transpose()?);
         }
         let event = match &attached {
-            Attached::Connected(_) => self.event.as_ref().map(clone).transpose()?,
+            Attached::Connected(_) => {
+                let event = self.event().map_err(|_| answer::RESOURCES)?;
+                event.map(clone).transpose()?
+            }
             Attached::Sender(_, path) => match path.upgrade() {
                 Some(path) => path.event().map(clone).transpose()?,
                 None => None,
             },
         };
         fds.extend(event);
+        Ok(Admitted { answer: self.answer(inbox), fds, attached })
+    }
+
+    fn answer(&self, inbox: &Inbox) -> Answer {
         let layout = inbox.layout();
-        let answer = Answer {
+        Answer {
             pd: self.pd,
             cells: layout.cells,
             lengths: layout.lengths,
             receives: self.receives,
             ..Answer::default()
-        };
-        Ok(Admitted { answer, fds, attached })
+        }
+    }
+
+    /// The event for a peer in another process, if the owner of the receive queue sleeps at all.
+    fn event(&self) -> io::Result<Option<&OwnedFd>> {
+        let Some(channel) = self.recv_cq.channel() else { return Ok(None) };
+        if self.event.get().is_none() {
+            let event = new_event()?;
+            channel.add(event.as_fd())?;
+            let _ = self.event.set(event); // There is one peer.
+        }
+        Ok(self.event.get())
     }
 
     /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
@@ -271,6 +309,8 @@ impl Pair {
         if before != QpState::Error as u32 {
             self.notify_peer();
         }
+        // Its receives are flushed even if nothing looks at it at present.
+        self.recv_cq.call_on(self.id);
         self.recv_cq.notice(attention::ERRORS);
         self.send_cq.notice(attention::ERRORS);
     }
@@ -385,15 +425,8 @@ impl Attached {
 impl Drop for Pair {
     fn drop(&mut self) {
         self.context.remove_pair(self.number);
-        if let (Some(event), Some(channel)) = (&self.event, self.recv_cq.channel()) {
+        if let (Some(event), Some(channel)) = (self.event.get(), self.recv_cq.channel()) {
             channel.remove(event.as_fd());
         }
-    }
-}
-
-/// Rings a peer's event, if it has one.
-pub(super) fn ring_event(event: Option<&OwnedFd>) {
-    if let Some(event) = event {
-        ring(event.as_fd());
     }
 }

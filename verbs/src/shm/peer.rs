@@ -24,7 +24,7 @@ use super::region::{MappedParts, MappedRegion};
 use super::region_words::{REGION_SLOTS, RegionWords};
 use super::window::{self, WINDOW_SLOTS};
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
-use crate::memory::mapping::page_rounded;
+use crate::memory::mapping::{Mapping, page_rounded};
 use crate::{Access, ConnectError};
 
 /// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample time for one that is
@@ -38,7 +38,7 @@ const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(super) gid: Gid,
-    /// Our own context, if that is the peer: it is not asked, but looked at.
+    /// The peer, if it is of this process: it is not asked, but looked at.
     own: Weak<Context>,
     /// Of our own context.
     control: Arc<Control>,
@@ -150,7 +150,7 @@ impl Peer {
         lock(&self.regions).get(&rkey).filter(|known| known.is_alive()).cloned()
     }
 
-    /// Whether the peer is our own context, which answers at once.
+    /// Whether the peer is of this process, and answers at once.
     pub(super) fn is_own(&self) -> bool {
         self.own.strong_count() > 0
     }
@@ -169,14 +169,23 @@ impl Peer {
     fn ask_for_registered(&self, rkey: u32) -> Result<Option<Arc<MappedRegion>>, Gone> {
         let region = match self.own.upgrade() {
             Some(context) => context.region(rkey).and_then(|region| {
-                self.map_region(rkey, &region.description(), region.file.as_fd())
+                let mapped = self.mapped(rkey, &region.description(), region.mapping.upgrade()?);
+                if mapped.is_some() && region.sole.as_ref().is_some_and(|it| it.is_within_process())
+                {
+                    region.close_if_sole();
+                }
+                mapped
             }),
             None => {
                 let Some((answer, fds)) = self.ask_where(ask::REGION, rkey)? else {
                     return Ok(None);
                 };
                 let [file] = fds.as_slice() else { return Ok(None) };
-                self.map_region(rkey, &answer, file.as_fd())
+                let mapped = self.map_region(rkey, &answer, file.as_fd());
+                if mapped.is_some() {
+                    self.tell_mapped(rkey);
+                }
+                mapped
             }
         };
         let region = region.filter(MappedRegion::is_alive).map(Arc::new);
@@ -241,18 +250,25 @@ impl Peer {
         dead.map(|(_, region)| Remains::Region(region)).collect()
     }
 
-    /// Maps the region that the peer described. Every number is checked before it is used.
+    /// Maps the region that the peer described.
     fn map_region(&self, rkey: u32, answer: &Answer, file: BorrowedFd<'_>) -> Option<MappedRegion> {
         let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
-        let len = usize::try_from(answer.len).ok()?;
+        let writable = access.intersects(MAPPED_FOR_WRITING);
+        let len = page_rounded(usize::try_from(answer.len).ok()?)?;
+        let mapping = memfd::map_foreign(file, len, writable).ok()?;
+        self.mapped(rkey, answer, Arc::new(mapping))
+    }
+
+    /// The region that the peer described, in this mapping of its length. Every number is checked before it is used.
+    fn mapped(&self, rkey: u32, answer: &Answer, mapping: Arc<Mapping>) -> Option<MappedRegion> {
+        let access = Access::from_bits(u8::try_from(answer.access).ok()?)?;
         if !(1..REGION_SLOTS).contains(&answer.slot)
             || answer.addr.checked_add(answer.len).is_none()
         {
             return None;
         }
-        let writable = access.intersects(MAPPED_FOR_WRITING);
         let parts = MappedParts {
-            mapping: memfd::map_foreign(file, page_rounded(len)?, writable).ok()?,
+            mapping,
             base: answer.addr,
             len: answer.len,
             rkey,
@@ -309,6 +325,17 @@ impl Peer {
     pub(crate) fn notify_closed(&self, from_qp: u32, to_qp: u32) {
         let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
+    }
+
+    /// Tells the peer that its region is mapped. There is no answer.
+    fn tell_mapped(&self, rkey: u32) {
+        let mapped = Question { what: ask::MAPPED, rkey, ..Question::default() };
+        let _ = wire::send(self.socket.as_fd(), &mapped, &[], SendFlags::DONTWAIT);
+    }
+
+    /// The peer, if it is of this process.
+    pub(super) fn own(&self) -> Option<Arc<Context>> {
+        self.own.upgrade()
     }
 
     /// Tells it that we have written into a region whose owner waits for that. There is no answer. `false`: it

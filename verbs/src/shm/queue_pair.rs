@@ -9,7 +9,6 @@ mod post_recv;
 mod post_send;
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +25,6 @@ use super::receive::{Posted, Receive, Receiver, Source};
 use super::shared_receive::{CreditPage, SharedReceiveQueue};
 use super::spsc::{Producer, queue};
 use super::wire::{Gid, receives};
-use crate::event_fd::new_event;
 use crate::memory::window::Binder;
 use crate::random;
 use crate::{Buffer, QpState, QpType, VerbsError};
@@ -93,21 +91,16 @@ impl QueuePair {
         let system =
             |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
         let Config { ty, send_cq, recv_cq, srq, max_send_wr, max_recv_wr } = config;
-        let Domain { context, number: pd } = domain;
+        let Domain { context, number: pd, sole } = domain;
         let pd = *pd;
+        if let Some(sole) = sole {
+            sole.take_place()?;
+        }
         let (send_cq, recv_cq) = (send_cq.of(context)?, recv_cq.of(context)?);
         if srq.is_some_and(|srq| !srq.belongs_to(context)) {
             return Err(VerbsError::Foreign("shared receive queue"));
         }
         let mut secret = 0;
-        let event = match recv_cq.channel() {
-            Some(channel) if ty != QpType::Ud => {
-                let event = new_event().map_err(system("event of a queue pair"))?;
-                channel.add(event.as_fd()).map_err(system("event of a queue pair"))?;
-                Some(event)
-            }
-            _ => None,
-        };
         let arrivals = if ty == QpType::Ud {
             Arrivals::Many(Paths::default())
         } else {
@@ -115,7 +108,7 @@ impl QueuePair {
             let layout = InboxLayout::for_receives(max_recv_wr);
             let (inbox, file) =
                 Inbox::create(layout).map_err(system("memory for an inbox of a queue pair"))?;
-            Arrivals::One { inbox, file: Some(file).into() }
+            Arrivals::One { inbox: Arc::new(inbox), file: Some(file).into() }
         };
         let pool = srq.map(|srq| Arc::clone(&srq.pool));
         let (credit, receives) = match &pool {
@@ -138,7 +131,7 @@ impl QueuePair {
             recv_cq: Arc::clone(&recv_cq),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             arrivals,
-            event,
+            sole: sole.clone(),
             credit,
             receives,
         }));

@@ -75,6 +75,9 @@ pub(super) struct Receiver {
     consumed: u32,
     /// The head last published to the peer.
     told_head: u32,
+    /// The number of the next message when activity was last noted, and whether it was the same as the time before.
+    noted: u64,
+    is_quiet: bool,
     /// The number of our messages that the peer had taken when it sent its last message, modulo 2^16.
     acknowledged: u16,
     /// Where the message that is being taken is.
@@ -132,6 +135,8 @@ impl Receiver {
             qp: QpNumber(pair.number),
             consumed: 0,
             told_head: 0,
+            noted: 0,
+            is_quiet: false,
             acknowledged: 0,
             location: Location::Ring,
             lines: inbox.lines_ptr(),
@@ -569,6 +574,23 @@ impl Receiver {
         }
         self.pair.consumed.store(self.consumed, Ordering::Release);
         count
+    }
+
+    /// Whether the peer tells which queue pair has a message, so that this one need not be looked at. Not one in error: its receives
+    /// are still to be flushed.
+    pub(super) fn is_announced(&self) -> bool {
+        self.pair.is_announced.load(Ordering::Acquire) && self.pair.state() != QpState::Error
+    }
+
+    /// Notes whether there were messages since the last time.
+    pub(super) fn note_activity(&mut self) {
+        self.is_quiet = self.noted == self.number && self.is_announced();
+        self.noted = self.number;
+    }
+
+    /// There were none, and the next one will be announced.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.is_quiet
     }
 
     /// Sets whether the peer rings.

@@ -3,11 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::context::Context;
+use super::domain::Sole;
 use super::events::Channel;
-use super::peer::Peer;
+use super::peer::{Peer, lock};
 use super::region_words::{RegionWord, RegionWords};
 use super::window::BoundTo;
 use super::wire::Answer;
@@ -30,7 +31,7 @@ pub(crate) enum Pages {
 pub(crate) struct RegionMemory {
     pub(super) context: Arc<Context>,
     /// Dropped, and so unmapped, after deregistration.
-    pub(super) _mapping: Mapping,
+    pub(super) _mapping: Arc<Mapping>,
     pub(super) rkey: u32,
     pub(super) lent: Arc<LentRegion>,
 }
@@ -39,7 +40,12 @@ pub(crate) struct RegionMemory {
 /// deregistered when its owner drops it, even if the control thread is answering a request about it.
 #[derive(Debug)]
 pub(super) struct LentRegion {
-    pub(super) file: OwnedFd,
+    /// Closed when nobody can map it any more.
+    pub(super) file: Mutex<Option<Arc<OwnedFd>>>,
+    /// For queue pairs of this process.
+    pub(super) mapping: Weak<Mapping>,
+    /// Set if its domain is for one queue pair.
+    pub(super) sole: Option<Arc<Sole>>,
     pub(super) addr: u64,
     pub(super) len: usize,
     pub(super) access: Access,
@@ -51,6 +57,18 @@ pub(super) struct LentRegion {
 }
 
 impl LentRegion {
+    /// Its file, unless that is closed.
+    pub(super) fn file(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.file).clone()
+    }
+
+    /// A peer that is connected to its domain has mapped it. Closes the file if no other one can ever ask for it.
+    pub(super) fn close_if_sole(&self) {
+        if self.sole.is_some() {
+            lock(&self.file).take();
+        }
+    }
+
     /// What a peer is told that asks for it.
     pub(super) fn description(&self) -> Answer {
         Answer {
@@ -160,13 +178,10 @@ pub(crate) struct MappedRegion {
 /// What keeps a mapped region mapped.
 #[derive(Debug)]
 enum MappedMemory {
-    Own(#[allow(dead_code)] Mapping),
+    /// A mapping of its own; of a region of this process that of its owner.
+    Own(#[allow(dead_code)] Arc<Mapping>),
     /// It is a window to this region.
-    Window {
-        of: Arc<MappedRegion>,
-        access: Access,
-        qp: u32,
-    },
+    Window { of: Arc<MappedRegion>, access: Access, qp: u32 },
 }
 
 // SAFETY: `start` points into a mapping that `memory` keeps. The users of the pointer decide who may read or write there.
@@ -177,7 +192,7 @@ unsafe impl Sync for MappedRegion {}
 /// What a peer says of a region of its own.
 pub(super) struct MappedParts {
     /// At least `len` bytes.
-    pub(super) mapping: Mapping,
+    pub(super) mapping: Arc<Mapping>,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) rkey: u32,
@@ -296,7 +311,7 @@ mod tests {
     #[test]
     fn a_peer_that_tells_of_writes_at_will_wakes_nobody_who_does_not_wait() {
         let context = Context::open(false).unwrap();
-        let domain = Domain { context: Arc::clone(&context), number: 1 };
+        let domain = Domain { context: Arc::clone(&context), number: 1, sole: None };
         let region = domain.register(64, Access::all()).unwrap();
         let other = domain.register(64, Access::all()).unwrap();
         let registration = region.registration();

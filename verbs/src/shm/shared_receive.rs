@@ -9,7 +9,7 @@
 //! as many datagrams as there were receives. A datagram that finds its receive used by another sender's is
 //! dropped on arrival.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -46,6 +46,12 @@ impl CreditPage {
     /// Maps a peer's page.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<CreditPage> {
         Ok(CreditPage { mapping: memfd::map_foreign(file, PAGE_BYTES, true)?, file: None })
+    }
+
+    /// Maps our own page once more, for a sender of this process.
+    pub(super) fn map_again(&self) -> io::Result<CreditPage> {
+        let file = self.file.as_ref().ok_or(io::Errno::BADF)?;
+        CreditPage::map(file.as_fd())
     }
 
     /// The file of our own page.

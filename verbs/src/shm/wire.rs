@@ -13,7 +13,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Must change with any record or shared memory layout.
-pub(crate) const PROTOCOL_VERSION: u32 = 4;
+pub(crate) const PROTOCOL_VERSION: u32 = 5;
 
 /// The most descriptors attached to one record.
 pub(crate) const MAX_FDS: usize = 3;
@@ -25,7 +25,7 @@ pub(crate) type Gid = [u8; 16];
 pub(crate) mod ask {
     /// Greeting. The answer carries the file of region words.
     pub(crate) const HELLO: u32 = 1;
-    /// Connect to a queue pair. The answer carries its inbox.
+    /// Connect to a queue pair. The answer carries its inbox, unless it is asked for within a process.
     pub(crate) const ATTACH: u32 = 2;
     /// Map a region by its key. The answer carries its file.
     pub(crate) const REGION: u32 = 3;
@@ -35,6 +35,8 @@ pub(crate) mod ask {
     pub(crate) const WRITTEN: u32 = 5;
     /// Find a memory window by a key. The answer says where its record is.
     pub(crate) const WINDOW: u32 = 6;
+    /// No question: a region has been mapped, whose owner may then close its file. There is no answer.
+    pub(crate) const MAPPED: u32 = 7;
 }
 
 /// Status codes of answers.
@@ -90,7 +92,7 @@ pub(crate) struct Question {
     pub(crate) to_qp: u32,
     pub(crate) secret: u64,
     pub(crate) ty: u32,
-    /// REGION, WINDOW: the requested key. WRITTEN: the key of the region.
+    /// REGION, WINDOW: the requested key. WRITTEN, MAPPED: the key of the region.
     pub(crate) rkey: u32,
 }
 

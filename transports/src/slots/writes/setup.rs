@@ -130,7 +130,7 @@ impl Port {
         client: u32,
     ) -> Result<Port, SetupError> {
         // A domain for each connection: no client's key opens another client's memory.
-        let pd = device.alloc_pd()?;
+        let pd = device.alloc_pd_for_one_qp()?;
         let bytes = Sizes::new(terms, device.caps()).slots_bytes();
         Port::open_in(pd, device, cq, terms, client, bytes)
     }

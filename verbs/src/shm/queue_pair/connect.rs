@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{QueuePair, ShmEndpoint};
+use crate::shm::bell::Bell;
+use crate::shm::context::Context;
 use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
 use crate::shm::outbox::{Outbox, Receives};
 use crate::shm::pair::{Pair, gate};
@@ -109,6 +111,11 @@ pub(in crate::shm) fn attach(
     let layout = InboxLayout { cells: answer.cells, lengths: answer.lengths }
         .checked()
         .ok_or(ConnectError::Malformed("layout of an inbox"))?;
+    if pair.ty != QpType::Ud
+        && let Some(context) = peer.own()
+    {
+        return attach_own(pair, &context, to_qp, answer.pd);
+    }
     let mut fds = fds.into_iter();
     let mut next = |what| fds.next().ok_or(ConnectError::Malformed(what));
     let file: OwnedFd = next("no inbox")?;
@@ -123,7 +130,27 @@ pub(in crate::shm) fn attach(
         receives::SEEN => Receives::Seen(page()?),
         _ => return Err(ConnectError::Malformed("way of counting receives")),
     };
-    let inbox = Arc::new(inbox);
+    let bell = Bell::of_event(fds.next());
+    Ok(outbox(pair, Arc::new(inbox), answer.pd, receives, bell))
+}
+
+/// The same within this process, where the peer's queue pair has what it would otherwise send.
+fn attach_own(pair: &Pair, context: &Context, to_qp: u32, pd: u32) -> Result<Outbox, ConnectError> {
+    const GONE: ConnectError = ConnectError::Refused("its queue pair is gone");
+    let to = context.pair(to_qp).ok_or(GONE)?;
+    let inbox = Arc::clone(to.inbox().ok_or(GONE)?);
+    let receives = match &to.credit {
+        None => Receives::Exclusive,
+        Some(credit) => Receives::Taken(credit.map_again().map_err(|error| {
+            ConnectError::System { what: "mapping a credit page", source: error.into() }
+        })?),
+    };
+    let bell = Bell::Own { cq: Arc::clone(&to.recv_cq), pair: to.id };
+    Ok(outbox(pair, inbox, pd, receives, bell))
+}
+
+/// Where `pair` sends from now on.
+fn outbox(pair: &Pair, inbox: Arc<Inbox>, pd: u32, receives: Receives, bell: Bell) -> Outbox {
     let (flow, peers_lines) = match pair.inbox() {
         Some(own) => {
             let _ = pair.flow.outbox.set(Arc::clone(&inbox));
@@ -131,5 +158,5 @@ pub(in crate::shm) fn attach(
         }
         None => (Arc::default(), None), // Datagrams go one way.
     };
-    Ok(Outbox::new(inbox, answer.pd, receives, fds.next(), flow, peers_lines))
+    Outbox::new(inbox, pd, receives, bell, flow, peers_lines)
 }

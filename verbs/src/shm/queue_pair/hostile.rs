@@ -185,9 +185,9 @@ proptest! {
     /// or lose a receive. Another connection on the same completion queue is not affected.
     #[test]
     fn garbage_harms_only_its_own_connection(steps in vec(step(), 1..40)) {
-        let domain = Domain { context: Context::open(false).unwrap(), number: 1 };
-        let mut cq = CompletionQueue::new(1024, None, false).unwrap();
-        let peers_cq = CompletionQueue::new(1024, None, false).unwrap();
+        let domain = Domain { context: Context::open(false).unwrap(), number: 1, sole: None };
+        let mut cq = CompletionQueue::new(1024, None, false);
+        let peers_cq = CompletionQueue::new(1024, None, false);
         let (mut victim, mut bystander) = (queue_pair(&domain, &cq), queue_pair(&domain, &cq));
         let (mut hostile, mut honest) =
             (queue_pair(&domain, &peers_cq), queue_pair(&domain, &peers_cq));
