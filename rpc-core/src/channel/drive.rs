@@ -265,7 +265,7 @@ impl Drive<'_> {
             if shared.stopped() {
                 // Its calls end.
                 drop(io);
-                return shared.site.rouse();
+                return shared.rouse();
             }
             let mut on_its_way = None;
             if io.driver.has_calls() || !io.is_up() {
@@ -283,7 +283,7 @@ impl Drive<'_> {
             let woken = io.driver.has_woken().then(|| waking::take(io.driver.woken()));
             shared.io.put(io);
             if must_rouse {
-                shared.site.rouse();
+                shared.rouse();
             }
             if let Some(woken) = woken {
                 waking::wake(woken);
@@ -340,7 +340,7 @@ impl Drop for Drive<'_> {
     fn drop(&mut self) {
         if let Some(io) = self.io.take() {
             drop(io);
-            self.shared.site.rouse();
+            self.shared.rouse();
         }
     }
 }

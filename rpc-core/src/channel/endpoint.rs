@@ -1,11 +1,12 @@
 //! The endpoint: one thread that drives any number of channels.
 
+use super::parking::{Called, Parking};
 use super::shared::Shared;
 use super::thread::IoThread;
 use crate::idle::IdlePolicy;
 use crate::site::Site;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -34,6 +35,10 @@ pub(super) struct EndpointShared {
     has_new: AtomicBool,
     /// The endpoint is dropped: no more channels come.
     is_closed: AtomicBool,
+    /// Channels that the thread does not look at, and is to look at again.
+    pub(super) called: Called,
+    /// The number of the next channel.
+    next_number: AtomicU64,
 }
 
 /// Channels on their way to the thread.
@@ -70,6 +75,8 @@ impl Endpoint {
             new_channels: Mutex::default(),
             has_new: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            called: Called::default(),
+            next_number: AtomicU64::new(0),
         };
         Endpoint { handle: Arc::new(Handle { shared: Arc::new(shared), idle }) }
     }
@@ -103,6 +110,8 @@ impl Endpoint {
                 new.thread = ThreadState::Running;
             }
         }
+        let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
+        Parking::enter(&channel, shared, number);
         new.waiting.push(channel);
         shared.has_new.store(true, Ordering::Release);
         drop(new);

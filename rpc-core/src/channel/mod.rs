@@ -25,6 +25,7 @@ mod handle;
 mod io;
 mod job;
 mod options;
+mod parking;
 mod redial;
 mod shared;
 mod thread;

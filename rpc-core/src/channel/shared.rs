@@ -3,6 +3,7 @@
 use super::baton::Baton;
 use super::io::ChannelIo;
 use super::job::{Job, Outcome, Ticket};
+use super::parking::Parking;
 use crate::error::RpcError;
 use crate::growing_queue::GrowingQueue;
 use crate::site::Site;
@@ -26,6 +27,7 @@ pub(super) struct Shared {
     stop: AtomicBool,
     /// The channel's I/O has ended: the queue is not read any more.
     dead: AtomicBool,
+    pub(super) parking: Parking,
 }
 
 impl Shared {
@@ -41,7 +43,14 @@ impl Shared {
             site,
             stop: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            parking: Parking::default(),
         }
+    }
+
+    /// Has the I/O thread look at this channel.
+    pub(super) fn rouse(&self) {
+        self.parking.unpark();
+        self.site.rouse();
     }
 
     /// A job for a new call; `None` at the limit of calls.
@@ -137,7 +146,7 @@ impl Shared {
     /// Asks the I/O thread, or the caller that drives, to end the channel.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.site.rouse();
+        self.rouse();
     }
 
     /// Ends the channel when there is no I/O thread any more.

@@ -1,7 +1,8 @@
 //! The I/O thread of an endpoint: drives the channels whose callers do not, and sleeps when none has work.
 
 use super::endpoint::EndpointShared;
-use super::io::{ChannelIo, Watch};
+use super::io::{ChannelIo, Link, Watch};
+use super::parking::Parked;
 use super::shared::Shared;
 use super::waking;
 use crate::idle::{IdlePolicy, Idler, Rest};
@@ -21,7 +22,9 @@ const SHORT_NAP: Duration = Duration::from_millis(1);
 /// An endpoint's thread.
 pub(super) struct IoThread {
     endpoint: Arc<EndpointShared>,
+    /// Those that it looks at.
     channels: Vec<Arc<Shared>>,
+    parked: Parked,
     idle: IdlePolicy,
     /// What wakes the callers whose calls have ended, until the turn is over.
     woken: Vec<Waker>,
@@ -59,7 +62,8 @@ impl Round {
 
 impl IoThread {
     pub(super) fn new(endpoint: Arc<EndpointShared>, idle: IdlePolicy) -> IoThread {
-        IoThread { endpoint, channels: Vec::new(), idle, woken: Vec::with_capacity(waking::ROOM) }
+        let (channels, parked) = (Vec::new(), Parked::default());
+        IoThread { endpoint, channels, parked, idle, woken: Vec::with_capacity(waking::ROOM) }
     }
 
     /// Runs until the endpoint and all its channels are dropped.
@@ -93,6 +97,9 @@ impl IoThread {
         if self.endpoint.has_new() {
             self.endpoint.take_new(&mut self.channels);
         }
+        if self.endpoint.called.is_some() {
+            self.parked.take_called(&self.endpoint.called, &mut self.channels);
+        }
         let woken = &mut self.woken;
         let round = match &mut self.channels[..] {
             [only] => look(only, now, woken),
@@ -110,7 +117,10 @@ impl IoThread {
     }
 
     fn is_over(&self) -> bool {
-        self.channels.is_empty() && self.endpoint.is_closed() && !self.endpoint.has_new()
+        self.channels.is_empty()
+            && self.parked.is_empty()
+            && self.endpoint.is_closed()
+            && !self.endpoint.has_new()
     }
 
     /// Rests after an empty turn. Returns whether that took long enough to read the clock again.
@@ -137,13 +147,23 @@ impl IoThread {
         if self.endpoint.has_new() || self.is_over() {
             return;
         }
-        let (mut nap, mut is_armed) = (None, false);
-        for channel in &self.channels {
+        let (mut nap, mut is_armed) = (None, !self.parked.is_empty());
+        let mut next = 0;
+        while let Some(channel) = self.channels.get(next) {
             match fall_asleep(channel, now, until) {
                 Sleep::Awake => return,
                 Sleep::Armed => is_armed = true,
+                Sleep::Parked => {
+                    is_armed = true;
+                    self.parked.insert(self.channels.swap_remove(next));
+                    continue;
+                }
                 Sleep::Nap(until) => nap = Some(nap.unwrap_or(until).min(until)),
             }
+            next += 1;
+        }
+        if self.endpoint.called.is_some() {
+            return;
         }
         let until = until.min(nap.unwrap_or(until));
         let until = (until != Instant::FAR_FUTURE).then_some(until);
@@ -191,6 +211,8 @@ enum Sleep {
     Awake,
     /// What arrives makes an event.
     Armed,
+    /// The same, and it calls for this channel, which need not be looked at before.
+    Parked,
     /// Its callers drive; the thread looks again then.
     Nap(Instant),
 }
@@ -207,6 +229,8 @@ fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
     let sleep = if callers_drive(&io, now) {
         io.watch = Watch::Naps;
         Sleep::Nap(io.attendance.last.unwrap_or(now) + nap(&io))
+    } else if may_park(channel, &mut io) {
+        return park(channel, io);
     } else if !io.is_handed_over && io.arm() {
         io.watch = Watch::Armed(until);
         Sleep::Armed
@@ -215,6 +239,29 @@ fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
         Sleep::Awake
     };
     if put_back(channel, io) { Sleep::Awake } else { sleep }
+}
+
+/// Nothing is due on its own, and all that can happen calls for the channel.
+fn may_park(channel: &Shared, io: &mut ChannelIo) -> bool {
+    let Link::Up(transport) = &mut io.link else { return false };
+    !io.is_handed_over
+        && io.next == PollAt::OnEvent
+        && channel.parking.waker().is_some_and(|waker| transport.wake_with(waker))
+}
+
+/// Parks the channel, unless it has work.
+fn park(channel: &Shared, mut io: Box<ChannelIo>) -> Sleep {
+    // First: what happens from now on must call for it.
+    channel.parking.announce();
+    let is_armed = io.arm();
+    // Nothing of its own will wake the thread.
+    io.watch = if is_armed { Watch::Armed(Instant::FAR_FUTURE) } else { Watch::Naps };
+    let has_news = put_back(channel, io);
+    if is_armed && !has_news {
+        return Sleep::Parked;
+    }
+    channel.parking.revoke();
+    Sleep::Awake
 }
 
 /// Callers have driven lately, and did not leave their calls to this thread.
@@ -235,6 +282,7 @@ fn put_back(channel: &Shared, io: Box<ChannelIo>) -> bool {
 
 impl Drop for IoThread {
     fn drop(&mut self) {
+        self.channels.extend(self.parked.drain());
         self.channels.iter().for_each(|channel| channel.retire());
         self.endpoint.end();
     }

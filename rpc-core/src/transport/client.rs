@@ -3,6 +3,7 @@
 use super::Message;
 use crate::error::{ReserveError, TransportFailure};
 use crate::time::{Instant, Progress};
+use core::task::Waker;
 
 /// One outstanding request of one connection.
 ///
@@ -77,6 +78,13 @@ pub trait ClientTransport: Send {
     /// Prepares for the thread to sleep: from now on, what arrives makes an event at the thread's
     /// [`Site`](crate::site::Site). `false`: there is work, poll again first.
     fn arm(&mut self) -> bool;
+
+    /// What makes an event calls this waker from now on, once for each [`arm`](Self::arm). Returns whether everything does: while it is
+    /// armed, the thread then looks at this transport only when the waker was called. By default nothing calls it.
+    #[inline]
+    fn wake_with(&mut self, _waker: &Waker) -> bool {
+        false
+    }
 
     /// Takes back [`arm`](Self::arm): another thread than the one that sleeps polls from now on, and needs no events. A transport
     /// whose device cannot do that does nothing; the event then wakes a thread that has nothing to do.

@@ -1,6 +1,7 @@
 //! The completions of one transport: polled while there are some, announced to the site when there are none.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use farcall_core::error::FailureKind;
 use farcall_core::site::Site;
@@ -118,6 +119,11 @@ impl Completions {
             Err(_) => {}
         }
         self.held == 0 && !has_work()
+    }
+
+    /// Events call this waker. Returns whether all do.
+    pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
+        self.cq.wake_with(waker)
     }
 
     /// Takes back `arm`, if the device can.

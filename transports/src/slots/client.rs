@@ -1,5 +1,7 @@
 //! The client's half: reserve, post, poll.
 
+use std::task::Waker;
+
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
@@ -257,6 +259,10 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
     fn arm(&mut self) -> bool {
         let Client { window, completions, .. } = self;
         completions.arm(|| window.has_work())
+    }
+
+    fn wake_with(&mut self, waker: &Waker) -> bool {
+        self.completions.wake_with(waker)
     }
 
     fn disarm(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +34,9 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long until a region is asked for again that this process had no descriptor for.
 const SHORTAGE_RETRY: Duration = Duration::from_millis(5);
 
+/// Regions that are looked through for each one that may be dead.
+const REGIONS_PER_DEAD: u64 = 32;
+
 /// A peer's context.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -48,6 +51,8 @@ pub(crate) struct Peer {
     words: Arc<RegionWords>,
     dead: AtomicBool,
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
+    /// The count of deregistrations when dead ones were last searched; changed while `regions` is locked.
+    looked_through_at: AtomicU64,
     /// The slots of its windows, by the upper bits of their keys.
     windows: Mutex<HashMap<u32, u32>>,
     /// Queue pairs to notify when it dies.
@@ -115,6 +120,7 @@ impl Peer {
             words: Arc::new(RegionWords::new(words)),
             dead: AtomicBool::new(false),
             regions: Mutex::default(),
+            looked_through_at: AtomicU64::new(0),
             windows: Mutex::default(),
             pairs: Mutex::default(),
             questions: Questions::default(),
@@ -243,9 +249,16 @@ impl Peer {
         self.words.deregistrations()
     }
 
-    /// Forgets the regions that the peer has deregistered, and gives them, to be unmapped.
+    /// Forgets the regions that the peer has deregistered, and gives them, to be unmapped. It looks through all of them, so not before
+    /// the peer has deregistered a share of them since the last time.
     pub(super) fn forget_dead_regions(&self) -> Vec<Remains> {
         let mut regions = lock(&self.regions);
+        let (now, before) =
+            (self.deregistrations(), self.looked_through_at.load(Ordering::Relaxed));
+        if now.wrapping_sub(before) * REGIONS_PER_DEAD < regions.len().max(1) as u64 {
+            return Vec::new();
+        }
+        self.looked_through_at.store(now, Ordering::Relaxed);
         let dead = regions.extract_if(|_, region| !region.is_alive());
         dead.map(|(_, region)| Remains::Region(region)).collect()
     }
