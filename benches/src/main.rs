@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use farcall_bench::ablate;
 use farcall_bench::compare::Contender;
 use farcall_bench::echo::{self, Mode};
-use farcall_bench::instructions::{self, Case};
+use farcall_bench::instructions::{self, Case, Client};
 #[cfg(feature = "peers")]
 use farcall_bench::peers;
 use farcall_bench::{compare, idle, limit, stealing};
@@ -230,9 +230,12 @@ struct LimitOptions {
 
 #[derive(Args)]
 struct InstructionsOptions {
-    /// Tells which cases there are: the backend, a space, and the window
+    /// Tells which cases there are: the client, the backend and the window
     #[arg(long, exclusive = true)]
     list: bool,
+    /// How calls are made
+    #[arg(long, default_value = "poll")]
+    client: Client,
     /// The backend under the stubs
     #[arg(long, default_value = "write_imm")]
     backend: String,
@@ -363,14 +366,14 @@ fn run_ablate(options: AblateOptions) -> Result<()> {
 }
 
 fn run_instructions(options: InstructionsOptions) -> Result<()> {
-    let InstructionsOptions { list, backend, window, calls } = options;
+    let InstructionsOptions { list, client, backend, window, calls } = options;
     if list {
-        for Case { backend, window } in instructions::cases() {
-            println!("{backend} {window}");
+        for Case { client, backend, window } in instructions::cases() {
+            println!("{} {backend} {window}", client.name());
         }
         return Ok(());
     }
-    instructions::run(&Case { backend, window: window.into() }, calls)
+    instructions::run(&Case { client, backend, window: window.into() }, calls)
 }
 
 fn ends_well(failures: usize) -> Result<()> {

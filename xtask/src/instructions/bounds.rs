@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 /// The comment that ends with the compiler's version.
 const COMPILER: &str = "# Compiled by ";
 
-const COLUMNS: &str = "backend\twindow\tinstructions";
+const COLUMNS: &str = "client\tbackend\twindow\tinstructions";
 
 /// Counts may be so many percent above or below their bound.
 const TOLERANCE_PERCENT: u64 = 1;
 
-/// What is counted: calls over this backend, so many outstanding.
+/// What is counted: calls of this client over this backend, so many outstanding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Case {
+    pub(super) client: String,
     pub(super) backend: String,
     pub(super) window: u16,
 }
@@ -43,16 +44,18 @@ pub(super) enum Verdict {
 }
 
 impl Case {
-    /// Reads the backend's name, white space, and the window.
+    /// Reads the client's name, the backend's, and the window, with white space between them.
     pub(super) fn parse(text: &str) -> Option<Case> {
-        let (backend, window) = text.trim().split_once(char::is_whitespace)?;
-        Some(Case { backend: backend.to_owned(), window: window.trim().parse().ok()? })
+        let mut words = text.split_whitespace();
+        let (client, backend, window) = (words.next()?, words.next()?, words.next()?);
+        let (client, backend) = (client.to_owned(), backend.to_owned());
+        words.next().is_none().then_some(Case { client, backend, window: window.parse().ok()? })
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with window {}", self.backend, self.window)
+        write!(f, "{} over {} with window {}", self.client, self.backend, self.window)
     }
 }
 
@@ -81,8 +84,8 @@ impl Bounds {
              {COLUMNS}\n",
             self.rustc
         );
-        for Count { case: Case { backend, window }, instructions } in &self.counts {
-            text.push_str(&format!("{backend}\t{window}\t{instructions}\n"));
+        for Count { case: Case { client, backend, window }, instructions } in &self.counts {
+            text.push_str(&format!("{client}\t{backend}\t{window}\t{instructions}\n"));
         }
         text
     }
@@ -106,21 +109,21 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    fn case(backend: &str, window: u16) -> Case {
-        Case { backend: backend.to_owned(), window }
+    fn case(client: &str, backend: &str, window: u16) -> Case {
+        Case { client: client.to_owned(), backend: backend.to_owned(), window }
     }
 
     #[test]
     fn bounds_are_read_as_they_were_written() {
         let counts = vec![
-            Count { case: case("write_imm", 1), instructions: 3000 },
-            Count { case: case("datagram", 32), instructions: 2000 },
+            Count { case: case("poll", "write_imm", 1), instructions: 3000 },
+            Count { case: case("await", "datagram", 32), instructions: 2000 },
         ];
         let bounds = Bounds { rustc: "rustc 1.95.0 (59807616e 2026-04-14)".into(), counts };
         let read = Bounds::from_tsv(&bounds.to_tsv()).expect("it was just written");
         assert_eq!(read, bounds);
-        assert_eq!(read.of(&case("datagram", 32)), Some(2000));
-        assert_eq!(read.of(&case("datagram", 1)), None);
+        assert_eq!(read.of(&case("await", "datagram", 32)), Some(2000));
+        assert_eq!(read.of(&case("poll", "datagram", 32)), None);
     }
 
     #[test]
@@ -128,7 +131,8 @@ mod tests {
         let head = format!("{COMPILER}rustc 1\n{COLUMNS}\n");
         assert!(Bounds::from_tsv(&head).is_ok());
         assert!(Bounds::from_tsv(COLUMNS).is_err(), "no compiler");
-        for line in ["write_imm\t1", "write_imm\tone\t3000", "write_imm\t1\tmany", ""] {
+        let lines = ["wait\twrite_imm\t1", "write_imm\t1\t3000", "wait\twrite_imm\tone\t3000"];
+        for line in lines.into_iter().chain(["wait\twrite_imm\t1\tmany", ""]) {
             assert!(Bounds::from_tsv(&format!("{head}{line}\n")).is_err(), "{line:?}");
         }
     }

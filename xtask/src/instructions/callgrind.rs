@@ -16,11 +16,11 @@ const TOP: usize = 40;
 
 /// Instructions that `calls` calls take. The details are in `report` then.
 pub(super) fn count(program: &Path, case: &Case, calls: u64, report: &Path) -> Result<u64> {
-    let Case { backend, window } = case;
+    let Case { client, backend, window } = case;
     let mut valgrind = command("valgrind");
     valgrind.args(["--quiet", "--tool=callgrind", &format!("--toggle-collect={COUNTED}")]);
     valgrind.arg(format!("--callgrind-out-file={}", report.display())).arg(program);
-    valgrind.args(["instructions", "--backend", backend]);
+    valgrind.args(["instructions", "--client", client, "--backend", backend]);
     valgrind.args(["--window", &window.to_string(), "--calls", &calls.to_string()]);
     run::output(&mut valgrind)?;
     let text = fs::read_to_string(report)

@@ -55,7 +55,7 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     let mut counts = Vec::new();
     for case in listed.lines() {
         let case = Case::parse(case).with_context(|| format!("no case: `{case}`"))?;
-        let report = folder.join(format!("{}-{}.out", case.backend, case.window));
+        let report = folder.join(format!("{}-{}-{}.out", case.client, case.backend, case.window));
         let bound = bounds.as_ref().and_then(|bounds| bounds.of(&case));
         let mut instructions = u64::MAX;
         for _ in 0..TRIES {
@@ -90,7 +90,9 @@ fn build() -> Result<PathBuf> {
 }
 
 fn compare(counts: &[Count], bounds: &Bounds, rustc: &str) -> Result<()> {
-    println!("  {:<12} {:>6} {:>12} {:>8}", "backend", "window", "instructions", "bound");
+    let head = ["client", "backend", "window", "instructions", "bound"];
+    let [client, backend, window, instructions, bound] = head;
+    println!("  {client:<6} {backend:<12} {window:>6} {instructions:>12} {bound:>8}");
     let mut above = 0;
     for Count { case, instructions } in counts {
         let Some(bound) = bounds.of(case) else {
@@ -102,8 +104,8 @@ fn compare(counts: &[Count], bounds: &Bounds, rustc: &str) -> Result<()> {
             Verdict::Below => "  fewer: record them with --record",
         };
         above += usize::from(Verdict::of(*instructions, bound) == Verdict::Above);
-        let Case { backend, window } = case;
-        println!("  {backend:<12} {window:>6} {instructions:>12} {bound:>8}{remark}");
+        let Case { client, backend, window } = case;
+        println!("  {client:<6} {backend:<12} {window:>6} {instructions:>12} {bound:>8}{remark}");
     }
     if rustc != bounds.rustc {
         println!("  warning: the bounds are of {}; this is {rustc}, and may differ", bounds.rustc);

@@ -1,0 +1,172 @@
+//! Calls with both ends in one thread, for a profiler that counts instructions.
+//!
+//! `cargo xtask instructions` runs this under callgrind. The number of instructions of a call hardly varies from run to run,
+//! so a change of 1 % shows on a busy machine, where no measurement of time would show it.
+
+mod busy;
+mod ordinary;
+mod polling;
+
+use std::process;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use farcall::{DrivenServer, Server};
+use farcall_core::server::ServerThread;
+use farcall_core::site::Site;
+use farcall_core::time::Instant;
+use farcall_transports::{Address, registry, runs_on_stream};
+use farcall_verbs::Device;
+
+use self::ordinary::Ordinary;
+use self::polling::Polling;
+use crate::echo::service::{EchoServer, EchoService};
+
+/// Outstanding calls of the cases that are counted: each call alone, and calls that share turns and doorbells.
+const WINDOWS: [usize; 2] = [1, 32];
+
+/// Calls before those that count: every slot, buffer and timer was used many times by then.
+const WARMING_CALLS: usize = 4096;
+
+/// What a round takes on the driver's clock. It is not the device's: on that, timers would fire in one run and not in another.
+const ROUND: Duration = Duration::from_micros(1);
+
+/// Rounds in which no answer comes, after which none is expected any more: a second on the driver's clock. The first datagrams
+/// are lost until the device's own threads have connected both ends.
+const EMPTY_ROUNDS: usize = 1_000_000;
+
+/// The backend under clients that do not poll.
+const BACKEND_OF_ORDINARY: &str = "write_imm";
+
+/// How calls are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Client {
+    /// By the polling client.
+    Poll,
+    /// By calls that block the thread.
+    Wait,
+    /// By tasks that await them.
+    Await,
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Who makes the calls.
+    pub client: Client,
+    /// The backend under the stubs.
+    pub backend: String,
+    /// Calls that the client keeps outstanding.
+    pub window: usize,
+}
+
+impl Client {
+    /// In arguments and in the file of bounds.
+    pub fn name(self) -> &'static str {
+        match self {
+            Client::Poll => "poll",
+            Client::Wait => "wait",
+            Client::Await => "await",
+        }
+    }
+}
+
+/// Every backend that runs on a device, with every window, and the clients that do not poll with one backend. Most instructions of the
+/// other backends are the kernel's, which are not counted.
+pub fn cases() -> Vec<Case> {
+    let on_device = registry::ALL.iter().filter(|backend| !runs_on_stream(**backend));
+    let names = on_device.map(|backend| backend.name());
+    let case = |client, backend: &str, window| Case { client, backend: backend.to_owned(), window };
+    let polling =
+        names.flat_map(|backend| WINDOWS.map(|window| case(Client::Poll, backend, window)));
+    let ordinary = [(Client::Wait, 1), (Client::Await, WINDOWS[0]), (Client::Await, WINDOWS[1])];
+    polling
+        .chain(ordinary.map(|(client, window)| case(client, BACKEND_OF_ORDINARY, window)))
+        .collect()
+}
+
+/// Makes so many calls of 32 bytes in `count_these`, after some that do not count.
+///
+/// # Errors
+///
+/// Nothing can listen or connect, or a call fails.
+pub fn run(case: &Case, calls: usize) -> Result<()> {
+    let Case { client, backend, window } = case;
+    ensure!(*client != Client::Wait || *window == 1, "a thread that blocks makes one call");
+    // At least the default, so that a small window does not also mean few slots.
+    let slots = window.max(&64);
+    let id = process::id();
+    // Under a profiler on a busy machine, calls take so long that `rfp` would have its responses sent.
+    let fixed = if backend == "rfp" { "&responses=fetched" } else { "" };
+    let address =
+        format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}{fixed}");
+    let server = OwnServer::listen(&address)?;
+    match client {
+        Client::Poll => {
+            let mut polling = Polling::connect(&address, server, *window)?;
+            polling.calls(WARMING_CALLS)?;
+            count_these(|| polling.calls(calls))
+        }
+        Client::Wait => {
+            let ordinary = Ordinary::connect(&address, server)?;
+            ordinary.wait(WARMING_CALLS)?;
+            count_these(|| ordinary.wait(calls))
+        }
+        Client::Await => {
+            let ordinary = Ordinary::connect(&address, server)?;
+            let mut tasks = ordinary.tasks(*window);
+            tasks.run(WARMING_CALLS)?;
+            count_these(|| tasks.run(calls))
+        }
+    }
+}
+
+/// The profiler counts from the begin of this function to its end, and finds it by its name.
+#[inline(never)]
+fn count_these(calls: impl FnOnce() -> Result<()>) -> Result<()> {
+    calls()
+}
+
+/// A server whose only thread is the one that also makes the calls.
+struct OwnServer {
+    _server: DrivenServer,
+    thread: ServerThread,
+    now: Instant,
+}
+
+impl OwnServer {
+    fn listen(address: &str) -> Result<Self> {
+        let binding: Address = address.parse()?;
+        let (service, _) = EchoService::new();
+        let (server, mut threads) = Server::builder()
+            .service(EchoServer::new(service))
+            .assemble(&[&binding], vec![Site::new()])
+            .with_context(|| format!("cannot listen at {address}"))?;
+        let thread = threads.pop().context("a server without a thread")?;
+        let now = Instant::from_nanos(Device::open("shm")?.now_ns());
+        Ok(Self { _server: server, thread, now })
+    }
+
+    /// Takes turns until a client has connected, on a thread of its own: some servers have turns to take before that.
+    fn accept<C: Send>(&mut self, connect: impl FnOnce() -> Result<C> + Send) -> Result<C> {
+        thread::scope(|scope| {
+            let connecting = scope.spawn(connect);
+            while !connecting.is_finished() {
+                self.thread.turn(self.now);
+                thread::yield_now();
+            }
+            match connecting.join() {
+                Ok(connected) => connected,
+                Err(_) => bail!("the thread that connects has panicked"),
+            }
+        })
+    }
+}
+
+/// Differs from call to call.
+#[inline]
+fn argument(call: usize) -> [u8; 32] {
+    [call as u8; 32]
+}
