@@ -74,7 +74,7 @@ pub(crate) enum Rest {
 const EMPTY_TURNS_PER_CLOCK: u32 = 32;
 
 /// Follows the policy. Time is an argument.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Idler {
     spin_ns: u64,
     awake_ns: u64,

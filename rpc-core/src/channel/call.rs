@@ -100,13 +100,13 @@ impl<R> Call<R> {
     fn wait_for(&mut self, job: Box<Job>) -> Result<Box<Job>, RpcError> {
         let timeout = Duration::from_nanos(job.timeout_ns);
         let shared = self.channel.shared();
-        let Some(mut drive) = shared.drive() else {
+        let Some(mut drive) = shared.drive_unstamped() else {
             let ticket = job.ticket.clone();
             shared.submit(job);
             return self.wait_on(ticket, timeout, 0);
         };
         let own = job.ticket.id();
-        drive.accept_own(job);
+        drive.send_own(job);
         match drive.until_done(own) {
             Driven::Ended(job) => Ok(job),
             Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, timeout, block::PARK),
@@ -149,15 +149,15 @@ impl<R> Call<R> {
         let ticket = job.ticket.clone();
         let shared = self.channel.shared();
         if shared.attendant() == 0
-            && let Some(mut drive) = shared.drive()
+            && let Some(mut drive) = shared.drive_unstamped()
         {
-            drive.accept(job);
+            drive.send_own(job);
             return take_turn(drive, ticket, waker, &mut self.state);
         }
         ticket.register(waker);
         shared.submit(job);
         // Whoever drove may have left in between.
-        if shared.attendant() == 0
+        if shared.attendant_after_submit() == 0
             && let Some(drive) = shared.drive()
         {
             return take_turn(drive, ticket, waker, &mut self.state);
@@ -233,7 +233,18 @@ impl<R> Future for Call<R> {
 }
 
 impl<R> Drop for Call<R> {
+    #[inline]
     fn drop(&mut self) {
+        if !matches!(self.state, State::Over) {
+            self.give_up();
+        }
+    }
+}
+
+impl<R> Call<R> {
+    /// It is dropped before it has ended.
+    #[cold]
+    fn give_up(&mut self) {
         let shared = self.channel.shared();
         match core::mem::replace(&mut self.state, State::Over) {
             State::Prepared(job) => shared.recycle(job),

@@ -5,7 +5,7 @@ use super::io::{ChannelIo, Watch};
 use super::job::{Job, Ticket};
 use super::shared::Shared;
 use super::waking;
-use crate::idle::{Idler, Rest};
+use crate::idle::Rest;
 use crate::time::{Instant, PollAt, Progress};
 use core::time::Duration;
 use std::sync::Arc;
@@ -59,16 +59,31 @@ impl Shared {
     /// Lets the caller drive, unless somebody does.
     #[inline]
     pub(super) fn drive(&self) -> Option<Drive<'_>> {
+        let mut drive = self.drive_unstamped()?;
+        drive.read_clock();
+        Some(drive)
+    }
+
+    /// The same, without reading the clock: the caller sends a call first.
+    #[inline]
+    pub(super) fn drive_unstamped(&self) -> Option<Drive<'_>> {
         let mut io = self.io.take()?;
         self.clear_attendant();
         io.is_handed_over = false;
-        let now = self.site.now();
-        let last = io.attendance.last.replace(now);
-        let is_soon = last.is_some_and(|last| now - last < SOON);
+        let now = io.driver.now();
+        let mut is_soon = false;
         if let Watch::Armed(until) = io.watch {
-            io.disarm(until);
+            is_soon = self.disarm(&mut io, until);
         }
         Some(Drive { shared: self, io: Some(io), now, is_soon })
+    }
+
+    /// The I/O thread sleeps. Returns whether callers drive often.
+    #[cold]
+    fn disarm(&self, io: &mut ChannelIo, until: Instant) -> bool {
+        io.disarm(until);
+        let now = self.site.now();
+        io.attendance.last.is_some_and(|last| now - last < SOON)
     }
 
     /// Takes one turn, unless somebody drives: sends a cancellation, for example.
@@ -83,24 +98,42 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Something was left for the caller that has just put the I/O back.
+    #[cold]
+    fn see_to_news(&self, how: Leave) {
+        if let Some(mut drive) = self.drive() {
+            drive.turn();
+            drive.leave_to_others(how);
+        }
+    }
+}
+
 impl Drive<'_> {
     #[inline]
     fn io(&mut self) -> &mut ChannelIo {
         self.io.as_mut().expect("only the last use puts it back")
     }
 
-    /// Takes a call, which the next turn sends.
+    /// Takes the caller's call. If it is the only one, sends it at once, and reads the clock when it has left, as the polling client
+    /// does.
     #[inline]
-    pub(super) fn accept(&mut self, job: Box<Job>) {
-        let now = self.now;
-        self.io().driver.accept_one(job, now);
+    pub(super) fn send_own(&mut self, job: Box<Job>) {
+        let io = self.io();
+        io.driver.set_own(job.ticket.id());
+        match io.send_alone(job) {
+            Ok(slot) => {
+                let now = self.read_clock();
+                self.io().driver.stamp(slot, now);
+            }
+            Err(job) => self.accept_own(job),
+        }
     }
 
-    /// The same for the call that [`until_done`](Self::until_done) waits for: it may end before it is sent.
-    #[inline]
-    pub(super) fn accept_own(&mut self, job: Box<Job>) {
-        self.io().driver.set_own(job.ticket.id());
-        self.accept(job);
+    #[cold]
+    fn accept_own(&mut self, job: Box<Job>) {
+        let now = self.read_clock();
+        self.io().driver.accept_one(job, now);
     }
 
     #[inline]
@@ -123,7 +156,7 @@ impl Drive<'_> {
     /// Drives until the call of this ticket has ended, as the polling client does, or has taken long.
     #[inline]
     pub(super) fn until_done(mut self, own: usize) -> Driven {
-        let mut idler = Idler::new(self.io().idle);
+        let mut idler = self.io().idler.clone();
         loop {
             let progress = self.turn();
             if let Some(job) = self.take_own() {
@@ -164,7 +197,7 @@ impl Drive<'_> {
             }
             let io = self.io();
             let usual_ns = io.attendance.usual_ns;
-            if usual_ns > LONGEST_SPIN_NS || !io.driver.has_one_call() || !io.is_up() {
+            if usual_ns > LONGEST_SPIN_NS || !io.driver.is_alone() || !io.is_up() {
                 break;
             }
             turns += 1;
@@ -259,6 +292,23 @@ impl Drive<'_> {
     /// Puts the I/O back, provides for what arrives meanwhile, and wakes the callers whose calls have ended.
     #[inline]
     pub(super) fn leave(mut self, how: Leave) {
+        let (shared, now) = (self.shared, self.now);
+        match &mut self.io {
+            Some(io) if how == Leave::Done && io.is_at_rest() && !shared.stopped() => {
+                io.attendance.last = Some(now);
+            }
+            _ => return self.leave_to_others(how),
+        }
+        let Some(io) = self.io.take() else { return };
+        let seen_cancels = io.driver.seen_cancels();
+        shared.io.put(io);
+        if shared.has_news(seen_cancels) {
+            shared.see_to_news(how);
+        }
+    }
+
+    /// The same if there is more to do than to put it back.
+    fn leave_to_others(mut self, how: Leave) {
         loop {
             let Some(mut io) = self.io.take() else { return };
             let shared = self.shared;

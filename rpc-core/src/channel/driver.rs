@@ -36,11 +36,16 @@ pub(super) struct Driver {
     own: usize,
     /// That call, when it has ended.
     own_done: Option<Box<Job>>,
+    /// So many calls in a row were the only one.
+    alone: u32,
     /// What wakes the callers whose calls have ended, until the turn is over.
     woken: Vec<Waker>,
     /// The caller that was woken last to drive.
     successor: Option<Arc<Ticket>>,
 }
+
+/// After so many calls that were the only one, the next one probably is, too.
+const ALONE: u32 = 4;
 
 /// Who drives next, when a caller leaves whose call has ended.
 pub(super) enum Successor {
@@ -77,6 +82,7 @@ impl Driver {
             lost: None,
             own: 0,
             own_done: None,
+            alone: 0,
             woken: Vec::with_capacity(waking::ROOM),
             successor: None,
         };
@@ -98,7 +104,9 @@ impl Driver {
         if now >= self.earliest {
             worked += self.expire(Some(&mut *transport));
         }
-        worked += self.send(transport);
+        if !self.waiting.is_empty() {
+            worked += self.send(transport);
+        }
         if worked > 0 {
             transport.flush();
         }
@@ -129,9 +137,56 @@ impl Driver {
         self.in_flight_count > 0 || !self.waiting.is_empty()
     }
 
-    /// One call is under way.
-    pub(super) fn has_one_call(&self) -> bool {
-        self.in_flight_count + self.waiting.len() == 1
+    /// One call is under way, and those before it were the only ones too.
+    #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone >= ALONE && self.in_flight_count + self.waiting.len() == 1
+    }
+
+    /// The time of the last turn.
+    #[inline]
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Sends a call at once if there is no other, before the clock is read: [`stamp`](Self::stamp) it then. Otherwise gives it back.
+    #[inline]
+    pub(super) fn send_alone(
+        &mut self,
+        mut job: Box<Job>,
+        transport: &mut dyn ClientTransport,
+    ) -> Result<SlotId, Box<Job>> {
+        if self.has_calls() || self.compatibility.is_some() {
+            return Err(job);
+        }
+        // As in a turn, poll first. No call of others can end in it.
+        transport.poll(self.now, self);
+        if self.lost.is_some() || self.is_refused {
+            return Err(job);
+        }
+        let Ok((slot, bytes)) = transport.reserve(HEADER_BYTES + job.arguments.len()) else {
+            return Err(job);
+        };
+        RequestHeader::new(job.sent_as, wire::timeout_us(job.timeout_ns)).write(bytes);
+        bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
+        transport.post(slot, job.delivery);
+        transport.flush();
+        job.row = self.methods.row(job.method);
+        self.counters.started(job.row);
+        job.slot = slot;
+        self.in_flight[slot.index as usize] = Some(job);
+        self.in_flight_count = 1;
+        Ok(slot)
+    }
+
+    /// Counts the timeout of a call that was [sent](Self::send_alone) from `now`.
+    #[inline]
+    pub(super) fn stamp(&mut self, slot: SlotId, now: Instant) {
+        if let Some(job) = &mut self.in_flight[slot.index as usize] {
+            job.sent = Some(now);
+            job.deadline = now.saturating_add_nanos(job.timeout_ns);
+            self.earliest = self.earliest.min(job.deadline);
+        }
     }
 
     /// The one who drives waits for this call: when it has ended, [`take_own`](Self::take_own) gives it, and its ticket does not.
@@ -177,7 +232,7 @@ impl Driver {
     pub(super) fn record_own(&mut self, job: &Job, now: Instant) -> u64 {
         let Some(sent) = job.sent else { return 0 };
         let nanos = (now - sent).as_nanos() as u64;
-        self.counters.latency(self.methods.row(job.method), nanos, 1);
+        self.counters.latency(job.row, nanos, 1);
         nanos
     }
 
@@ -273,9 +328,17 @@ impl Driver {
     }
 
     /// Takes what callers submitted.
+    #[inline]
     fn accept(&mut self) -> u32 {
+        match self.shared.submitted() {
+            0 => 0,
+            submitted => self.accept_some(submitted as u32),
+        }
+    }
+
+    fn accept_some(&mut self, submitted: u32) -> u32 {
+        self.alone = 0;
         // What is submitted meanwhile waits for the next turn: the connection is polled in between.
-        let submitted = self.shared.submitted() as u32;
         for _ in 0..submitted {
             let Some(job) = self.shared.next() else { break };
             self.accept_one(job, self.now);
@@ -286,7 +349,8 @@ impl Driver {
     /// Takes a call that the next turn sends, at `now`.
     #[inline]
     pub(super) fn accept_one(&mut self, mut job: Box<Job>, now: Instant) {
-        self.counters.started(self.methods.row(job.method));
+        job.row = self.methods.row(job.method);
+        self.counters.started(job.row);
         job.deadline = now.saturating_add_nanos(job.timeout_ns);
         self.earliest = self.earliest.min(job.deadline);
         self.wait(job);
@@ -326,11 +390,14 @@ impl Driver {
     }
 
     /// Ends the calls that their callers gave up.
+    #[inline]
     fn sweep_cancelled(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
         let cancels = self.shared.cancels();
-        if cancels == self.seen_cancels {
-            return 0;
-        }
+        if cancels == self.seen_cancels { 0 } else { self.end_cancelled(cancels, transport) }
+    }
+
+    #[cold]
+    fn end_cancelled(&mut self, cancels: u64, transport: Option<&mut dyn ClientTransport>) -> u32 {
         self.seen_cancels = cancels;
         self.end_where(transport, |job| job.ticket.is_cancelled().then_some(Outcome::Pending))
     }
@@ -390,16 +457,17 @@ impl Driver {
     }
 
     fn hand_over(&mut self, job: Box<Job>) {
-        let row = self.methods.row(job.method);
-        self.counters.ended(row, job.status());
+        self.counters.ended(job.row, job.status());
         if job.ticket.id() == self.own {
             // Its latency is counted by the one who waits, which reads the clock then.
             self.own = 0;
             self.own_done = Some(job);
+            self.alone = self.alone.saturating_add(1);
             return;
         }
+        self.alone = 0;
         if let Some(sent) = job.sent {
-            self.counters.latency(row, (self.now - sent).as_nanos() as u64, 1);
+            self.counters.latency(job.row, (self.now - sent).as_nanos() as u64, 1);
         }
         let waker = self.shared.finish(job);
         self.woken.extend(waker);

@@ -11,6 +11,7 @@ use super::shared::Shared;
 use crate::client::unencodable;
 use crate::codec::{self, Payload};
 use crate::error::{Backpressure, ConnectError, RpcError};
+use crate::idle::Idler;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::older::Ends;
 use crate::service::{Method, ServiceDescription};
@@ -87,6 +88,7 @@ impl Channel {
             link: Link::Up(transport),
             dialler: Dialler { address: Arc::new(address), service, site, options },
             idle,
+            idler: Idler::new(idle),
             // The I/O thread looks at its new channels.
             watch: Watch::Naps,
             is_handed_over: false,

@@ -1,15 +1,16 @@
 //! The I/O of one channel, as a state machine: its calls over a connection, and the way to the next connection.
 
 use super::driver::Driver;
+use super::job::Job;
 use super::options::ChannelOptions;
 use super::redial::{Redial, Step};
 use super::shared::Shared;
 use crate::error::{ConnectError, RpcError, TransportFailure};
-use crate::idle::IdlePolicy;
+use crate::idle::{IdlePolicy, Idler};
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{ClientTransport, Closing, Dial, DialOptions, NewConnection};
+use crate::transport::{ClientTransport, Closing, Dial, DialOptions, NewConnection, SlotId};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::sync::Arc;
 use std::thread;
@@ -22,6 +23,8 @@ pub(super) struct ChannelIo {
     pub(super) dialler: Dialler,
     /// What callers do when they drive and there is nothing to do.
     pub(super) idle: IdlePolicy,
+    /// Follows that policy, from the begin of a wait.
+    pub(super) idler: Idler,
     pub(super) watch: Watch,
     /// The caller that drove last leaves the calls under way to the I/O thread, which is to drive at once.
     pub(super) is_handed_over: bool,
@@ -85,6 +88,25 @@ impl ChannelIo {
             None => progress,
             Some(why) => self.lose_connection(why, progress),
         }
+    }
+
+    /// Sends a call at once if there is no other and there is a connection, before the clock is read. Otherwise gives it back.
+    #[inline]
+    pub(super) fn send_alone(&mut self, job: Box<Job>) -> Result<SlotId, Box<Job>> {
+        match &mut self.link {
+            Link::Up(transport) => self.driver.send_alone(job, &mut **transport),
+            Link::Down { .. } => Err(job),
+        }
+    }
+
+    /// Nothing is left to do for others when a caller leaves.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.watch == Watch::Naps
+            && self.is_up()
+            && !self.is_handed_over
+            && !self.driver.has_calls()
+            && !self.driver.has_woken()
     }
 
     /// There is a connection. Callers drive only then.

@@ -8,7 +8,7 @@ use crate::transport::{Delivery, Message, SlotId};
 use crate::wire::{self, Status};
 use atomic_waker::AtomicWaker;
 use bytes::Bytes;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::task::Waker;
 use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ impl Ticket {
 pub(super) struct Job {
     pub(super) ticket: Arc<Ticket>,
     pub(super) method: u32,
+    /// The method's row in the counters; the one who drives sets it.
+    pub(super) row: u32,
     /// The id on the wire: the method's, or that of its older version.
     pub(super) sent_as: u32,
     pub(super) delivery: Delivery,
@@ -64,6 +66,7 @@ impl Job {
         Box::new(Job {
             ticket: Arc::default(),
             method: 0,
+            row: 0,
             sent_as: 0,
             delivery: Delivery::AtMostOnce,
             timeout_ns: 0,
@@ -155,14 +158,21 @@ impl Job {
     }
 }
 
+/// The job is in its ticket's cell.
+const DONE: u8 = 1;
+
+/// The caller has given up.
+const CANCELLED: u8 = 2;
+
 /// How a finished job reaches its caller.
 #[derive(Default)]
 pub(super) struct Ticket {
+    /// [`DONE`] and [`CANCELLED`]. Of two threads that set one of them, the later one sees the other's, and takes the job back.
+    state: AtomicU8,
     done: AtomicCell<Option<Box<Job>>>,
     waker: AtomicWaker,
-    /// A waker was registered for this call: taking one out costs two exchanges, even if there is none.
+    /// A waker may be registered: taking one out costs two exchanges, even if there is none.
     has_waker: AtomicBool,
-    cancelled: AtomicBool,
     /// Its caller was woken to drive, and has not come yet.
     is_to_drive: AtomicBool,
 }
@@ -170,26 +180,27 @@ pub(super) struct Ticket {
 impl Ticket {
     /// Wakes this waker when the job is done. The caller calls [`take`](Self::take) afterwards.
     pub(super) fn register(&self, waker: &Waker) {
-        self.has_waker.store(true, Ordering::Relaxed);
         self.waker.register(waker);
+        self.has_waker.store(true, Ordering::Relaxed);
     }
 
     /// The finished job, for the caller.
+    #[inline]
     pub(super) fn take(&self) -> Option<Box<Job>> {
+        if self.state.load(Ordering::Acquire) & DONE == 0 {
+            return None;
+        }
         self.done.take()
     }
 
     /// The caller gives up. Returns the job if it is done; otherwise the one who drives has it, and will see the cancellation.
     pub(super) fn cancel(&self) -> Option<Box<Job>> {
-        self.cancelled.store(true, Ordering::Release);
-        // `finish` stores the job and then reads the flag, so that at least one side sees the other; the cell decides
-        // which of the two takes the job.
-        fence(Ordering::SeqCst);
-        self.done.take()
+        let before = self.state.fetch_or(CANCELLED, Ordering::AcqRel);
+        if before & DONE == 0 { None } else { self.done.take() }
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) & CANCELLED != 0
     }
 
     /// Hands the finished job to its caller, and gives what wakes it; or the job, if the caller has given up.
@@ -198,13 +209,17 @@ impl Ticket {
         // It comes for its job, and not to drive.
         ticket.clear_to_drive();
         ticket.done.store(Some(job));
-        fence(Ordering::SeqCst);
-        if ticket.is_cancelled()
+        let before = ticket.state.fetch_or(DONE, Ordering::AcqRel);
+        if before & CANCELLED != 0
             && let Some(job) = ticket.done.take()
         {
             return Err(job);
         }
-        Ok(ticket.waker.take())
+        let waker = ticket.waker.take();
+        if waker.is_some() {
+            ticket.has_waker.store(false, Ordering::Relaxed);
+        }
+        Ok(waker)
     }
 
     /// What wakes the caller to drive; it registers again if its call goes on.
@@ -228,8 +243,9 @@ impl Ticket {
         self.is_to_drive.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn reset(&self) {
-        self.cancelled.store(false, Ordering::Release);
+        self.state.store(0, Ordering::Release);
         self.clear_to_drive();
         // Its caller recycles it, and registered if anyone did.
         if self.has_waker.load(Ordering::Relaxed) {

@@ -10,6 +10,7 @@ use crate::site::Site;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::Waker;
 use crossbeam_utils::CachePadded;
+use crossbeam_utils::atomic::AtomicCell;
 
 /// Queues of jobs, the I/O of the channel while nobody drives it, and the site of the I/O thread.
 pub(super) struct Shared {
@@ -20,6 +21,8 @@ pub(super) struct Shared {
     attendant: CachePadded<AtomicUsize>,
     submitted: GrowingQueue<Box<Job>>,
     free: GrowingQueue<Box<Job>>,
+    /// The job that was recycled last: one exchange, where the queue takes several steps.
+    spare: CachePadded<AtomicCell<Option<Box<Job>>>>,
     /// Jobs that exist; never more than each queue has room for.
     jobs: AtomicUsize,
     cancels: CachePadded<AtomicU64>,
@@ -38,6 +41,7 @@ impl Shared {
             attendant: CachePadded::new(AtomicUsize::new(0)),
             submitted: GrowingQueue::new(capacity),
             free: GrowingQueue::new(capacity),
+            spare: CachePadded::default(),
             jobs: AtomicUsize::new(0),
             cancels: CachePadded::new(AtomicU64::new(0)),
             site,
@@ -54,7 +58,12 @@ impl Shared {
     }
 
     /// A job for a new call; `None` at the limit of calls.
+    #[inline]
     pub(super) fn job(&self) -> Option<Box<Job>> {
+        self.spare.take().or_else(|| self.other_job())
+    }
+
+    fn other_job(&self) -> Option<Box<Job>> {
         self.free.pop().or_else(|| self.new_job())
     }
 
@@ -66,10 +75,13 @@ impl Shared {
     }
 
     /// Takes back the job of a call that is over.
+    #[inline]
     pub(super) fn recycle(&self, mut job: Box<Job>) {
         job.clear();
-        let pushed = self.free.push(job);
-        debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
+        if let Some(before) = self.spare.swap(Some(job)) {
+            let pushed = self.free.push(before);
+            debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
+        }
     }
 
     /// Leaves a job for the one who drives. The caller then tries to [drive](Self::drive).
@@ -88,11 +100,17 @@ impl Shared {
         }
     }
 
-    /// The task that takes the next turn; after [`submit`](Self::submit), its turn comes after that.
+    /// The task that takes the next turn.
     #[inline]
     pub(super) fn attendant(&self) -> usize {
-        fence(Ordering::SeqCst);
         self.attendant.load(Ordering::Relaxed)
+    }
+
+    /// The same after [`submit`](Self::submit): its turn comes after that.
+    #[inline]
+    pub(super) fn attendant_after_submit(&self) -> usize {
+        fence(Ordering::SeqCst);
+        self.attendant()
     }
 
     /// Only the one who drives sets it.
@@ -119,7 +137,7 @@ impl Shared {
     }
 
     pub(super) fn submitted(&self) -> usize {
-        self.submitted.len()
+        if self.submitted.is_empty() { 0 } else { self.submitted.len() }
     }
 
     /// A caller gave up a call whose job is with the one who drives. The caller then tries to [drive](Self::drive).
@@ -127,6 +145,7 @@ impl Shared {
         self.cancels.fetch_add(1, Ordering::Release);
     }
 
+    #[inline]
     pub(super) fn cancels(&self) -> u64 {
         self.cancels.load(Ordering::Acquire)
     }
@@ -161,6 +180,7 @@ impl Shared {
         self.dead.load(Ordering::SeqCst)
     }
 
+    #[inline]
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -179,6 +199,7 @@ impl Shared {
     }
 
     /// Callers submitted or gave up a call, or closed the channel, and the one who drives has not seen it yet.
+    #[inline]
     pub(super) fn has_news(&self, seen_cancels: u64) -> bool {
         !self.submitted.is_empty() || self.cancels() != seen_cancels || self.stopped()
     }
