@@ -45,7 +45,7 @@ fn all_peers_answer_in_each_cell_and_after_silence() {
     let cells: Vec<_> = report.cells.iter().map(|cell| (cell.size, cell.window)).collect();
     assert_eq!(cells, [(32, 1), (3000, 1), (32, 8), (3000, 8)]);
     let all: Vec<_> = report.peers.iter().map(|name| name.peer).collect();
-    assert_eq!(all.len(), 11);
+    assert_eq!(all.len(), 12);
     for cell in &report.cells {
         assert!(cell.line_ns > 0 && cell.futex_ns > 0, "{cell:?}");
         let measured: Vec<_> = cell.runs.iter().map(|run| run.peer).collect();
@@ -60,6 +60,8 @@ fn all_peers_answer_in_each_cell_and_after_silence() {
     let [silence] = &report.silences[..] else { panic!("{:?}", report.silences) };
     let silent: Vec<_> = silence.runs.iter().map(|run| run.peer).collect();
     assert_eq!(silent, all);
+    assert!(silence.futex_p50_ns > 0 && silence.futex_p50_ns <= silence.futex_max_ns);
+    assert!(table.contains("| futex, there and back "), "{table}");
     for run in &silence.runs {
         assert!(run.calls == 5 && run.p50_ns > 0 && run.p50_ns <= run.max_ns, "{run:?}");
     }
@@ -92,6 +94,9 @@ fn has_the_fields_that_scripts_read(report: &serde_json::Value) {
     }
     let silence = &report["silences"][0];
     assert_eq!((&silence["silence_ns"], &silence["size"]), (&1_000_000.into(), &32.into()));
+    for field in ["futex_p50_ns", "futex_max_ns"] {
+        assert!(silence[field].is_u64(), "{field} in {silence}");
+    }
     for field in ["peer", "calls", "p50_ns", "max_ns", "failure"] {
         assert!(silence["runs"][0].get(field).is_some(), "{field} in {silence}");
     }

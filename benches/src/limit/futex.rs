@@ -42,12 +42,7 @@ impl Futex {
             // On a busy machine one round trip may take longer than a slice.
             loop {
                 let before = clock.stamp();
-                let next = turn.load(Ordering::Relaxed) + 1;
-                turn.store(next, Ordering::Release);
-                partner.wake();
-                while turn.load(Ordering::Acquire) == next {
-                    thread::park();
-                }
+                round_trip(turn, partner);
                 let after = clock.stamp();
                 if before >= begin {
                     latency.record(clock.nanos_between(before, after));
@@ -60,9 +55,31 @@ impl Futex {
         });
     }
 
+    /// A round trip, silence in which both threads sleep, and the nanoseconds of the next round trip.
+    pub fn after(&self, clock: &Clock, silence: Duration) -> u64 {
+        let Self { turn, partner, .. } = self;
+        partner.work_during(|| {
+            round_trip(turn, partner);
+            thread::sleep(silence);
+            let before = clock.stamp();
+            round_trip(turn, partner);
+            clock.nanos_between(before, clock.stamp())
+        })
+    }
+
     /// The round trips so far.
     pub fn latency(&self) -> &Latency {
         &self.latency
+    }
+}
+
+/// Wakes the partner, and sleeps until it has woken this thread.
+fn round_trip(turn: &AtomicU64, partner: &Partner) {
+    let next = turn.load(Ordering::Relaxed) + 1;
+    turn.store(next, Ordering::Release);
+    partner.wake();
+    while turn.load(Ordering::Acquire) == next {
+        thread::park();
     }
 }
 
@@ -91,6 +108,7 @@ mod tests {
         let first = futex.latency().samples();
         futex.slice(&clock, Duration::from_millis(2));
         assert!(first > 0 && futex.latency().samples() > first);
+        assert!(futex.after(&clock, Duration::from_millis(1)) > 0);
         assert_eq!(futex.turn.load(Ordering::Relaxed) & 1, 0, "no wake-up is unanswered");
         assert!(futex.latency().quantile(0.5) > 0);
     }

@@ -51,3 +51,8 @@ impl<E: Echo> Peer for AsyncPeer<E> {
 pub(super) fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
+
+/// A runtime that tasks can move in, from one thread to the other.
+pub(super) fn runtime_of_threads() -> io::Result<Runtime> {
+    runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}

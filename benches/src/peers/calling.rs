@@ -17,7 +17,7 @@ use crate::echo::load::Totals;
 const TIMED_EACH: u64 = 16;
 
 /// The first calls of a turn, which wake up the server, are not counted.
-const UNCOUNTED: Duration = Duration::from_millis(1);
+pub(super) const UNCOUNTED: Duration = Duration::from_millis(1);
 
 /// How many bytes at each end of a long answer are compared in timed turns.
 const END_BYTES: usize = 64;
@@ -101,6 +101,45 @@ impl Caller {
         }
         totals.nanos += clock.nanos_between(begin, clock.stamp());
         Ok(())
+    }
+
+    /// One of the loops of a turn, as a task of its own that may run on any thread.
+    pub(super) async fn one_task<O: AsRef<[u8]>, F: Future<Output = Result<O>>>(
+        &self,
+        time: Duration,
+        call: impl Fn() -> F,
+    ) -> Result<Totals> {
+        let Self { window, clock, .. } = self;
+        let (begin, end) = (clock.stamp(), clock.after(time));
+        let mut totals = Totals::default();
+        for number in 0u64.. {
+            let is_timed = *window == 1 || number.is_multiple_of(TIMED_EACH);
+            let before = clock.stamp();
+            let output = call().await?;
+            let after = clock.stamp();
+            self.check(output.as_ref(), false)?;
+            totals.calls += 1;
+            if is_timed {
+                totals.latency.record(clock.nanos_between(before, after));
+            }
+            if after >= end {
+                break;
+            }
+        }
+        totals.nanos = clock.nanos_between(begin, clock.stamp());
+        Ok(totals)
+    }
+
+    /// The time of one call.
+    pub(super) async fn time_one<O: AsRef<[u8]>, F: Future<Output = Result<O>>>(
+        &self,
+        call: impl Fn() -> F,
+    ) -> Result<u64> {
+        let before = self.clock.stamp();
+        let output = call().await?;
+        let after = self.clock.stamp();
+        self.check(output.as_ref(), true)?;
+        Ok(self.clock.nanos_between(before, after))
     }
 
     /// As `turn`, with calls that block.

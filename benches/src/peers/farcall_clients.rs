@@ -1,13 +1,15 @@
-//! farcall's three clients, over shared memory or TCP, with their default settings.
+//! farcall's clients, over shared memory or TCP, with their default settings.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use farcall::{Call, RpcError, Server};
+use tokio::runtime::Runtime;
 
-use super::asynchronous::{AsyncPeer, Echo, runtime};
-use super::calling::Caller;
+use super::asynchronous::{AsyncPeer, Echo, runtime, runtime_of_threads};
+use super::calling::{Caller, UNCOUNTED};
 use super::child::Process;
 use super::kind::Kind;
 use super::serve::{say_ready, start, wait_for_end_of_input};
@@ -111,6 +113,90 @@ fn start_async<A: Argument>(
     let client = EchoClient::connect(server.ready()).wait()?;
     let client = Ordinary { client, data };
     Ok(Box::new(AsyncPeer { client, runtime: runtime()?, caller: Caller::new(setup), server }))
+}
+
+/// Calls awaited in tasks of a tokio runtime with several threads, all on the clients' core.
+pub(super) fn multi(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Box<dyn Peer>> {
+    match setup.size {
+        8 => start_multi(kind, carrier, setup, bytes::<8>()),
+        16 => start_multi(kind, carrier, setup, bytes::<16>()),
+        32 => start_multi(kind, carrier, setup, bytes::<32>()),
+        64 => start_multi(kind, carrier, setup, bytes::<64>()),
+        size => start_multi(kind, carrier, setup, any_bytes(size)),
+    }
+}
+
+fn start_multi<A: Argument + Send + Sync>(
+    kind: Kind,
+    carrier: Carrier,
+    setup: &Setup<'_>,
+    data: A,
+) -> Result<Box<dyn Peer>> {
+    let server = start_server(kind, carrier, setup)?;
+    let client = EchoClient::connect(server.ready()).wait()?;
+    let client = Arc::new(Ordinary { client, data });
+    let caller = Arc::new(Caller::new(setup));
+    Ok(Box::new(MultiPeer {
+        client,
+        runtime: runtime_of_threads()?,
+        caller,
+        window: setup.window,
+        server,
+    }))
+}
+
+/// Each outstanding call is a task's.
+struct MultiPeer<A> {
+    client: Arc<Ordinary<A>>,
+    runtime: Runtime,
+    caller: Arc<Caller>,
+    window: usize,
+    server: Process,
+}
+
+impl<A: Argument + Send + Sync> MultiPeer<A> {
+    fn tasks(&self, time: Duration) -> Result<Totals> {
+        let task = |_| {
+            let (client, caller) = (self.client.clone(), self.caller.clone());
+            self.runtime.spawn(async move {
+                let call = || async { Ok(client.data.clone().call(&client.client).await?) };
+                caller.one_task(time, call).await
+            })
+        };
+        let tasks: Vec<_> = (0..self.window).map(task).collect();
+        let mut all = Totals::default();
+        for task in tasks {
+            all.add_concurrent(&self.runtime.block_on(task)??);
+        }
+        Ok(all)
+    }
+}
+
+impl<A: Argument + Send + Sync> Peer for MultiPeer<A> {
+    fn turn(&mut self, time: Duration, totals: &mut Totals) -> Result<()> {
+        self.tasks(UNCOUNTED)?;
+        totals.add_concurrent(&self.tasks(time)?);
+        Ok(())
+    }
+
+    fn call_after(&mut self, silence: Duration) -> Result<u64> {
+        let Self { client, caller, runtime, .. } = self;
+        let (client, caller) = (client.clone(), caller.clone());
+        // The task's thread sleeps in silence.
+        let call = runtime.spawn(async move {
+            client.data.clone().call(&client.client).await?;
+            tokio::time::sleep(silence).await;
+            caller.time_one(|| async { Ok(client.data.clone().call(&client.client).await?) }).await
+        });
+        runtime.block_on(call)?
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        let Self { client, runtime, server, .. } = *self;
+        drop(runtime);
+        drop(client);
+        server.stop()
+    }
 }
 
 /// Calls that block the thread.

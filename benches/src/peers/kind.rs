@@ -12,6 +12,8 @@ pub enum Kind {
     FarcallWait,
     /// farcall's async calls over shared memory.
     FarcallAwait,
+    /// farcall's async calls over shared memory, in tasks of a runtime with several threads.
+    FarcallAwaitMulti,
     /// farcall's polling client over shared memory.
     FarcallPoll,
     /// UCX's active messages over shared memory: no stubs, no deadlines.
@@ -33,9 +35,10 @@ pub enum Kind {
 }
 
 /// All with their names in arguments and reports, and in tables.
-const ALL: [(Kind, &str, &str); 11] = [
+const ALL: [(Kind, &str, &str); 12] = [
     (Kind::FarcallWait, "farcall-wait", "farcall `.wait()`"),
     (Kind::FarcallAwait, "farcall-await", "farcall `.await`"),
+    (Kind::FarcallAwaitMulti, "farcall-await-multi", "farcall `.await`, threads"),
     (Kind::FarcallPoll, "farcall-poll", "farcall polling"),
     (Kind::Ucx, "ucx", "UCX"),
     (Kind::Iceoryx2, "iceoryx2", "iceoryx2"),
@@ -121,6 +124,7 @@ impl Kind {
         match self {
             Kind::FarcallWait => farcall_clients::wait(self, Carrier::Shm, setup),
             Kind::FarcallAwait => farcall_clients::asynchronous(self, Carrier::Shm, setup),
+            Kind::FarcallAwaitMulti => farcall_clients::multi(self, Carrier::Shm, setup),
             Kind::FarcallPoll => farcall_clients::poll(self, Carrier::Shm, setup),
             Kind::FarcallTcpWait => farcall_clients::wait(self, Carrier::Tcp, setup),
             Kind::FarcallTcpAwait => farcall_clients::asynchronous(self, Carrier::Tcp, setup),

@@ -112,7 +112,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let done = cells.len() as u64;
     let silences = silence::measure(options, |number| {
         progress.set(done + number, || "calls after silence".into());
-    });
+    })?;
     progress.finish();
     Ok(Report {
         bench: "peers",

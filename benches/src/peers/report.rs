@@ -73,6 +73,10 @@ pub struct Silence {
     pub silence_ns: u64,
     /// Bytes of the argument, and of the result.
     pub size: usize,
+    /// The median round trip of two threads that sleep for that time, of which one then wakes the other and is woken by it.
+    pub futex_p50_ns: u64,
+    /// Their longest round trip.
+    pub futex_max_ns: u64,
     /// One for each peer.
     pub runs: Vec<FirstCalls>,
 }

@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 
 use super::report::{FirstCalls, Silence};
 use super::{Kind, Options, Peer, Setup};
+use crate::clock::Clock;
 use crate::latency::Latency;
+use crate::limit::Futex;
 
 /// Bytes of the calls.
 const SIZE: usize = 32;
@@ -25,12 +27,19 @@ struct Silent {
     latencies: Vec<Latency>,
 }
 
-/// Measures all silences of all peers that alternate call by call; `begin` hears the number of each silence.
-pub(super) fn measure(options: &Options, mut begin: impl FnMut(u64)) -> Vec<Silence> {
+/// Measures all silences of all peers, and of two threads that wake each other; they alternate call by call. `begin` hears the number of
+/// each silence.
+///
+/// # Errors
+///
+/// Those of the bench itself.
+pub(super) fn measure(options: &Options, mut begin: impl FnMut(u64)) -> Result<Vec<Silence>> {
     let Options { kinds, silences, silent_for, cores, programs, .. } = options;
     if silences.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
+    let (clock, futex) = (Clock::new(), Futex::start(cores[0])?);
+    let mut wake_ups = Vec::new();
     let setup = Setup { size: SIZE, window: 1, cores: *cores, programs };
     let start = |kind: &Kind| {
         let peer = kind.start(&setup).context("it did not start");
@@ -40,18 +49,23 @@ pub(super) fn measure(options: &Options, mut begin: impl FnMut(u64)) -> Vec<Sile
     for (number, silence) in silences.iter().enumerate() {
         begin(number as u64);
         peers.iter_mut().for_each(|peer| peer.latencies.push(Latency::new()));
+        let mut woken = Latency::new();
         let calls = silent_for.as_nanos() / silence.as_nanos().max(1);
         for _ in 0..calls.clamp(LEAST_CALLS, MOST_CALLS) {
             peers.iter_mut().for_each(|peer| peer.call_after(*silence));
+            woken.record(futex.after(&clock, *silence));
         }
+        wake_ups.push(woken);
     }
     let outcomes: Vec<_> = peers.into_iter().map(Silent::finish).collect();
     let each = silences.iter().enumerate().map(|(number, silence)| Silence {
         silence_ns: silence.as_nanos() as u64,
         size: SIZE,
+        futex_p50_ns: wake_ups[number].quantile(0.5),
+        futex_max_ns: wake_ups[number].quantile(1.0),
         runs: outcomes.iter().map(|outcome| first_calls(outcome, number)).collect(),
     });
-    each.collect()
+    Ok(each.collect())
 }
 
 impl Silent {

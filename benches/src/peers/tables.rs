@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Cell, Name, Report, Run};
+use super::report::{Cell, Name, Report, Run, Silence};
 
 /// The size of the first table, if it was measured; otherwise the first size.
 const SIZE: usize = 32;
+
+/// The row of the wake-ups after silence.
+const FUTEX: &str = "futex, there and back";
 
 /// How a figure of a column is shown.
 type Format = fn(&Cell, &Run) -> String;
@@ -105,7 +108,7 @@ impl Report {
     fn after_silence(&self) -> Vec<String> {
         let Some(first) = self.silences.first() else { return Vec::new() };
         let titles = self.silences.iter().map(|silence| {
-            format!("after {} ms: p50 (longest), us", silence.silence_ns as f64 / 1e6)
+            format!("after {} ms: p50 (longest), us; x futex", silence.silence_ns as f64 / 1e6)
         });
         let head: Vec<_> =
             [format!("first call, {} B", first.size)].into_iter().chain(titles).collect();
@@ -114,14 +117,20 @@ impl Report {
                 let run = silence.runs.iter().find(|run| run.peer == name.peer);
                 match run {
                     Some(run) if run.failure.is_none() => {
-                        format!("{} ({})", micros(run.p50_ns), micros(run.max_ns))
+                        let ratio = run.p50_ns as f64 / silence.futex_p50_ns.max(1) as f64;
+                        format!("{} ({}); {ratio:.2}", micros(run.p50_ns), micros(run.max_ns))
                     }
                     _ => "failed".into(),
                 }
             });
             [name.title.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
         };
-        vec![markdown(&head, self.peers.iter().map(row))]
+        let futex = self.silences.iter().map(|silence| {
+            let Silence { futex_p50_ns, futex_max_ns, .. } = silence;
+            format!("{} ({}); 1", micros(*futex_p50_ns), micros(*futex_max_ns))
+        });
+        let futex = [FUTEX.to_owned()].into_iter().chain(futex).collect();
+        vec![markdown(&head, self.peers.iter().map(row).chain([futex]))]
     }
 
     fn cell(&self, size: usize, window: usize) -> Option<&Cell> {
@@ -210,7 +219,7 @@ fn markdown(head: &[String], rows: impl Iterator<Item = Vec<String>>) -> String 
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{FirstCalls, Silence};
+    use super::super::report::FirstCalls;
     use super::*;
 
     fn run(peer: &'static str, p50_ns: u64, rate: f64) -> Run {
@@ -239,10 +248,12 @@ mod tests {
             silences: vec![Silence {
                 silence_ns: 1_000_000,
                 size: 32,
+                futex_p50_ns: 40_000,
+                futex_max_ns: 50_000,
                 runs: vec![FirstCalls {
                     peer: "ours",
                     calls: 5,
-                    p50_ns: 9,
+                    p50_ns: 90_000,
                     max_ns: 123_456,
                     failure: None,
                 }],
@@ -266,10 +277,11 @@ between them, and a wake-up by futex 9.00 us.
 |-----------------------------|---------:|----------:|-----------:|-----------:|
 | 32                          |     0.06 |      9.00 |            |     failed |
 
-| first call, 32 B | after 1 ms: p50 (longest), us |
-|------------------|------------------------------:|
-| our `call`       |                    0.01 (123) |
-| their call       |                        failed |
+| first call, 32 B      | after 1 ms: p50 (longest), us; x futex |
+|-----------------------|---------------------------------------:|
+| our `call`            |                       90.0 (123); 2.25 |
+| their call            |                                 failed |
+| futex, there and back |                         40.0 (50.0); 1 |
 
 failed: theirs, 32 B, window 64: gone
 ";
