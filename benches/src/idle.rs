@@ -65,6 +65,8 @@ pub struct Report {
     pub other_cpu_ns: u64,
     /// Memory of both ends per client, in bytes. A page that both ends map counts once.
     pub bytes_per_client: u64,
+    /// The same after each has made a call.
+    pub bytes_per_client_after_call: u64,
     /// Descriptors of both ends per client.
     pub descriptors_per_client: f64,
     /// One call on each client after they were idle, one after the other.
@@ -87,7 +89,7 @@ impl Report {
     pub fn table(&self) -> String {
         let percent = |ns: u64| 100.0 * ns as f64 / self.time_ns as f64;
         format!(
-            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends)\n  descriptors        {:.2} per client (both ends)\n  one call on each   mean {:.1} us, p50 {:.1} us, p99 {:.1} us\n",
+            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends), {} KiB after a call on each\n  descriptors        {:.2} per client (both ends)\n  one call on each   mean {:.1} us, p50 {:.1} us, p99 {:.1} us\n",
             self.clients,
             self.backend,
             self.time_ns as f64 / 1e9,
@@ -96,6 +98,7 @@ impl Report {
             percent(self.cpu_ns),
             percent(self.other_cpu_ns),
             self.bytes_per_client >> 10,
+            self.bytes_per_client_after_call >> 10,
             self.descriptors_per_client,
             self.call.mean_ns as f64 / 1e3,
             self.call.p50_ns as f64 / 1e3,
@@ -128,6 +131,7 @@ pub fn run(options: &Options) -> Result<Report> {
     thread::sleep(options.time);
     let (time, last) = (begin.elapsed(), threads()?);
     let call = call_each(&clients).context("after they were idle")?;
+    let memory_after = memory::proportional_bytes()?.saturating_sub(memory_before);
     let number = options.clients.max(1);
     let mut report = Report {
         bench: "idle",
@@ -138,6 +142,7 @@ pub fn run(options: &Options) -> Result<Report> {
         cpu_ns: 0,
         other_cpu_ns: 0,
         bytes_per_client: memory / number as u64,
+        bytes_per_client_after_call: memory_after / number as u64,
         descriptors_per_client: descriptors as f64 / number as f64,
         call,
     };

@@ -11,7 +11,7 @@ const SMALL: usize = 16;
 /// What one thread pushes is popped in that order, if one thread pops.
 pub(crate) struct GrowingQueue<T> {
     small: ArrayQueue<T>,
-    large: OnceLock<ArrayQueue<T>>,
+    large: OnceLock<Box<ArrayQueue<T>>>,
     capacity: usize,
 }
 
@@ -32,7 +32,7 @@ impl<T> GrowingQueue<T> {
     /// The large part, if it holds entries.
     #[inline]
     fn overflow(&self) -> Option<&ArrayQueue<T>> {
-        self.large.get().filter(|large| !large.is_empty())
+        self.large.get().filter(|large| !large.is_empty()).map(|large| &**large)
     }
 
     /// Appends the entry.
@@ -53,7 +53,7 @@ impl<T> GrowingQueue<T> {
         if self.capacity <= SMALL {
             return Err(entry);
         }
-        self.large.get_or_init(|| ArrayQueue::new(self.capacity)).push(entry)
+        self.large.get_or_init(|| Box::new(ArrayQueue::new(self.capacity))).push(entry)
     }
 
     /// Takes the oldest entry.
@@ -67,7 +67,7 @@ impl<T> GrowingQueue<T> {
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.small.len() + self.large.get().map_or(0, ArrayQueue::len)
+        self.small.len() + self.large.get().map_or(0, |large| large.len())
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 //! are under way take turns, so that none keeps the others, or small calls, waiting.
 
 use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 
 use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
@@ -64,13 +65,42 @@ enum Large {
     },
 }
 
+/// What each slot has to do with large messages. It takes no memory before there is one.
+#[derive(Debug)]
+struct LargeSlots {
+    /// Of the first slots; further ones have never had a large message.
+    used: Vec<Large>,
+    window: usize,
+}
+
+impl Index<usize> for LargeSlots {
+    type Output = Large;
+
+    #[inline]
+    fn index(&self, slot: usize) -> &Large {
+        static NONE: Large = Large::None;
+        self.used.get(slot).unwrap_or(&NONE)
+    }
+}
+
+impl IndexMut<usize> for LargeSlots {
+    #[inline]
+    fn index_mut(&mut self, slot: usize) -> &mut Large {
+        if slot >= self.used.len() {
+            assert!(slot < self.window, "slot {slot} of a window of {}", self.window);
+            self.used.resize_with(slot + 1, || Large::None);
+        }
+        &mut self.used[slot]
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Transfers {
     requests: LargeBuffers,
     /// Apart, so that requests which wait for the server never hold what a response needs, while the
     /// server waits for its response to be read: neither would move again.
     responses: LargeBuffers,
-    large: Box<[Large]>,
+    large: LargeSlots,
     /// Slots whose next step can be posted, in turn.
     ready: VecDeque<u32>,
     /// Slots that wait for memory.
@@ -87,10 +117,10 @@ impl Transfers {
         Transfers {
             requests: half(),
             responses: half(),
-            large: (0..window).map(|_| Large::None).collect(),
-            ready: VecDeque::with_capacity(window as usize),
-            waiting: VecDeque::with_capacity(window as usize),
-            whole: VecDeque::with_capacity(window as usize),
+            large: LargeSlots { used: Vec::new(), window: window as usize },
+            ready: VecDeque::new(),
+            waiting: VecDeque::new(),
+            whole: VecDeque::new(),
             fetching: 0,
         }
     }

@@ -91,8 +91,8 @@ pub(crate) struct Link<C> {
     client: u32,
     /// Posts wait, or the queue pair is broken.
     urgent: bool,
-    /// The buffer in which each slot's next message is made, unless it is under way.
-    staging: Box<[Option<Buffer>]>,
+    /// The buffer in which each slot's next message is made, unless it is under way; of the slots that have been used.
+    staging: Vec<Option<Buffer>>,
     /// Buffers that have been used and are free, the last one used first: the memory of a link that is seldom used stays small.
     spare: Vec<Buffer>,
     /// Buffers that have not been used yet.
@@ -116,7 +116,6 @@ impl<C: Carrier> Link<C> {
         let count = window + sizes.send_depth as usize;
         let size = stride(sizes.slot) as usize;
         let unused = pd.alloc_private_on_demand(count * size)?.into_pool(size);
-        let staging: Box<_> = std::iter::repeat_with(|| None).take(window).collect();
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
@@ -124,7 +123,7 @@ impl<C: Carrier> Link<C> {
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
-            staging,
+            staging: Vec::new(),
             spare: Vec::new(),
             unused,
             under_way: VecDeque::new(),
@@ -179,11 +178,19 @@ impl<C: Carrier> Link<C> {
     /// under way than the send queue holds, which cannot be.
     #[inline]
     pub(crate) fn stage(&mut self, slot: u32) -> Option<&mut [u8]> {
-        let staged = &mut self.staging[slot as usize];
-        if staged.is_none() {
-            *staged = self.spare.pop().or_else(|| self.unused.take());
+        if !matches!(self.staging.get(slot as usize), Some(Some(_))) {
+            self.provide(slot as usize);
         }
-        staged.as_deref_mut()
+        self.staging[slot as usize].as_deref_mut()
+    }
+
+    /// Gives the slot a buffer, if there is one. Not inlined: after a short message the slot still has its buffer.
+    #[inline(never)]
+    fn provide(&mut self, slot: usize) {
+        if slot >= self.staging.len() {
+            self.staging.resize_with(slot + 1, || None);
+        }
+        self.staging[slot] = self.take_buffer();
     }
 
     /// Posts the message of `len` bytes, header included, that the slot's buffer holds. It leaves

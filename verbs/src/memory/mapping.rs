@@ -64,8 +64,15 @@ impl Mapping {
     pub(crate) fn populated(len: usize, population: Population) -> io::Result<Mapping> {
         match population {
             Population::AtOnce => Self::anonymous(len),
-            Population::WhenTouched => Self::untouched(len),
+            Population::WhenTouched => Self::untouched(len).map(Self::with_first_page),
         }
+    }
+
+    /// Touches the first page of a new, writable mapping: the first message does not pay for it.
+    pub(crate) fn with_first_page(self) -> Mapping {
+        // SAFETY: a byte of a mapping of ours, which is zero and which nobody else knows of yet. A mapping has a page at least.
+        unsafe { self.start().write_volatile(0) };
+        self
     }
 
     fn small_pages(len: usize, populate: impl Fn(usize) -> MapFlags) -> io::Result<Mapping> {

@@ -192,15 +192,21 @@ const MOST_AWAKE: usize = 16;
 /// Polls between two searches for quiet queue pairs.
 const POLLS_PER_SWEEP: u32 = 512;
 
+/// Queue pairs that have been quiet: their inboxes are armed, and who sends to them calls.
+#[derive(Default)]
+struct Dormant {
+    /// By the ids of their queue pairs.
+    receivers: HashMap<u64, Receiver, foldhash::fast::RandomState>,
+    /// Those that called, while they are woken. Empty, and keeps its memory.
+    called: Vec<u64>,
+}
+
 /// The poller's state.
 pub(crate) struct CompletionQueue {
     shared: Arc<CqShared>,
     /// Those that each poll looks at.
     receivers: Vec<Receiver>,
-    /// Those that have been quiet, by the ids of their queue pairs: their inboxes are armed, and who sends to them calls.
-    dormant: HashMap<u64, Receiver, foldhash::fast::RandomState>,
-    /// Those of them that called, while they are woken. Empty, and keeps its memory.
-    called: Vec<u64>,
+    dormant: Box<Dormant>,
     /// Polls until the next search for quiet ones.
     polls_to_sweep: u32,
     datagrams: Vec<DatagramReceiver>,
@@ -242,8 +248,7 @@ impl CompletionQueue {
         CompletionQueue {
             shared,
             receivers: Vec::new(),
-            dormant: HashMap::default(),
-            called: Vec::new(),
+            dormant: Box::default(),
             polls_to_sweep: POLLS_PER_SWEEP,
             datagrams: Vec::new(),
             pairs: HashMap::default(),
@@ -449,15 +454,15 @@ impl CompletionQueue {
     /// Those of which `sleeps` says so become dormant. Their inboxes are armed, and have been looked at after that.
     fn put_to_sleep(&mut self, sleeps: impl Fn(&Receiver) -> bool) {
         let quiet = self.receivers.extract_if(.., |receiver| sleeps(receiver));
-        self.dormant.extend(quiet.map(|receiver| (receiver.pair.id, receiver)));
+        self.dormant.receivers.extend(quiet.map(|receiver| (receiver.pair.id, receiver)));
     }
 
     /// Looks at the dormant ones again that have called. Their senders have taken back the arming.
     #[cold]
     fn wake_called(&mut self) {
-        std::mem::swap(&mut *lock(&self.shared.called), &mut self.called);
-        let woken = self.called.drain(..).filter_map(|id| self.dormant.remove(&id));
-        self.receivers.extend(woken);
+        let Dormant { receivers, called } = &mut *self.dormant;
+        std::mem::swap(&mut *lock(&self.shared.called), called);
+        self.receivers.extend(called.drain(..).filter_map(|id| receivers.remove(&id)));
     }
 
     fn try_waiting(&mut self) {
@@ -508,7 +513,7 @@ impl CompletionQueue {
         let mut receiver = None;
         let at = self.receivers.iter().position(|receiver| receiver.pair.id == id);
         let left = at.map(|at| self.receivers.swap_remove(at));
-        if let Some(mut left) = left.or_else(|| self.dormant.remove(&id)) {
+        if let Some(mut left) = left.or_else(|| self.dormant.receivers.remove(&id)) {
             left.settle();
             receiver = Some(Box::new(left));
         }

@@ -26,7 +26,7 @@ pub(crate) fn create(
 ) -> io::Result<(OwnedFd, Mapping)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
-    let mapping = Mapping::of_file(file.as_fd(), len, true, population)?;
+    let mapping = Mapping::of_file(file.as_fd(), len, true, population)?.with_first_page();
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     // That one spares the mapping that there is.
     let for_readers = SealFlags::FUTURE_WRITE;
@@ -92,11 +92,11 @@ mod tests {
         let allocated = |population| {
             let (file, mapping) = create("test", 1 << 20, Peers::ReadAndWrite, population).unwrap();
             let before = fstat(&file).unwrap().st_blocks;
-            // SAFETY: the first byte of a mapping of ours that no other thread uses.
-            unsafe { mapping.start().write(1) };
+            // SAFETY: a byte of a mapping of ours that no other thread uses.
+            unsafe { mapping.start().add(8192).write(1) };
             (before, fstat(&file).unwrap().st_blocks)
         };
-        assert_eq!(allocated(Population::WhenTouched), (0, 8));
+        assert_eq!(allocated(Population::WhenTouched), (8, 16));
         assert_eq!(allocated(Population::AtOnce), (2048, 2048));
     }
 

@@ -283,6 +283,8 @@ impl Pair {
     /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
     pub(super) fn handle_peer_death(self: &Arc<Self>) {
         if self.ty == QpType::Rc {
+            // What waited for the end of an access of the peer's has not failed: that end came before.
+            self.progress();
             // A peer that is told that this pair has failed closes its own: that is not why this one failed.
             if self.state() != QpState::Error {
                 self.peer_gone.store(true, Ordering::SeqCst);

@@ -1,5 +1,8 @@
 //! A bounded single-producer, single-consumer queue inside this process. It carries posted receives from
 //! the queue pair's owner to the owner of the completion queue.
+//!
+//! Many queue pairs post runs of receives, each of which is one entry. So a queue starts with a short ring, and moves to one with
+//! room for all when that is full: the producer at once, the consumer when it has emptied the short one.
 
 use std::mem::MaybeUninit;
 
@@ -29,21 +32,37 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// A ring.
 struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     /// Entries pushed so far, wrapping; written by the producer.
     tail: CachePadded<AtomicU32>,
     /// Entries popped so far, wrapping; written by the consumer.
     head: CachePadded<AtomicU32>,
+    /// Not 0: the producer has moved to the next ring, and pushes nothing more here.
+    has_moved: AtomicU32,
+    /// That ring; written before `has_moved`, and then left alone until the consumer takes it.
+    next: UnsafeCell<Option<Arc<Shared<T>>>>,
 }
 
-// SAFETY: the producer touches a slot while `tail - head` leaves it free, and the consumer once `tail`
+// SAFETY: the producer writes `next` before it sets `has_moved` (release), and the consumer takes it after it has seen that
+// (acquire). The producer touches a slot while `tail - head` leaves it free, and the consumer once `tail`
 // (release, acquire) has covered it; never both at the same time.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
+    fn new(count: usize) -> Arc<Shared<T>> {
+        Arc::new(Shared {
+            slots: (0..count).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+            tail: CachePadded::new(AtomicU32::new(0)),
+            head: CachePadded::new(AtomicU32::new(0)),
+            has_moved: AtomicU32::new(0),
+            next: UnsafeCell::new(None),
+        })
+    }
+
     #[inline]
     fn slot(&self, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
         &self.slots[position as usize & (self.slots.len() - 1)]
@@ -68,6 +87,8 @@ pub(crate) struct Producer<T> {
     tail: u32,
     /// The last `head` read; read again only when the queue seems full.
     head: u32,
+    /// Entries of the ring to move to; 0 if this is the last one.
+    larger: usize,
 }
 
 /// The popping end.
@@ -80,14 +101,19 @@ pub(crate) struct Consumer<T> {
 
 /// Creates a queue with room for at least `capacity` entries.
 pub(crate) fn queue<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    let slots =
-        (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let shared = Arc::new(Shared {
-        slots,
-        tail: CachePadded::new(AtomicU32::new(0)),
-        head: CachePadded::new(AtomicU32::new(0)),
-    });
-    let producer = Producer { shared: shared.clone(), tail: 0, head: 0 };
+    let capacity = capacity.next_power_of_two();
+    match capacity <= SHORT {
+        true => queue_of(capacity, 0),
+        false => queue_of(SHORT, capacity),
+    }
+}
+
+/// Entries of the ring that a queue starts with; a power of two.
+const SHORT: usize = 16;
+
+fn queue_of<T>(first: usize, larger: usize) -> (Producer<T>, Consumer<T>) {
+    let shared = Shared::new(first);
+    let producer = Producer { shared: shared.clone(), tail: 0, head: 0, larger };
     (producer, Consumer { shared, head: 0, tail: 0 })
 }
 
@@ -100,7 +126,9 @@ impl<T> Producer<T> {
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len() {
             self.head = self.shared.head.load(Ordering::Acquire);
-            if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len() {
+            if self.tail.wrapping_sub(self.head) as usize == self.shared.slots.len()
+                && !self.move_on()
+            {
                 return Err(entry);
             }
         }
@@ -114,13 +142,49 @@ impl<T> Producer<T> {
     }
 }
 
+impl<T> Producer<T> {
+    /// Moves to the larger ring; `false` if this is the last one.
+    #[cold]
+    fn move_on(&mut self) -> bool {
+        if self.larger == 0 {
+            return false;
+        }
+        let next = Shared::new(std::mem::take(&mut self.larger));
+        let last = std::mem::replace(&mut self.shared, next.clone());
+        // SAFETY: the consumer looks at it after `has_moved`, which is set below, and there is one producer.
+        last.next.with_mut(|place| unsafe { *place = Some(next) });
+        last.has_moved.store(1, Ordering::Release);
+        (self.tail, self.head) = (0, 0);
+        true
+    }
+}
+
 impl<T> Consumer<T> {
+    /// Follows the producer to the next ring. `false`: it has not moved, or there are entries here.
+    #[cold]
+    fn move_on(&mut self) -> bool {
+        if self.shared.has_moved.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        // The producer has pushed all that it ever pushes here.
+        self.tail = self.shared.tail.load(Ordering::Acquire);
+        if self.head != self.tail {
+            return true;
+        }
+        // SAFETY: the producer has written it before `has_moved`, and does not touch it again; there is one consumer.
+        let next = self.shared.next.with_mut(|place| unsafe { (*place).take() });
+        let Some(next) = next else { return false };
+        (self.shared, self.head) = (next, 0);
+        self.tail = self.shared.tail.load(Ordering::Acquire);
+        self.head != self.tail
+    }
+
     /// Pops the oldest entry.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.head == self.tail {
             self.tail = self.shared.tail.load(Ordering::Acquire);
-            if self.head == self.tail {
+            if self.head == self.tail && !self.move_on() {
                 return None;
             }
         }
@@ -167,6 +231,34 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn entries_stay_in_order_when_it_moves_to_the_larger_ring(pushes in proptest::collection::vec(0..5u8, 0..400)) {
+            let (mut producer, mut consumer) = queue(128);
+            let mut model = VecDeque::new();
+            for (i, what) in pushes.into_iter().enumerate() {
+                if what < 3 && model.len() < 128 {
+                    prop_assert_eq!(producer.push(i), Ok(()));
+                    model.push_back(i);
+                } else {
+                    prop_assert_eq!(consumer.pop(), model.pop_front());
+                }
+            }
+            prop_assert!(model.into_iter().all(|entry| consumer.pop() == Some(entry)));
+            prop_assert_eq!(consumer.pop(), None);
+        }
+    }
+
+    #[test]
+    fn entries_of_both_rings_are_dropped_once() {
+        let counted = Arc::new(());
+        let (mut producer, consumer) = queue(64);
+        (0..40).for_each(|_| producer.push(Arc::clone(&counted)).unwrap());
+        assert_eq!(Arc::strong_count(&counted), 41);
+        drop((producer, consumer));
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
     #[test]
     fn unpopped_entries_are_dropped_once() {
         let counted = Arc::new(());
@@ -183,6 +275,32 @@ mod tests {
 #[cfg(all(test, loom))]
 mod ring_loom {
     use super::*;
+
+    #[test]
+    fn ring_entries_arrive_in_order_and_whole_while_it_moves() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = queue_of(1, 2);
+            let pushing = loom::thread::spawn(move || {
+                for i in 0..3u32 {
+                    let mut entry = Box::new(i);
+                    while let Err(back) = producer.push(entry) {
+                        entry = back;
+                        loom::thread::yield_now();
+                    }
+                }
+            });
+            for i in 0..3u32 {
+                let entry = loop {
+                    match consumer.pop() {
+                        Some(entry) => break entry,
+                        None => loom::thread::yield_now(),
+                    }
+                };
+                assert_eq!(*entry, i);
+            }
+            pushing.join().unwrap();
+        });
+    }
 
     #[test]
     fn ring_entries_arrive_in_order_and_whole() {
