@@ -161,7 +161,7 @@ pub(crate) fn is_refusal(response: &[u8]) -> bool {
 }
 
 /// Reads a response's header and removes it.
-#[inline]
+#[inline(always)]
 pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {
     let status = message.first().copied();
     match (status, message.skip(HEADER_BYTES)) {

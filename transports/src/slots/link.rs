@@ -181,7 +181,7 @@ impl<C: Carrier> Link<C> {
         if !matches!(self.staging.get(slot as usize), Some(Some(_))) {
             self.provide(slot as usize);
         }
-        self.staging[slot as usize].as_deref_mut()
+        self.staging.get_mut(slot as usize)?.as_deref_mut()
     }
 
     /// Gives the slot a buffer, if there is one. Not inlined: after a short message the slot still has its buffer.
