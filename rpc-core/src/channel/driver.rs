@@ -164,11 +164,12 @@ impl Driver {
         if self.lost.is_some() || self.is_refused {
             return Err(job);
         }
-        let Ok((slot, bytes)) = transport.reserve(HEADER_BYTES + job.arguments.len()) else {
+        let Ok((slot, bytes)) = transport.reserve(HEADER_BYTES + job.arguments.as_slice().len())
+        else {
             return Err(job);
         };
         RequestHeader::new(job.sent_as, wire::timeout_us(job.timeout_ns)).write(bytes);
-        bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
+        bytes[HEADER_BYTES..].copy_from_slice(job.arguments.as_slice());
         transport.post(slot, job.delivery);
         transport.flush();
         job.row = self.methods.row(job.method);
@@ -367,11 +368,11 @@ impl Driver {
                 self.end(job, Outcome::Pending);
                 continue;
             }
-            match transport.reserve(HEADER_BYTES + job.arguments.len()) {
+            match transport.reserve(HEADER_BYTES + job.arguments.as_slice().len()) {
                 Ok((slot, bytes)) => {
                     let left = (job.deadline - self.now).as_nanos() as u64;
                     RequestHeader::new(job.sent_as, wire::timeout_us(left)).write(bytes);
-                    bytes[HEADER_BYTES..].copy_from_slice(&job.arguments);
+                    bytes[HEADER_BYTES..].copy_from_slice(job.arguments.as_slice());
                     transport.post(slot, job.delivery);
                     (job.slot, job.sent) = (slot, Some(self.now));
                     self.in_flight[slot.index as usize] = Some(job);

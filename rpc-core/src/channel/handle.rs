@@ -9,7 +9,7 @@ use super::job::Job;
 use super::options::ChannelOptions;
 use super::shared::Shared;
 use crate::client::unencodable;
-use crate::codec::{self, Payload};
+use crate::codec::Payload;
 use crate::error::{Backpressure, ConnectError, RpcError};
 use crate::idle::Idler;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
@@ -129,7 +129,8 @@ impl Channel {
         Channel { inner: self.inner.clone(), timeout_ns: saturating_nanos(timeout) }
     }
 
-    /// Prepares a call: encodes the arguments now, sends them when the future is first polled.
+    /// Prepares a call: encodes the arguments now, sends them when the future is first polled. A long [`Bytes`](bytes::Bytes) that is the
+    /// only argument is kept instead of copied, until the call is over.
     ///
     /// The call ends in [`RpcError::Overloaded`] at the limit of calls, and in [`RpcError::Malformed`] if the arguments
     /// cannot be encoded.
@@ -142,9 +143,7 @@ impl Channel {
 
     fn prepare<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Result<Box<Job>, RpcError> {
         let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
-        let encoded = codec::encoded_len(arguments).and_then(|len| {
-            job.arguments.resize(len, 0);
-            codec::encode(arguments, &mut job.arguments)?;
+        let encoded = job.arguments.encode(arguments, M::OLDER.is_empty()).and_then(|()| {
             if !M::OLDER.is_empty() {
                 job.ends = Ends::of::<M, P>(arguments)?;
             }

@@ -1,5 +1,6 @@
 //! A call on its way between its caller and the one who drives.
 
+use super::arguments::{Arguments, KEPT_BYTES};
 use crate::error::RpcError;
 use crate::older::{Ends, Older};
 use crate::service::Answer;
@@ -12,9 +13,6 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::task::Waker;
 use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
-
-/// Longer buffers are freed after use instead of kept for the next call.
-const KEPT_BYTES: usize = 64 << 10;
 
 impl Ticket {
     /// Tells calls apart while they last.
@@ -37,9 +35,9 @@ pub(super) struct Job {
     /// The caller's deadline, which makes the timeout when the call is submitted.
     pub(super) until: Option<std::time::Instant>,
     /// The arguments as they are sent, encoded.
-    pub(super) arguments: Vec<u8>,
+    pub(super) arguments: Arguments,
     /// All arguments, while those of an older version are sent.
-    newest: Vec<u8>,
+    newest: Arguments,
     /// Where the arguments of older versions end.
     pub(super) ends: Ends,
     pub(super) deadline: Instant,
@@ -71,8 +69,8 @@ impl Job {
             delivery: Delivery::AtMostOnce,
             timeout_ns: 0,
             until: None,
-            arguments: Vec::new(),
-            newest: Vec::new(),
+            arguments: Arguments::default(),
+            newest: Arguments::default(),
             ends: Ends::default(),
             deadline: Instant::FAR_FUTURE,
             sent: None,
@@ -88,10 +86,9 @@ impl Job {
     /// # Errors
     /// As [`Older::part`].
     pub(super) fn send_as(&mut self, older: &Older) -> Result<(), RpcError> {
-        let part = older.part(&self.arguments, &self.ends)?;
+        let part = older.part(self.arguments.as_slice(), &self.ends)?;
         core::mem::swap(&mut self.arguments, &mut self.newest);
-        self.arguments.clear();
-        self.arguments.extend_from_slice(&self.newest[part]);
+        self.arguments.copy(&self.newest.as_slice()[part]);
         self.sent_as = older.id;
         Ok(())
     }
@@ -146,11 +143,11 @@ impl Job {
 
     /// Prepares the job for the next call.
     pub(super) fn clear(&mut self) {
-        for buffer in [&mut self.arguments, &mut self.newest, &mut self.response] {
-            buffer.clear();
-            if buffer.capacity() > KEPT_BYTES {
-                *buffer = Vec::new();
-            }
+        self.arguments.clear();
+        self.newest.clear();
+        self.response.clear();
+        if self.response.capacity() > KEPT_BYTES {
+            self.response = Vec::new();
         }
         self.outcome = Outcome::Pending;
         (self.until, self.sent, self.is_left) = (None, None, false);

@@ -13,6 +13,7 @@
 //!
 //! When the server is gone, the I/O thread dials again at the next call.
 
+mod arguments;
 mod baton;
 mod block;
 mod call;

@@ -29,6 +29,12 @@ pub enum Fixed {}
 pub trait ByteString {
     /// The bytes.
     fn as_byte_string(&self) -> &[u8];
+
+    /// The bytes, if their memory can be shared.
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
+        None
+    }
 }
 
 /// A type that can be made from a part of a message.
@@ -53,6 +59,23 @@ impl<T: ByteString + ?Sized> ByteString for &T {
     fn as_byte_string(&self) -> &[u8] {
         (**self).as_byte_string()
     }
+
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
+        (**self).shared()
+    }
+}
+
+impl ByteString for Bytes {
+    #[inline]
+    fn as_byte_string(&self) -> &[u8] {
+        self
+    }
+
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
+        Some(self.clone())
+    }
 }
 
 macro_rules! byte_string {
@@ -66,7 +89,7 @@ macro_rules! byte_string {
     )*};
 }
 
-byte_string!(Bytes, Vec<u8>, ByteBuf, serde_bytes::Bytes, Box<[u8]>, Cow<'_, [u8]>);
+byte_string!(Vec<u8>, ByteBuf, serde_bytes::Bytes, Box<[u8]>, Cow<'_, [u8]>);
 
 impl<'m> FromPiece<'m> for &'m [u8] {
     #[inline]
@@ -154,6 +177,11 @@ impl<T: ByteString + ?Sized> Encode<T> for Whole {
     #[inline]
     fn as_bytes(value: &T) -> Option<&[u8]> {
         Some(value.as_byte_string())
+    }
+
+    #[inline]
+    fn shared(value: &T) -> Option<Bytes> {
+        value.shared()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A value is encoded straight into memory that was reserved for it: [`encoded_len`] says how many bytes it takes, the
 //! caller reserves exactly these, [`encode`] fills them. Replies and the calls of a poll-mode connection are encoded into
-//! the transport's own memory; the calls of a channel go through a buffer of the call's.
+//! the transport's own memory; the calls of a channel go through a buffer of the call's, unless a caller's [`Bytes`](::bytes::Bytes) is the whole message.
 //!
 //! The format is [postcard's](https://postcard.jamesmunns.com/wire-format), so it carries any type that implements serde's
 //! traits. serde handles byte strings one byte at a time, which costs a microsecond for 4 KiB. The service attribute
@@ -54,6 +54,12 @@ pub trait Encode<T: ?Sized> {
     /// What [`write`](Self::write) would write, if the value has it in one piece.
     #[inline]
     fn as_bytes(_value: &T) -> Option<&[u8]> {
+        None
+    }
+
+    /// The bytes that [`write`](Self::write) would write, if they are in memory that can be shared.
+    #[inline]
+    fn shared(_value: &T) -> Option<::bytes::Bytes> {
         None
     }
 }

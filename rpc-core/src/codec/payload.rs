@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use ::bytes::Bytes;
+
 use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer};
 
 /// The content of one message: a value in its form, or a tuple of such values.
@@ -18,6 +20,12 @@ pub trait Payload {
     /// What [`write`](Self::write) would write, if the values have it in one piece: it can be sent from there.
     #[inline]
     fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// The bytes that [`write`](Self::write) would write, if they are in memory that can be shared.
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
         None
     }
 }
@@ -62,6 +70,11 @@ impl<F: Encode<T>, T: ?Sized> Payload for As<'_, F, T> {
     fn as_bytes(&self) -> Option<&[u8]> {
         F::as_bytes(self.0)
     }
+
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
+        F::shared(self.0)
+    }
 }
 
 impl<P: Payload + ?Sized> Payload for &P {
@@ -82,6 +95,11 @@ impl<P: Payload + ?Sized> Payload for &P {
     #[inline]
     fn as_bytes(&self) -> Option<&[u8]> {
         (**self).as_bytes()
+    }
+
+    #[inline]
+    fn shared(&self) -> Option<Bytes> {
+        (**self).shared()
     }
 }
 
@@ -107,6 +125,11 @@ macro_rules! tuple {
                 #[inline]
                 fn as_bytes(&self) -> Option<&[u8]> {
                     self.$only.as_bytes()
+                }
+
+                #[inline]
+                fn shared(&self) -> Option<Bytes> {
+                    self.$only.shared()
                 }
             )?
         }
