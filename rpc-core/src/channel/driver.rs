@@ -8,7 +8,7 @@ use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
-use crate::wire::{self, HEADER_BYTES, RequestHeader};
+use crate::wire;
 use core::task::Waker;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -164,13 +164,7 @@ impl Driver {
         if self.lost.is_some() || self.is_refused {
             return Err(job);
         }
-        let Ok((slot, bytes)) = transport.reserve(HEADER_BYTES + job.arguments.as_slice().len())
-        else {
-            return Err(job);
-        };
-        RequestHeader::new(job.sent_as, wire::timeout_us(job.timeout_ns)).write(bytes);
-        bytes[HEADER_BYTES..].copy_from_slice(job.arguments.as_slice());
-        transport.post(slot, job.delivery);
+        let Ok(slot) = job.post(transport, job.timeout_ns) else { return Err(job) };
         transport.flush();
         job.row = self.methods.row(job.method);
         self.counters.started(job.row);
@@ -368,12 +362,9 @@ impl Driver {
                 self.end(job, Outcome::Pending);
                 continue;
             }
-            match transport.reserve(HEADER_BYTES + job.arguments.as_slice().len()) {
-                Ok((slot, bytes)) => {
-                    let left = (job.deadline - self.now).as_nanos() as u64;
-                    RequestHeader::new(job.sent_as, wire::timeout_us(left)).write(bytes);
-                    bytes[HEADER_BYTES..].copy_from_slice(job.arguments.as_slice());
-                    transport.post(slot, job.delivery);
+            let left = (job.deadline - self.now).as_nanos() as u64;
+            match job.post(transport, left) {
+                Ok(slot) => {
                     (job.slot, job.sent) = (slot, Some(self.now));
                     self.in_flight[slot.index as usize] = Some(job);
                     self.in_flight_count += 1;

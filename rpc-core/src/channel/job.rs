@@ -1,12 +1,12 @@
 //! A call on its way between its caller and the one who drives.
 
 use super::arguments::{Arguments, KEPT_BYTES};
-use crate::error::RpcError;
+use crate::error::{ReserveError, RpcError};
 use crate::older::{Ends, Older};
 use crate::service::Answer;
 use crate::time::Instant;
-use crate::transport::{Delivery, Message, SlotId};
-use crate::wire::{self, Status};
+use crate::transport::{ClientTransport, Delivery, Message, SlotId};
+use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, Status};
 use atomic_waker::AtomicWaker;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -139,6 +139,28 @@ impl Job {
         };
         let known = number.and_then(|number| Status::ALL.get(usize::from(*number)));
         known.copied().unwrap_or(Status::Malformed)
+    }
+
+    /// Posts the request, whose timeout is so many nanoseconds.
+    ///
+    /// # Errors
+    /// Those of [`ClientTransport::reserve`].
+    #[inline]
+    pub(super) fn post(
+        &self,
+        transport: &mut dyn ClientTransport,
+        timeout_ns: u64,
+    ) -> Result<SlotId, ReserveError> {
+        let header = RequestHeader::new(self.sent_as, wire::timeout_us(timeout_ns));
+        let arguments = self.arguments.as_slice();
+        if arguments.len() >= PARTS_FROM_BYTES {
+            return transport.post_parts(header.bytes(), arguments, self.delivery);
+        }
+        let (slot, bytes) = transport.reserve(HEADER_BYTES + arguments.len())?;
+        header.write(bytes);
+        bytes[HEADER_BYTES..].copy_from_slice(arguments);
+        transport.post(slot, self.delivery);
+        Ok(slot)
     }
 
     /// Prepares the job for the next call.
