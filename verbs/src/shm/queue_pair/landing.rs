@@ -22,10 +22,10 @@ struct Ends {
 
 impl Ends {
     fn new() -> Ends {
-        let domain = Domain { context: Context::open(false).unwrap(), number: 1 };
+        let domain = Domain { context: Context::open(false).unwrap(), number: 1, sole: None };
         let channel = Arc::new(Channel::new().unwrap());
-        let cq = CompletionQueue::new(1024, Some(Arc::clone(&channel)), false).unwrap();
-        let peers_cq = CompletionQueue::new(1024, None, false).unwrap();
+        let cq = CompletionQueue::new(1024, Some(Arc::clone(&channel)), false);
+        let peers_cq = CompletionQueue::new(1024, None, false);
         let mut receiver = queue_pair(&domain, &cq);
         let mut sender = queue_pair(&domain, &peers_cq);
         connect(&mut receiver, &mut sender);
