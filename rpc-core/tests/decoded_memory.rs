@@ -176,6 +176,17 @@ fn memory_that_is_reserved_before_elements_come_counts() {
 }
 
 #[test]
+fn vectors_of_one_element_count_what_they_have_room_for() {
+    let _alone = alone();
+    // Memory is reserved for the first of them only; each of the others has room for four.
+    let ones = [length(1 << 17), vec![1; 1 << 17]].concat();
+    assert_refused(decode_within_bounds::<Serde, BTreeMap<u8, Vec<Skipped>>>(&ones));
+    assert_refused(decode_within_bounds::<Serde, Vec<Vec<Skipped>>>(&ones));
+    let few = [length(2_000), vec![1; 4_000]].concat();
+    assert_eq!(decode_within_bounds::<Serde, BTreeMap<u8, Vec<Skipped>>>(&few), Ok(()));
+}
+
+#[test]
 fn several_arguments_share_what_their_message_may_take() {
     let _alone = alone();
     let half = [length(5_000), vec![0; 5_000]].concat();

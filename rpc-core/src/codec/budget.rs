@@ -20,6 +20,11 @@ const SMALL_BYTES: usize = 32;
 /// Entries that a map has room for when it has one: a node of a `BTreeMap`.
 pub(super) const FIRST_ENTRIES: usize = 11;
 
+/// Elements that a vector has room for when it has one, if no memory was reserved for it before.
+pub(super) const fn first_elements<T>() -> usize {
+    if size_of::<T>() <= 1024 { 4 } else { 1 }
+}
+
 /// Whether values of this type are not counted.
 pub(super) const fn is_small<T>() -> bool {
     size_of::<T>() <= SMALL_BYTES

@@ -446,7 +446,9 @@ impl<'m> de::SeqAccess<'m> for ClaimedElements<'_, '_, 'm> {
         seed: S,
     ) -> Result<Option<S::Value>, DecodeError> {
         if !const { budget::is_small::<S::Value>() } && self.elements.left > 0 {
-            self.count::<S::Value>(|this| &mut this.counted, 1)?;
+            let is_reserved = self.expected() > 0;
+            let first = if is_reserved { 1 } else { budget::first_elements::<S::Value>() };
+            self.count::<S::Value>(|this| &mut this.counted, first)?;
         }
         self.elements.next(seed)
     }
