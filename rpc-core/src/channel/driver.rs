@@ -159,9 +159,9 @@ impl Driver {
         if self.has_calls() || self.compatibility.is_some() {
             return Err(job);
         }
-        // As in a turn, poll first. No call of others can end in it.
+        // As in a turn, poll first. No call of others can end in it. A server that refuses calls is lost when none is in flight.
         transport.poll(self.now, self);
-        if self.lost.is_some() || self.is_refused {
+        if self.lost.is_some() {
             return Err(job);
         }
         let Ok(slot) = job.post(transport, job.timeout_ns) else { return Err(job) };

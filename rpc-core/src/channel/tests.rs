@@ -2,11 +2,12 @@
 
 use super::call::Call;
 use super::driver::Driver;
+use super::job::Job;
 use super::shared::Shared;
 use crate::compatibility::{Compatibility, MethodMismatch};
 use crate::error::{FailureKind, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
-use crate::service::Method;
+use crate::service::{Answer, Method};
 use crate::support::loopback::{ClientEnd, Clock, Loopback, ServerEnd};
 use crate::support::service::{Bytes, Echo, TEST, bytes};
 use crate::time::{Instant, PollAt};
@@ -332,6 +333,103 @@ fn more_calls_than_there_may_be_are_refused_and_later_ones_are_not() {
     }
     let mut accepted = channel.call::<Echo, _>(&bytes(b"x"));
     assert!(poll(&mut accepted).is_pending());
+}
+
+/// A call whose caller drives.
+fn own(bench: &Bench, timeout: Duration) -> Box<Job> {
+    let mut job = bench.shared.job().expect("there is room");
+    job.arguments.encode(&bytes(b"own"), true).expect("bytes");
+    (job.method, job.sent_as) = (Echo::ID, Echo::ID);
+    job.timeout_ns = timeout.as_nanos() as u64;
+    job
+}
+
+#[test]
+fn a_call_that_is_alone_has_its_whole_timeout_from_when_it_left() {
+    let mut bench = bench();
+    let timeout = Duration::from_secs(3);
+    bench.turn();
+    bench.net.clock.advance(LONG);
+    let job = own(&bench, timeout);
+    bench.driver.set_own(job.ticket.id());
+    let slot = bench.driver.send_alone(job, &mut bench.transport).ok().expect("it is alone");
+    assert_eq!(bench.receive(), 1, "it has left");
+    let header = RequestHeader::read(&bench.inbox.0[0].1).expect("a header");
+    assert_eq!(header.timeout_us(), 3_000_000);
+    let sent = bench.net.clock.now();
+    bench.driver.stamp(slot, sent);
+    bench.turn();
+    assert!(bench.driver.take_own().is_none(), "silence is no part of its timeout");
+    bench.net.clock.advance(timeout - Duration::from_nanos(1));
+    bench.turn();
+    assert!(bench.driver.take_own().is_none());
+    bench.net.clock.advance(Duration::from_nanos(1));
+    bench.turn();
+    let mut job = bench.driver.take_own().expect("its deadline has passed");
+    assert_eq!(bench.driver.record_own(&job, sent + timeout), 3_000_000_000);
+    let late = RpcError::DeadlineExceeded { may_have_run: true };
+    assert!(matches!(job.answer(), Answer::Failed(why) if why == late));
+    let snapshot = bench.metrics.snapshot();
+    let echo = snapshot.method(TEST.name, "echo").expect("known");
+    assert_eq!((echo.calls(), echo.in_flight(), echo.histogram().len()), (1, 0, 1));
+}
+
+#[test]
+fn a_call_is_alone_only_next_to_no_other_and_with_a_server_that_takes_it() {
+    let mut bench = bench();
+    let first = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    bench.driver.stamp(first.ok().expect("it is alone"), bench.net.clock.now());
+    let second = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    let second = second.expect_err("another is in flight");
+    assert_eq!(bench.receive(), 1);
+    bench.answer();
+    bench.turn();
+    bench.driver.accept_one(second, bench.net.clock.now());
+    let third = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    assert!(third.is_err(), "another waits to be sent");
+    bench.turn();
+    assert_eq!(bench.receive(), 1);
+    bench.refuse();
+    bench.turn();
+    let fourth = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    assert!(fourth.is_err(), "the server shuts down");
+    assert_eq!(bench.receive(), 0);
+}
+
+/// Its caller would otherwise be told that the call may have run.
+#[test]
+fn a_call_that_is_alone_is_not_sent_after_the_goodbye_of_the_server() {
+    let mut bench = bench();
+    bench.receive();
+    bench.server.die(FailureKind::Goodbye);
+    let job = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    let job = job.expect_err("the server is gone");
+    assert!(job.sent.is_none() && bench.driver.lost().is_some());
+    bench.driver.accept_one(job, bench.net.clock.now());
+    bench.connect_again();
+    bench.turn();
+    assert_eq!(bench.receive(), 1, "the next server runs it");
+}
+
+#[test]
+fn a_call_is_alone_when_some_before_it_were() {
+    let mut bench = bench();
+    for alone in [false, false, false, false, true, true] {
+        let job = own(&bench, LONG);
+        bench.driver.set_own(job.ticket.id());
+        let slot = bench.driver.send_alone(job, &mut bench.transport).ok().expect("it is alone");
+        bench.driver.stamp(slot, bench.net.clock.now());
+        assert_eq!(bench.driver.is_alone(), alone);
+        bench.receive();
+        bench.answer();
+        bench.turn();
+        assert!(bench.driver.take_own().is_some());
+    }
+    // Another task's call, which the next turn takes.
+    let other = bench.call(b"x", LONG);
+    bench.turn();
+    assert!(!bench.driver.is_alone());
+    drop(other);
 }
 
 #[test]
