@@ -80,11 +80,19 @@ impl Parking {
     }
 }
 
+/// Channels for which there is room from the beginning: they may be few, and parked seldom.
+const FEW: usize = 4;
+
 /// The channels of an endpoint that were called for.
-#[derive(Default)]
 pub(super) struct Called {
     numbers: Mutex<Vec<u64>>,
     is_some: AtomicBool,
+}
+
+impl Default for Called {
+    fn default() -> Self {
+        Called { numbers: Mutex::new(Vec::with_capacity(FEW)), is_some: AtomicBool::new(false) }
+    }
 }
 
 impl Called {
@@ -102,11 +110,16 @@ impl Called {
 }
 
 /// The parked channels of an endpoint's thread.
-#[derive(Default)]
 pub(super) struct Parked {
     channels: HashMap<u64, Arc<Shared>>,
     /// Empty, and keeps its memory.
     called: Vec<u64>,
+}
+
+impl Default for Parked {
+    fn default() -> Self {
+        Parked { channels: HashMap::with_capacity(FEW), called: Vec::with_capacity(FEW) }
+    }
 }
 
 impl Parked {

@@ -118,9 +118,9 @@ impl Transfers {
             requests: half(),
             responses: half(),
             large: LargeSlots { used: Vec::new(), window: window as usize },
-            ready: VecDeque::new(),
-            waiting: VecDeque::new(),
-            whole: VecDeque::new(),
+            ready: VecDeque::with_capacity(window as usize),
+            waiting: VecDeque::with_capacity(window as usize),
+            whole: VecDeque::with_capacity(window as usize),
             fetching: 0,
         }
     }

@@ -119,14 +119,14 @@ impl<C: Carrier> Link<C> {
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
-            outbox: Vec::new(),
+            outbox: Vec::with_capacity(2 * window),
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
-            staging: Vec::new(),
-            spare: Vec::new(),
+            staging: Vec::with_capacity(window),
+            spare: Vec::with_capacity(count),
             unused,
-            under_way: VecDeque::new(),
+            under_way: VecDeque::with_capacity(sizes.send_depth as usize),
             parts: 0,
         })
     }

@@ -189,6 +189,9 @@ impl CqHandle {
 /// So many queue pairs are always looked at: that takes less than being called by one.
 const MOST_AWAKE: usize = 16;
 
+/// Queue pairs that call before the poller looks, with room from the beginning: they may be few and seldom.
+const FEW: usize = 4;
+
 /// Polls between two searches for quiet queue pairs.
 const POLLS_PER_SWEEP: u32 = 512;
 
@@ -241,14 +244,14 @@ impl CompletionQueue {
             demand: AtomicUsize::new(0),
             sends: GrowingQueue::new(capacity),
             changes: Mutex::default(),
-            called: Mutex::default(),
+            called: Mutex::new(Vec::with_capacity(FEW)),
             channel,
             waker: OnceLock::new(),
         });
         CompletionQueue {
             shared,
             receivers: Vec::new(),
-            dormant: Box::default(),
+            dormant: Box::new(Dormant { called: Vec::with_capacity(FEW), ..Dormant::default() }),
             polls_to_sweep: POLLS_PER_SWEEP,
             datagrams: Vec::new(),
             pairs: HashMap::default(),

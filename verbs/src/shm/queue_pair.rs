@@ -175,7 +175,7 @@ impl QueuePair {
             posted: 0,
             limit: max_send_wr as u64,
             max_send_wr: max_send_wr as u64,
-            in_flight: VecDeque::new(),
+            in_flight: VecDeque::with_capacity(max_send_wr),
             receives,
             posted_receives: 0,
             max_recv_wr: max_recv_wr as u32,
