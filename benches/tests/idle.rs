@@ -1,4 +1,4 @@
-//! A thousand idle clients of one endpoint.
+//! Many idle clients of one endpoint.
 
 use std::time::Duration;
 
@@ -21,4 +21,18 @@ fn an_endpoint_with_a_thousand_idle_clients_has_one_thread_and_uses_no_processor
         assert!(report.cpu_ns < most_ns, "{report:?}");
         assert!(report.other_cpu_ns < most_ns, "{report:?}");
     }
+}
+
+/// Memory and descriptors are counted, so the bounds are those of the book's page on operation. Both ends are in this process.
+#[test]
+fn an_idle_client_keeps_64_kib_and_no_descriptor() {
+    let report = idle::run(&Options {
+        backend: "write_imm".to_owned(),
+        address_options: String::new(),
+        clients: 500,
+        time: Duration::from_millis(1),
+    })
+    .expect("a measurement");
+    assert!(report.bytes_per_client <= 64 << 10, "{report:?}");
+    assert!(report.descriptors_per_client < 0.5, "{report:?}");
 }
