@@ -11,8 +11,8 @@ use crate::event_fd::ring;
 pub(super) enum Bell {
     /// The owner polls and never sleeps.
     None,
-    /// The event of the inbox, in another process.
-    Event(OwnedFd),
+    /// The event of the owner, in another process.
+    Event(Arc<OwnedFd>),
     /// The owner's completion queue is in this process, and is told which of its queue pairs has a message.
     Own {
         cq: Arc<CqShared>,
@@ -22,7 +22,7 @@ pub(super) enum Bell {
 }
 
 impl Bell {
-    pub(super) fn of_event(event: Option<OwnedFd>) -> Bell {
+    pub(super) fn of_event(event: Option<Arc<OwnedFd>>) -> Bell {
         event.map_or(Bell::None, Bell::Event)
     }
 
@@ -30,7 +30,7 @@ impl Bell {
     pub(super) fn ring(&self) {
         match self {
             Bell::None => {}
-            Bell::Event(event) => ring(event.as_fd()),
+            Bell::Event(event) => ring((**event).as_fd()),
             Bell::Own { cq, pair } => cq.call_on(*pair),
         }
     }

@@ -1,15 +1,20 @@
 //! Where a thread sleeps, and how others wake it.
 //!
-//! Each inbox has its own eventfd, which its one peer may write. The channel is an edge-triggered epoll set
-//! over them, so nothing is ever read back. A hostile peer that drains or fills its eventfd therefore
-//! disturbs no other connection.
+//! Each peer's device in another process has its own eventfd, which it rings for all its queue pairs whose completions come
+//! here. The channel is an edge-triggered epoll set over them, so nothing is ever read back. A hostile peer that drains
+//! or fills its eventfd therefore disturbs no connection but its own. Within the process the channel is woken itself.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io;
 
+use super::peer::lock;
+use super::wire::Gid;
 use crate::event_fd::{new_event, ring};
 
 /// A set of event descriptors to sleep on.
@@ -17,15 +22,44 @@ use crate::event_fd::{new_event, ring};
 pub(crate) struct Channel {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// Those of peers' devices.
+    of_peers: Mutex<HashMap<Gid, Weak<PeersEvent>>>,
 }
+
+/// What one peer's device rings.
+#[derive(Debug)]
+pub(super) struct PeersEvent {
+    event: OwnedFd,
+    /// Names it to the peer, which keeps one descriptor of it. Not 0.
+    pub(super) number: u64,
+    channel: Arc<Channel>,
+}
+
+impl PeersEvent {
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.event
+    }
+}
+
+impl Drop for PeersEvent {
+    fn drop(&mut self) {
+        self.channel.remove(self.event.as_fd());
+    }
+}
+
+/// The number of the next event.
+static NEXT_EVENT: AtomicU64 = AtomicU64::new(1);
 
 /// The most events taken by one wait; others stay for the next.
 const EVENTS_PER_WAIT: usize = 32;
 
 impl Channel {
     pub(crate) fn new() -> io::Result<Channel> {
-        let channel =
-            Channel { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, wake: new_event()? };
+        let channel = Channel {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            wake: new_event()?,
+            of_peers: Mutex::default(),
+        };
         channel.add(channel.wake.as_fd())?;
         Ok(channel)
     }
@@ -35,6 +69,21 @@ impl Channel {
     pub(crate) fn add(&self, event: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, event, epoll::EventData::new_u64(0), flags)
+    }
+
+    /// The event of this peer's device, which all its queue pairs share.
+    pub(super) fn event_of(self: &Arc<Self>, peer: Gid) -> io::Result<Arc<PeersEvent>> {
+        let mut of_peers = lock(&self.of_peers);
+        if let Some(event) = of_peers.get(&peer).and_then(Weak::upgrade) {
+            return Ok(event);
+        }
+        let event = new_event()?;
+        self.add(event.as_fd())?;
+        let number = NEXT_EVENT.fetch_add(1, Ordering::Relaxed);
+        let event = Arc::new(PeersEvent { event, number, channel: Arc::clone(self) });
+        of_peers.retain(|_, event| event.strong_count() > 0);
+        of_peers.insert(peer, Arc::downgrade(&event));
+        Ok(event)
     }
 
     pub(crate) fn remove(&self, event: BorrowedFd<'_>) {
@@ -82,6 +131,24 @@ mod tests {
             assert!(channel.wait(Duration::ZERO).unwrap());
             assert!(!channel.wait(Duration::ZERO).unwrap());
         }
+    }
+
+    #[test]
+    fn a_peers_device_has_one_event_for_all_its_queue_pairs() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let (first, again) =
+            (channel.event_of([1; 16]).unwrap(), channel.event_of([1; 16]).unwrap());
+        assert!(Arc::ptr_eq(&first, &again));
+        let other = channel.event_of([2; 16]).unwrap();
+        assert!(other.number != first.number && first.number != 0);
+        ring(again.descriptor().as_fd());
+        assert!(channel.wait(Duration::ZERO).unwrap());
+        let at_the_peer = first.descriptor().try_clone().unwrap();
+        drop((first, again));
+        ring(at_the_peer.as_fd());
+        assert!(!channel.wait(Duration::ZERO).unwrap(), "it is removed with the last queue pair");
+        ring(other.descriptor().as_fd());
+        assert!(channel.wait(Duration::ZERO).unwrap());
     }
 
     #[test]

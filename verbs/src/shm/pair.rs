@@ -2,7 +2,7 @@
 //! control thread.
 
 use std::cell::UnsafeCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -14,13 +14,13 @@ use super::context::Context;
 use super::datagram;
 use super::domain::Sole;
 use super::duplex::Flow;
+use super::events::PeersEvent;
 use super::inbox::{Inbox, InboxState};
 use super::peer::{Peer, lock};
 use super::send::SendSide;
 use super::shared_receive::CreditPage;
 use super::slow::SlowQueue;
 use super::wire::{Answer, Gid, Question, answer};
-use crate::event_fd::new_event;
 use crate::{CompletionOpcode, QpState, QpType, Status};
 
 /// Bits of [`Pair::gate`]. Posting takes the fast path only while none is set.
@@ -56,8 +56,8 @@ pub(crate) struct Pair {
     /// Identifies it at its completion queues.
     pub(super) id: u64,
     pub(super) arrivals: Arrivals,
-    /// The event that a peer in another process rings; made for it if the receive queue has a channel.
-    event: OnceLock<OwnedFd>,
+    /// The event that a peer in another process rings, if the receive queue has a channel.
+    event: OnceLock<Arc<PeersEvent>>,
     /// The peer tells the receive queue which queue pair has a message: it need not be looked at meanwhile.
     pub(super) is_announced: AtomicBool,
     /// Set if it is the only queue pair of its domain.
@@ -227,6 +227,7 @@ impl Pair {
                     let answer = self.answer(inbox);
                     return Ok(Admitted { answer, fds: Vec::new(), attached });
                 }
+                self.take_event(question.gid).map_err(|_| answer::RESOURCES)?;
                 self.admitted(inbox, file, attached)
             }
             Arrivals::Many(paths) => {
@@ -245,10 +246,10 @@ impl Pair {
             fds.extend(credit.file().map(clone).transpose()?);
         }
         let event = match &attached {
-            Attached::Connected(_) => {
-                let event = self.event().map_err(|_| answer::RESOURCES)?;
-                event.map(clone).transpose()?
-            }
+            Attached::Connected(_) => match self.event.get() {
+                Some(event) => Some(clone(event.descriptor())?),
+                None => None,
+            },
             Attached::Sender(_, path) => match path.upgrade() {
                 Some(path) => path.event().map(clone).transpose()?,
                 None => None,
@@ -265,19 +266,18 @@ impl Pair {
             cells: layout.cells,
             lengths: layout.lengths,
             receives: self.receives,
+            event: self.event.get().map_or(0, |event| event.number),
             ..Answer::default()
         }
     }
 
-    /// The event for a peer in another process, if the owner of the receive queue sleeps at all.
-    fn event(&self) -> io::Result<Option<&OwnedFd>> {
-        let Some(channel) = self.recv_cq.channel() else { return Ok(None) };
-        if self.event.get().is_none() {
-            let event = new_event()?;
-            channel.add(event.as_fd())?;
+    /// Takes the event of the peer's device, if the owner of the receive queue sleeps at all.
+    fn take_event(&self, peer: Gid) -> io::Result<()> {
+        if let Some(channel) = self.recv_cq.channel() {
+            let event = channel.event_of(peer)?;
             let _ = self.event.set(event); // There is one peer.
         }
-        Ok(self.event.get())
+        Ok(())
     }
 
     /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
@@ -427,8 +427,5 @@ impl Attached {
 impl Drop for Pair {
     fn drop(&mut self) {
         self.context.remove_pair(self.number);
-        if let (Some(event), Some(channel)) = (self.event.get(), self.recv_cq.channel()) {
-            channel.remove(event.as_fd());
-        }
     }
 }

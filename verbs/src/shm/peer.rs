@@ -51,6 +51,8 @@ pub(crate) struct Peer {
     words: Arc<RegionWords>,
     dead: AtomicBool,
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
+    /// What its queue pairs ring, by the numbers that it gave.
+    events: Mutex<HashMap<u64, Weak<OwnedFd>>>,
     /// The count of deregistrations when dead ones were last searched; changed while `regions` is locked.
     looked_through_at: AtomicU64,
     /// The slots of its windows, by the upper bits of their keys.
@@ -120,6 +122,7 @@ impl Peer {
             words: Arc::new(RegionWords::new(words)),
             dead: AtomicBool::new(false),
             regions: Mutex::default(),
+            events: Mutex::default(),
             looked_through_at: AtomicU64::new(0),
             windows: Mutex::default(),
             pairs: Mutex::default(),
@@ -338,6 +341,22 @@ impl Peer {
     pub(crate) fn notify_closed(&self, from_qp: u32, to_qp: u32) {
         let closed = Question { what: ask::CLOSED, from_qp, to_qp, ..Question::default() };
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
+    }
+
+    /// The event with this number that the peer has sent: one descriptor of it is kept for all queue pairs that ring it. A false number
+    /// only keeps the peer itself from being woken.
+    pub(super) fn keep_event(&self, number: u64, event: OwnedFd) -> Arc<OwnedFd> {
+        if number == 0 {
+            return Arc::new(event);
+        }
+        let mut events = lock(&self.events);
+        if let Some(known) = events.get(&number).and_then(Weak::upgrade) {
+            return known;
+        }
+        let event = Arc::new(event);
+        events.retain(|_, event| event.strong_count() > 0);
+        events.insert(number, Arc::downgrade(&event));
+        event
     }
 
     /// Tells the peer that its region is mapped. There is no answer.

@@ -115,6 +115,9 @@ pub(crate) struct Answer {
     pub(crate) access: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
+    /// ATTACH: the number of the event (the last descriptor), which several queue pairs of a device may share; 0 if it is
+    /// this one's alone, or there is none.
+    pub(crate) event: u64,
     /// REGION: its address and length.
     pub(crate) addr: u64,
     pub(crate) len: u64,

@@ -130,7 +130,7 @@ pub(in crate::shm) fn attach(
         receives::SEEN => Receives::Seen(page()?),
         _ => return Err(ConnectError::Malformed("way of counting receives")),
     };
-    let bell = Bell::of_event(fds.next());
+    let bell = Bell::of_event(fds.next().map(|event| peer.keep_event(answer.event, event)));
     Ok(outbox(pair, Arc::new(inbox), answer.pd, receives, bell))
 }
 
