@@ -2,13 +2,16 @@
 //! on each of them takes.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::process::{self, Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use farcall::ping::PingClient;
-use farcall::{Endpoint, Server};
+use farcall::{Endpoint, RunningServer, Server};
 use serde::Serialize;
 
 use crate::latency::Latency;
@@ -44,6 +47,8 @@ pub struct Options {
     pub clients: usize,
     /// How long they are idle.
     pub time: Duration,
+    /// The server is a process of its own, which runs this program's `serve-idle`.
+    pub processes: bool,
 }
 
 /// One run of `idle`.
@@ -107,31 +112,103 @@ impl Report {
     }
 }
 
+/// Where the clients connect to.
+enum Host {
+    Thread(RunningServer),
+    /// It ends with its standard input.
+    Process(Child),
+}
+
+impl Host {
+    fn start(options: &Options) -> Result<(Host, String)> {
+        let address = crate::address::local("shm", &options.backend, &options.address_options);
+        if !options.processes {
+            let server = listen(&address, options.clients)?;
+            let address = server.address().to_owned();
+            return Ok((Host::Thread(server), address));
+        }
+        let program = env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(program)
+            .args(["serve-idle", "--address", &address, "--clients", &options.clients.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the server process")?;
+        let mut line = String::new();
+        let output = child.stdout.take().context("the server process has no pipes")?;
+        BufReader::new(output).read_line(&mut line).context("cannot hear the server process")?;
+        ensure!(!line.is_empty(), "the server process did not start; its error is above");
+        Ok((Host::Process(child), line.trim().to_owned()))
+    }
+
+    /// The processes of both ends.
+    fn processes(&self) -> Vec<u32> {
+        let other = if let Host::Process(child) = self { Some(child.id()) } else { None };
+        other.into_iter().chain([process::id()]).collect()
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Host::Thread(server) => {
+                server.shutdown();
+            }
+            Host::Process(mut child) => {
+                drop(child.stdin.take());
+                let status = child.wait().context("cannot wait for the server process")?;
+                ensure!(status.success(), "the server process failed: {status}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn listen(address: &str, clients: usize) -> Result<RunningServer> {
+    let server = Server::builder().service(NothingServer::new(Idle));
+    Ok(server.max_clients(clients + 1).listen(address)?)
+}
+
+/// The main function of a server process: serves until its standard input ends.
+pub fn serve(address: &str, clients: usize) -> Result<()> {
+    let server = listen(address, clients)?;
+    println!("{}", server.address());
+    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    server.shutdown();
+    Ok(())
+}
+
+/// The memory of these processes together.
+fn bytes_of(processes: &[u32]) -> Result<u64> {
+    processes.iter().map(|process| memory::proportional_bytes(*process)).sum()
+}
+
+/// The descriptors of these processes together.
+fn descriptors_of(processes: &[u32]) -> Result<usize> {
+    processes.iter().map(|process| memory::descriptors(*process)).sum()
+}
+
 /// Connects the clients, and measures the threads of the process while there are no calls.
 pub fn run(options: &Options) -> Result<Report> {
-    let address = crate::address::local("shm", &options.backend, &options.address_options);
-    let server = Server::builder().service(NothingServer::new(Idle));
-    let server = server.max_clients(options.clients + 1).listen(&address)?;
-    let address = server.address().to_owned();
+    let (server, address) = Host::start(options)?;
+    let processes = server.processes();
     let endpoint = Endpoint::new();
     // What the process has once, such as the watch over sockets, belongs to no client.
     drop(PingClient::connect(&address).wait()?);
     settle()?;
-    let (before, memory_before) = (threads()?, memory::proportional_bytes()?);
-    let descriptors_before = memory::descriptors()?;
+    let (before, memory_before) = (threads()?, bytes_of(&processes)?);
+    let descriptors_before = descriptors_of(&processes)?;
     let mut clients = Vec::with_capacity(options.clients);
     for _ in 0..options.clients {
         clients.push(PingClient::connect(&address).endpoint(&endpoint).wait()?);
     }
     call_some(&clients)?;
     settle()?;
-    let memory = memory::proportional_bytes()?.saturating_sub(memory_before);
-    let descriptors = memory::descriptors()?.saturating_sub(descriptors_before);
+    let memory = bytes_of(&processes)?.saturating_sub(memory_before);
+    let descriptors = descriptors_of(&processes)?.saturating_sub(descriptors_before);
     let (begin, first) = (Instant::now(), threads()?);
     thread::sleep(options.time);
     let (time, last) = (begin.elapsed(), threads()?);
     let call = call_each(&clients).context("after they were idle")?;
-    let memory_after = memory::proportional_bytes()?.saturating_sub(memory_before);
+    let memory_after = bytes_of(&processes)?.saturating_sub(memory_before);
     let number = options.clients.max(1);
     let mut report = Report {
         bench: "idle",
@@ -159,7 +236,7 @@ pub fn run(options: &Options) -> Result<Report> {
         }
     }
     drop(clients);
-    server.shutdown();
+    server.stop()?;
     Ok(report)
 }
 

@@ -64,6 +64,14 @@ enum Bench {
         #[arg(long)]
         core: usize,
     },
+    /// The server of `idle --processes`
+    #[command(hide = true)]
+    ServeIdle {
+        #[arg(long)]
+        address: String,
+        #[arg(long)]
+        clients: usize,
+    },
     /// The server of `echo --processes`
     #[command(hide = true)]
     Serve {
@@ -137,6 +145,9 @@ struct IdleOptions {
     /// Further options of the address, as in window=64&slot=4096; the defaults without them
     #[arg(long, default_value = "")]
     options: String,
+    /// The server is a separate process
+    #[arg(long)]
+    processes: bool,
     /// Seconds that they are idle
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
@@ -279,6 +290,7 @@ fn main() -> ExitCode {
         Bench::Sim(options) => simulate::run(&options),
         Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
+        Bench::ServeIdle { address, clients } => idle::serve(&address, clients),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -335,6 +347,7 @@ fn run_idle(options: IdleOptions) -> Result<()> {
         address_options: options.options,
         clients,
         time,
+        processes: options.processes,
     })?;
     print(&report, &report.table(), options.json)
 }

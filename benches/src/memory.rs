@@ -1,4 +1,4 @@
-//! The memory and the descriptors of this process.
+//! The memory and the descriptors of processes.
 
 use std::fs;
 
@@ -14,18 +14,17 @@ pub fn resident_bytes() -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// The memory of this process, where a page that is mapped several times counts once.
-pub fn proportional_bytes() -> Result<u64> {
-    let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
+/// The memory of a process, where each page is shared out among those that map it: of all processes together, it counts once.
+pub fn proportional_bytes(process: u32) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
     let kib: u64 = line
         .and_then(|line| line.split_whitespace().next()?.parse().ok())
-        .context("/proc/self/smaps_rollup does not say Pss")?;
+        .context("the kernel does not say Pss in smaps_rollup")?;
     Ok(kib << 10)
 }
 
-/// The open descriptors of this process.
-pub fn descriptors() -> Result<usize> {
-    // One of them reads the directory.
-    Ok(fs::read_dir("/proc/self/fd")?.count() - 1)
+/// The open descriptors of a process.
+pub fn descriptors(process: u32) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{process}/fd"))?.count())
 }

@@ -1,11 +1,21 @@
 //! Many idle clients of one endpoint.
 
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farcall_bench::idle::{self, Options};
+use serde_json::Value;
+
+/// One test runs at a time: they measure the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn an_endpoint_with_a_thousand_idle_clients_has_one_thread_and_uses_no_processor() {
+    let _alone = alone();
     for backend in ["write_imm", "datagram"] {
         let (backend, time) = (backend.to_owned(), Duration::from_secs(1));
         let report = idle::run(&Options {
@@ -13,6 +23,7 @@ fn an_endpoint_with_a_thousand_idle_clients_has_one_thread_and_uses_no_processor
             address_options: "window=1".into(),
             clients: 1000,
             time,
+            processes: false,
         })
         .expect("a measurement");
         assert_eq!(report.added_threads, ["farcall-io"], "{report:?}");
@@ -26,13 +37,30 @@ fn an_endpoint_with_a_thousand_idle_clients_has_one_thread_and_uses_no_processor
 /// Memory and descriptors are counted, so the bounds are those of the book's page on operation. Both ends are in this process.
 #[test]
 fn an_idle_client_keeps_64_kib_and_no_descriptor() {
+    let _alone = alone();
     let report = idle::run(&Options {
         backend: "write_imm".to_owned(),
         address_options: String::new(),
-        clients: 500,
+        clients: 1000,
         time: Duration::from_millis(1),
+        processes: false,
     })
     .expect("a measurement");
     assert!(report.bytes_per_client <= 64 << 10, "{report:?}");
     assert!(report.descriptors_per_client < 0.5, "{report:?}");
+}
+
+#[test]
+fn an_idle_client_of_another_process_keeps_64_kib_and_3_descriptors() {
+    let _alone = alone();
+    let bench = Command::new(env!("CARGO_BIN_EXE_farcall-bench"))
+        .args(["idle", "--processes", "--clients", "1000", "--seconds", "0.01", "--json"])
+        .output()
+        .expect("the program");
+    let said = String::from_utf8_lossy(&bench.stderr);
+    assert!(bench.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&bench.stdout).expect("a report");
+    let number = |field: &str| report[field].as_f64().expect("a number");
+    assert!(number("bytes_per_client") <= 65_536.0, "{report}");
+    assert!(number("descriptors_per_client") <= 3.0, "{report}");
 }

@@ -26,6 +26,9 @@ pub(crate) struct LinkSizes {
     pub(crate) max_inline: usize,
 }
 
+/// Buffers for which there is room from the beginning where seldom more are under way.
+const FEW_BUFFERS: usize = 16;
+
 /// Bytes of a cache line.
 const LINE_BYTES: u32 = 64;
 
@@ -115,18 +118,21 @@ impl<C: Carrier> Link<C> {
         // One for each slot and for each work request that the send queue holds.
         let count = window + sizes.send_depth as usize;
         let size = stride(sizes.slot) as usize;
+        // Where messages of slots go inline, only parts of large ones are under way.
+        let goes_inline = sizes.max_inline >= sizes.slot as usize;
+        let buffers = if goes_inline { FEW_BUFFERS } else { count };
         let unused = pd.alloc_private_on_demand(count * size)?.into_pool(size);
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
-            outbox: Vec::with_capacity(2 * window),
+            outbox: Vec::with_capacity(buffers.min(2 * window)),
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
-            staging: Vec::with_capacity(window),
-            spare: Vec::with_capacity(count),
+            staging: Vec::with_capacity(window.min(FEW_BUFFERS)),
+            spare: Vec::with_capacity(buffers),
             unused,
-            under_way: VecDeque::with_capacity(sizes.send_depth as usize),
+            under_way: VecDeque::with_capacity(buffers),
             parts: 0,
         })
     }

@@ -31,6 +31,9 @@ use crate::{Buffer, QpState, QpType, VerbsError};
 
 pub(super) use connect::attach;
 
+/// Buffers in flight for which there is room from the beginning: bytes that are inline take none.
+const FEW_BUFFERS: usize = 16;
+
 /// Identifies a queue pair to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -175,7 +178,7 @@ impl QueuePair {
             posted: 0,
             limit: max_send_wr as u64,
             max_send_wr: max_send_wr as u64,
-            in_flight: VecDeque::with_capacity(max_send_wr),
+            in_flight: VecDeque::with_capacity(max_send_wr.min(FEW_BUFFERS)),
             receives,
             posted_receives: 0,
             max_recv_wr: max_recv_wr as u32,
