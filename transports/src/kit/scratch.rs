@@ -47,6 +47,9 @@ impl Scratch {
     }
 
     /// Copies a message out of a region. A long one can be kept by its receiver without another copy.
+    ///
+    /// # Panics
+    /// If it is longer than the longest: what a peer says of its length is checked before.
     #[inline]
     pub(crate) fn copy_out(&mut self, region: &SharedRegion, at: usize, len: usize) -> Message<'_> {
         if len >= KEPT_FROM_BYTES {
@@ -59,6 +62,11 @@ impl Scratch {
 
     #[inline(never)]
     fn copy_out_long(&mut self, region: &SharedRegion, at: usize, len: usize) -> Message<'static> {
+        assert!(
+            len <= self.longest,
+            "a length of {len} is out of range: slots have {}",
+            self.longest
+        );
         let class = len.next_power_of_two().trailing_zeros() as usize;
         if class >= self.classes.len() {
             self.classes.resize_with(class + 1, Class::default);
