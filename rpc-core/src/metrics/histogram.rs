@@ -11,15 +11,10 @@ const SUB: u64 = 1 << SUB_BITS;
 const MAX_BITS: u32 = 42;
 const BUCKETS: usize = ((MAX_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 
-/// Values below 2^27 ns have buckets of their own memory: few calls take 134 ms.
-const USUAL_BUCKETS: usize = ((27 - SUB_BITS + 1) as usize) << SUB_BITS;
-
 /// Counts of values, logarithmic with linear parts.
 pub(super) struct Histogram {
     /// Made with the first value: the client of a connection that makes no calls has no latencies.
-    usual: OnceLock<Box<[AtomicU64]>>,
-    /// The buckets behind those, made with their first value.
-    long: OnceLock<Box<[AtomicU64]>>,
+    buckets: OnceLock<Box<[AtomicU64]>>,
     sum: AtomicU64,
     max: AtomicU64,
 }
@@ -48,44 +43,26 @@ fn lower_bound(bucket: usize) -> u64 {
 
 impl Histogram {
     pub(super) fn new() -> Self {
-        Histogram {
-            usual: OnceLock::new(),
-            long: OnceLock::new(),
-            sum: AtomicU64::new(0),
-            max: AtomicU64::new(0),
-        }
+        Histogram { buckets: OnceLock::new(), sum: AtomicU64::new(0), max: AtomicU64::new(0) }
     }
 
     /// Only the owning thread calls this.
     #[inline]
     pub(super) fn record(&self, value: u64, times: u64) {
-        let bucket = bucket_of(value);
-        match self.usual.get().and_then(|buckets| buckets.get(bucket)) {
-            Some(counter) => add(counter, times),
-            None => self.record_uncommon(bucket, times),
-        }
+        let buckets = self.buckets.get_or_init(empty);
+        add(&buckets[bucket_of(value)], times);
         add(&self.sum, value.wrapping_mul(times));
         if value > self.max.load(Relaxed) {
             self.max.store(value, Relaxed);
         }
     }
-
-    /// The first value of all, or a long one.
-    #[cold]
-    fn record_uncommon(&self, bucket: usize, times: u64) {
-        let counter = match bucket.checked_sub(USUAL_BUCKETS) {
-            None => &self.usual.get_or_init(|| empty(USUAL_BUCKETS))[bucket],
-            Some(long) => &self.long.get_or_init(|| empty(BUCKETS - USUAL_BUCKETS))[long],
-        };
-        add(counter, times);
-    }
 }
 
 /// Zeroed by the system where it has zeroed pages: few of them are ever touched, as most values are alike.
 #[cold]
-fn empty(buckets: usize) -> Box<[AtomicU64]> {
-    let zeroed = <[AtomicU64]>::new_box_zeroed_with_elems(buckets);
-    zeroed.unwrap_or_else(|_| (0..buckets).map(|_| AtomicU64::new(0)).collect())
+fn empty() -> Box<[AtomicU64]> {
+    let zeroed = <[AtomicU64]>::new_box_zeroed_with_elems(BUCKETS);
+    zeroed.unwrap_or_else(|_| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
 }
 
 /// Histograms of several threads, added up.
@@ -103,13 +80,12 @@ impl Merged {
     }
 
     pub(super) fn add(&mut self, histogram: &Histogram) {
-        let (usual, long) = self.buckets.split_at_mut(USUAL_BUCKETS);
-        for (into, from) in [(usual, &histogram.usual), (long, &histogram.long)] {
-            for (into, from) in into.iter_mut().zip(from.get().into_iter().flatten()) {
-                let n = from.load(Relaxed);
-                *into += n;
-                self.count += n;
-            }
+        for (into, from) in
+            self.buckets.iter_mut().zip(histogram.buckets.get().into_iter().flatten())
+        {
+            let n = from.load(Relaxed);
+            *into += n;
+            self.count += n;
         }
         self.sum = self.sum.wrapping_add(histogram.sum.load(Relaxed));
         self.max = self.max.max(histogram.max.load(Relaxed));

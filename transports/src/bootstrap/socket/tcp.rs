@@ -59,11 +59,16 @@ pub(crate) fn connect(place: &NetworkPlace, deadline: Instant) -> Result<TcpStre
     Err(last)
 }
 
+/// Clients that wait to be accepted. One that finds no room tries again after a second.
+const BACKLOG: i32 = 4096;
+
 /// Listens at the first of the host's addresses that this machine has.
 pub(crate) fn listen(place: &NetworkPlace, timeout: Duration) -> Result<TcpListener, Failed> {
     let deadline = Instant::now() + timeout;
     let targets = resolve::resolve(&place.host, place.port, deadline).map_err(Failed::Resolve)?;
     let listener = TcpListener::bind(targets.as_slice()).map_err(Failed::Io)?;
+    // Again, as the standard library has a backlog of 128.
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| Failed::Io(error.into()))?;
     listener.set_nonblocking(true).map_err(Failed::Io)?;
     Ok(listener)
 }
