@@ -148,7 +148,7 @@ impl Device {
         self.alloc_domain(false)
     }
 
-    /// Creates a protection domain for one queue pair: nobody but its peer can ever access the domain's memory. `shm` then needs no
+    /// Creates a protection domain for one queue pair: only its peer can ever access the domain's memory. `shm` then needs no
     /// descriptor for memory that the peer has mapped, and creates no second queue pair in it; for other devices it is a domain like
     /// any other.
     ///

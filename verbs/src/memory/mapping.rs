@@ -70,7 +70,7 @@ impl Mapping {
 
     /// Touches the first page of a new, writable mapping: the first message does not pay for it.
     pub(crate) fn with_first_page(self) -> Mapping {
-        // SAFETY: a byte of a mapping of ours, which is zero and which nobody else knows of yet. A mapping has a page at least.
+        // SAFETY: a byte of a mapping of ours, which is zero and which no other thread or process knows of yet. A mapping has a page at least.
         unsafe { self.start().write_volatile(0) };
         self
     }

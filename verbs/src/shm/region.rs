@@ -40,7 +40,7 @@ pub(crate) struct RegionMemory {
 /// deregistered when its owner drops it, even if the control thread is answering a request about it.
 #[derive(Debug)]
 pub(super) struct LentRegion {
-    /// Closed when nobody can map it any more.
+    /// Closed when no peer can map it any more.
     pub(super) file: Mutex<Option<Arc<OwnedFd>>>,
     /// For queue pairs of this process.
     pub(super) mapping: Weak<Mapping>,
