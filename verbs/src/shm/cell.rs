@@ -13,6 +13,9 @@
 
 use super::sync::{AtomicU64, Ordering};
 
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Payload bytes of one cell.
 pub(crate) const CELL_PAYLOAD_BYTES: usize = 48;
 

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 use super::cell::{
-    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, LANDING, Landing, Walk,
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, LANDING, LINE_BYTES,
+    Landing, Walk,
 };
 use super::context::MAX_INLINE_BYTES;
 use super::duplex;
@@ -17,9 +18,6 @@ use super::shared_receive::ReceivePool;
 use super::spsc::Consumer;
 use crate::memory::prefetch;
 use crate::{Buffer, CompletionOpcode, QpNumber, QpState, QpType, Status, WorkCompletion};
-
-/// Bytes of a cache line.
-const LINE_BYTES: u64 = 64;
 
 /// The longest message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
@@ -279,7 +277,7 @@ impl Receiver {
         let landed = landed.min(MAX_INLINE_BYTES as u64);
         while self.fetched < landed {
             prefetch::to_read(address.wrapping_add(self.fetched) as *const u8);
-            self.fetched += LINE_BYTES;
+            self.fetched += LINE_BYTES as u64;
         }
         false
     }
@@ -323,10 +321,10 @@ impl Receiver {
         let mut carried = header.carried();
         if carried >= LANDING {
             let length = match self.location {
-                Location::Ring if carried == CARRIES_NOTHING => length,
-                _ => cell.landing().len.min(MAX_MESSAGE_BYTES) as u32,
+                Location::Ring if carried == CARRIES_NOTHING => length.into(),
+                _ => cell.landing().len,
             };
-            completion.byte_len = length.min(MAX_MESSAGE_BYTES as u32);
+            completion.byte_len = length.min(MAX_MESSAGE_BYTES) as u32;
             carried = CARRIES_NOTHING;
         } else {
             completion.byte_len = carried.into();

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::cell::{CELL_PAYLOAD_BYTES, CellKind, Landing, words_of};
+use super::cell::{CELL_PAYLOAD_BYTES, CellKind, LINE_BYTES, Landing, words_of};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
 use super::discarded::Remains;
@@ -27,9 +27,6 @@ const LANDING_FROM_BYTES: usize = 4096;
 
 /// The receiver is told each time that so much has landed.
 const LANDING_BYTES: usize = 1024;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// The bit of [`SendSide::written`] for the region with this key.
 #[inline]
@@ -113,8 +110,8 @@ impl SendSide {
         };
         // From there on, parts begin and end where lines do: a store across two lines that the receiver has in its cache costs
         // twice as much, and it has those that have landed.
-        let (head, mut rest) =
-            rest.split_at(front.len().wrapping_neg() % LINE_BYTES % (rest.len() + 1));
+        let to_line = front.len().next_multiple_of(LINE_BYTES) - front.len();
+        let (head, mut rest) = rest.split_at(to_line.min(rest.len()));
         put(front);
         put(head);
         let Some((ring, index)) = landing else {
