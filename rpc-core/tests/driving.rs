@@ -278,40 +278,90 @@ fn a_panic_of_the_transport_ends_the_channel_and_no_other_of_its_endpoint() {
     broken.close();
 }
 
+/// A channel whose next poll can be stopped, and who drives it is then.
+struct Stoppable {
+    channel: Channel,
+    /// Stops polls while held.
+    gate: Arc<Mutex<()>>,
+    stopped: Arc<AtomicU32>,
+}
+
+impl Stoppable {
+    fn new(bench: &Bench) -> Stoppable {
+        let (gate, stopped) = (Arc::new(Mutex::new(())), Arc::new(AtomicU32::new(0)));
+        let (closed, count) = (gate.clone(), stopped.clone());
+        let on_poll = move || {
+            if let Err(std::sync::TryLockError::WouldBlock) = closed.try_lock() {
+                count.fetch_add(1, SeqCst);
+                drop(closed.lock());
+            }
+        };
+        let options = ChannelOptions::default().timeout(2 * BOUND);
+        Stoppable { channel: bench.intercepted(Arc::new(on_poll), options), gate, stopped }
+    }
+
+    /// Runs `meanwhile` while a caller that drives is stopped in its turn, and its end when that goes on.
+    fn while_stopped<R>(&self, meanwhile: impl FnOnce() -> R, then: impl FnOnce(R)) {
+        let before = self.stopped.load(SeqCst);
+        thread::scope(|scope| {
+            let held = self.gate.lock().unwrap();
+            let driver = scope.spawn(|| echo(&self.channel, b"driver").wait());
+            until("it is stopped in a poll", || self.stopped.load(SeqCst) == before + 1);
+            let result = meanwhile();
+            drop(held);
+            then(result);
+            assert_eq!(driver.join().expect("no panic"), Ok(b"driver".to_vec()));
+        });
+        assert_eq!(echo(&self.channel, b"on").wait(), Ok(b"on".to_vec()));
+    }
+}
+
+const LATE: Result<Vec<u8>, RpcError> = Err(RpcError::DeadlineExceeded { may_have_run: true });
+
 #[test]
 fn callers_end_at_their_deadlines_while_the_one_who_drives_is_stopped() {
     let bench = bench();
-    // Blocks the next poll while held.
-    let stop = Arc::new(Mutex::new(()));
-    let stopped = Arc::new(AtomicU32::new(0));
-    let (gate, count) = (stop.clone(), stopped.clone());
-    let on_poll = move || {
-        if let Err(std::sync::TryLockError::WouldBlock) = gate.try_lock() {
-            count.fetch_add(1, SeqCst);
-            drop(gate.lock());
+    let stoppable = Stoppable::new(&bench);
+    let channel = &stoppable.channel;
+    for is_busy in [true, false, true, false] {
+        if is_busy {
+            become_busy(channel);
+        } else {
+            // Long enough that the I/O thread sleeps, and not for a nap: nobody has looked after the channel when the driver comes.
+            thread::sleep(Duration::from_millis(20));
         }
-    };
-    let channel =
-        bench.intercepted(Arc::new(on_poll), ChannelOptions::default().timeout(2 * BOUND));
-    become_busy(&channel);
-    thread::scope(|scope| {
-        let held = stop.lock().unwrap();
-        let driver = scope.spawn(|| echo(&channel, b"driver").wait());
-        until("it is stopped in a poll", || stopped.load(SeqCst) == 1);
-        let start = Instant::now();
-        let late = echo(&channel, b"x").timeout(Duration::from_millis(50)).wait();
-        assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: true }));
-        assert!(start.elapsed() < BOUND / 2, "{:?}", start.elapsed());
-        // A task is not blocked, and is woken when it goes on.
-        let mut task = echo(&channel, b"task");
-        let (flag, polled) = flagged(&mut task);
-        assert!(polled.is_pending());
-        drop(held);
-        until("the task is woken", || flag.0.load(SeqCst));
-        assert_eq!(run(&mut task), Ok(b"task".to_vec()));
-        assert_eq!(driver.join().expect("no panic"), Ok(b"driver".to_vec()));
+        let sent_before = is_busy.then(|| {
+            let mut call = later(channel, b"sent before").timeout(Duration::from_millis(100));
+            assert!(poll(&mut call).is_pending());
+            call
+        });
+        let meanwhile = || {
+            let short = || echo(channel, b"x").timeout(Duration::from_millis(50));
+            let start = Instant::now();
+            assert_eq!(short().wait(), LATE, "it waits");
+            assert_eq!(run(&mut short()), LATE, "a task");
+            let mut polled = short();
+            assert!(poll(&mut polled).is_pending());
+            assert_eq!(polled.wait(), LATE, "a task that becomes a wait");
+            if let Some(mut call) = sent_before {
+                assert_eq!(run(&mut call), LATE, "it was sent before");
+            }
+            assert!(start.elapsed() < BOUND / 2, "{:?}", start.elapsed());
+            // One that has time is woken when the driver goes on.
+            let mut task = echo(channel, b"task");
+            let (flag, polled) = flagged(&mut task);
+            assert!(polled.is_pending());
+            (task, flag)
+        };
+        stoppable.while_stopped(meanwhile, |(mut task, flag)| {
+            until("the task is woken", || flag.0.load(SeqCst));
+            assert_eq!(run(&mut task), Ok(b"task".to_vec()));
+        });
+    }
+    until("what was given up is free", || {
+        let snapshot = channel.metrics().snapshot();
+        snapshot.methods.iter().all(|method| method.in_flight() == 0)
     });
-    assert_eq!(echo(&channel, b"on").wait(), Ok(b"on".to_vec()));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Blocking a thread on a call.
 
 use super::drive::{Driven, Leave};
-use super::job::{Job, Ticket};
+use super::job::Job;
 use super::shared::Shared;
+use super::ticket::{GRACE, Ticket};
+use crate::time::Instant;
 use core::task::Waker;
-use core::time::Duration;
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
@@ -17,9 +18,6 @@ const SPINS_PER_TRY: u32 = 32;
 
 /// Looks that yield the core in between, before the thread sleeps.
 const YIELDS: u32 = 16;
-
-/// How much longer than its call's timeout a thread waits for the one who drives, which ends the call then.
-const GRACE: Duration = Duration::from_millis(5);
 
 struct Unparker(Thread);
 
@@ -38,15 +36,13 @@ thread_local! {
     static WAKER: Waker = Waker::from(Arc::new(Unparker(thread::current())));
 }
 
-/// Waits for a call that was submitted, and drives when nobody does. `None` if it has not ended by its timeout: the one who drives is
-/// stopped.
+/// Waits for a call that was submitted, and drives when nobody does. `None` if it has not ended some time after its deadline: the one who
+/// drives is stopped.
 pub(super) fn until_done(
     shared: &Shared,
     ticket: &Arc<Ticket>,
-    timeout: Duration,
     mut round: u32,
 ) -> Option<Box<Job>> {
-    let mut give_up = None;
     // Who has just left the call to the I/O thread sleeps first: that thread may need this one's core.
     let mut may_drive = round < PARK;
     loop {
@@ -76,9 +72,9 @@ pub(super) fn until_done(
         } else if round < PARK {
             thread::yield_now();
         } else {
-            let now = std::time::Instant::now();
-            let until = *give_up.get_or_insert_with(|| now.checked_add(timeout + GRACE));
-            let left = until.map_or(timeout, |until| until.saturating_duration_since(now));
+            let now = shared.site.now();
+            let deadline = ticket.deadline(now).unwrap_or(Instant::FAR_FUTURE);
+            let left = deadline + GRACE - now;
             if left.is_zero() {
                 return None;
             }

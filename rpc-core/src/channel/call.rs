@@ -3,7 +3,8 @@
 use super::block;
 use super::drive::{Drive, Driven, Leave};
 use super::handle::Channel;
-use super::job::{Job, Ticket};
+use super::job::Job;
+use super::ticket::Ticket;
 use crate::error::RpcError;
 use crate::service::Answer;
 use crate::time::saturating_nanos;
@@ -14,9 +15,6 @@ use core::time::Duration;
 use std::sync::Arc;
 
 const POLLED_AGAIN: &str = "a call was polled after it had ended";
-
-/// Of a call that was polled before it is waited for: its timeout has begun, and the one who drives ends it.
-const NO_TIMEOUT: Duration = Duration::from_secs(1 << 32);
 
 /// A call through a [`Channel`]: await it on any executor, or [`wait`](Self::wait) for it.
 ///
@@ -75,7 +73,7 @@ impl<R> Call<R> {
                 Ok(job) => self.wait_for(job),
                 Err(error) => Err(error),
             },
-            State::Submitted(ticket) => self.wait_on(ticket, NO_TIMEOUT, 0),
+            State::Submitted(ticket) => self.wait_on(ticket, 0),
             State::Failed(error) => Err(error),
             State::Over => Err(RpcError::Misuse { what: POLLED_AGAIN }),
         };
@@ -98,33 +96,27 @@ impl<R> Call<R> {
 
     #[inline]
     fn wait_for(&mut self, job: Box<Job>) -> Result<Box<Job>, RpcError> {
-        let timeout = Duration::from_nanos(job.timeout_ns);
         let shared = self.channel.shared();
         let Some(mut drive) = shared.drive_unstamped() else {
             let ticket = job.ticket.clone();
             shared.submit(job);
-            return self.wait_on(ticket, timeout, 0);
+            return self.wait_on(ticket, 0);
         };
         let own = job.ticket.id();
         drive.send_own(job);
         match drive.until_done(own) {
             Driven::Ended(job) => Ok(job),
-            Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, timeout, block::PARK),
+            Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, block::PARK),
             Driven::GivenUp(None) => Err(RpcError::PeerGone { may_have_run: true }),
         }
     }
 
     /// Waits for a call that was submitted.
     #[cold]
-    fn wait_on(
-        &mut self,
-        ticket: Arc<Ticket>,
-        timeout: Duration,
-        round: u32,
-    ) -> Result<Box<Job>, RpcError> {
+    fn wait_on(&mut self, ticket: Arc<Ticket>, round: u32) -> Result<Box<Job>, RpcError> {
         // If the wait panics, the call is cancelled.
         self.state = State::Submitted(ticket.clone());
-        let ended = block::until_done(self.channel.shared(), &ticket, timeout, round);
+        let ended = block::until_done(self.channel.shared(), &ticket, round);
         if ended.is_some() {
             self.state = State::Over;
         }
@@ -167,9 +159,13 @@ impl<R> Call<R> {
     }
 
     /// A later poll: takes the next turn if it is this task's, or nobody else's.
-    fn poll_submitted(&mut self, ticket: Arc<Ticket>, waker: &Waker) -> Poll<Box<Job>> {
+    fn poll_submitted(
+        &mut self,
+        ticket: Arc<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Result<Box<Job>, RpcError>> {
         if let Some(job) = ticket.take() {
-            return Poll::Ready(job);
+            return Poll::Ready(Ok(job));
         }
         ticket.clear_to_drive();
         let shared = self.channel.shared();
@@ -177,19 +173,32 @@ impl<R> Call<R> {
         if (attendant == 0 || attendant == ticket.id())
             && let Some(drive) = shared.drive()
         {
-            return take_turn(drive, ticket, waker, &mut self.state);
+            return take_turn(drive, ticket, waker, &mut self.state).map(Ok);
         }
         ticket.register(waker);
-        self.pending(ticket)
+        if ticket.is_overdue(shared.site.now()) {
+            return Poll::Ready(self.expire(&ticket));
+        }
+        self.pending(ticket).map(Ok)
+    }
+
+    /// The one who drives is stopped, and does not end the call at its deadline.
+    #[cold]
+    fn expire(&self, ticket: &Ticket) -> Result<Box<Job>, RpcError> {
+        ticket.cancel().ok_or_else(|| {
+            self.channel.shared().cancel_one();
+            RpcError::DeadlineExceeded { may_have_run: true }
+        })
     }
 
     /// The waker is registered. Unless the call has ended before, somebody will use it.
     fn pending(&mut self, ticket: Arc<Ticket>) -> Poll<Box<Job>> {
-        let ended = ticket.take();
-        if ended.is_none() {
-            self.state = State::Submitted(ticket);
+        if let Some(job) = ticket.take() {
+            return Poll::Ready(job);
         }
-        ended.map_or(Poll::Pending, Poll::Ready)
+        self.channel.shared().have_watched();
+        self.state = State::Submitted(ticket);
+        Poll::Pending
     }
 }
 
@@ -224,7 +233,7 @@ impl<R> Future for Call<R> {
                 Ok(job) => call.submit(job, cx.waker()).map(Ok),
                 Err(error) => Poll::Ready(Err(error)),
             },
-            State::Submitted(ticket) => call.poll_submitted(ticket, cx.waker()).map(Ok),
+            State::Submitted(ticket) => call.poll_submitted(ticket, cx.waker()),
             State::Failed(error) => Poll::Ready(Err(error)),
             State::Over => Poll::Ready(Err(RpcError::Misuse { what: POLLED_AGAIN })),
         };

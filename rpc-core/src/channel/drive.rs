@@ -2,8 +2,9 @@
 
 use super::driver::Successor;
 use super::io::{ChannelIo, Watch};
-use super::job::{Job, Ticket};
+use super::job::Job;
 use super::shared::Shared;
+use super::ticket::Ticket;
 use super::waking;
 use crate::idle::Rest;
 use crate::time::{Instant, PollAt, Progress};

@@ -1,7 +1,8 @@
 //! The calls of one channel, as a state machine: time and transport are arguments.
 
-use super::job::{Job, Outcome, Ticket};
+use super::job::{Job, Outcome};
 use super::shared::Shared;
+use super::ticket::Ticket;
 use super::waking::{self, wake_all};
 use crate::compatibility::{Compatibility, Fit};
 use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
@@ -179,7 +180,7 @@ impl Driver {
     pub(super) fn stamp(&mut self, slot: SlotId, now: Instant) {
         if let Some(job) = &mut self.in_flight[slot.index as usize] {
             job.sent = Some(now);
-            job.deadline = now.saturating_add_nanos(job.timeout_ns);
+            job.deadline = job.ticket.start(job.timeout_ns, now);
             self.earliest = self.earliest.min(job.deadline);
         }
     }
@@ -346,7 +347,7 @@ impl Driver {
     pub(super) fn accept_one(&mut self, mut job: Box<Job>, now: Instant) {
         job.row = self.methods.row(job.method);
         self.counters.started(job.row);
-        job.deadline = now.saturating_add_nanos(job.timeout_ns);
+        job.deadline = job.ticket.start(job.timeout_ns, now);
         self.earliest = self.earliest.min(job.deadline);
         self.wait(job);
     }

@@ -1,26 +1,15 @@
 //! A call on its way between its caller and the one who drives.
 
 use super::arguments::{Arguments, KEPT_BYTES};
+use super::ticket::Ticket;
 use crate::error::{ReserveError, RpcError};
 use crate::older::{Ends, Older};
 use crate::service::Answer;
 use crate::time::Instant;
 use crate::transport::{ClientTransport, Delivery, Message, SlotId};
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, Status};
-use atomic_waker::AtomicWaker;
 use bytes::Bytes;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use core::task::Waker;
-use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
-
-impl Ticket {
-    /// Tells calls apart while they last.
-    #[inline]
-    pub(super) fn id(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self) as usize
-    }
-}
 
 /// One call. The owner of the box owns the call's bytes.
 pub(super) struct Job {
@@ -174,136 +163,5 @@ impl Job {
         self.outcome = Outcome::Pending;
         (self.until, self.sent, self.is_left) = (None, None, false);
         self.ticket.reset();
-    }
-}
-
-/// The job is in its ticket's cell.
-const DONE: u8 = 1;
-
-/// The caller has given up.
-const CANCELLED: u8 = 2;
-
-/// How a finished job reaches its caller.
-#[derive(Default)]
-pub(super) struct Ticket {
-    /// [`DONE`] and [`CANCELLED`]. Of two threads that set one of them, the later one sees the other's, and takes the job back.
-    state: AtomicU8,
-    done: AtomicCell<Option<Box<Job>>>,
-    waker: AtomicWaker,
-    /// A waker may be registered: taking one out costs two exchanges, even if there is none.
-    has_waker: AtomicBool,
-    /// Its caller was woken to drive, and has not come yet.
-    is_to_drive: AtomicBool,
-}
-
-impl Ticket {
-    /// Wakes this waker when the job is done. The caller calls [`take`](Self::take) afterwards.
-    pub(super) fn register(&self, waker: &Waker) {
-        self.waker.register(waker);
-        self.has_waker.store(true, Ordering::Relaxed);
-    }
-
-    /// The finished job, for the caller.
-    #[inline]
-    pub(super) fn take(&self) -> Option<Box<Job>> {
-        if self.state.load(Ordering::Acquire) & DONE == 0 {
-            return None;
-        }
-        self.done.take()
-    }
-
-    /// The caller gives up. Returns the job if it is done; otherwise the one who drives has it, and will see the cancellation.
-    pub(super) fn cancel(&self) -> Option<Box<Job>> {
-        let before = self.state.fetch_or(CANCELLED, Ordering::AcqRel);
-        if before & DONE == 0 { None } else { self.done.take() }
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.state.load(Ordering::Acquire) & CANCELLED != 0
-    }
-
-    /// Hands the finished job to its caller, and gives what wakes it; or the job, if the caller has given up.
-    pub(super) fn finish(job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
-        let ticket = job.ticket.clone();
-        // It comes for its job, and not to drive.
-        ticket.clear_to_drive();
-        ticket.done.store(Some(job));
-        let before = ticket.state.fetch_or(DONE, Ordering::AcqRel);
-        if before & CANCELLED != 0
-            && let Some(job) = ticket.done.take()
-        {
-            return Err(job);
-        }
-        let waker = ticket.waker.take();
-        if waker.is_some() {
-            ticket.has_waker.store(false, Ordering::Relaxed);
-        }
-        Ok(waker)
-    }
-
-    /// What wakes the caller to drive; it registers again if its call goes on.
-    pub(super) fn call_to_drive(&self) -> Option<Waker> {
-        let waker = self.waker.take()?;
-        self.is_to_drive.store(true, Ordering::Relaxed);
-        Some(waker)
-    }
-
-    /// The caller is about to try to drive, or need not any more.
-    #[inline]
-    pub(super) fn clear_to_drive(&self) {
-        if self.is_to_drive() {
-            self.is_to_drive.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Its caller was [called to drive](Self::call_to_drive), and has not tried yet.
-    #[inline]
-    pub(super) fn is_to_drive(&self) -> bool {
-        self.is_to_drive.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn reset(&self) {
-        self.state.store(0, Ordering::Release);
-        self.clear_to_drive();
-        // Its caller recycles it, and registered if anyone did.
-        if self.has_waker.load(Ordering::Relaxed) {
-            self.has_waker.store(false, Ordering::Relaxed);
-            self.waker.take();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_finished_job_is_handed_over_without_a_lock() {
-        assert!(AtomicCell::<Option<Box<Job>>>::is_lock_free());
-    }
-
-    #[test]
-    fn a_job_goes_either_to_its_caller_or_back() {
-        let job = Job::new();
-        let ticket = job.ticket.clone();
-        assert!(Ticket::finish(job).is_ok());
-        let job = ticket.take().expect("done");
-        assert!(ticket.cancel().is_none(), "it was taken already");
-        assert!(Ticket::finish(job).is_err(), "its caller gave up");
-        assert!(ticket.take().is_none());
-    }
-
-    #[test]
-    fn caller_and_io_thread_never_both_keep_a_job() {
-        let mut job = Job::new();
-        for _ in 0..500 {
-            let ticket = job.ticket.clone();
-            let io = std::thread::spawn(move || Ticket::finish(job));
-            let (mine, its) = (ticket.cancel(), io.join().expect("no panic"));
-            assert!(mine.is_some() != its.is_err());
-            job = mine.or(its.err()).expect("one of them");
-            job.clear();
-        }
     }
 }

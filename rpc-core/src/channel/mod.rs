@@ -30,6 +30,7 @@ mod parking;
 mod redial;
 mod shared;
 mod thread;
+mod ticket;
 mod waking;
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 
 use super::baton::Baton;
 use super::io::ChannelIo;
-use super::job::{Job, Outcome, Ticket};
+use super::job::{Job, Outcome};
 use super::parking::Parking;
+use super::ticket::Ticket;
 use crate::error::RpcError;
 use crate::growing_queue::GrowingQueue;
 use crate::site::Site;
+use crate::time::Instant;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::Waker;
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Queues of jobs, the I/O of the channel while nobody drives it, and the site of the I/O thread.
 pub(super) struct Shared {
@@ -25,6 +28,10 @@ pub(super) struct Shared {
     spare: CachePadded<AtomicCell<Option<Box<Job>>>>,
     /// Jobs that exist; never more than each queue has room for.
     jobs: AtomicUsize,
+    /// The tickets of all jobs.
+    tickets: Mutex<Vec<Arc<Ticket>>>,
+    /// The I/O thread sleeps until something wakes it, and sees no deadline if the one who drives is stopped.
+    is_unwatched: AtomicBool,
     cancels: CachePadded<AtomicU64>,
     pub(super) site: Site,
     stop: AtomicBool,
@@ -43,6 +50,8 @@ impl Shared {
             free: GrowingQueue::new(capacity),
             spare: CachePadded::default(),
             jobs: AtomicUsize::new(0),
+            tickets: Mutex::default(),
+            is_unwatched: AtomicBool::new(false),
             cancels: CachePadded::new(AtomicU64::new(0)),
             site,
             stop: AtomicBool::new(false),
@@ -71,7 +80,38 @@ impl Shared {
     fn new_job(&self) -> Option<Box<Job>> {
         let more = |n| (n < self.free.capacity()).then_some(n + 1);
         self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Job::new())
+        let job = Job::new();
+        self.tickets().push(Arc::clone(&job.ticket));
+        Some(job)
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, Vec<Arc<Ticket>>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The I/O thread is about to sleep longer than a nap, or looks again.
+    #[inline]
+    pub(super) fn set_unwatched(&self, is_unwatched: bool) {
+        self.is_unwatched.store(is_unwatched, Ordering::Relaxed);
+    }
+
+    /// A task waits for the one who drives: has the I/O thread see to its deadline. After a failed try to drive, which makes visible what
+    /// the I/O thread [set](Self::set_unwatched) before it put the I/O back.
+    #[inline]
+    pub(super) fn have_watched(&self) {
+        if self.is_unwatched.load(Ordering::Relaxed)
+            && self.is_unwatched.swap(false, Ordering::Relaxed)
+        {
+            self.rouse();
+        }
+    }
+
+    /// Collects what wakes the callers whose calls should have ended: the one who drives is stopped, so they end them themselves.
+    #[cold]
+    pub(super) fn wake_overdue(&self, now: Instant, woken: &mut Vec<Waker>) {
+        let tickets = self.tickets();
+        let overdue = tickets.iter().filter(|ticket| ticket.is_overdue(now));
+        woken.extend(overdue.filter_map(|ticket| ticket.take_waker()));
     }
 
     /// Takes back the job of a call that is over.
@@ -86,6 +126,7 @@ impl Shared {
 
     /// Leaves a job for the one who drives. The caller then tries to [drive](Self::drive).
     pub(super) fn submit(&self, job: Box<Job>) {
+        job.ticket.set_timeout(job.timeout_ns);
         let pushed = self.submitted.push(job);
         debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
     }

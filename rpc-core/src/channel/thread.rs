@@ -177,8 +177,10 @@ impl IoThread {
 /// A turn of a channel, unless its callers take them.
 fn look(channel: &Shared, now: Instant, woken: &mut Vec<Waker>) -> Round {
     let Some(mut io) = channel.io.take() else {
+        channel.wake_overdue(now, woken);
         return Round { has_gone: channel.is_dead(), ..Round::IDLE };
     };
+    channel.set_unwatched(false);
     if channel.stopped() {
         drop(io);
         return Round { has_gone: true, ..Round::IDLE };
@@ -233,6 +235,7 @@ fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
         return park(channel, io);
     } else if !io.is_handed_over && io.arm() {
         io.watch = Watch::Armed(until);
+        channel.set_unwatched(true);
         Sleep::Armed
     } else {
         io.watch = Watch::Naps;
@@ -256,6 +259,7 @@ fn park(channel: &Shared, mut io: Box<ChannelIo>) -> Sleep {
     let is_armed = io.arm();
     // Nothing of its own will wake the thread.
     io.watch = if is_armed { Watch::Armed(Instant::FAR_FUTURE) } else { Watch::Naps };
+    channel.set_unwatched(is_armed);
     let has_news = put_back(channel, io);
     if is_armed && !has_news {
         return Sleep::Parked;
