@@ -103,7 +103,11 @@ impl MakeEnds for Ends {
     ) -> Result<MadeEnd<Responses>, SetupError> {
         let NewClient { terms, setup: theirs, timeout, .. } = *client;
         let Ends { device, site, fetch_bytes } = self;
-        let port = Port::open(device, queue, terms, id.number)?;
+        let pd = device.alloc_pd_for_one_qp()?;
+        let bytes = Sizes::new(terms, device.caps()).slots_bytes();
+        // The server looks for the end of a request, so requests land in order.
+        let cells = pd.alloc_shared_on_demand(bytes as usize, Access::REMOTE_WRITE)?;
+        let port = Port::open_in(pd, cells, device, queue, terms, id.number)?;
         let places = Places::new(terms, *fetch_bytes);
         let region = port.pd().alloc_shared(places.bytes() as usize, Access::REMOTE_READ)?;
         let looks = lands_in_order(device.caps());

@@ -150,7 +150,9 @@ impl MakeEnds for Ends {
             return Err(SetupError::Misbehaved("its log of requests is too small"));
         }
         let Ends { device, pd, pool, layout, rings_each, pins, clients } = self;
-        let port = Port::open_in(pd.clone(), device, queue, terms, id.number, ends_bytes(terms))?;
+        // The server looks where they end, so they land in order.
+        let ends = pd.alloc_shared_on_demand(ends_bytes(terms) as usize, Access::REMOTE_WRITE)?;
+        let port = Port::open_in(pd.clone(), ends, device, queue, terms, id.number)?;
         let (layout, key) = (*layout, device.random()? as u32);
         let looks = may_look(device.caps());
         let guard = guards(device.caps()).then(|| Guard::new(pd)).transpose()?;

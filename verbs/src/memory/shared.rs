@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 
-use crate::memory::bytes::copy_forward;
+use crate::memory::bytes::{copy_fetched, copy_forward};
 use crate::memory::region::Region;
 use crate::{CompletionChannel, RemoteRegion, VerbsError};
 
@@ -207,7 +207,7 @@ impl SharedRegion {
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let source = self.at(offset, bytes.len());
         // SAFETY: as for `copy_in`; `bytes` is exclusively ours.
-        unsafe { copy_forward(bytes.as_mut_ptr(), source, bytes.len()) };
+        unsafe { copy_fetched(bytes.as_mut_ptr(), source, bytes.len()) };
     }
 
     /// Appends `len` bytes of the region to `into`. A concurrent WRITE of a peer may leave a mixture of old and new bytes.
@@ -221,7 +221,7 @@ impl SharedRegion {
         // SAFETY: as for `copy_in`. The spare capacity is exclusively ours, and has room for `len` bytes, which the copy
         // initialises.
         unsafe {
-            copy_forward(into.spare_capacity_mut().as_mut_ptr().cast(), source, len);
+            copy_fetched(into.spare_capacity_mut().as_mut_ptr().cast(), source, len);
             into.set_len(into.len() + len);
         }
     }

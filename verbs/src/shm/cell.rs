@@ -80,29 +80,6 @@ impl CellKind {
 /// The `carried` value of a cell without payload.
 pub(crate) const CARRIES_NOTHING: u8 = 255;
 
-/// The `carried` value of a cell without payload that is published before its message has landed: it says how much has.
-pub(crate) const LANDING: u8 = 254;
-
-/// What a cell says of a message that is landing, in the words of its payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Landing {
-    /// Bytes of the message.
-    pub(crate) len: u64,
-    /// Where it lands, as its receiver knows the address.
-    pub(crate) address: u64,
-    /// Bytes that have landed.
-    pub(crate) landed: u64,
-}
-
-impl Landing {
-    /// Which word says how many bytes have landed.
-    const LANDED: usize = 2;
-
-    pub(crate) fn words(self) -> [u64; 3] {
-        [self.len, self.address, self.landed]
-    }
-}
-
 /// The first word of a cell. All of it except the tag is claimed by the writer and must be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header(pub(crate) u64);
@@ -173,19 +150,10 @@ impl Cell {
         (word as u32, (word >> 32) as u32)
     }
 
-    /// The message that is landing. What it says was claimed by the writer.
+    /// The first word of the payload.
     #[inline]
-    pub(crate) fn landing(&self) -> Landing {
-        // First: the others do not change any more when it says that something has landed.
-        let landed = self.payload[Landing::LANDED].load(Ordering::Acquire);
-        let [len, address] = [0, 1].map(|word| self.payload[word].load(Ordering::Relaxed));
-        Landing { len, address, landed }
-    }
-
-    /// So many bytes of the message have landed.
-    #[inline]
-    pub(crate) fn set_landed(&self, landed: u64) {
-        self.payload[Landing::LANDED].store(landed, Ordering::Release);
+    pub(crate) fn first_word(&self) -> u64 {
+        self.payload[0].load(Ordering::Relaxed)
     }
 
     /// Copies all payload words. Words beyond `carried` hold data of earlier laps.

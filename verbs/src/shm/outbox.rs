@@ -8,8 +8,8 @@ use crossbeam_utils::CachePadded;
 
 use super::bell::Bell;
 use super::cell::{
-    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, LANDING, Landing, MAX_CELLS,
-    Next, SMALL_LAP, Walk, second_word, words_of,
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, CellKind, CellRing, Header, MAX_CELLS, Next, SMALL_LAP,
+    Walk, second_word, words_of,
 };
 use super::duplex::{self, Flow};
 use super::inbox::{Inbox, InboxLines, InboxState};
@@ -346,31 +346,26 @@ impl Outbox {
         }
     }
 
-    /// Writes the next message into a line, if that is possible. Gives the lines of which it is.
+    /// Writes the next message into a line, if that is possible.
     #[inline(always)]
-    fn put_in_line(
-        &mut self,
-        kind: CellKind,
-        carried: u8,
-        imm: u32,
-        payload: &[u64],
-    ) -> Option<CellRing> {
+    fn put_in_line(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) -> bool {
         let (number, in_flight) = (self.number, self.in_flight());
-        let (lines, next) = match self.peers_lines {
-            Some(lines) if self.flow.answers(number) => (lines, Next::Unchanged),
+        let (cell, next) = match &self.peers_lines {
+            Some(lines) if self.flow.answers(number) => {
+                (duplex::cell(lines, number), Next::Unchanged)
+            }
             Some(_) if self.flow.may_open(number, in_flight) => {
                 self.flow.open(number);
-                (self.our_lines, Next::Adjacent)
+                (duplex::cell(&self.our_lines, number), Next::Adjacent)
             }
-            _ => return None,
+            _ => return false,
         };
-        let cell = duplex::cell(&lines, number);
         let taken = self.flow.taken.load(Ordering::Acquire) as u16;
         cell.fill(second_word(duplex::upper_half(number), imm), payload);
         let tag = self.ring.tag(self.position());
         cell.publish(Header::new(tag, kind, next, carried, taken));
         self.number = number + 1;
-        Some(lines)
+        true
     }
 
     /// Whether a message of this length fits the receive that was just taken, whichever that is.
@@ -420,7 +415,7 @@ impl Outbox {
     /// Writes a message that fits a cell into a line, or else into the ring if there is room.
     #[inline(always)]
     pub(super) fn put_small(&mut self, kind: CellKind, carried: u8, imm: u32, payload: &[u64]) {
-        if self.put_in_line(kind, carried, imm, payload).is_none() {
+        if !self.put_in_line(kind, carried, imm, payload) {
             self.put(kind, carried, imm, carried.into(), payload);
         }
     }
@@ -429,26 +424,8 @@ impl Outbox {
     /// has its length among the payload: the length word of a line is taken.
     #[inline(always)]
     pub(super) fn put_long(&mut self, kind: CellKind, imm: u32, len: u32) {
-        if self.put_in_line(kind, CARRIES_NOTHING, imm, &[len.into()]).is_none() {
+        if !self.put_in_line(kind, CARRIES_NOTHING, imm, &[len.into()]) {
             self.put(kind, CARRIES_NOTHING, imm, len, &[]);
-        }
-    }
-
-    /// Writes a message that lands from now on. Gives where its cell is, which must hear when [all](Cell::set_landed) has landed.
-    pub(super) fn put_landing(
-        &mut self,
-        kind: CellKind,
-        imm: u32,
-        landing: Landing,
-    ) -> (CellRing, u32) {
-        let words = landing.words();
-        let (number, index) = (self.position(), self.at.index);
-        match self.put_in_line(kind, LANDING, imm, &words) {
-            Some(lines) => (lines, number),
-            None => {
-                self.put(kind, LANDING, imm, 0, &words);
-                (self.ring, index)
-            }
         }
     }
 

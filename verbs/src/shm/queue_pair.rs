@@ -4,7 +4,7 @@ mod connect;
 #[cfg(all(test, not(loom)))]
 mod hostile;
 #[cfg(all(test, not(loom)))]
-mod landing;
+mod long_messages;
 mod post_recv;
 mod post_send;
 

@@ -6,11 +6,7 @@ use std::sync::atomic::Ordering;
 
 use zerocopy::IntoBytes;
 
-use super::cell::{
-    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, LANDING, LINE_BYTES,
-    Landing, Walk,
-};
-use super::context::MAX_INLINE_BYTES;
+use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, Walk};
 use super::duplex;
 use super::inbox::InboxLines;
 use super::pair::Pair;
@@ -82,8 +78,6 @@ pub(super) struct Receiver {
     location: Location,
     lines: NonNull<InboxLines>,
     partial: Option<Partial>,
-    /// Bytes of the message that is landing which were fetched.
-    fetched: u64,
     /// The peer broke the protocol, or a message ended the connection: nothing more is read.
     poisoned: bool,
     /// Shared receives that the peer has taken for nothing were given back.
@@ -139,7 +133,6 @@ impl Receiver {
             location: Location::Ring,
             lines: inbox.lines_ptr(),
             partial: None,
-            fetched: 0,
             poisoned: false,
             is_settled: false,
             source,
@@ -157,13 +150,7 @@ impl Receiver {
     pub(super) fn has_arrival(&self) -> bool {
         let (ring, peers) = (self.ring, self.peers_lines);
         let ours = self.our_lines.or_else(|| self.connected_lines());
-        // One that is landing makes an event when it has landed.
-        let has_landed = |cell: &Cell, header: Header| {
-            let Landing { len, landed, .. } = cell.landing();
-            header.carried() != LANDING || landed >= len
-        };
-        let arrival = self.arrival(&ring, &peers, ours.as_ref());
-        !self.poisoned && arrival.is_some_and(|(cell, header, _)| has_landed(cell, header))
+        !self.poisoned && self.arrival(&ring, &peers, ours.as_ref()).is_some()
     }
 
     /// Finds the next message's cell, if it has arrived: in the ring, in the peer's line, or as an answer in
@@ -217,9 +204,6 @@ impl Receiver {
             else {
                 break;
             };
-            if header.carried() == LANDING && !self.has_landed(cell.landing()) {
-                break;
-            }
             self.location = location;
             match location {
                 Location::Ring => self.following = self.at.after(&ring, header.next()),
@@ -228,7 +212,8 @@ impl Receiver {
             self.acknowledged = header.extra();
             if self.run_left != 0
                 && header.kind() == CellKind::WriteImm as u8
-                && (header.carried() as usize <= CELL_PAYLOAD_BYTES || header.carried() >= LANDING)
+                && (header.carried() as usize <= CELL_PAYLOAD_BYTES
+                    || header.carried() == CARRIES_NOTHING)
                 && self.partial.is_none()
             {
                 let id = self.run_next;
@@ -263,23 +248,6 @@ impl Receiver {
             self.publish_progress();
         }
         count
-    }
-
-    /// Whether all of a message has landed. Fetches what has.
-    #[cold]
-    #[inline(never)]
-    fn has_landed(&mut self, Landing { len, address, landed }: Landing) -> bool {
-        if landed >= len {
-            self.fetched = 0;
-            return true;
-        }
-        // What a peer says of an address or a length can only have the wrong lines fetched, a bounded number of them.
-        let landed = landed.min(MAX_INLINE_BYTES as u64);
-        while self.fetched < landed {
-            prefetch::to_read(address.wrapping_add(self.fetched) as *const u8);
-            self.fetched += LINE_BYTES as u64;
-        }
-        false
     }
 
     /// Publishes the progress to the owner of the queue pair (which may post more), to our sending side (which
@@ -318,14 +286,13 @@ impl Receiver {
         completion.opcode = CompletionOpcode::RecvWriteWithImm;
         let (length, imm) = cell.second_word();
         completion.imm = Some(imm);
-        let mut carried = header.carried();
-        if carried >= LANDING {
+        let carried = header.carried();
+        if carried == CARRIES_NOTHING {
             let length = match self.location {
-                Location::Ring if carried == CARRIES_NOTHING => length.into(),
-                _ => cell.landing().len,
+                Location::Ring => length.into(),
+                Location::Line | Location::Answer => cell.first_word(),
             };
             completion.byte_len = length.min(MAX_MESSAGE_BYTES) as u32;
-            carried = CARRIES_NOTHING;
         } else {
             completion.byte_len = carried.into();
             cell.payload(&mut completion.payload);
@@ -421,7 +388,7 @@ impl Receiver {
         };
         match (CellKind::of(header.kind()), &self.partial) {
             (Some(CellKind::WriteImm), None)
-                if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried >= LANDING =>
+                if usize::from(carried) <= CELL_PAYLOAD_BYTES || carried == CARRIES_NOTHING =>
             {
                 let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
                 self.complete_write_imm(completion, cell, header, receive);

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::cell::{CELL_PAYLOAD_BYTES, CellKind, LINE_BYTES, Landing, words_of};
+use super::cell::{CELL_PAYLOAD_BYTES, CellKind, LINE_BYTES, words_of};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
 use super::discarded::Remains;
@@ -14,19 +14,12 @@ use super::pair::Pair;
 use super::peer::Peer;
 use super::region::MappedRegion;
 use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
-use crate::memory::bytes::{copy_forward, copy_streaming};
+use crate::memory::bytes::{copy_fetched, copy_forward, copy_streaming, copy_unordered};
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
 
 /// The most regions of the peer that are found without a lock; a power of two.
 const CACHED_REGIONS: usize = 8;
-
-/// A message of at least this length is announced before it is copied, so that its receiver fetches it into its cache meanwhile.
-/// For shorter ones, what it takes to say how much has landed costs more (measured).
-const LANDING_FROM_BYTES: usize = 4096;
-
-/// The receiver is told each time that so much has landed.
-const LANDING_BYTES: usize = 1024;
 
 /// The bit of [`SendSide::written`] for the region with this key.
 #[inline]
@@ -95,35 +88,27 @@ impl SendSide {
         imm: u32,
     ) -> bool {
         let len = front.len() + rest.len();
+        let may_reorder = self.may_reorder(remote);
         let Some((target, outbox)) = self.begin_write_imm(len, remote) else { return false };
-        let landing = (len >= LANDING_FROM_BYTES).then(|| {
-            let landing = Landing { len: len as u64, address: remote.addr, landed: 0 };
-            outbox.put_landing(CellKind::WriteImm, imm, landing)
-        });
         let mut at = 0;
         let mut put = |part: &[u8]| {
             // SAFETY: `known_target` checked the range in a mapping that allows writing; the parts follow each other. Peers may
             // race with it, which the copy tolerates.
-            unsafe { copy_forward(target.add(at), part.as_ptr(), part.len()) };
+            unsafe {
+                match may_reorder {
+                    true => copy_unordered(target.add(at), part.as_ptr(), part.len()),
+                    false => copy_forward(target.add(at), part.as_ptr(), part.len()),
+                }
+            }
             at += part.len();
-            at
         };
-        // From there on, parts begin and end where lines do: a store across two lines that the receiver has in its cache costs
-        // twice as much, and it has those that have landed.
+        // The rest is stored in whole lines: a store across two lines that the receiver has in its cache costs twice as much.
         let to_line = front.len().next_multiple_of(LINE_BYTES) - front.len();
-        let (head, mut rest) = rest.split_at(to_line.min(rest.len()));
+        let (head, rest) = rest.split_at(to_line.min(rest.len()));
         put(front);
         put(head);
-        let Some((ring, index)) = landing else {
-            put(rest);
-            outbox.put_long(CellKind::WriteImm, imm, len as u32);
-            return true;
-        };
-        while !rest.is_empty() {
-            let (part, behind) = rest.split_at(rest.len().min(LANDING_BYTES));
-            ring.cell(index).set_landed(put(part) as u64);
-            rest = behind;
-        }
+        put(rest);
+        outbox.put_long(CellKind::WriteImm, imm, len as u32);
         true
     }
 
@@ -153,6 +138,13 @@ impl SendSide {
             return None;
         }
         region.at(remote.addr, remote.len)
+    }
+
+    /// The bytes of a WRITE into this region may land in any order, if the region is known.
+    #[inline]
+    fn may_reorder(&self, remote: RemoteSlice) -> bool {
+        let region = &self.regions[remote.rkey as usize % CACHED_REGIONS];
+        region.as_ref().is_some_and(|region| region.access.contains(Access::RELAXED_ORDERING))
     }
 
     /// The fast path of an inline WRITE to a connected, ready peer. `false`: nothing was done, and the general path finds out
@@ -457,9 +449,16 @@ impl SendSide {
     fn read(&mut self, room: &Room, remote: RemoteSlice) -> Outcome {
         match self.target(remote, Access::REMOTE_READ) {
             Ok(source) => {
+                let len = remote.len as usize;
                 // SAFETY: both ranges are checked, mapped, and of this length (posting compared them);
                 // peers may race with shared memory, which the copy tolerates.
-                unsafe { copy_forward(room.start(), source, remote.len as usize) };
+                unsafe {
+                    match len <= MTU_BYTES {
+                        true => copy_forward(room.start(), source, len),
+                        // It takes several packets: nothing is promised of their order.
+                        false => copy_fetched(room.start(), source, len),
+                    }
+                }
                 Outcome::Done(remote.len as u32)
             }
             Err(outcome) => outcome,
@@ -529,15 +528,19 @@ unsafe fn store_long(
     context: &Context,
 ) {
     let (source, len) = (bytes.start(), bytes.len());
-    let Some(choice) = choice.filter(|_| len >= CHOICE_BYTES) else {
+    let Some(choice) = choice else {
         // SAFETY: passed on from the caller; the message's own bytes are mapped.
         return unsafe { copy_forward(target, source, len) };
     };
+    if len < CHOICE_BYTES {
+        // SAFETY: as above.
+        return unsafe { copy_unordered(target, source, len) };
+    }
     let (stores, begin) = (choice.next(), context.now_ns());
     // SAFETY: as above.
     unsafe {
         match stores {
-            Stores::Ordinary => copy_forward(target, source, len),
+            Stores::Ordinary => copy_unordered(target, source, len),
             Stores::Streaming => copy_streaming(target, source, len),
         }
     }

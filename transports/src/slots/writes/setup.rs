@@ -132,20 +132,22 @@ impl Port {
         // A domain for each connection: no client's key opens another client's memory.
         let pd = device.alloc_pd_for_one_qp()?;
         let bytes = Sizes::new(terms, device.caps()).slots_bytes();
-        Port::open_in(pd, device, cq, terms, client, bytes)
+        // Only an immediate says that a message has landed.
+        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        let slots = pd.alloc_shared_on_demand(bytes as usize, access)?;
+        Port::open_in(pd, slots, device, cq, terms, client)
     }
 
-    /// The same in this domain, where the peer writes into so many bytes.
+    /// The same in this domain, where the peer writes into this region.
     pub(crate) fn open_in(
         pd: ProtectionDomain,
+        slots: SharedRegion,
         device: &Device,
         cq: &CompletionQueueHandle,
         terms: &Terms,
         client: u32,
-        bytes: u64,
     ) -> Result<Port, SetupError> {
         let sizes = Sizes::new(terms, device.caps());
-        let slots = pd.alloc_shared_on_demand(bytes as usize, Access::REMOTE_WRITE)?;
         let config = QueuePairConfig::new(QpType::Rc, cq, cq)
             .max_send_wr(sizes.link.send_depth as usize)
             .max_recv_wr(sizes.recv_depth as usize);
