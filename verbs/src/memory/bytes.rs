@@ -2,13 +2,13 @@
 //!
 //! A peer may change memory that it maps at any moment, so ordinary Rust copies there would be undefined
 //! behaviour. These copies use machine instructions on x86-64 and relaxed atomics elsewhere. A race can mix
-//! old and new bytes; it can do nothing worse. Bytes are stored from low addresses to high ones. The last
-//! aligned word of an aligned destination is stored whole, after all bytes before it.
+//! old and new bytes; it can do nothing worse. Bytes are stored from low addresses to high ones where a copy does not
+//! say otherwise. The last aligned word of an aligned destination is stored whole, after all bytes before it.
 
 use super::prefetch;
 
 /// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Copies to memory that a peer reads use the CPU's string instruction from this length on: it takes whole lines without fetching
 /// what the other core has in them. At 8 KiB there and back that halves the time of a loop if the cores share no cache, and takes

@@ -13,8 +13,7 @@
 
 use super::sync::{AtomicU64, Ordering};
 
-/// Bytes of a cache line.
-pub(crate) const LINE_BYTES: usize = 64;
+pub(crate) use crate::memory::bytes::LINE_BYTES;
 
 /// Payload bytes of one cell.
 pub(crate) const CELL_PAYLOAD_BYTES: usize = 48;
