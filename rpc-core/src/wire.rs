@@ -14,6 +14,10 @@ pub(crate) const HEADER_BYTES: usize = 8;
 /// shorter ones costs less than the second part.
 pub(crate) const PARTS_FROM_BYTES: usize = 512;
 
+/// Values of at least this length are given to the transport with their memory, if that can be shared, to be kept if they do not go
+/// in a slot. A copy of shorter ones costs little more than two changes of a reference count.
+pub(crate) const SHARED_FROM_BYTES: usize = 32 << 10;
+
 /// In front of the arguments: the method's id, then the timeout in microseconds. It is one word, written and read whole.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]

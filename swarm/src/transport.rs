@@ -1,8 +1,11 @@
 //! Client transports with planted bugs.
 
+use bytes::Bytes;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientLayer, ClientTransport, Message, ReplySink, SlotId};
+use farcall_core::transport::{
+    ClientLayer, ClientTransport, Delivery, Message, ReplySink, SlotId, post_copied_request,
+};
 
 use crate::mutation::Mutation;
 
@@ -69,6 +72,24 @@ impl ClientLayer for ReusesSlots {
             self.reused = Some((given_up, slot));
         }
         Ok((slot, bytes))
+    }
+
+    fn post_parts(
+        &mut self,
+        front: &[u8],
+        body: &[u8],
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        post_copied_request(self, front, body, delivery)
+    }
+
+    fn post_shared(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        post_copied_request(self, front, body, delivery)
     }
 
     fn abandon(&mut self, slot: SlotId) {

@@ -207,6 +207,12 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
+    /// The capabilities of its device.
+    #[inline]
+    pub fn caps(&self) -> &Capabilities {
+        self.domain.caps()
+    }
+
     /// Allocates memory that no peer can access.
     ///
     /// # Errors

@@ -74,6 +74,12 @@ impl Arguments {
         }
     }
 
+    /// The same, if their memory can be shared.
+    #[inline]
+    pub(super) fn shared(&self) -> Option<&Bytes> {
+        self.lent.as_ref()
+    }
+
     /// The call is over.
     #[inline]
     pub(super) fn clear(&mut self) {

@@ -12,7 +12,7 @@ use crate::time::{Instant, PollAt, Progress, saturating_nanos};
 use crate::transport::{
     ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
 };
-use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader};
+use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
 use core::time::Duration;
 
 /// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
@@ -306,7 +306,11 @@ impl Connection {
     ) -> Result<SlotId, RpcError> {
         let header = RequestHeader::new(M::ID, self.timeout_us);
         if let Some(body) = arguments.as_bytes().filter(|body| body.len() >= PARTS_FROM_BYTES) {
-            let posted = self.transport.post_parts(header.bytes(), body, delivery);
+            let shared = if body.len() < SHARED_FROM_BYTES { None } else { arguments.shared() };
+            let posted = match &shared {
+                None => self.transport.post_parts(header.bytes(), body, delivery),
+                Some(body) => self.transport.post_shared(header.bytes(), body, delivery),
+            };
             return posted.map_err(|error| self.no_slot(error.into()));
         }
         let (slot, bytes) = match self.transport.reserve(len) {

@@ -1,5 +1,7 @@
 //! The client's half of a backend: one connection.
 
+use bytes::Bytes;
+
 use super::Message;
 use crate::error::{ReserveError, TransportFailure};
 use crate::time::{Instant, Progress};
@@ -63,6 +65,19 @@ pub trait ClientTransport: Send {
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
         post_copied_request(self, front, body, delivery)
+    }
+
+    /// The same of a body in memory that can be shared: a transport that sends a long one later may keep it instead of a copy.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve); then nothing was posted.
+    fn post_shared(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        self.post_parts(front, body, delivery)
     }
 
     /// Sends what was posted, with one doorbell. Cheap if nothing was.

@@ -1,5 +1,7 @@
 //! A layer around a client's transport.
 
+use bytes::Bytes;
+
 use super::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
@@ -16,6 +18,28 @@ pub trait ClientLayer: Send {
     #[inline]
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
         self.inner_mut().reserve(len)
+    }
+
+    /// As [`ClientTransport::post_parts`]. A layer that overrides `reserve` overrides this, too, and `post_shared`.
+    #[inline]
+    fn post_parts(
+        &mut self,
+        front: &[u8],
+        body: &[u8],
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        self.inner_mut().post_parts(front, body, delivery)
+    }
+
+    /// As [`ClientTransport::post_shared`].
+    #[inline]
+    fn post_shared(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        self.inner_mut().post_shared(front, body, delivery)
     }
 
     /// As [`ClientTransport::abandon`].
@@ -52,6 +76,26 @@ impl<L: ClientLayer> ClientTransport for L {
     #[inline]
     fn post(&mut self, slot: SlotId, delivery: Delivery) {
         self.inner_mut().post(slot, delivery);
+    }
+
+    #[inline]
+    fn post_parts(
+        &mut self,
+        front: &[u8],
+        body: &[u8],
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        ClientLayer::post_parts(self, front, body, delivery)
+    }
+
+    #[inline]
+    fn post_shared(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        ClientLayer::post_shared(self, front, body, delivery)
     }
 
     #[inline]

@@ -4,18 +4,44 @@
 //! client may be a ring ahead of the server; each chunk that the server has taken out gives one
 //! credit back, as long as there are chunks that need it.
 
+use std::ops::RangeInclusive;
+
+use farcall_verbs::Capabilities;
+
 use super::wire::Grant;
 
-/// Bytes of a chunk: large enough that its completion costs nothing beside its copy, small enough
-/// that it is still in the second-level cache when the next stage touches it.
-pub(crate) const CHUNK_BYTES: u64 = 128 << 10;
+/// Bytes of the longest chunk: its completion costs a NIC nothing beside its bytes.
+pub(crate) const LONGEST_CHUNK_BYTES: u64 = 128 << 10;
+
+/// Bytes of a chunk where the CPUs of both ends copy it, one while the other copies the next. Measured: shorter ones cost more than
+/// they gain, and so do longer ones, of messages of which they are more than a quarter.
+const COPIED_CHUNK_BYTES: RangeInclusive<u64> = 32 << 10..=64 << 10;
+
+/// Bytes of a chunk of a message of `len` bytes, on a device with these capabilities.
+pub(crate) fn chunk_bytes(len: u64, caps: &Capabilities) -> u64 {
+    let (least, most) = COPIED_CHUNK_BYTES.into_inner();
+    if caps.network { LONGEST_CHUNK_BYTES } else { (len / 4 / least * least).clamp(least, most) }
+}
+
+/// Bytes of the longest chunk on a device with these capabilities.
+pub(crate) fn most_chunk_bytes(caps: &Capabilities) -> u64 {
+    chunk_bytes(u64::MAX, caps)
+}
 
 /// Chunks of a whole landing ring.
 pub(crate) const RING_CHUNKS: u64 = 8;
 
 /// Bytes of the landing ring for a request of `len` bytes.
-pub(crate) fn ring_bytes(len: u64) -> u64 {
-    len.min(CHUNK_BYTES * RING_CHUNKS).next_multiple_of(4096)
+pub(crate) fn ring_bytes(len: u64, chunk: u64) -> u64 {
+    len.min(chunk * RING_CHUNKS).next_multiple_of(4096)
+}
+
+/// Parts of a response whose client is told of each, at most: each takes a receive of the client.
+const MOST_PARTS: u64 = 8;
+
+/// Bytes of each part of a response of `len` bytes but the last, if the client reads one while the server copies the next.
+pub(crate) fn part_bytes(len: u64, chunk: u64) -> u64 {
+    len.div_ceil(MOST_PARTS).next_multiple_of(chunk)
 }
 
 /// One chunk: where it lies in the message and in the ring.
@@ -91,6 +117,11 @@ impl Outgoing {
     pub(crate) fn is_done(&self) -> bool {
         self.sent == self.plan.count
     }
+
+    /// Bytes of each chunk but the last.
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.plan.chunk
+    }
 }
 
 /// The server's half.
@@ -102,8 +133,13 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     /// A request of `len` bytes, not 0, through a ring of [`ring_bytes`].
-    pub(crate) fn new(len: u64) -> Option<Incoming> {
-        Some(Incoming { plan: Plan::new(len, CHUNK_BYTES, ring_bytes(len))?, landed: 0 })
+    pub(crate) fn new(len: u64, chunk: u64) -> Option<Incoming> {
+        Some(Incoming { plan: Plan::new(len, chunk, ring_bytes(len, chunk))?, landed: 0 })
+    }
+
+    /// Bytes of its ring.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        ring_bytes(self.plan.len, self.plan.chunk)
     }
 
     /// A chunk of `byte_len` bytes has landed; `None` if none of that length was due.
@@ -142,15 +178,17 @@ mod tests {
         Grant { region: RemoteRegion::new(0, 0, len).into(), chunk: chunk.into() }
     }
 
-    fn start(len: u64) -> (Outgoing, Incoming) {
-        let region = ring_bytes(len);
-        let outgoing = Outgoing::new(len, &grant(CHUNK_BYTES as u32, region), region).unwrap();
-        (outgoing, Incoming::new(len).unwrap())
+    const CHUNK: u64 = 32 << 10;
+
+    fn start(len: u64, chunk: u64) -> (Outgoing, Incoming) {
+        let region = ring_bytes(len, chunk);
+        let outgoing = Outgoing::new(len, &grant(chunk as u32, region), region).unwrap();
+        (outgoing, Incoming::new(len, chunk).unwrap())
     }
 
     #[test]
     fn a_request_within_the_ring_needs_no_credit() {
-        let (mut outgoing, mut incoming) = start(1 << 20);
+        let (mut outgoing, mut incoming) = start(8 * CHUNK, CHUNK);
         while let Some(chunk) = outgoing.next() {
             outgoing.sent();
             assert_eq!(incoming.land(chunk.len), Some(chunk));
@@ -179,9 +217,9 @@ mod tests {
 
     #[test]
     fn a_chunk_of_another_length_is_refused() {
-        let mut incoming = Incoming::new(CHUNK_BYTES + 1).unwrap();
-        assert!(incoming.land(CHUNK_BYTES + 1).is_none());
-        assert!(incoming.land(CHUNK_BYTES).is_some());
+        let mut incoming = Incoming::new(CHUNK + 1, CHUNK).unwrap();
+        assert!(incoming.land(CHUNK + 1).is_none());
+        assert!(incoming.land(CHUNK).is_some());
         assert!(incoming.land(0).is_none());
         assert!(incoming.land(1).is_some());
         assert!(incoming.land(1).is_none());
@@ -191,13 +229,14 @@ mod tests {
         /// The client never writes where an untaken chunk lies, and never outside.
         #[test]
         fn no_chunk_overwrites_another(len in 1u64..(20 << 20), lead in 1usize..12) {
-            let (mut outgoing, mut incoming) = start(len);
+            let chunk = if lead % 2 == 0 { CHUNK } else { LONGEST_CHUNK_BYTES };
+            let (mut outgoing, mut incoming) = start(len, chunk);
             let mut flying = std::collections::VecDeque::new();
             let mut next_offset = 0;
             while !incoming.is_done() {
                 while flying.len() < lead && let Some(chunk) = outgoing.next() {
                     outgoing.sent();
-                    prop_assert!(chunk.ring_offset + chunk.len <= ring_bytes(len));
+                    prop_assert!(chunk.ring_offset + chunk.len <= incoming.ring_bytes());
                     let apart = |other: &Chunk| chunk.ring_offset + chunk.len <= other.ring_offset
                         || other.ring_offset + other.len <= chunk.ring_offset;
                     prop_assert!(flying.iter().all(apart));

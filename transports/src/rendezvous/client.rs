@@ -6,16 +6,18 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
+use bytes::Bytes;
 use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
-use super::chunks::{CHUNK_BYTES, Outgoing, RING_CHUNKS};
-use super::wire::Grant;
+use super::chunks::{Outgoing, RING_CHUNKS, most_chunk_bytes};
+use super::source::{MOST_FRONT_BYTES, Source};
+use super::wire::{Grant, Lent};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be posted.
 #[derive(Debug)]
 pub(crate) enum Transfer {
-    Chunk { chunk: Buffer, remote: RemoteSlice, last: bool },
+    Chunk { chunk: Source, remote: RemoteSlice, last: bool },
     Fetch { into: Buffer, remote: RemoteSlice },
 }
 
@@ -32,8 +34,8 @@ enum Next {
 
 impl Next {
     /// After the chunk at `offset`.
-    fn after(offset: u64, more: bool) -> Next {
-        match (more, (offset / CHUNK_BYTES + 1).is_multiple_of(RING_CHUNKS)) {
+    fn after(offset: u64, chunk: u64, more: bool) -> Next {
+        match (more, (offset / chunk + 1).is_multiple_of(RING_CHUNKS)) {
             (false, _) => Next::Wait,
             (true, true) => Next::Other,
             (true, false) => Next::Same,
@@ -45,24 +47,33 @@ impl Next {
 enum Large {
     None,
     /// A request that is filled, or waits for its grant.
-    Request(Buffer),
+    Request(Source),
     /// What remains of a request that is written.
     Sending {
-        rest: Buffer,
+        rest: Source,
         outgoing: Outgoing,
         landing: RemoteRegion,
     },
     /// A response for which there is no memory yet.
     Waiting {
-        lent: RemoteRegion,
+        lent: Response,
     },
     /// A response that is read.
     Fetching {
-        lent: RemoteRegion,
+        lent: Response,
         rest: Buffer,
         offset: u64,
         filled: Option<Buffer>,
     },
+}
+
+/// A response that the server lends.
+#[derive(Debug, Clone, Copy)]
+struct Response {
+    region: RemoteRegion,
+    /// So many of its bytes are there: all, or some of these parts.
+    there: u64,
+    part: u64,
 }
 
 /// What each slot has to do with large messages. It takes no memory before there is one.
@@ -100,6 +111,10 @@ pub(crate) struct Transfers {
     /// Apart, so that requests which wait for the server never hold what a response needs, while the
     /// server waits for its response to be read: neither would move again.
     responses: LargeBuffers,
+    /// Bytes of a response that are read at a time.
+    part: u64,
+    /// Each of as many bytes can be posted inline, and its CPU copies it.
+    shares: bool,
     large: LargeSlots,
     /// Slots whose next step can be posted, in turn.
     ready: VecDeque<u32>,
@@ -113,10 +128,13 @@ pub(crate) struct Transfers {
 
 impl Transfers {
     pub(crate) fn new(window: u32, pd: &ProtectionDomain, memory: u64) -> Transfers {
+        let part = most_chunk_bytes(pd.caps());
         let half = || LargeBuffers::new(pd, Exposure::Private, &Budget::new(memory / 2));
         Transfers {
             requests: half(),
             responses: half(),
+            part,
+            shares: !pd.caps().network && pd.caps().max_inline as u64 >= part,
             large: LargeSlots { used: Vec::new(), window: window as usize },
             ready: VecDeque::with_capacity(window as usize),
             waiting: VecDeque::with_capacity(window as usize),
@@ -146,17 +164,27 @@ impl Transfers {
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
         let buffer = buffer(&mut self.requests, len)?;
         let large = &mut self.large[slot as usize];
-        *large = Large::Request(buffer);
+        *large = Large::Request(Source::Registered(buffer));
         match large {
-            Large::Request(buffer) => Some(buffer),
+            Large::Request(Source::Registered(buffer)) => Some(buffer),
             _ => None,
         }
+    }
+
+    /// A request may be written out of memory that is not registered, with so many bytes in front.
+    pub(crate) fn can_share(&self, front: usize) -> bool {
+        self.shares && front <= MOST_FRONT_BYTES
+    }
+
+    /// The request of this slot is `front` and then this memory: see [`can_share`](Transfers::can_share).
+    pub(crate) fn share(&mut self, slot: u32, front: &[u8], body: &Bytes) {
+        self.large[slot as usize] = Large::Request(Source::shared(front, body));
     }
 
     /// The length of the slot's request.
     pub(crate) fn request_len(&self, slot: u32) -> u64 {
         match &self.large[slot as usize] {
-            Large::Request(buffer) => buffer.len() as u64,
+            Large::Request(source) => source.len() as u64,
             _ => 0,
         }
     }
@@ -169,6 +197,10 @@ impl Transfers {
         let Some(outgoing) = Outgoing::new(rest.len() as u64, grant, landing.len) else {
             return false;
         };
+        let shared_chunks = MOST_FRONT_BYTES as u64..=self.part;
+        if rest.is_shared() && !shared_chunks.contains(&outgoing.chunk_bytes()) {
+            return false;
+        }
         *large = Large::Sending { rest, outgoing, landing };
         self.ready.push_back(slot);
         true
@@ -184,13 +216,33 @@ impl Transfers {
         outgoing.credit()
     }
 
-    /// The slot's response waits at the server; `false` if it is over the limit.
-    pub(crate) fn lent(&mut self, slot: u32, lent: RemoteRegion, max_message: u64) -> bool {
-        if lent.len == 0 || lent.len > max_message || usize::try_from(lent.len).is_err() {
+    /// The slot's response waits at the server; `false` if it is over the limit, or makes no sense.
+    pub(crate) fn lent(&mut self, slot: u32, lent: &Lent, max_message: u64) -> bool {
+        let (region, part) = (RemoteRegion::from(lent.region), lent.part.get());
+        let is_within = (1..=max_message).contains(&region.len) && part > 0;
+        if !is_within || usize::try_from(region.len).is_err() {
             return false;
         }
+        let lent = Response { region, there: part.min(region.len), part };
         self.large[slot as usize] = Large::Waiting { lent };
         self.waiting.push_back(slot);
+        true
+    }
+
+    /// One more part of the slot's response is there; `false` if all were.
+    pub(crate) fn more_is_there(&mut self, slot: u32) -> bool {
+        let (lent, has_read) = match &mut self.large[slot as usize] {
+            Large::Waiting { lent } => (lent, None),
+            Large::Fetching { lent, offset, .. } => (lent, Some(*offset)),
+            _ => return false,
+        };
+        if lent.there == lent.region.len {
+            return false;
+        }
+        if has_read == Some(lent.there) {
+            self.ready.push_front(slot);
+        }
+        lent.there = lent.there.saturating_add(lent.part).min(lent.region.len);
         true
     }
 
@@ -201,7 +253,7 @@ impl Transfers {
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             if let Large::Waiting { lent } = self.large[slot as usize] {
-                let len = lent.len as usize;
+                let len = lent.region.len as usize;
                 let within = buffer(&mut self.responses, len);
                 let must = self.fetching == 0;
                 let beyond = || must.then(|| buffer_beyond(&mut self.responses, len)).flatten();
@@ -240,17 +292,17 @@ impl Transfers {
                 let chunk = rest.split_to(next.len as usize);
                 outgoing.sent();
                 let (more, last) = (outgoing.next().is_some(), outgoing.is_done());
-                let next = Next::after(next.offset, more);
+                let next = Next::after(next.offset, outgoing.chunk_bytes(), more);
                 if last {
                     *large = Large::None;
                 }
                 Some((Transfer::Chunk { chunk, remote, last }, next))
             }
             Large::Fetching { lent, rest, offset, .. } => {
-                let len = CHUNK_BYTES.min(lent.len - *offset);
-                let remote = lent.slice(*offset, len).ok()?;
+                let len = self.part.min(lent.there - *offset);
+                let remote = lent.region.slice(*offset, len).ok()?;
                 let into = rest.split_to(len as usize);
-                let next = Next::after(*offset, *offset + len < lent.len);
+                let next = Next::after(*offset, self.part, *offset + len < lent.there);
                 *offset += len;
                 Some((Transfer::Fetch { into, remote }, next))
             }
@@ -270,7 +322,7 @@ impl Transfers {
                 front.len()
             }
         };
-        if len as u64 == lent.len {
+        if len as u64 == lent.region.len {
             self.whole.push_back(slot);
         }
     }

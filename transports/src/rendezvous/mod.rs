@@ -10,6 +10,7 @@
 mod chunks;
 pub(crate) mod client;
 pub(crate) mod server;
+pub(crate) mod source;
 pub(crate) mod wire;
 
-pub(crate) use chunks::{CHUNK_BYTES, RING_CHUNKS};
+pub(crate) use chunks::{LONGEST_CHUNK_BYTES, RING_CHUNKS};

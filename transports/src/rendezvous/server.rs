@@ -1,18 +1,20 @@
 //! The server's large messages: where the requests of one connection land, and when its responses are given back.
 
+use std::ops::Range;
+
 use farcall_core::error::ReserveError;
 use farcall_core::time::Instant;
 use farcall_verbs::VerbsError;
 use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
 
-use super::chunks::{CHUNK_BYTES, Incoming, RING_CHUNKS, ring_bytes};
+use super::chunks::{Incoming, RING_CHUNKS, chunk_bytes, most_chunk_bytes, part_bytes, ring_bytes};
 use super::wire::{Grant, Lent};
 use crate::kit::lending::{Lending, Loan};
 use crate::kit::memory::{Charge, Exposure, LargeBuffers, size_class};
 
-/// Bytes of landing rings that one client may have at a time: one that it writes, and one that is ready when that is
-/// full. More would only be colder.
-const RINGS_PER_CLIENT_BYTES: u64 = 2 * CHUNK_BYTES * RING_CHUNKS;
+/// Landing rings that one client may have at a time: one that it writes, and one that is ready when that is full. More would only
+/// be colder.
+const RINGS_PER_CLIENT: u64 = 2;
 
 /// A large message of a slot.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub(crate) struct LargeMessages {
     landing: u64,
     /// By slot; empty until the first large message.
     large: Vec<Large>,
+    /// The slot whose response was lent in parts: as long as it is, others are lent whole.
+    in_parts: Option<u32>,
     window: usize,
     rings: Vec<Ring>,
     responses: Option<LargeBuffers>,
@@ -79,6 +83,7 @@ impl LargeMessages {
             loan: Loan::default(),
             landing: 0,
             large: Vec::new(),
+            in_parts: None,
             window: window as usize,
             rings: Vec::new(),
             responses: None,
@@ -99,9 +104,15 @@ impl LargeMessages {
 
     /// Whether the client may have memory for one more request of `len` bytes now.
     pub(crate) fn may_land(&self, len: u64, lending: &Lending) -> bool {
-        let has_rings =
-            self.landing == 0 || self.landing + ring_bytes(len) <= RINGS_PER_CLIENT_BYTES;
+        let most = RINGS_PER_CLIENT * RING_CHUNKS * most_chunk_bytes(self.pd.caps());
+        let ring = ring_bytes(len, self.chunk_of(len));
+        let has_rings = self.landing == 0 || self.landing + ring <= most;
         has_rings && lending.is_within_share(&self.loan, len)
+    }
+
+    /// Bytes of a chunk of a message of `len` bytes.
+    fn chunk_of(&self, len: u64) -> u64 {
+        chunk_bytes(len, self.pd.caps())
     }
 
     /// Makes room for the slot's request: a landing ring, and a buffer of `assembly` to put it together in.
@@ -125,18 +136,19 @@ impl LargeMessages {
                 return Room::Failed;
             }
         };
-        let Some(incoming) = Incoming::new(len) else { return Room::Failed };
+        let chunk = self.chunk_of(len);
+        let Some(incoming) = Incoming::new(len, chunk) else { return Room::Failed };
         let RemoteRegion { addr, rkey, .. } = ring.region.remote();
-        let region = RemoteRegion::new(addr, rkey, ring_bytes(len));
+        let region = RemoteRegion::new(addr, rkey, incoming.ring_bytes());
         self.loan.take(slot, len, now);
-        self.landing += ring_bytes(len);
+        self.landing += incoming.ring_bytes();
         *self.at(slot) = Large::Landing { incoming, ring, whole };
-        Room::Granted(Grant { region: region.into(), chunk: (CHUNK_BYTES as u32).into() })
+        Room::Granted(Grant { region: region.into(), chunk: (chunk as u32).into() })
     }
 
     /// A ring for a request of `len` bytes; `None` if the budget does not allow a new one.
     fn ring(&mut self, len: u64, lending: &Lending) -> Result<Option<Ring>, VerbsError> {
-        let size = size_class(ring_bytes(len) as usize);
+        let size = size_class(ring_bytes(len, self.chunk_of(len)) as usize);
         if let Some(at) = self.rings.iter().rposition(|ring| ring.region.len() == size) {
             return Ok(Some(self.rings.swap_remove(at)));
         }
@@ -171,9 +183,9 @@ impl LargeMessages {
 
     /// The slot's request, whole or not: nothing of it lands any more.
     pub(crate) fn take_request(&mut self, slot: u32) -> Option<Buffer> {
-        let Large::Landing { whole, ring, .. } = self.take(slot) else { return None };
+        let Large::Landing { incoming, whole, ring } = self.take(slot) else { return None };
         self.loan.give_back(slot);
-        self.landing -= ring_bytes(whole.len() as u64);
+        self.landing -= incoming.ring_bytes();
         self.rings.push(ring);
         Some(whole)
     }
@@ -186,17 +198,20 @@ impl LargeMessages {
         len: usize,
         lending: &mut Lending,
     ) -> Result<&mut Buffer, ReserveError> {
-        let LargeMessages { responses, pd, loan, .. } = self;
-        let responses = responses
-            .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Published, lending.budget()));
-        let buffer =
-            lending.take_for_response(loan, len, |len| responses.take_for_response(len))?;
+        let buffer = self.take_buffer(len, lending)?;
         let large = self.at(slot);
         *large = Large::Draft(buffer);
         match large {
             Large::Draft(buffer) => Ok(buffer),
             _ => Err(ReserveError::Closed),
         }
+    }
+
+    fn take_buffer(&mut self, len: usize, lending: &mut Lending) -> Result<Buffer, ReserveError> {
+        let LargeMessages { responses, pd, loan, .. } = self;
+        let responses = responses
+            .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Published, lending.budget()));
+        Ok(lending.take_for_response(loan, len, |len| responses.take_for_response(len))?)
     }
 
     /// The slot's response is written, in so many bytes. Gives its buffer.
@@ -211,14 +226,51 @@ impl LargeMessages {
     pub(crate) fn lend(&mut self, slot: u32, response: Buffer) -> Option<Lent> {
         // Published memory always has a name.
         let region = response.remote()?;
-        self.loan.take_response_to_read(slot, response.len() as u64);
+        self.loan.take_response_to_read(slot, region.len);
         *self.at(slot) = Large::Lent(response);
-        Some(Lent { region: region.into() })
+        Some(Lent { region: region.into(), part: region.len.into() })
+    }
+
+    /// A response may be lent in parts: the client copies it itself, and no other one is lent in parts, so that it has a receive for
+    /// each.
+    pub(crate) fn may_part(&self) -> bool {
+        !self.pd.caps().network && self.in_parts.is_none()
+    }
+
+    /// Lends the slot's response, which consists of these pieces, while it is copied: tells where it is when its first part is
+    /// there, and then of each further one, if `may_part`.
+    #[cold]
+    pub(crate) fn lend_pieces(
+        &mut self,
+        slot: u32,
+        pieces: [&[u8]; 2],
+        may_part: bool,
+        lending: &mut Lending,
+        mut tell: impl FnMut(Option<Lent>),
+    ) -> Result<(), ReserveError> {
+        let len = pieces[0].len() + pieces[1].len();
+        let mut response = self.take_buffer(len, lending)?;
+        // Published memory always has a name.
+        let region = response.remote().ok_or(ReserveError::Closed)?;
+        let part =
+            if may_part { part_bytes(region.len, self.chunk_of(region.len)) } else { region.len };
+        if part < region.len {
+            self.in_parts = Some(slot);
+        }
+        let mut lent = Some(Lent { region: region.into(), part: part.into() });
+        for from in (0..len).step_by(part as usize) {
+            copy_pieces(&mut response, pieces, from..len.min(from + part as usize));
+            tell(lent.take());
+        }
+        self.loan.take_response_to_read(slot, region.len);
+        *self.at(slot) = Large::Lent(response);
+        Ok(())
     }
 
     /// The client has read its response.
     pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
         self.loan.move_on(now);
+        self.in_parts.take_if(|lent| *lent == slot);
         if let Large::Lent(response) = self.take(slot) {
             drop(response);
             self.loan.give_back(slot);
@@ -231,4 +283,12 @@ impl LargeMessages {
         self.rings.clear();
         self.responses.as_mut().is_some_and(LargeBuffers::trim) | rings
     }
+}
+
+/// Copies this range of a message that consists of two pieces.
+fn copy_pieces(message: &mut Buffer, [front, body]: [&[u8]; 2], range: Range<usize>) {
+    let in_front = range.start.min(front.len())..range.end.min(front.len());
+    message.copy_in(in_front.start, &front[in_front]);
+    let at = range.start.max(front.len());
+    message.copy_in(at, &body[at - front.len()..range.end.max(at) - front.len()]);
 }

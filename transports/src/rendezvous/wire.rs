@@ -44,12 +44,21 @@ pub(crate) struct Grant {
     pub(crate) chunk: U32,
 }
 
-/// Server: the response waits here, to be read and then released.
+/// Server: the response waits here, to be read and then released. Not all of it may be there yet.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Lent {
     /// Exactly the bytes of the response.
     pub(crate) region: WireRegion,
+    /// Its first bytes are there, so many. The server tells when as many more are.
+    pub(crate) part: U64,
+}
+
+impl Lent {
+    /// All of it is there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.part.get() >= self.region.len.get()
+    }
 }
 
 /// Server: the announced request is over the limit.

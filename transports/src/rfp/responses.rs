@@ -151,6 +151,7 @@ impl Carrier for Responses {
 
 impl ServerCarrier for Responses {
     const LOOKS: bool = true;
+    const SENDS_IN_ORDER: bool = false;
 
     #[inline]
     fn waiting(&self) -> Option<Waiting> {

@@ -13,7 +13,7 @@ use super::receives::{Grant, Grants, RESERVE};
 use crate::contract::{Answer, MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::setup;
-use crate::rendezvous::{CHUNK_BYTES, RING_CHUNKS};
+use crate::rendezvous::{LONGEST_CHUNK_BYTES, RING_CHUNKS};
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::{Link, LinkSizes, stride};
 use crate::slots::wire::MAX_CLIENTS;
@@ -44,7 +44,7 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
             caps.max_cqe
         )));
     }
-    let longest = CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
+    let longest = LONGEST_CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
     if caps.max_message < longest {
         return Err(SetupError::Unsupported(format!(
             "send_recv needs messages of {longest} bytes; the longest of this device has {}",

@@ -200,6 +200,9 @@ pub(crate) trait ServerCarrier: Carrier {
     /// Requests come without completions.
     const LOOKS: bool = false;
 
+    /// What is posted for a slot never overtakes its message: no message is [placed](Carrier::place).
+    const SENDS_IN_ORDER: bool = true;
+
     /// The thread wants to know which clients have left, and which [announced](Turn::Handled) something. It decides when requests
     /// are taken.
     const IS_SCHEDULED: bool = false;

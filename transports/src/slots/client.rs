@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use bytes::Bytes;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
@@ -182,6 +183,22 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         Ok(id)
     }
 
+    fn post_shared(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        let window = &mut self.window;
+        let is_small = front.len() + body.len() <= window.max_small;
+        if is_small || !window.transfers.can_share(front.len()) {
+            return self.post_parts(front, body, delivery);
+        }
+        let id = window.share_large(front, body)?;
+        self.post(id, delivery);
+        Ok(id)
+    }
+
     #[inline]
     fn flush(&mut self) {
         self.window.link.ring();
@@ -310,17 +327,31 @@ impl<C: ClientCarrier> Window<C> {
         if self.link.has_room() { Ok(index) } else { Err(Backpressure::SendQueue) }
     }
 
-    #[cold]
-    fn reserve_large(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+    /// The slot that a large request of this length takes, if it can be posted.
+    fn next_free_for(&self, len: usize) -> Result<u32, ReserveError> {
         if len as u64 > self.max_message {
             return Err(ReserveError::TooLarge { len: len as u64, max: self.max_message });
         }
-        let index = self.next_free()?;
+        Ok(self.next_free()?)
+    }
+
+    #[cold]
+    fn reserve_large(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        let index = self.next_free_for(len)?;
         let Some(bytes) = self.transfers.reserve(index, len) else {
             return Err(Backpressure::Memory.into());
         };
         self.free.pop();
         Ok((self.slots[index as usize].reserve(index, 0), bytes))
+    }
+
+    /// Reserves a slot for a request that stays in its caller's memory.
+    #[cold]
+    fn share_large(&mut self, front: &[u8], body: &Bytes) -> Result<SlotId, ReserveError> {
+        let index = self.next_free_for(front.len() + body.len())?;
+        self.transfers.share(index, front, body);
+        self.free.pop();
+        Ok(self.slots[index as usize].reserve(index, 0))
     }
 
     #[inline]
@@ -476,12 +507,13 @@ impl<C: ClientCarrier> Window<C> {
             (Kind::Grant, Phase::Dropped) => Ok(()),
             (Kind::Lent, Phase::Posted) => {
                 let lent = Lent::read_from_bytes(body).map_err(|_| NONSENSE)?;
-                if slot.abandoned {
+                // Of one that is not all there, the server still has to tell: it is read like any other.
+                if slot.abandoned && lent.is_whole() {
                     self.link.post_op(Op::Release, index);
                     self.end(index);
                     return Ok(());
                 }
-                if !self.transfers.lent(index, lent.region.into(), self.max_message) {
+                if !self.transfers.lent(index, &lent, self.max_message) {
                     return Err(FailureKind::PeerMisbehaved("a response over the limit"));
                 }
                 self.slots[index as usize].phase = Phase::Fetching;
@@ -517,6 +549,13 @@ impl<C: ClientCarrier> Window<C> {
                     }
                 }
                 Ok(())
+            }
+            Op::Chunk if slot.phase == Phase::Fetching => {
+                if self.transfers.more_is_there(index) {
+                    Ok(())
+                } else {
+                    Err(NONSENSE)
+                }
             }
             // For an abandoned request it comes too late to matter.
             Op::Chunk if slot.abandoned => Ok(()),

@@ -12,6 +12,7 @@ use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
 use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
+use crate::rendezvous::source::Source;
 
 /// How much of everything a link has.
 #[derive(Debug, Clone, Copy)]
@@ -342,10 +343,24 @@ impl<C: Carrier> Link<C> {
     }
 
     /// Writes a chunk of a large request at once.
-    pub(crate) fn write_chunk(&mut self, slot: u32, chunk: Buffer, remote: RemoteSlice) {
+    pub(crate) fn write_chunk(&mut self, slot: u32, chunk: Source, remote: RemoteSlice) {
         let imm = Immediate { op: Op::Chunk, client: self.client, slot }.to_wire();
-        // Signaled, so that the memory comes back as soon as the request has landed.
-        self.post_at_once(WorkRequest::write(chunk, remote).imm(imm), UnderWay::Chunk);
+        match chunk {
+            // Signaled, so that the memory comes back as soon as the request has landed.
+            Source::Registered(chunk) => {
+                self.post_at_once(WorkRequest::write(chunk, remote).imm(imm), UnderWay::Chunk);
+            }
+            Source::Shared(chunk) => {
+                debug_assert!(self.sender.room() > 0);
+                let [front, body] = chunk.pieces();
+                if !self.sender.try_write_imm_parts(front, body, remote, imm) {
+                    // The peer's ring is not known yet, or full.
+                    let chunk = [front, body].concat();
+                    self.urgent |= !self.sender.write_imm(&chunk, remote, imm, false);
+                }
+                self.sender.ring();
+            }
+        }
     }
 
     /// Reads a part of a large response at once.

@@ -1,14 +1,14 @@
 //! Answers of one server thread.
 
 use farcall_core::error::{Backpressure, ReserveError};
-use farcall_core::transport::{CallToken, Replies, post_copied_reply};
+use farcall_core::transport::{CallToken, Replies};
 use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
 use super::carrier::ServerCarrier;
 use super::connection::{Connection, Phase};
 use super::requests::Clients;
-use super::wire::{HEADER_BYTES, Kind};
+use super::wire::{HEADER_BYTES, Kind, Op};
 use crate::kit::lending::Lending;
 
 impl<C: ServerCarrier> Replies for Clients<C> {
@@ -50,7 +50,9 @@ impl<C: ServerCarrier> Replies for Clients<C> {
             return Err(ReserveError::Closed);
         };
         if front.len() + body.len() > connection.max_small {
-            return post_copied_reply(self, token, front, body);
+            lend_pieces(connection, &mut self.lending, call, [front, body])?;
+            *token = None;
+            return Ok(());
         }
         let Some(slot) = connection.slot_of(call) else { return Err(ReserveError::Closed) };
         slot.large_reply = false;
@@ -82,6 +84,37 @@ fn reserve_large<'c, C: ServerCarrier>(
         return Err(ReserveError::TooLarge { len: len as u64, max: connection.max_message });
     }
     Ok(drafts.open(connection.large.reserve(slot, len, lending)?))
+}
+
+/// Lends a response that consists of these pieces. The client reads its first parts while the next are copied.
+#[cold]
+fn lend_pieces<C: ServerCarrier>(
+    connection: &mut Connection<C>,
+    lending: &mut Lending,
+    call: &CallToken,
+    pieces: [&[u8]; 2],
+) -> Result<(), ReserveError> {
+    let (index, generation) = (call.slot(), call.generation());
+    let (len, max) = ((pieces[0].len() + pieces[1].len()) as u64, connection.max_message);
+    if len > max {
+        return Err(ReserveError::TooLarge { len, max });
+    }
+    if connection.slot_of(call).is_none() {
+        return Err(ReserveError::Closed);
+    }
+    let Connection { large, link, slots, .. } = connection;
+    let may_part = C::SENDS_IN_ORDER && large.may_part();
+    large.lend_pieces(index, pieces, may_part, lending, |lent| {
+        match lent {
+            Some(lent) => link.post_control(index, generation, Kind::Lent, lent.as_bytes()),
+            None => link.post_op(Op::Chunk, index),
+        }
+        if may_part {
+            link.ring();
+        }
+    })?;
+    slots[index as usize].phase = Phase::Lent;
+    Ok(())
 }
 
 impl<C: ServerCarrier> Clients<C> {

@@ -88,7 +88,7 @@ pub(crate) enum Op {
     /// A message is in the slot.
     Message = 0,
     /// Client: one more chunk of the slot's request has landed.
-    /// Server: one more chunk of the landing ring is free again.
+    /// Server: one more chunk of the landing ring is free again, or one more part of the lent response is there.
     Chunk = 1,
     /// Client: nobody waits for the slot's reply any more.
     Cancel = 2,

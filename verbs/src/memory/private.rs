@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::memory::bytes::{LINE_BYTES, copy_unordered};
 use crate::memory::growing_queue::GrowingQueue;
 use crate::memory::prefetch;
 use crate::memory::region::Region;
@@ -154,6 +155,21 @@ impl Buffer {
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity, "{len} bytes in a buffer of {}", self.capacity);
         self.len = len;
+    }
+
+    /// Copies bytes to this offset, in any order, as is fastest where a peer has read the buffer before.
+    ///
+    /// # Panics
+    /// If they go beyond the end.
+    pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
+        let target = &mut self[offset..offset + bytes.len()];
+        // In whole lines: the peer may have them.
+        let to_line = target.as_ptr().align_offset(LINE_BYTES).min(bytes.len());
+        let (head, rest) = bytes.split_at(to_line);
+        let (front, back) = target.split_at_mut(to_line);
+        front.copy_from_slice(head);
+        // SAFETY: both have the same length, and the target is exclusively ours. A peer that READs it meanwhile gets a mixture.
+        unsafe { copy_unordered(back.as_mut_ptr(), rest.as_ptr(), rest.len()) };
     }
 
     /// The address and key under which peers may READ it, if it was allocated with

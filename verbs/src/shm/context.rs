@@ -35,7 +35,7 @@ use crate::{
 pub(crate) const MTU_BYTES: usize = 4096;
 
 /// Bytes copied from the caller's slice while posting. The device could take any number: posting is what copies.
-pub(crate) const MAX_INLINE_BYTES: usize = 64 << 10;
+pub(crate) const MAX_INLINE_BYTES: usize = 128 << 10;
 
 /// What current NICs take.
 const PLAIN_MAX_INLINE_BYTES: usize = 256;

@@ -54,12 +54,15 @@ fn any_small_grant_and_credits_stay_inside() {
 fn any_chunks_land_inside_or_are_refused() {
     check!().with_type::<(u64, Vec<u64>)>().for_each(|(len, chunks)| {
         let len = len % (1 << 24);
-        let Some(mut incoming) = Incoming::new(len) else { return assert_eq!(len, 0) };
+        let Some(mut incoming) = Incoming::new(len, LONGEST_CHUNK_BYTES) else {
+            return assert_eq!(len, 0);
+        };
         let mut next = 0;
-        for bytes in chunks.iter().map(|bytes| bytes % (2 * CHUNK_BYTES)).chain([CHUNK_BYTES; 64]) {
+        let chunks = chunks.iter().map(|bytes| bytes % (2 * LONGEST_CHUNK_BYTES));
+        for bytes in chunks.chain([LONGEST_CHUNK_BYTES; 64]) {
             let Some(chunk) = incoming.land(bytes) else { continue };
             assert!(chunk.offset == next && chunk.len == bytes && bytes <= len - next);
-            assert!(chunk.ring_offset + bytes <= ring_bytes(len));
+            assert!(chunk.ring_offset + bytes <= incoming.ring_bytes());
             next += bytes;
         }
         assert_eq!(incoming.is_done(), next == len);

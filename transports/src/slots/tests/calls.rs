@@ -99,10 +99,10 @@ pub(crate) fn a_late_reply_frees_its_slot_and_is_not_delivered(backend: &'static
 }
 
 pub(crate) fn a_request_that_has_not_left_is_taken_back(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(1, 128 << 10, 128 << 10));
+    let mut host = Host::new(backend, limits(1, 256 << 10, 256 << 10));
     let mut caller = host.admit();
     // Too long to go inline, so it waits for the doorbell.
-    let slot = caller.post(&[1; 100 << 10]);
+    let slot = caller.post(&[1; 200 << 10]);
     caller.transport.abandon(slot);
     assert_eq!(host.call(&mut caller, b"this one"), b"this one");
     assert_eq!(host.handlers.requests, 1);

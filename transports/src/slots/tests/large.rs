@@ -6,17 +6,28 @@ use farcall_core::transport::Delivery;
 use super::pair::{Host, limits, pattern};
 use crate::contract::Backend;
 use crate::contract::Config;
-use crate::rendezvous::CHUNK_BYTES;
 use crate::rendezvous::RING_CHUNKS;
 
-const CHUNK: usize = CHUNK_BYTES as usize;
+/// Of long messages on shared memory.
+const CHUNK: usize = 64 << 10;
 const RING: usize = CHUNK * RING_CHUNKS as usize;
 
 pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Backend) {
     let mut host = Host::new(backend, limits(4, 256, 8 << 20));
     let mut caller = host.admit();
-    let sizes =
-        [249, 4096, CHUNK - 1, CHUNK, CHUNK + 1, RING - 1, RING, RING + 1, 3 * RING + 17, 8 << 20];
+    let sizes = [
+        249,
+        4096,
+        CHUNK / 2,
+        CHUNK - 1,
+        CHUNK,
+        CHUNK + 1,
+        RING - 1,
+        RING,
+        RING + 1,
+        3 * RING + 17,
+        8 << 20,
+    ];
     for len in sizes {
         let bytes = pattern(len as u32, len);
         assert!(host.call(&mut caller, &bytes) == bytes, "{len} bytes");
@@ -25,7 +36,12 @@ pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Bac
 }
 
 pub(crate) fn large_and_small_calls_share_a_connection(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(4, 256, 16 << 20));
+    large_and_small_calls(backend, false);
+    large_and_small_calls(backend, true);
+}
+
+fn large_and_small_calls(backend: &'static dyn Backend, in_pieces: bool) {
+    let mut host = Host::in_pieces(backend, limits(4, 256, 16 << 20), in_pieces);
     let mut caller = host.admit();
     let large: Vec<_> = (0..3).map(|n| pattern(n, (4 << 20) + n as usize)).collect();
     let slots: Vec<_> = large.iter().map(|bytes| caller.send(bytes)).collect();
@@ -84,7 +100,12 @@ pub(crate) fn an_answer_may_come_out_other_than_reserved(backend: &'static dyn B
 
 /// Abandons a large call after each number of turns, so that every phase is met.
 pub(crate) fn a_large_call_can_be_abandoned_in_every_phase(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(1, 256, 8 << 20));
+    abandon_in_every_phase(backend, false);
+    abandon_in_every_phase(backend, true);
+}
+
+fn abandon_in_every_phase(backend: &'static dyn Backend, in_pieces: bool) {
+    let mut host = Host::in_pieces(backend, limits(1, 256, 8 << 20), in_pieces);
     let mut caller = host.admit();
     let bytes = pattern(5, 3 * RING + 5);
     for turns in 0..60 {

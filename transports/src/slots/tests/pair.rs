@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
@@ -22,6 +23,9 @@ const MANY_TURNS: usize = 100_000;
 
 /// For what has to ask the device.
 pub(crate) const BOUND: Duration = Duration::from_secs(5);
+
+/// Bytes of the first of two pieces of a message.
+const FRONT_BYTES: usize = 8;
 
 /// What a server turn is in virtual time.
 pub(crate) const TURN_NANOS: u64 = 1000;
@@ -72,6 +76,8 @@ impl ReplySink for Heard {
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
     pub(crate) hold: bool,
+    /// Answers are posted in two pieces.
+    in_pieces: bool,
     pub(crate) held: VecDeque<(CallToken, Vec<u8>)>,
     /// Answers that found no memory.
     deferred: VecDeque<(CallToken, Vec<u8>)>,
@@ -85,6 +91,12 @@ impl RequestSink for Handlers {
         self.requests += 1;
         if self.hold {
             self.held.push_back((call, message.to_vec()));
+        } else if self.in_pieces {
+            let (front, body) = message.split_at(message.len().min(FRONT_BYTES));
+            let mut waiting = Some(call);
+            let posted = replies.post_parts(&mut waiting, front, body);
+            assert_eq!(waiting.is_some(), posted.is_err());
+            self.deferred.extend(waiting.map(|call| (call, message.to_vec())));
         } else if let Err(ReserveError::Backpressure(_)) = try_answer(&call, &message, replies) {
             self.deferred.push_back((call, message.to_vec()));
         } else {
@@ -139,14 +151,21 @@ pub(crate) fn finish(
 pub(crate) struct Caller {
     pub(crate) transport: Box<dyn ClientTransport>,
     pub(crate) heard: Heard,
+    /// Requests are posted in two pieces, of which the transport may keep the second.
+    in_pieces: bool,
 }
 
 impl Caller {
     pub(crate) fn new(transport: Box<dyn ClientTransport>) -> Caller {
-        Caller { transport, heard: Heard::default() }
+        Caller { transport, heard: Heard::default(), in_pieces: false }
     }
 
     pub(crate) fn post(&mut self, bytes: &[u8]) -> SlotId {
+        if self.in_pieces {
+            let (front, body) = bytes.split_at(bytes.len().min(FRONT_BYTES));
+            let body = Bytes::copy_from_slice(body);
+            return self.transport.post_shared(front, &body, Delivery::AtMostOnce).unwrap();
+        }
         let (slot, room) = self.transport.reserve(bytes.len()).unwrap();
         room.copy_from_slice(bytes);
         self.transport.post(slot, Delivery::AtMostOnce);
@@ -182,6 +201,13 @@ impl Host {
     pub(crate) fn new(backend: &'static dyn Backend, config: Config) -> Host {
         let device = Device::open("shm").unwrap();
         Host::on(&device.clone(), device, backend, (config, 8))
+    }
+
+    /// The same, where both ends post their messages in pieces, or not.
+    pub(crate) fn in_pieces(backend: &'static dyn Backend, config: Config, yes: bool) -> Host {
+        let mut host = Host::new(backend, config);
+        host.handlers.in_pieces = yes;
+        host
     }
 
     /// A server on one device for so many clients, which have another device.
@@ -237,7 +263,8 @@ impl Host {
     pub(crate) fn try_admit(&self) -> Result<Caller, SetupError> {
         let (pending, terms) = self.hello(&self.config);
         let accepted = self.accept(&*pending, &terms)?;
-        Ok(Caller::new(finish(pending, &terms, &accepted)?))
+        let caller = Caller::new(finish(pending, &terms, &accepted)?);
+        Ok(Caller { in_pieces: self.handlers.in_pieces, ..caller })
     }
 
     pub(crate) fn admit(&self) -> Caller {

@@ -76,8 +76,8 @@ fn any_control_message_is_read_whole_or_not_at_all() {
         assert_eq!(OverLimit::read_from_bytes(body).is_ok(), is_whole(size_of::<OverLimit>()));
         assert_eq!(Lent::read_from_bytes(body).is_ok(), is_whole(size_of::<Lent>()));
         assert_eq!(Grant::read_from_bytes(body).is_ok(), is_whole(size_of::<Grant>()));
-        if let Ok((Lent { region }, _)) = Lent::read_from_prefix(body) {
-            let again = WireRegion::from(RemoteRegion::from(region));
+        if let Ok((Lent { region, part }, _)) = Lent::read_from_prefix(body) {
+            let again = Lent { region: RemoteRegion::from(region).into(), part };
             assert_eq!(again.as_bytes(), &body[..size_of::<Lent>()]);
         }
     });
@@ -90,7 +90,7 @@ fn the_corpora_have_a_message_of_each_kind() {
         (Kind::Inline, b"body".to_vec()),
         (Kind::Announce, Announce { len: 70_000.into() }.as_bytes().to_vec()),
         (Kind::Grant, Grant { region, chunk: 1024.into() }.as_bytes().to_vec()),
-        (Kind::Lent, Lent { region }.as_bytes().to_vec()),
+        (Kind::Lent, Lent { region, part: 1024.into() }.as_bytes().to_vec()),
         (Kind::OverLimit, OverLimit { len: 200.into(), max: 100.into() }.as_bytes().to_vec()),
     ];
     let (mut messages, mut controls) = (Vec::new(), Vec::new());

@@ -13,7 +13,7 @@ use crate::contract::{MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::sender::work_id;
 use crate::kit::setup;
-use crate::rendezvous::CHUNK_BYTES;
+use crate::rendezvous::LONGEST_CHUNK_BYTES;
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::carrier::Carrier;
 use crate::slots::link::{Link, LinkSizes, stride};
@@ -38,7 +38,7 @@ pub(crate) fn check(backend: &str, caps: &Capabilities) -> Result<(), SetupError
             caps.max_send_wr, caps.max_recv_wr, caps.max_cqe
         )));
     }
-    let longest = CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
+    let longest = LONGEST_CHUNK_BYTES.max(MAX_SLOT_BYTES.into());
     if caps.max_message < longest {
         return Err(SetupError::Unsupported(format!(
             "{backend} needs messages of {longest} bytes; the longest of this device has {}",

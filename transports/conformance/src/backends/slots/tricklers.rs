@@ -13,9 +13,6 @@ use crate::{
     world::World,
 };
 
-/// Bytes of a chunk.
-const CHUNK_BYTES: usize = 128 << 10;
-
 /// A client whose announced requests are granted, and what it has written of the first.
 struct Writer {
     end: End,
@@ -23,6 +20,8 @@ struct Writer {
     /// Where it may write.
     addr: u64,
     rkey: u32,
+    /// Bytes of a chunk.
+    chunk: usize,
     chunks: usize,
 }
 
@@ -36,7 +35,9 @@ impl Writer {
             if bytes.get(4) == Some(&kind::GRANT) {
                 let addr = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
                 let rkey = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
-                return Some(Writer { end, slot: imm & 0x3ff, addr, rkey, chunks: 0 });
+                let chunk = u32::from_le_bytes(bytes[28..32].try_into().expect("four bytes"));
+                let (slot, chunk) = (imm & 0x3ff, chunk as usize);
+                return Some(Writer { end, slot, addr, rkey, chunk, chunks: 0 });
             }
         }
         None
@@ -44,10 +45,10 @@ impl Writer {
 
     /// Writes one more chunk.
     fn move_on(&mut self) {
-        let at = self.addr + (self.chunks * CHUNK_BYTES) as u64;
+        let at = self.addr + (self.chunks * self.chunk) as u64;
         self.chunks += 1;
         let imm = self.end.immediate(op::CHUNK, self.slot);
-        self.end.write(at, self.rkey, &vec![7; CHUNK_BYTES], Some(imm));
+        self.end.write(at, self.rkey, &vec![7; self.chunk], Some(imm));
     }
 }
 
