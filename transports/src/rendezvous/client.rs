@@ -367,3 +367,73 @@ fn buffer_beyond(buffers: &mut LargeBuffers, len: usize) -> Option<Buffer> {
         None
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_verbs::Device;
+
+    const LIMIT: u64 = 1 << 20;
+
+    fn transfers() -> Transfers {
+        let device = Device::open("shm").expect("shared memory");
+        Transfers::new(1, &device.alloc_pd().expect("a domain"), 4 * LIMIT)
+    }
+
+    fn lent(len: u64, part: u64) -> Lent {
+        Lent { region: RemoteRegion::new(4096, 7, len).into(), part: part.into() }
+    }
+
+    /// The lengths of what is read next, one after the other.
+    fn reads(transfers: &mut Transfers) -> Vec<u64> {
+        let mut lens = Vec::new();
+        while let Some((slot, Transfer::Fetch { into, remote })) = transfers.next() {
+            lens.push(remote.len());
+            transfers.fetched(slot, into);
+        }
+        lens
+    }
+
+    #[test]
+    fn a_response_is_read_as_far_as_it_is_there() {
+        let mut transfers = transfers();
+        assert!(transfers.lent(0, &lent(100_000, 40_000), LIMIT));
+        assert_eq!(reads(&mut transfers), [40_000]);
+        assert!(reads(&mut transfers).is_empty() && transfers.take_whole().is_none());
+        assert!(transfers.more_is_there(0) && transfers.more_is_there(0));
+        assert_eq!(reads(&mut transfers).iter().sum::<u64>(), 60_000);
+        assert!(!transfers.more_is_there(0), "all of it was there");
+        let (slot, whole) = transfers.take_whole().expect("a whole response");
+        assert_eq!((slot, whole.len()), (0, 100_000));
+    }
+
+    #[test]
+    fn parts_may_be_announced_before_there_is_memory() {
+        let mut transfers = transfers();
+        assert!(!transfers.more_is_there(0), "nothing was lent");
+        assert!(transfers.lent(0, &lent(50_000, 40_000), LIMIT));
+        assert!(transfers.more_is_there(0));
+        assert_eq!(reads(&mut transfers).iter().sum::<u64>(), 50_000);
+    }
+
+    #[test]
+    fn responses_without_bytes_or_over_the_limit_are_refused() {
+        for (len, part) in [(0, 1), (100, 0), (LIMIT + 1, 1)] {
+            assert!(!transfers().lent(0, &lent(len, part), LIMIT), "{len} bytes by {part}");
+        }
+    }
+
+    /// Its front would not go in one chunk, or a chunk not inline.
+    #[test]
+    fn a_shared_request_takes_no_chunk_that_is_too_short_or_too_long() {
+        let body = Bytes::from(vec![7; 200_000]);
+        for (chunk, is_taken) in [(4, false), (16, true), (64 << 10, true), (65 << 10, false)] {
+            let mut transfers = transfers();
+            assert!(transfers.can_share(8) && !transfers.can_share(17));
+            transfers.share(0, b"12345678", &body);
+            assert_eq!(transfers.request_len(0), 200_008);
+            let region = RemoteRegion::new(0, 1, 200_008).into();
+            assert_eq!(transfers.granted(0, &Grant { region, chunk: chunk.into() }), is_taken);
+        }
+    }
+}
