@@ -13,26 +13,18 @@ const CHUNK: usize = 64 << 10;
 const RING: usize = CHUNK * RING_CHUNKS as usize;
 
 pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(4, 256, 8 << 20));
-    let mut caller = host.admit();
-    let sizes = [
-        249,
-        4096,
-        CHUNK / 2,
-        CHUNK - 1,
-        CHUNK,
-        CHUNK + 1,
-        RING - 1,
-        RING,
-        RING + 1,
-        3 * RING + 17,
-        8 << 20,
-    ];
-    for len in sizes {
-        let bytes = pattern(len as u32, len);
-        assert!(host.call(&mut caller, &bytes) == bytes, "{len} bytes");
+    let around = |len: usize| [len - 1, len, len + 1];
+    let mut sizes = vec![249, 4096, CHUNK / 2, 3 * RING + 17, 8 << 20];
+    sizes.extend([CHUNK, 2 * CHUNK, RING].map(around).concat());
+    for in_pieces in [false, true] {
+        let mut host = Host::in_pieces(backend, limits(4, 256, 8 << 20), in_pieces);
+        let mut caller = host.admit();
+        for len in &sizes {
+            let bytes = pattern(*len as u32, *len);
+            assert!(host.call(&mut caller, &bytes) == bytes, "{len} bytes");
+        }
+        assert_eq!(caller.heard.owned, sizes.len());
     }
-    assert_eq!(caller.heard.owned, sizes.len());
 }
 
 pub(crate) fn large_and_small_calls_share_a_connection(backend: &'static dyn Backend) {
