@@ -1,12 +1,11 @@
 //! What calls cost their cores, in addition to posting and polling, which the devices charge.
 
-use bytes::Bytes;
 use farcall_core::Identity;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    CallToken, ClientLayer, ClientTransport, Delivery, Message, Replies, ReplySink, RequestSink,
-    ServerTransport, SlotId, WindDown,
+    Body, CallToken, ClientLayer, ClientTransport, Delivery, Message, Replies, ReplySink,
+    RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_verbs::sim::Node;
 
@@ -96,20 +95,10 @@ impl ClientLayer for Charged<Box<dyn ClientTransport>> {
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
         let posted = self.inner.post_parts(front, body, delivery);
-        posted.inspect(|_| self.node.busy(self.costs.request_ns))
-    }
-
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        let posted = self.inner.post_shared(front, body, delivery);
         posted.inspect(|_| self.node.busy(self.costs.request_ns))
     }
 

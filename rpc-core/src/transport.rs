@@ -13,7 +13,7 @@ mod tls;
 
 pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub use client::{
-    ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+    Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
 pub use layer::ClientLayer;
 pub use message::Message;

@@ -1,10 +1,9 @@
 //! Client transports with planted bugs.
 
-use bytes::Bytes;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    ClientLayer, ClientTransport, Delivery, Message, ReplySink, SlotId, post_copied_request,
+    Body, ClientLayer, ClientTransport, Delivery, Message, ReplySink, SlotId, post_copied_request,
 };
 
 use crate::mutation::Mutation;
@@ -77,19 +76,10 @@ impl ClientLayer for ReusesSlots {
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
-        post_copied_request(self, front, body, delivery)
-    }
-
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        post_copied_request(self, front, body, delivery)
+        post_copied_request(self, front, &body, delivery)
     }
 
     fn abandon(&mut self, slot: SlotId) {

@@ -1,6 +1,7 @@
 //! The arguments of a call, from when the call is made until it is sent.
 
 use crate::codec::{self, EncodeError, Payload};
+use crate::transport::Body;
 use bytes::Bytes;
 
 /// Longer buffers are freed after use instead of kept for the next call.
@@ -74,10 +75,13 @@ impl Arguments {
         }
     }
 
-    /// The same, if their memory can be shared.
+    /// The same, with their memory if that can be shared.
     #[inline]
-    pub(super) fn shared(&self) -> Option<&Bytes> {
-        self.lent.as_ref()
+    pub(super) fn body(&self) -> Body<'_> {
+        match &self.lent {
+            None => Body::Borrowed(&self.buffer[..self.len]),
+            Some(lent) => Body::Shared(lent),
+        }
     }
 
     /// The call is over.

@@ -141,12 +141,9 @@ impl Job {
         timeout_ns: u64,
     ) -> Result<SlotId, ReserveError> {
         let header = RequestHeader::new(self.sent_as, wire::timeout_us(timeout_ns));
-        if let Some(arguments) = self.arguments.shared() {
-            return transport.post_shared(header.bytes(), arguments, self.delivery);
-        }
         let arguments = self.arguments.as_slice();
         if arguments.len() >= PARTS_FROM_BYTES {
-            return transport.post_parts(header.bytes(), arguments, self.delivery);
+            return transport.post_parts(header.bytes(), self.arguments.body(), self.delivery);
         }
         let (slot, bytes) = transport.reserve(HEADER_BYTES + arguments.len())?;
         header.write(bytes);

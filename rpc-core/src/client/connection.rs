@@ -10,7 +10,7 @@ use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress, saturating_nanos};
 use crate::transport::{
-    ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
+    Body, ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
 };
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
 use core::time::Duration;
@@ -307,10 +307,8 @@ impl Connection {
         let header = RequestHeader::new(M::ID, self.timeout_us);
         if let Some(body) = arguments.as_bytes().filter(|body| body.len() >= PARTS_FROM_BYTES) {
             let shared = if body.len() < SHARED_FROM_BYTES { None } else { arguments.shared() };
-            let posted = match &shared {
-                None => self.transport.post_parts(header.bytes(), body, delivery),
-                Some(body) => self.transport.post_shared(header.bytes(), body, delivery),
-            };
+            let body = shared.as_ref().map_or(Body::Borrowed(body), Body::Shared);
+            let posted = self.transport.post_parts(header.bytes(), body, delivery);
             return posted.map_err(|error| self.no_slot(error.into()));
         }
         let (slot, bytes) = match self.transport.reserve(len) {
@@ -342,7 +340,7 @@ impl Connection {
         };
         let arguments = older.encode::<M, P>(arguments, &mut self.older_call)?;
         let header = RequestHeader::new(older.id, self.timeout_us);
-        let posted = self.transport.post_parts(header.bytes(), arguments, delivery);
+        let posted = self.transport.post_parts(header.bytes(), Body::Borrowed(arguments), delivery);
         if self.older_call.capacity() > KEPT_BYTES {
             self.older_call = Vec::new();
         }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::Message;
 use crate::error::{ReserveError, TransportFailure};
 use crate::time::{Instant, Progress};
+use core::ops::Deref;
 use core::task::Waker;
 
 /// One outstanding request of one connection.
@@ -54,30 +55,17 @@ pub trait ClientTransport: Send {
     fn post(&mut self, slot: SlotId, delivery: Delivery);
 
     /// Reserves and posts a request that consists of the bytes of `front` and then those of `body`. A transport may send a long
-    /// body from where it is.
+    /// body from where it is, and keep a shared one instead of a copy if it is sent later.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve); then nothing was posted.
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
-        post_copied_request(self, front, body, delivery)
-    }
-
-    /// The same of a body in memory that can be shared: a transport that sends a long one later may keep it instead of a copy.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve); then nothing was posted.
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        self.post_parts(front, body, delivery)
+        post_copied_request(self, front, &body, delivery)
     }
 
     /// Sends what was posted, with one doorbell. Cheap if nothing was.
@@ -125,6 +113,27 @@ pub fn post_copied_request(
     bytes[front.len()..].copy_from_slice(body);
     transport.post(slot, delivery);
     Ok(slot)
+}
+
+/// Most of a request: see [`ClientTransport::post_parts`].
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Of the caller, until the request is posted.
+    Borrowed(&'a [u8]),
+    /// In memory that can be shared.
+    Shared(&'a Bytes),
+}
+
+impl Deref for Body<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Body::Borrowed(bytes) => bytes,
+            Body::Shared(bytes) => bytes,
+        }
+    }
 }
 
 /// How often the handler of a posted request may run.

@@ -1,8 +1,6 @@
 //! A layer around a client's transport.
 
-use bytes::Bytes;
-
-use super::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use super::{Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 
@@ -20,26 +18,15 @@ pub trait ClientLayer: Send {
         self.inner_mut().reserve(len)
     }
 
-    /// As [`ClientTransport::post_parts`]. A layer that overrides `reserve` overrides this, too, and `post_shared`.
+    /// As [`ClientTransport::post_parts`]. A layer that overrides `reserve` overrides this, too.
     #[inline]
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
         self.inner_mut().post_parts(front, body, delivery)
-    }
-
-    /// As [`ClientTransport::post_shared`].
-    #[inline]
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        self.inner_mut().post_shared(front, body, delivery)
     }
 
     /// As [`ClientTransport::abandon`].
@@ -82,20 +69,10 @@ impl<L: ClientLayer> ClientTransport for L {
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
         ClientLayer::post_parts(self, front, body, delivery)
-    }
-
-    #[inline]
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        ClientLayer::post_shared(self, front, body, delivery)
     }
 
     #[inline]

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId, post_copied_request,
+    Body, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    post_copied_request,
 };
 use farcall_verbs::{CompletionOpcode, ProtectionDomain, Status, WorkCompletion};
 use zerocopy::{FromBytes, IntoBytes};
@@ -118,6 +119,24 @@ impl<C: ClientCarrier> Client<C> {
         };
         Client { window, completions, scratch: Scratch::new(terms.slot as usize) }
     }
+
+    /// Posts a request that does not go in a slot.
+    #[cold]
+    fn post_large_parts(
+        &mut self,
+        front: &[u8],
+        body: Body<'_>,
+        delivery: Delivery,
+    ) -> Result<SlotId, ReserveError> {
+        match body {
+            Body::Shared(body) if self.window.transfers.can_share(front.len()) => {
+                let id = self.window.share_large(front, body)?;
+                self.post(id, delivery);
+                Ok(id)
+            }
+            _ => post_copied_request(self, front, &body, delivery),
+        }
+    }
 }
 
 impl<C: ClientCarrier> ClientTransport for Client<C> {
@@ -170,32 +189,16 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
     fn post_parts(
         &mut self,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
         let len = front.len() + body.len();
         if len > self.window.max_small {
-            return post_copied_request(self, front, body, delivery);
+            return self.post_large_parts(front, body, delivery);
         }
         let (id, _) = self.reserve(len)?;
         self.window.slots[id.index as usize].phase = Phase::Posted;
-        self.window.link.post_parts(id.index, id.generation, front, body);
-        Ok(id)
-    }
-
-    fn post_shared(
-        &mut self,
-        front: &[u8],
-        body: &Bytes,
-        delivery: Delivery,
-    ) -> Result<SlotId, ReserveError> {
-        let window = &mut self.window;
-        let is_small = front.len() + body.len() <= window.max_small;
-        if is_small || !window.transfers.can_share(front.len()) {
-            return self.post_parts(front, body, delivery);
-        }
-        let id = window.share_large(front, body)?;
-        self.post(id, delivery);
+        self.window.link.post_parts(id.index, id.generation, front, &body);
         Ok(id)
     }
 

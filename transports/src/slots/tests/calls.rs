@@ -1,7 +1,7 @@
 //! Messages that fit a slot: windows, generations, abandoned calls, terms.
 
 use farcall_core::error::{Backpressure, ReserveError};
-use farcall_core::transport::Delivery;
+use farcall_core::transport::{Body, Delivery};
 use farcall_verbs::Device;
 
 use super::pair::{Host, limits, pattern};
@@ -31,7 +31,10 @@ pub(crate) fn messages_in_parts_come_back(backend: &'static dyn Backend) {
             let (front, body) = bytes[len..].split_at(8);
             // Another call of the window waits meanwhile, in a slot that must stay as it is.
             let first = caller.send(&bytes);
-            let second = caller.transport.post_parts(front, body, Delivery::AtMostOnce).unwrap();
+            let second = caller
+                .transport
+                .post_parts(front, Body::Borrowed(body), Delivery::AtMostOnce)
+                .unwrap();
             caller.transport.flush();
             host.run(&mut [&mut caller], |host, _| host.handlers.held.len() == 2);
             while let Some((call, request)) = host.handlers.held.pop_front() {

@@ -8,7 +8,7 @@ use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    CallToken, ClientTransport, Delivery, Message, Replies, ReplySink, RequestSink,
+    Body, CallToken, ClientTransport, Delivery, Message, Replies, ReplySink, RequestSink,
     ServerTransport, SlotId,
 };
 use farcall_verbs::Device;
@@ -164,7 +164,10 @@ impl Caller {
         if self.in_pieces {
             let (front, body) = bytes.split_at(bytes.len().min(FRONT_BYTES));
             let body = Bytes::copy_from_slice(body);
-            return self.transport.post_shared(front, &body, Delivery::AtMostOnce).unwrap();
+            return self
+                .transport
+                .post_parts(front, Body::Shared(&body), Delivery::AtMostOnce)
+                .unwrap();
         }
         let (slot, room) = self.transport.reserve(bytes.len()).unwrap();
         room.copy_from_slice(bytes);
