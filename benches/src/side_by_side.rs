@@ -71,7 +71,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
     let Peers { mut kinds, is_group } = options.peers;
     if is_group {
         let is_named = |kind: Kind| match kind {
-            Kind::Ucx => programs.ucx.is_some(),
+            Kind::Ucx | Kind::UcxUnread => programs.ucx.is_some(),
             Kind::Iceoryx2 => programs.iceoryx2.is_some(),
             _ => true,
         };

@@ -45,7 +45,7 @@ fn all_peers_answer_in_each_cell_and_after_silence() {
     let cells: Vec<_> = report.cells.iter().map(|cell| (cell.size, cell.window)).collect();
     assert_eq!(cells, [(32, 1), (3000, 1), (32, 8), (3000, 8)]);
     let all: Vec<_> = report.peers.iter().map(|name| name.peer).collect();
-    assert_eq!(all.len(), 12);
+    assert_eq!(all.len(), 13);
     for cell in &report.cells {
         assert!(cell.line_ns > 0 && cell.futex_ns > 0, "{cell:?}");
         let measured: Vec<_> = cell.runs.iter().map(|run| run.peer).collect();

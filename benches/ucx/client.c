@@ -132,6 +132,10 @@ ucs_status_t on_reply(void *arg, const void *header, size_t header_length, void 
         pull(call, data, on_reply_pulled);
         return UCS_INPROGRESS;
     }
+    if (keeps_answers) {
+        memcpy(call->buffer, data, length);
+        data = call->buffer;
+    }
     answered(call, data, length);
     return UCS_OK;
 }

@@ -19,7 +19,7 @@ struct call {
     struct header header;
     ucp_ep_h reply_to;  // server
     void *held;         // server: the request's bytes, if UCX lends them
-    char *buffer;       // for what comes by rendezvous
+    char *buffer;       // for what comes by rendezvous, and for answers
     size_t length;
     uint64_t started;   // client; 0: not timed
     int sending;        // client: the request's header is still needed
@@ -34,6 +34,8 @@ extern uint32_t free_count, call_count;
 extern size_t size;
 extern uint32_t window;
 extern char *pattern;
+// The client copies answers to memory of its own before their time ends, as those that come by rendezvous do anyway.
+extern int keeps_answers;
 
 // Ends the program.
 void fail(const char *what, ucs_status_t status);

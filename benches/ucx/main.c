@@ -1,11 +1,12 @@
 // Echo calls over UCX active messages, for `farcall-bench peers`. `cargo xtask peers` compiles this folder.
 //
 //     ucx-echo server CORE SIZE WINDOW
-//     ucx-echo client CORE SIZE WINDOW ADDRESS
+//     ucx-echo client CORE SIZE WINDOW ADDRESS [unread]
 //
 // The server prints `ready ADDRESS`, with the address of its worker as hexadecimal digits. On its standard input, `rest`
 // lets it sleep and `work` ends the rest. The client prints `ready` after the first answer. `turn NANOS` lets it call for
-// that long, with WINDOW calls outstanding; `after NANOS` lets it wait, and then make one call. It answers both with
+// that long, with WINDOW calls outstanding; `after NANOS` lets it wait, and then make one call. A call's time ends when its answer
+// is in the client's own memory; with `unread`, when UCX shows where it has landed, for as long as a callback runs. It answers both with
 // `done CALLS NANOS SAMPLES`, and then the samples: the times of single calls in nanoseconds, as 32-bit numbers.
 // Both end with their standard input.
 
@@ -24,6 +25,7 @@ uint32_t free_count, call_count;
 size_t size;
 uint32_t window;
 char *pattern;
+int keeps_answers;
 
 void fail(const char *what, ucs_status_t status)
 {
@@ -95,9 +97,10 @@ void pull(struct call *call, void *descriptor, ucp_am_recv_data_nbx_callback_t t
 
 int main(int count, char **words)
 {
-    int is_client = count == 6 && strcmp(words[1], "client") == 0;
+    int is_unread = count == 7 && strcmp(words[6], "unread") == 0;
+    int is_client = (count == 6 || is_unread) && strcmp(words[1], "client") == 0;
     if (!is_client && !(count == 5 && strcmp(words[1], "server") == 0)) {
-        fprintf(stderr, "ucx-echo server CORE SIZE WINDOW | client CORE SIZE WINDOW ADDRESS\n");
+        fprintf(stderr, "ucx-echo server CORE SIZE WINDOW | client CORE SIZE WINDOW ADDRESS [unread]\n");
         return 2;
     }
     cpu_set_t cores;
@@ -107,6 +110,7 @@ int main(int count, char **words)
         perror("ucx-echo: cannot pin to the core");
         return 1;
     }
+    keeps_answers = !is_unread;
     size = strtoull(words[3], NULL, 10);
     window = strtoul(words[4], NULL, 10);
     pattern = allocate(size);

@@ -145,6 +145,28 @@ fn a_task_that_is_dropped_while_it_attends_leaves_its_turns_to_others() {
 }
 
 #[test]
+fn a_task_takes_the_turns_of_its_next_call_too() {
+    const ROUNDS: u64 = 50;
+    let bench = bench();
+    let channel = bench.channel();
+    become_busy(&channel);
+    let mut rounds_with_turns = 0;
+    for round in 1..=ROUNDS {
+        // The next call has the ticket of the last one.
+        let mut call = later(&channel, b"x");
+        let (flag, polled) = flagged(&mut call);
+        assert!(polled.is_pending(), "the handler has not answered");
+        // It is to be polled at once, for the next turn, unless the I/O thread looked just then.
+        rounds_with_turns += u64::from(flag.0.load(SeqCst));
+        thread::sleep(Duration::from_micros(100)); // Longer than a task attends without progress.
+        until("the handler runs", || bench.test.gate.waiting.load(SeqCst) == round);
+        bench.test.gate.pass();
+        assert_eq!(run(&mut call), Ok(b"x".to_vec()));
+    }
+    assert!(rounds_with_turns > ROUNDS / 2, "{rounds_with_turns}");
+}
+
+#[test]
 fn a_blocking_call_that_another_carries_ends_when_that_leaves() {
     let bench = bench();
     let channel = bench.channel();

@@ -200,6 +200,10 @@ impl Client {
         let now_ns = now.as_nanos();
         let Some(kv) = &mut self.kv else { return Ok(PhaseEnd::Closed) };
         let mut progress = kv.turn(now);
+        if matches!(phase, Phase::Faulty { .. }) && self.dice.once_in(80) {
+            // One that was never polled, for example, or whose answer has come.
+            self.cancel();
+        }
         self.take(phase, now_ns);
         if self.kv.as_mut().is_none_or(Caller::is_over) {
             if !self.calls.is_empty() {

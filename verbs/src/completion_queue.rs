@@ -68,8 +68,9 @@ impl CompletionQueue {
     }
 
     /// The events of this queue call this waker from now on, instead of making the channel readable. Returns whether all of them do:
-    /// then a thread that has armed many queues looks at those again whose wakers are called, and not at all. That is so for queue
-    /// pairs of `shm` whose peers are in this process, and that were there at the last poll.
+    /// then a thread that has armed many queues looks at those again whose wakers are called, and not at all. That is so for connected queue
+    /// pairs of `shm` that were there at the last poll. Events of peers in other processes call while a thread
+    /// [waits](CompletionChannel::wait) on the channel.
     pub fn wake_with(&mut self, waker: &Waker) -> bool {
         match &mut self.queue {
             dispatch::CompletionQueue::Shm(queue) => queue.wake_with(waker),

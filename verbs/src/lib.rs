@@ -47,7 +47,7 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion,
+    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion, ReadAhead,
     RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
 };
 pub use open_options::OpenOptions;

@@ -1,6 +1,6 @@
 //! The peers by name.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::farcall_clients::{self, Carrier};
 use super::{Peer, Programs, Setup, program, tarpc, tonic};
@@ -18,6 +18,8 @@ pub enum Kind {
     FarcallPoll,
     /// UCX's active messages over shared memory: no stubs, no deadlines.
     Ucx,
+    /// The same, where the time of a call ends before the client has read the answer.
+    UcxUnread,
     /// iceoryx2's request-response.
     Iceoryx2,
     /// tarpc over a Unix socket.
@@ -35,12 +37,13 @@ pub enum Kind {
 }
 
 /// All with their names in arguments and reports, and in tables.
-const ALL: [(Kind, &str, &str); 12] = [
+const ALL: [(Kind, &str, &str); 13] = [
     (Kind::FarcallWait, "farcall-wait", "farcall `.wait()`"),
     (Kind::FarcallAwait, "farcall-await", "farcall `.await`"),
     (Kind::FarcallAwaitMulti, "farcall-await-multi", "farcall `.await`, threads"),
     (Kind::FarcallPoll, "farcall-poll", "farcall polling"),
     (Kind::Ucx, "ucx", "UCX"),
+    (Kind::UcxUnread, "ucx-unread", "UCX, answer unread"),
     (Kind::Iceoryx2, "iceoryx2", "iceoryx2"),
     (Kind::TarpcUnix, "tarpc-unix", "tarpc, Unix"),
     (Kind::TonicUnix, "tonic-unix", "tonic, Unix"),
@@ -102,7 +105,7 @@ impl Kind {
     /// Checks that the program that it needs was named and exists; the others need none.
     pub(super) fn require(self, programs: &Programs) -> Result<()> {
         let program = match self {
-            Kind::Ucx => &programs.ucx,
+            Kind::Ucx | Kind::UcxUnread => &programs.ucx,
             Kind::Iceoryx2 => &programs.iceoryx2,
             _ => return Ok(()),
         };
@@ -132,12 +135,9 @@ impl Kind {
             Kind::TarpcUnix => tarpc::unix(self, setup),
             Kind::TarpcTcp => tarpc::tcp(self, setup),
             Kind::TonicUnix => tonic::unix(self, setup),
-            Kind::Ucx => {
-                program::start(setup.programs.ucx.as_deref().context("no program")?, setup)
-            }
-            Kind::Iceoryx2 => {
-                program::start(setup.programs.iceoryx2.as_deref().context("no program")?, setup)
-            }
+            Kind::Ucx => program::start(setup.programs.ucx.as_deref(), &[], setup),
+            Kind::UcxUnread => program::start(setup.programs.ucx.as_deref(), &["unread"], setup),
+            Kind::Iceoryx2 => program::start(setup.programs.iceoryx2.as_deref(), &[], setup),
         }
     }
 }

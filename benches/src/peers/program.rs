@@ -21,8 +21,13 @@ struct ProgramPeer {
     server: Process,
 }
 
-/// Starts the program's two ends. The server rests until the first turn.
-pub(super) fn start(program: &Path, setup: &Setup<'_>) -> Result<Box<dyn Peer>> {
+/// Starts the program's two ends, the client with `options`. The server rests until the first turn.
+pub(super) fn start(
+    program: Option<&Path>,
+    options: &[&str],
+    setup: &Setup<'_>,
+) -> Result<Box<dyn Peer>> {
+    let program = program.context("no program")?;
     let [server_core, client_core] = setup.cores;
     let end = |role: &str, core: usize| {
         let mut command = Command::new(program);
@@ -32,7 +37,7 @@ pub(super) fn start(program: &Path, setup: &Setup<'_>) -> Result<Box<dyn Peer>> 
         command
     };
     let mut server = Process::start(&mut end("server", server_core)).context("the server")?;
-    let client = Process::start(end("client", client_core).arg(server.ready()));
+    let client = Process::start(end("client", client_core).arg(server.ready()).args(options));
     let client = client.context("the client")?;
     server.order("rest")?;
     Ok(Box::new(ProgramPeer { client, server }))

@@ -38,7 +38,7 @@ pub fn serve(options: &ServeOptions) -> Result<()> {
         Kind::TarpcUnix => exit_with_input().and_then(|()| tarpc::serve_unix(at)),
         Kind::TarpcTcp => exit_with_input().and_then(|()| tarpc::serve_tcp()),
         Kind::TonicUnix => exit_with_input().and_then(|()| tonic::serve_unix(at)),
-        Kind::Ucx | Kind::Iceoryx2 => bail!("`{peer}` has a program of its own"),
+        Kind::Ucx | Kind::UcxUnread | Kind::Iceoryx2 => bail!("`{peer}` has a program of its own"),
         _ => farcall_clients::serve(at, *core),
     }
 }

@@ -150,7 +150,7 @@ impl<R> Call<R> {
         shared.submit(job);
         // Whoever drove may have left in between.
         if shared.attendant_after_submit() == 0
-            && let Some(drive) = shared.drive()
+            && let Some(drive) = shared.drive_or_wait_for_look()
         {
             return take_turn(drive, ticket, waker, &mut self.state);
         }
@@ -171,7 +171,7 @@ impl<R> Call<R> {
         let shared = self.channel.shared();
         let attendant = shared.attendant();
         if (attendant == 0 || attendant == ticket.id())
-            && let Some(drive) = shared.drive()
+            && let Some(drive) = shared.drive_or_wait_for_look()
         {
             return take_turn(drive, ticket, waker, &mut self.state).map(Ok);
         }

@@ -19,11 +19,17 @@ const SOON: Duration = Duration::from_millis(1);
 /// How long a task that waits polls again and again after the last progress, before it leaves its call to the I/O thread.
 const ATTEND: Duration = Duration::from_micros(50);
 
-/// A task that waits alone spins at most this long for the response before it returns to its executor.
+/// A task that waits alone spins at most this long without progress before it returns to its executor.
 const LONGEST_SPIN_NS: u64 = 5_000;
+
+/// A task whose call makes progress all the time, as one with a long message does, returns to its executor after this time at the latest.
+const LONGEST_POLL: Duration = Duration::from_micros(20);
 
 /// The least that it spins, if its client's calls are short.
 const LEAST_SPIN_NS: u64 = 1_000;
+
+/// How often a task yields to an I/O thread that only looks. It may have been stopped in that.
+const TRIES_WHILE_LOOKING: u32 = 64;
 
 /// Turns of a task that spins between two readings of the clock.
 const TURNS_PER_CLOCK: u32 = 32;
@@ -63,6 +69,20 @@ impl Shared {
         let mut drive = self.drive_unstamped()?;
         drive.read_clock();
         Some(drive)
+    }
+
+    /// The same. If the I/O thread has the connection for a moment, tries again: that thread puts it back for a caller to drive.
+    pub(super) fn drive_or_wait_for_look(&self) -> Option<Drive<'_>> {
+        if let Some(drive) = self.drive() {
+            return Some(drive);
+        }
+        for _ in 0..TRIES_WHILE_LOOKING {
+            if !self.is_looking() {
+                break;
+            }
+            thread::yield_now();
+        }
+        self.drive()
     }
 
     /// The same, without reading the clock: the caller sends a call first.
@@ -158,9 +178,10 @@ impl Drive<'_> {
     #[inline]
     pub(super) fn until_done(mut self, own: usize) -> Driven {
         let mut idler = self.io().idler.clone();
+        let mut idle_since = self.now;
         loop {
             let progress = self.turn();
-            if let Some(job) = self.take_own() {
+            if let Some(job) = self.take_own(idle_since) {
                 self.leave(Leave::Done);
                 return Driven::Ended(job);
             }
@@ -172,7 +193,7 @@ impl Drive<'_> {
             }
             if !progress.is_idle() {
                 idler.worked();
-                self.read_clock();
+                idle_since = self.read_clock();
             } else if idler.wants_clock() {
                 let now = self.read_clock();
                 match (idler.rest(now), progress.next) {
@@ -185,29 +206,38 @@ impl Drive<'_> {
         }
     }
 
-    /// Takes turns for a task. Spins some microseconds if its call is the only one, and such calls are short. Returns the call if it
-    /// has ended.
+    /// Takes turns for a task. Spins some microseconds if its call is the only one, and such calls end soon after their last progress.
+    /// Returns the call if it has ended.
     #[inline]
     pub(super) fn for_task(&mut self, own: usize) -> Option<Box<Job>> {
         self.io().driver.set_own(own);
-        let (begin, mut worked, mut turns) = (self.now, 0, 0_u32);
+        let begin = self.now;
+        let mut idle_since = self.io().attendance.idle_since(own).unwrap_or(begin);
+        let (mut spins_since, mut worked, mut turns) = (begin, 0, 0_u32);
         loop {
-            worked += self.turn().worked;
-            if let Some(job) = self.take_own() {
+            let progress = self.turn().worked;
+            if let Some(job) = self.take_own(idle_since) {
                 return Some(job);
             }
+            worked += progress;
             let io = self.io();
             let usual_ns = io.attendance.usual_ns;
             if usual_ns > LONGEST_SPIN_NS || !io.driver.is_alone() || !io.is_up() {
                 break;
             }
             turns += 1;
-            if turns.is_multiple_of(TURNS_PER_CLOCK) {
+            if progress > 0 {
+                spins_since = self.read_clock();
+                idle_since = spins_since;
+            } else if turns.is_multiple_of(TURNS_PER_CLOCK) {
                 let spin =
                     Duration::from_nanos((2 * usual_ns + LEAST_SPIN_NS).min(LONGEST_SPIN_NS));
-                if self.read_clock() - begin > spin {
+                if self.read_clock() - spins_since > spin {
                     break;
                 }
+            }
+            if self.now - begin > LONGEST_POLL {
+                break;
             }
         }
         // From now on its ticket gives it.
@@ -223,32 +253,41 @@ impl Drive<'_> {
     /// when its call has ended.
     pub(super) fn leave_pending(mut self, own: usize) -> bool {
         let now = self.now;
-        let until = match self.io().attendance.task {
-            Some((task, until)) if task == own => {
-                // It is the task itself that drove a moment ago.
-                self.is_soon = false;
-                until
-            }
-            _ => now + self.io().idle.awake(ATTEND),
-        };
-        self.io().attendance.task = Some((own, until));
+        let idle_since = self.io().attendance.idle_since(own);
+        if idle_since.is_some() {
+            // It is the task itself that drove a moment ago.
+            self.is_soon = false;
+        }
+        let idle_since = idle_since.unwrap_or(now);
+        let until = idle_since + self.io().idle.awake(ATTEND);
+        self.io().attendance.task = Some((own, idle_since));
         if now < until && !self.must_leave() {
+            // What it waits for may need this core.
+            let must_yield =
+                self.io().driver.has_one_call() && self.io().idle.yields_after(now - idle_since);
             self.leave(Leave::Back(own));
+            if must_yield {
+                thread::yield_now();
+            }
             return true;
         }
-        self.io().driver.leave_call(own);
+        let io = self.io();
+        io.attendance.task = None;
+        io.driver.leave_call(own);
         self.leave(Leave::GiveUp);
         false
     }
 
-    /// The call that the caller waits for, if it has ended.
+    /// The call that the caller waits for, if it has ended. There was no progress since `idle_since`.
     #[inline]
-    fn take_own(&mut self) -> Option<Box<Job>> {
+    fn take_own(&mut self, idle_since: Instant) -> Option<Box<Job>> {
         let job = self.io().driver.take_own()?;
         let now = self.read_clock();
         let io = self.io();
-        let nanos = io.driver.record_own(&job, now);
-        let usual_ns = &mut io.attendance.usual_ns;
+        io.driver.record_own(&job, now);
+        // The next call may have the same ticket.
+        io.attendance.task = None;
+        let (usual_ns, nanos) = (&mut io.attendance.usual_ns, (now - idle_since).as_nanos() as u64);
         *usual_ns = *usual_ns - *usual_ns / 8 + nanos / 8;
         Some(job)
     }

@@ -73,7 +73,7 @@ impl Driver {
             methods,
             counters,
             compatibility,
-            waiting: VecDeque::with_capacity(64),
+            waiting: VecDeque::new(),
             in_flight: Vec::new(),
             in_flight_count: 0,
             earliest: Instant::FAR_FUTURE,
@@ -84,7 +84,7 @@ impl Driver {
             own: 0,
             own_done: None,
             alone: 0,
-            woken: Vec::with_capacity(waking::ROOM),
+            woken: Vec::new(),
             successor: None,
         };
         driver.in_flight.resize_with(window as usize, || None);
@@ -141,7 +141,13 @@ impl Driver {
     /// One call is under way, and those before it were the only ones too.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.alone >= ALONE && self.in_flight_count + self.waiting.len() == 1
+        self.alone >= ALONE && self.has_one_call()
+    }
+
+    /// One call is under way, or waits to be.
+    #[inline]
+    pub(super) fn has_one_call(&self) -> bool {
+        self.in_flight_count + self.waiting.len() == 1
     }
 
     /// The time of the last turn.
@@ -225,11 +231,10 @@ impl Driver {
 
     /// Counts how long the call took that the one who drives has waited for.
     #[inline]
-    pub(super) fn record_own(&mut self, job: &Job, now: Instant) -> u64 {
-        let Some(sent) = job.sent else { return 0 };
-        let nanos = (now - sent).as_nanos() as u64;
-        self.counters.latency(job.row, nanos, 1);
-        nanos
+    pub(super) fn record_own(&mut self, job: &Job, now: Instant) {
+        if let Some(sent) = job.sent {
+            self.counters.latency(job.row, (now - sent).as_nanos() as u64, 1);
+        }
     }
 
     /// Callers wait to be [woken](Self::woken).
@@ -256,7 +261,7 @@ impl Driver {
             if !job.is_left {
                 found = Successor::None;
                 if let Some(waker) = job.ticket.call_to_drive() {
-                    self.woken.push(waker);
+                    waking::add(&mut self.woken, waker);
                     self.successor = Some(Arc::clone(&job.ticket));
                     return Successor::Woken;
                 }
@@ -312,6 +317,10 @@ impl Driver {
             if let Err(error) = fits {
                 return self.end(job, Outcome::Failed(error));
             }
+        }
+        if self.waiting.capacity() == 0 {
+            // Not before there is a call that waits: a client may make one at a time, or none.
+            self.waiting.reserve(waking::ROOM);
         }
         self.waiting.push_back(job);
     }
@@ -462,8 +471,9 @@ impl Driver {
         if let Some(sent) = job.sent {
             self.counters.latency(job.row, (self.now - sent).as_nanos() as u64, 1);
         }
-        let waker = self.shared.finish(job);
-        self.woken.extend(waker);
+        if let Some(waker) = self.shared.finish(job) {
+            waking::add(&mut self.woken, waker);
+        }
     }
 
     fn take_in_flight(&mut self, slot: SlotId) -> Option<Box<Job>> {

@@ -49,12 +49,20 @@ pub(super) enum Watch {
 /// What callers that drove know of the next turns.
 #[derive(Default)]
 pub(super) struct Attendance {
-    /// The task that polls again soon, and until when it does.
+    /// The task that polls again soon, and since when it has waited without progress.
     pub(super) task: Option<(usize, Instant)>,
     /// When a caller drove last, unless it left its call to the I/O thread.
     pub(super) last: Option<Instant>,
-    /// How long the calls of callers that waited for one took lately.
+    /// How long the calls of callers that waited for one ended after their last progress, lately.
     pub(super) usual_ns: u64,
+}
+
+impl Attendance {
+    /// Since when the task of this ticket has waited without progress, if it is the one that drove last.
+    #[inline]
+    pub(super) fn idle_since(&self, ticket: usize) -> Option<Instant> {
+        self.task.filter(|(task, _)| *task == ticket).map(|(_, since)| since)
+    }
 }
 
 /// The connection, or the attempts to make the next one.

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     tickets: Mutex<Vec<Arc<Ticket>>>,
     /// The I/O thread sleeps until something wakes it, and sees no deadline if the one who drives is stopped.
     is_unwatched: AtomicBool,
+    /// The I/O thread has the I/O for a moment, and puts it back without driving if callers do.
+    is_looking: AtomicBool,
     cancels: CachePadded<AtomicU64>,
     pub(super) site: Site,
     stop: AtomicBool,
@@ -52,6 +54,7 @@ impl Shared {
             jobs: AtomicUsize::new(0),
             tickets: Mutex::default(),
             is_unwatched: AtomicBool::new(false),
+            is_looking: AtomicBool::new(false),
             cancels: CachePadded::new(AtomicU64::new(0)),
             site,
             stop: AtomicBool::new(false),
@@ -93,6 +96,28 @@ impl Shared {
     #[inline]
     pub(super) fn set_unwatched(&self, is_unwatched: bool) {
         self.is_unwatched.store(is_unwatched, Ordering::Relaxed);
+    }
+
+    /// The I/O thread's [take](Baton::take): callers that get nothing meanwhile try again.
+    pub(super) fn take_to_look(&self) -> Option<Box<ChannelIo>> {
+        self.is_looking.store(true, Ordering::Relaxed);
+        let io = self.io.take();
+        if io.is_none() {
+            self.is_looking.store(false, Ordering::Relaxed);
+        }
+        io
+    }
+
+    /// The I/O thread's [put](Baton::put).
+    pub(super) fn put_after_look(&self, io: Box<ChannelIo>) {
+        self.io.put(io);
+        self.is_looking.store(false, Ordering::Relaxed);
+    }
+
+    /// After a failed try to drive, which makes visible what who has the I/O has stored before.
+    #[inline]
+    pub(super) fn is_looking(&self) -> bool {
+        self.is_looking.load(Ordering::Relaxed)
     }
 
     /// A task waits for the one who drives: has the I/O thread see to its deadline. After a failed try to drive, which makes visible what

@@ -176,7 +176,7 @@ impl IoThread {
 
 /// A turn of a channel, unless its callers take them.
 fn look(channel: &Shared, now: Instant, woken: &mut Vec<Waker>) -> Round {
-    let Some(mut io) = channel.io.take() else {
+    let Some(mut io) = channel.take_to_look() else {
         channel.wake_overdue(now, woken);
         return Round { has_gone: channel.is_dead(), ..Round::IDLE };
     };
@@ -193,7 +193,8 @@ fn look(channel: &Shared, now: Instant, woken: &mut Vec<Waker>) -> Round {
         }
     } else {
         round.is_handed_over = io.is_handed_over;
-        (io.is_handed_over, io.attendance.last) = (false, None);
+        io.is_handed_over = false;
+        (io.attendance.task, io.attendance.last) = (None, None);
         channel.clear_attendant();
         round.progress = io.turn(now);
         round.has_calls = io.is_up() && io.driver.has_calls();
@@ -221,11 +222,11 @@ enum Sleep {
 
 /// Prepares a channel for the thread to sleep. After [`Site::fall_asleep`](crate::site::Site::fall_asleep).
 fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
-    let Some(mut io) = channel.io.take() else {
+    let Some(mut io) = channel.take_to_look() else {
         return if channel.is_dead() { Sleep::Awake } else { Sleep::Nap(now + NAP) };
     };
     if channel.stopped() {
-        channel.io.put(io);
+        channel.put_after_look(io);
         return Sleep::Awake;
     }
     let sleep = if callers_drive(&io, now) {
@@ -280,7 +281,7 @@ fn nap(io: &ChannelIo) -> Duration {
 /// Puts the I/O back. Returns whether something was left meanwhile that no task is about to see.
 fn put_back(channel: &Shared, io: Box<ChannelIo>) -> bool {
     let seen_cancels = io.driver.seen_cancels();
-    channel.io.put(io);
+    channel.put_after_look(io);
     channel.has_news(seen_cancels) && (channel.attendant() == 0 || channel.stopped())
 }
 

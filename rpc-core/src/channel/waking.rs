@@ -12,6 +12,16 @@ thread_local! {
     static SPARE: RefCell<Vec<Waker>> = RefCell::new(Vec::with_capacity(ROOM));
 }
 
+/// Adds a waker to those of this turn.
+#[inline]
+pub(super) fn add(woken: &mut Vec<Waker>, waker: Waker) {
+    if woken.capacity() == 0 {
+        // The first of a client.
+        woken.reserve(ROOM);
+    }
+    woken.push(waker);
+}
+
 /// Takes the wakers out of `woken`, to be woken when nothing of the channel is in use.
 pub(super) fn take(woken: &mut Vec<Waker>) -> Vec<Waker> {
     let spare = SPARE.try_with(|spare| spare.take()).unwrap_or_default();

@@ -63,6 +63,13 @@ impl ThreadCounters {
         ThreadCounters { rows: methods.names.iter().map(row).collect() }
     }
 
+    /// With the memory of all latencies: a server thread measures some of its calls, and may come to the first one of a method at any time.
+    pub(crate) fn of_server_thread(methods: &MethodTable) -> Self {
+        let counters = ThreadCounters::new(methods);
+        counters.rows.iter().for_each(|row| row.latency.prepare());
+        counters
+    }
+
     #[inline]
     pub(crate) fn started(&self, row: u32) {
         add(&self.rows[row as usize].started, 1);
@@ -92,5 +99,19 @@ impl ThreadCounters {
     #[inline]
     pub(crate) fn latency(&self, row: u32, nanos: u64, times: u64) {
         self.rows[row as usize].latency.record(nanos, times);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_thread_has_memory_for_latencies_before_it_measures_one() {
+        let methods = MethodTable::new(&[]);
+        let is_prepared =
+            |counters: ThreadCounters| counters.rows.iter().all(|row| row.latency.is_prepared());
+        assert!(is_prepared(ThreadCounters::of_server_thread(&methods)));
+        assert!(!is_prepared(ThreadCounters::new(&methods)));
     }
 }

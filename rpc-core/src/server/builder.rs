@@ -138,7 +138,7 @@ impl ServerBuilder {
         self
     }
 
-    /// What an idle thread does. Default: spins 50 us, yields 200 us, then sleeps.
+    /// What an idle thread does. Default: spins 5 us, yields 250 us, then sleeps.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = idle;
         self
@@ -386,7 +386,7 @@ impl ServerBuilder {
                 services: self.services.iter().map(|s| s.instance()).collect(),
                 table: Table::new(descriptions)?,
                 unknown_row: methods.unknown(),
-                counters: Arc::new(ThreadCounters::new(&methods)),
+                counters: Arc::new(ThreadCounters::of_server_thread(&methods)),
                 async_calls: self.async_calls,
                 cancel: self.cancel,
                 stealing: stealing.clone(),

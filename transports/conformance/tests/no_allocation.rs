@@ -4,10 +4,11 @@ use std::alloc::System;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use farcall_core::{
-    Call, Connection, ConnectionOptions, IdlePolicy, PendingCall, PollClient, RpcError, Server,
-    Site,
+    Call, Connection, ConnectionOptions, IdlePolicy, PendingCall, PollClient, RpcError,
+    RunningServer, Server, Site,
 };
 use farcall_transports::Address;
 use farcall_transports_conformance::backends::{self, Backend};
@@ -61,7 +62,7 @@ impl Steady for Handler {
     }
 
     fn long(&self) {
-        std::thread::sleep(core::time::Duration::from_millis(3));
+        std::thread::sleep(Duration::from_millis(3));
     }
 }
 
@@ -166,8 +167,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     let unique = format!("no-allocation-{}-{kind:?}", std::process::id());
     let address = backend.local_template().replace("conformance", &unique);
     let address: Address = address.parse().expect("an address");
-    let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
-    let server = server.serve(&address).expect("listen");
+    let server = serve(&address);
     let client = SteadyClient::connect(server.address()).wait().expect("connect");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     // On a busy machine any caller sleeps now and then, so here each does.
@@ -200,6 +200,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     let mut crowd: Vec<_> = (0..4 * WINDOW).map(|_| Some(client.small([0; 32]))).collect();
     runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([0; 32]))));
     all();
+    wait_for_others_to_sleep();
     let counted = Region::new(ALLOCATOR);
     all();
     let change = counted.change();
@@ -207,6 +208,23 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     assert_eq!(allocations, 0, "{name}, {kind:?}: allocations of both ends in the second half");
     drop(client);
     server.shutdown();
+}
+
+/// What the other threads do once, when a server or a client comes or goes, is done before allocations are counted.
+fn wait_for_others_to_sleep() {
+    let own = std::fs::read_link("/proc/thread-self").expect("the directory of this thread");
+    let is_awake = |task: std::io::Result<std::fs::DirEntry>| {
+        let task = task.expect("a thread");
+        // One that has ended meanwhile has no state.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('S'));
+        own.file_name() != Some(&*task.file_name()) && state == Some(false)
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while std::fs::read_dir("/proc/self/task").expect("the threads").any(is_awake) {
+        assert!(Instant::now() < until, "the other threads have work without end");
+        std::thread::yield_now();
+    }
 }
 
 /// Awaits these calls together, without an allocation of its own.
@@ -225,13 +243,19 @@ async fn all_of<R>(calls: &mut [Option<Call<R>>], mut check: impl FnMut(R)) {
     .await;
 }
 
+/// A server that sleeps whenever it has nothing to do, as each does now and then on a busy machine: what it takes to wake one is in use from
+/// the beginning.
+fn serve(address: &Address) -> RunningServer {
+    let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
+    server.idle(IdlePolicy::PARK).serve(address).expect("listen")
+}
+
 fn count_allocations(backend: &Backend, share: bool, options: &str) {
     let (name, number) = (backend.name, std::process::id());
     let unique = format!("no-allocation-{number}-{share}");
     let address = backend.local_template().replace("conformance", &unique) + options;
     let address: Address = address.parse().expect("an address");
-    let server = Server::builder().service(SteadyServer::new(Handler)).threads(1);
-    let server = server.serve(&address).expect("listen");
+    let server = serve(&address);
     let address: Address = server.address().parse().expect("the address that it listens at");
     let options = ConnectionOptions::default()
         .idle(IdlePolicy::default().park(false))
@@ -248,6 +272,7 @@ fn count_allocations(backend: &Backend, share: bool, options: &str) {
         calls(&mut other, 400);
     };
     all();
+    wait_for_others_to_sleep();
     let counted = Region::new(ALLOCATOR);
     all();
     let change = counted.change();

@@ -269,6 +269,10 @@ impl Calls {
     /// When a poll has something to do that no event announces.
     #[inline]
     pub(crate) fn poll_at(&self) -> PollAt {
+        // Timers of calls that have ended may still be set.
+        if self.window.is_empty() && self.releases.is_empty() {
+            return PollAt::OnEvent;
+        }
         self.retransmission.poll_at()
     }
 

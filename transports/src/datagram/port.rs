@@ -103,13 +103,14 @@ impl Port {
             .max_send_wr(sizes.send_depth)
             .max_recv_wr(sizes.recv_depth);
         let mut qp = pd.create_qp(config)?;
-        let sends = pd.alloc_private((sizes.send_depth + 1) * sizes.mtu)?.into_pool(sizes.mtu);
+        let sends =
+            pd.alloc_private_on_demand((sizes.send_depth + 1) * sizes.mtu)?.into_pool(sizes.mtu);
         let mut spare: Vec<_> = std::iter::from_fn(|| sends.take()).collect();
         let Some(building) = spare.pop() else {
             return Err(SetupError::Unsupported("there is no buffer to send from".into()));
         };
         let room = GRH_BYTES + sizes.mtu;
-        let receives = pd.alloc_private(sizes.recv_depth * room)?.into_pool(room);
+        let receives = pd.alloc_private_on_demand(sizes.recv_depth * room)?.into_pool(room);
         while let Some(buffer) = receives.take() {
             let posted = qp.post_recv(0, Some(buffer));
             posted.map_err(|error| SetupError::Device(error.into()))?;
@@ -131,7 +132,7 @@ impl Port {
             building,
             built: 0,
             spare,
-            consumed: Vec::with_capacity(sizes.recv_depth),
+            consumed: Vec::with_capacity(sizes.replenish_at),
             replenish_at: sizes.replenish_at,
             posted: 0,
             held: false,

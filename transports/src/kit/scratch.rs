@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use farcall_core::transport::Message;
-use farcall_verbs::SharedRegion;
+use farcall_verbs::{ReadAhead, SharedRegion};
 
 /// Messages of at least this length are copied into memory that their receiver can keep; shorter ones are cheaper to copy again.
 const KEPT_FROM_BYTES: usize = 1024;
@@ -20,6 +20,8 @@ pub(crate) struct Scratch {
     longest: usize,
     /// By the logarithm of their size.
     classes: Vec<Class>,
+    /// Where the last message was: the next one comes there too, if one call is made after the other.
+    expected: ReadAhead,
 }
 
 /// Buffers of one size. A buffer is used again when its receiver has dropped the last message that was in it.
@@ -33,15 +35,21 @@ struct Class {
 impl Scratch {
     /// For messages of at most `longest` bytes.
     pub(crate) fn new(longest: usize) -> Scratch {
-        let short = vec![0; longest.min(KEPT_FROM_BYTES)].into();
-        Scratch { short, longest, classes: Vec::new() }
+        let expected = ReadAhead::default();
+        Scratch { short: Box::default(), longest, classes: Vec::new(), expected }
+    }
+
+    /// An idle client has no memory for messages.
+    #[cold]
+    fn make_room(&mut self, len: usize) {
+        self.short = vec![0; len].into();
     }
 
     /// Memory for a message that its receiver does not keep. `None` if it is longer than the longest.
     #[inline]
     pub(crate) fn borrowed(&mut self, len: usize) -> Option<&mut [u8]> {
         if len > self.short.len() && len <= self.longest {
-            self.short = vec![0; self.longest].into();
+            self.make_room(self.longest);
         }
         self.short.get_mut(..len)
     }
@@ -55,13 +63,24 @@ impl Scratch {
         if len >= KEPT_FROM_BYTES {
             return self.copy_out_long(region, at, len);
         }
+        if len > self.short.len() {
+            self.make_room(self.longest.min(KEPT_FROM_BYTES));
+        }
+        self.expected = region.read_ahead(at, len);
         let message = &mut self.short[..len];
         region.copy_out(at, message);
         Message::Borrowed(message)
     }
 
+    /// Nothing has arrived: starts to fetch what is expected next.
+    #[inline]
+    pub(crate) fn read_ahead(&self) {
+        self.expected.fetch();
+    }
+
     #[inline(never)]
     fn copy_out_long(&mut self, region: &SharedRegion, at: usize, len: usize) -> Message<'static> {
+        self.expected = ReadAhead::default();
         assert!(
             len <= self.longest,
             "a length of {len} is out of range: slots have {}",

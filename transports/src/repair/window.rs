@@ -172,6 +172,12 @@ impl Window {
         self.used
     }
 
+    /// All slots are free.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
     /// The slot that the next request gets.
     #[inline]
     pub(crate) fn next_free(&self) -> Option<u32> {

@@ -132,6 +132,11 @@ impl Backend for Rfp {
         &[FETCH, RETRIES, RESPONSES]
     }
 
+    /// Arguments and results of 8 KiB: measured, a rendezvous is faster from 16 KiB on.
+    fn slot_in_memory(&self) -> u32 {
+        (8 << 10) + 64
+    }
+
     fn max_window(&self) -> u32 {
         MAX_WINDOW
     }

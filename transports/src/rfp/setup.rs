@@ -109,7 +109,8 @@ impl MakeEnds for Ends {
         let cells = pd.alloc_shared_on_demand(bytes as usize, Access::REMOTE_WRITE)?;
         let port = Port::open_in(pd, cells, device, queue, terms, id.number)?;
         let places = Places::new(terms, *fetch_bytes);
-        let region = port.pd().alloc_shared(places.bytes() as usize, Access::REMOTE_READ)?;
+        let region =
+            port.pd().alloc_shared_on_demand(places.bytes() as usize, Access::REMOTE_READ)?;
         let looks = lands_in_order(device.caps());
         let setup = ServerSetup {
             cells: port.setup(),

@@ -76,7 +76,7 @@ impl ClientPort {
     ) -> Result<ClientPort, SetupError> {
         let port = Port::open(device, queue, terms, 0)?;
         let bytes = LogLayout::new(terms).bytes();
-        let log = port.pd().alloc_shared(bytes as usize, Access::REMOTE_READ)?;
+        let log = port.pd().alloc_shared_on_demand(bytes as usize, Access::REMOTE_READ)?;
         Ok(ClientPort { port, log, wants_pin, caller })
     }
 

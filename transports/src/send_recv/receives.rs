@@ -74,7 +74,8 @@ impl Stock {
         if more == 0 {
             return Ok(());
         }
-        let pool = pd.alloc_private(more * self.buffer_bytes)?.into_pool(self.buffer_bytes);
+        let pool =
+            pd.alloc_private_on_demand(more * self.buffer_bytes)?.into_pool(self.buffer_bytes);
         let receives = std::iter::from_fn(|| pool.take()).take(more).collect();
         *made += more;
         // Fails only when the server thread's half is gone, which drops the client too.

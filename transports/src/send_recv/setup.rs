@@ -147,7 +147,7 @@ impl ClientPort {
             .max_recv_wr(sizes.recv_depth as usize);
         let mut qp = pd.create_qp(config)?;
         let size = stride(sizes.link.slot) as usize;
-        let buffers = pd.alloc_private(sizes.recv_depth as usize * size)?.into_pool(size);
+        let buffers = pd.alloc_private_on_demand(sizes.recv_depth as usize * size)?.into_pool(size);
         while let Some(buffer) = buffers.take() {
             qp.post_recv(0, Some(buffer)).map_err(|error| SetupError::Device(error.into()))?;
         }

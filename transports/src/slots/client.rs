@@ -250,6 +250,9 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
             }
         };
         let found = completed.len();
+        if found == 0 {
+            self.scratch.read_ahead();
+        }
         for completion in completed {
             if let Err(broken) = self.window.complete(completion, &mut self.scratch, sink) {
                 self.window.close(broken, sink);

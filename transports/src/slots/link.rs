@@ -28,7 +28,10 @@ pub(crate) struct LinkSizes {
 }
 
 /// Buffers for which there is room from the beginning where seldom more are under way.
-const FEW_BUFFERS: usize = 16;
+const FEW_BUFFERS: usize = 8;
+
+/// Posts for which there is room then.
+const FEW_POSTS: usize = 16;
 
 /// Bytes of a cache line.
 const LINE_BYTES: u32 = 64;
@@ -121,12 +124,12 @@ impl<C: Carrier> Link<C> {
         let size = stride(sizes.slot) as usize;
         // Where messages of slots go inline, only parts of large ones are under way.
         let goes_inline = sizes.max_inline >= sizes.slot as usize;
-        let buffers = if goes_inline { FEW_BUFFERS } else { count };
+        let (buffers, posts) = if goes_inline { (FEW_BUFFERS, FEW_POSTS) } else { (count, count) };
         let unused = pd.alloc_private_on_demand(count * size)?.into_pool(size);
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
-            outbox: Vec::with_capacity(buffers.min(2 * window)),
+            outbox: Vec::with_capacity(posts.min(2 * window)),
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,

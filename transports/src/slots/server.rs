@@ -167,6 +167,9 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
                 progress.next = PollAt::Now;
             }
         }
+        if progress.worked == 0 {
+            self.scratch.read_ahead();
+        }
         if self.queues.is_empty() && self.clients.roster.has_news() {
             self.clients.take_arrivals(sink);
             have_come = true;

@@ -13,7 +13,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// faults.
 const POPULATE_MAX_BYTES: usize = 64 << 20;
 
-/// Mappings of at least this length ask for huge pages.
+/// Mappings of at least this length ask for huge pages, if their memory is allocated at once.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// When the pages of memory are allocated.
@@ -52,12 +52,12 @@ impl Mapping {
         {
             return Ok(mapping);
         }
-        Self::small_pages(len, populate)
+        Self::small_pages(len, Population::AtOnce)
     }
 
     /// Maps pages that take no memory before they are touched.
     pub(crate) fn untouched(len: usize) -> io::Result<Mapping> {
-        Self::small_pages(len, |_| MapFlags::empty())
+        Self::small_pages(len, Population::WhenTouched)
     }
 
     /// Maps zeroed pages that no other process sees.
@@ -75,7 +75,7 @@ impl Mapping {
         self
     }
 
-    fn small_pages(len: usize, populate: impl Fn(usize) -> MapFlags) -> io::Result<Mapping> {
+    fn small_pages(len: usize, population: Population) -> io::Result<Mapping> {
         let len = page_rounded(len).ok_or(io::Errno::NOMEM)?;
         // SAFETY: a null hint lets the kernel choose a free range; nothing else refers to it.
         let start = unsafe {
@@ -83,10 +83,10 @@ impl Mapping {
                 null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | populate(len),
+                MapFlags::PRIVATE | populate(len, population),
             )?
         };
-        Self::from_raw_parts(start.cast(), len)
+        Self::from_raw_parts(start.cast(), len, population)
     }
 
     /// Maps reserved huge pages. Fails if too few are reserved.
@@ -98,7 +98,10 @@ impl Mapping {
                 null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | populate(len),
+                MapFlags::PRIVATE
+                    | MapFlags::HUGETLB
+                    | MapFlags::HUGE_2MB
+                    | populate(len, Population::AtOnce),
             )?
         };
         Self::kept_from_children(start.cast(), len)
@@ -112,19 +115,17 @@ impl Mapping {
         writable: bool,
         population: Population,
     ) -> io::Result<Mapping> {
-        let populate = match population {
-            Population::AtOnce => populate(len),
-            Population::WhenTouched => MapFlags::empty(),
-        };
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | populate(len, population);
         // SAFETY: a null hint lets the kernel choose a free range; the file's pages may be written by
         // other processes, which is why this type gives only raw pointers.
-        let start = unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED | populate, file, 0)? };
-        Self::from_raw_parts(start.cast(), len)
+        let start = unsafe { mmap(null_mut(), len, prot, flags, file, 0)? };
+        Self::from_raw_parts(start.cast(), len, population)
     }
 
-    fn from_raw_parts(start: *mut u8, len: usize) -> io::Result<Mapping> {
-        if len >= HUGE_PAGE_BYTES {
+    fn from_raw_parts(start: *mut u8, len: usize, population: Population) -> io::Result<Mapping> {
+        // Of memory that is taken when touched, a huge page would take what 512 small ones do, for one message.
+        if len >= HUGE_PAGE_BYTES && population == Population::AtOnce {
             // SAFETY: advice on a range that we have just mapped; it changes no contents. A kernel
             // without huge pages refuses, and plain pages serve.
             let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
@@ -158,8 +159,11 @@ impl Mapping {
     }
 }
 
-fn populate(len: usize) -> MapFlags {
-    if len <= POPULATE_MAX_BYTES { MapFlags::POPULATE } else { MapFlags::empty() }
+fn populate(len: usize, population: Population) -> MapFlags {
+    match population {
+        Population::AtOnce if len <= POPULATE_MAX_BYTES => MapFlags::POPULATE,
+        _ => MapFlags::empty(),
+    }
 }
 
 impl Drop for Mapping {

@@ -16,6 +16,7 @@ pub(crate) mod window;
 
 pub use drafts::Drafts;
 pub use persistent::PersistentRegion;
+pub use prefetch::ReadAhead;
 pub use private::{Buffer, BufferPool, PrivateRegion};
 pub use remote::{RemoteRegion, RemoteSlice};
 pub(crate) use shared::WATCHED_ELSEWHERE;

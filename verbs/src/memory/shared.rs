@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use bytes::BytesMut;
 
 use crate::memory::bytes::{copy_fetched, copy_forward};
+use crate::memory::prefetch::ReadAhead;
 use crate::memory::region::Region;
 use crate::{CompletionChannel, RemoteRegion, VerbsError};
 
@@ -224,6 +225,15 @@ impl SharedRegion {
             copy_fetched(into.spare_capacity_mut().as_mut_ptr().cast(), source, len);
             into.set_len(into.len() + len);
         }
+    }
+
+    /// For a peer that is expected to WRITE its next message here.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    #[inline]
+    pub fn read_ahead(&self, offset: usize, len: usize) -> ReadAhead {
+        ReadAhead::new(self.at(offset, len), len)
     }
 
     /// A part of the region, for a work request.

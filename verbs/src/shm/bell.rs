@@ -1,8 +1,9 @@
 //! How a sender wakes the owner of an inbox that asked for it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use super::calls::PeersCalls;
 use super::completion_queue::CqShared;
 use crate::event_fd::ring;
 
@@ -11,8 +12,12 @@ use crate::event_fd::ring;
 pub(super) enum Bell {
     /// The owner polls and never sleeps.
     None,
-    /// The event of the owner, in another process.
-    Event(Arc<OwnedFd>),
+    /// The owner is in another process.
+    Remote {
+        at: Arc<RemoteBell>,
+        /// Where the queue pair is called for, if it need not be looked at otherwise.
+        index: Option<u32>,
+    },
     /// The owner's completion queue is in this process, and is told which of its queue pairs has a message.
     Own {
         cq: Arc<CqShared>,
@@ -21,16 +26,25 @@ pub(super) enum Bell {
     },
 }
 
-impl Bell {
-    pub(super) fn of_event(event: Option<Arc<OwnedFd>>) -> Bell {
-        event.map_or(Bell::None, Bell::Event)
-    }
+/// What all queue pairs of this device ring at one channel of another process.
+#[derive(Debug)]
+pub(super) struct RemoteBell {
+    pub(super) event: OwnedFd,
+    /// Comes with the first queue pair that is called for.
+    pub(super) calls: OnceLock<PeersCalls>,
+}
 
+impl Bell {
     #[cold]
     pub(super) fn ring(&self) {
         match self {
             Bell::None => {}
-            Bell::Event(event) => ring((**event).as_fd()),
+            Bell::Remote { at, index } => {
+                if let (Some(index), Some(calls)) = (index, at.calls.get()) {
+                    calls.call(*index);
+                }
+                ring(at.event.as_fd());
+            }
             Bell::Own { cq, pair } => cq.call_on(*pair),
         }
     }

@@ -194,7 +194,16 @@ impl Cell {
     #[inline]
     pub(crate) fn fill(&self, second: u64, payload: &[u64]) {
         self.second.store(second, Ordering::Relaxed);
-        for (cell, word) in self.payload.iter().zip(payload) {
+        // A full cell is a call of 32 bytes, the usual case: no loop.
+        if let Ok(full) = <&[u64; CELL_PAYLOAD_BYTES / 8]>::try_from(payload) {
+            return self.store_payload(full);
+        }
+        self.store_payload(payload);
+    }
+
+    #[inline(always)]
+    fn store_payload<'w>(&self, words: impl IntoIterator<Item = &'w u64>) {
+        for (cell, word) in self.payload.iter().zip(words) {
             cell.store(*word, Ordering::Relaxed);
         }
     }

@@ -3,8 +3,7 @@
 //! A common poll loads the attention word, and the next cell of each queue pair. Everything else (new queue
 //! pairs, send completions, errors, waiting work, sleeping) sets a bit of the attention word.
 //!
-//! Of many queue pairs, those that have been quiet are dormant, so that a poll takes time for those in use. The inbox of a
-//! dormant one is armed as for a poller that sleeps: who sends to it calls. Both ends of such a queue pair are in this process.
+//! Of many queue pairs and senders, those that have been quiet are [dormant](super::dormant), so that a poll takes time for those in use.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -17,6 +16,7 @@ use super::context::Context;
 use super::control::Control;
 use super::datagram::{DatagramReceiver, Path};
 use super::discarded::Remains;
+use super::dormant::{Dormant, MOST_AWAKE, POLLS_PER_SWEEP};
 use super::events::Channel;
 use super::pair::Pair;
 use super::peer::lock;
@@ -42,7 +42,7 @@ pub(super) mod attention {
     pub(crate) const OVERRUN: u32 = 64;
     /// Completions do not carry their messages.
     pub(crate) const HIDING: u32 = 128;
-    /// Dormant queue pairs have something.
+    /// Some that are dormant have something.
     pub(crate) const CALLED: u32 = 256;
     /// Bits that stay set until their condition ends.
     pub(crate) const LASTING: u32 = CROWDED | OVERRUN | HIDING;
@@ -84,7 +84,7 @@ pub(crate) struct CqShared {
     demand: AtomicUsize,
     sends: GrowingQueue<SendDone>,
     changes: Mutex<Vec<Change>>,
-    /// The ids of queue pairs that have something, if they are dormant.
+    /// The ids of queue pairs and senders that have something, if they are dormant.
     called: Mutex<Vec<u64>>,
     channel: Option<Arc<Channel>>,
     /// Called instead of the channel.
@@ -116,16 +116,23 @@ impl CqShared {
         }
     }
 
-    /// Has the poller look at this queue pair, even if it is dormant. A peer does so at most once for each time that its inbox was
-    /// armed.
+    /// Has the poller look at this queue pair, even if it is dormant. A peer of this process does so at most once for each time that its inbox
+    /// was armed; one of another process may call again and again, and the list does not grow by that.
     #[cold]
     pub(super) fn call_on(&self, pair: u64) {
         let mut called = lock(&self.called);
         if !self.closed.load(Ordering::SeqCst) {
-            called.push(pair);
+            if called.last() != Some(&pair) {
+                called.push(pair);
+            }
             drop(called);
             self.notice(attention::CALLED);
         }
+    }
+
+    /// The same for the poller itself, which looks at once.
+    pub(super) fn note_call(&self, pair: u64) {
+        lock(&self.called).push(pair);
     }
 
     #[inline]
@@ -186,23 +193,8 @@ impl CqHandle {
     }
 }
 
-/// So many queue pairs are always looked at: that takes less than being called by one.
-const MOST_AWAKE: usize = 16;
-
 /// Queue pairs that call before the poller looks, with room from the beginning: they may be few and seldom.
 const FEW: usize = 4;
-
-/// Polls between two searches for quiet queue pairs.
-const POLLS_PER_SWEEP: u32 = 512;
-
-/// Queue pairs that have been quiet: their inboxes are armed, and who sends to them calls.
-#[derive(Default)]
-struct Dormant {
-    /// By the ids of their queue pairs.
-    receivers: HashMap<u64, Receiver, foldhash::fast::RandomState>,
-    /// Those that called, while they are woken. Empty, and keeps its memory.
-    called: Vec<u64>,
-}
 
 /// The poller's state.
 pub(crate) struct CompletionQueue {
@@ -251,7 +243,7 @@ impl CompletionQueue {
         CompletionQueue {
             shared,
             receivers: Vec::new(),
-            dormant: Box::new(Dormant { called: Vec::with_capacity(FEW), ..Dormant::default() }),
+            dormant: Box::new(Dormant::with_room(FEW)),
             polls_to_sweep: POLLS_PER_SWEEP,
             datagrams: Vec::new(),
             pairs: HashMap::default(),
@@ -265,6 +257,17 @@ impl CompletionQueue {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    /// Those that have called by now.
+    #[cfg(test)]
+    pub(super) fn take_called(&mut self) -> Vec<u64> {
+        std::mem::take(&mut *lock(&self.shared.called))
+    }
+
     /// Its handle, for use with `context`.
     pub(crate) fn handle(&self, context: &Arc<Context>) -> CqHandle {
         CqHandle { shared: Arc::clone(&self.shared), context: Arc::clone(context) }
@@ -275,7 +278,16 @@ impl CompletionQueue {
         if self.shared.attention.load(Ordering::Acquire) != 0 {
             return self.poll_attentively(out);
         }
-        Ok(self.receive(out))
+        let count = self.receive(out);
+        if self.dormant.has_remote() {
+            if self.dormant.pass_on_watched(&self.shared) {
+                self.wake_called();
+            }
+            if self.dormant.must_look(count > 0) {
+                self.look_for_calls();
+            }
+        }
+        Ok(count)
     }
 
     #[inline]
@@ -294,7 +306,11 @@ impl CompletionQueue {
             }
             ([], [datagrams]) => {
                 let count = datagrams.receive(out);
-                self.scanned = (count + datagrams.len()) as u32;
+                let senders = datagrams.len();
+                self.scanned = (count + senders) as u32;
+                if senders > MOST_AWAKE {
+                    self.count_to_sweep();
+                }
                 count
             }
             _ => self.receive_in_turn(out),
@@ -302,7 +318,8 @@ impl CompletionQueue {
     }
 
     fn receive_in_turn(&mut self, out: &mut [WorkCompletion]) -> usize {
-        if self.receivers.len() > MOST_AWAKE {
+        let is_many = |datagrams: &DatagramReceiver| datagrams.len() > MOST_AWAKE;
+        if self.receivers.len() > MOST_AWAKE || self.datagrams.iter().any(is_many) {
             self.count_to_sweep();
         }
         let connected = self.receivers.len();
@@ -343,6 +360,9 @@ impl CompletionQueue {
         }
         if bits & attention::CALLED != 0 {
             self.wake_called();
+        }
+        if self.dormant.has_remote() {
+            self.look_for_calls();
         }
         let count = if bits & attention::CROWDED != 0 {
             self.poll_crowded(bits, out)?
@@ -443,6 +463,7 @@ impl CompletionQueue {
                 receiver.arm(true);
             }
         }
+        self.datagrams.iter_mut().for_each(DatagramReceiver::arm_quiet);
         // Between arming the inboxes and looking at them, as in `arm`.
         fence(Ordering::SeqCst);
         self.put_to_sleep(|receiver| {
@@ -452,20 +473,29 @@ impl CompletionQueue {
             }
             receiver.is_quiet() && !stays
         });
+        for datagrams in &mut self.datagrams {
+            self.dormant.add_senders(datagrams.pair.id, datagrams.take_quiet());
+        }
     }
 
     /// Those of which `sleeps` says so become dormant. Their inboxes are armed, and have been looked at after that.
     fn put_to_sleep(&mut self, sleeps: impl Fn(&Receiver) -> bool) {
-        let quiet = self.receivers.extract_if(.., |receiver| sleeps(receiver));
-        self.dormant.receivers.extend(quiet.map(|receiver| (receiver.pair.id, receiver)));
+        self.dormant.add(self.receivers.extract_if(.., |receiver| sleeps(receiver)));
     }
 
-    /// Looks at the dormant ones again that have called. Their senders have taken back the arming.
+    /// Looks at the dormant ones again that have called.
     #[cold]
     fn wake_called(&mut self) {
-        let Dormant { receivers, called } = &mut *self.dormant;
-        std::mem::swap(&mut *lock(&self.shared.called), called);
-        self.receivers.extend(called.drain(..).filter_map(|id| receivers.remove(&id)));
+        self.dormant.wake(&self.shared.called, &mut self.receivers, &mut self.datagrams);
+    }
+
+    /// Looks which dormant ones were called for from other processes.
+    #[cold]
+    fn look_for_calls(&mut self) {
+        let Some(channel) = &self.shared.channel else { return };
+        if channel.pass_on_calls(Some(&self.shared)) {
+            self.wake_called();
+        }
     }
 
     fn try_waiting(&mut self) {
@@ -512,11 +542,15 @@ impl CompletionQueue {
 
     /// Forgets a queue pair, and gives what is to be freed of it.
     fn let_go(&mut self, id: u64) -> Option<Remains> {
+        let before = self.datagrams.len();
         self.datagrams.retain(|datagrams| datagrams.pair.id != id);
+        if self.datagrams.len() < before {
+            self.dormant.remove_senders_to(id);
+        }
         let mut receiver = None;
         let at = self.receivers.iter().position(|receiver| receiver.pair.id == id);
         let left = at.map(|at| self.receivers.swap_remove(at));
-        if let Some(mut left) = left.or_else(|| self.dormant.receivers.remove(&id)) {
+        if let Some(mut left) = left.or_else(|| self.dormant.remove(id)) {
             left.settle();
             receiver = Some(Box::new(left));
         }
@@ -599,9 +633,13 @@ impl CompletionQueue {
             | attention::OVERRUN
             | attention::CALLED;
         if arrived || before & busy != 0 {
-            self.shared.wake();
-        } else if self.receivers.len() > MOST_AWAKE {
-            self.put_to_sleep(Receiver::is_announced);
+            return self.shared.wake();
+        }
+        if self.receivers.len() > MOST_AWAKE {
+            self.put_to_sleep(Receiver::is_called_for);
+        }
+        for datagrams in self.datagrams.iter_mut().filter(|all| all.len() > MOST_AWAKE) {
+            self.dormant.add_senders(datagrams.pair.id, datagrams.take_called_for());
         }
     }
 
@@ -609,7 +647,7 @@ impl CompletionQueue {
     pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
         self.shared.waker.get_or_init(|| waker.clone()).will_wake(waker)
             && self.datagrams.is_empty()
-            && self.receivers.iter().all(Receiver::is_announced)
+            && self.receivers.iter().all(Receiver::is_called_for)
     }
 
     pub(crate) fn disarm(&mut self) {

@@ -12,6 +12,7 @@
 //! Everything that a peer can write is untrusted: it is read once, checked, then used.
 
 mod bell;
+mod calls;
 mod cell;
 mod completion_queue;
 mod context;
@@ -19,6 +20,7 @@ mod control;
 mod datagram;
 mod discarded;
 mod domain;
+mod dormant;
 mod duplex;
 mod events;
 mod guesses;

@@ -43,7 +43,7 @@ pub(super) struct Outbox {
     number: u64,
     /// Where the next cell is.
     at: Walk,
-    /// For each cell, one more than the position of the message last written to it.
+    /// For each cell, one more than the position of the message last written to it. Datagrams go round the whole ring, and need none.
     written: Box<[u32]>,
     flow: Arc<CachePadded<Flow>>,
     /// The lines that we open, and those that the peer opens and in which we answer.
@@ -79,6 +79,7 @@ impl Outbox {
         peers_lines: Option<CellRing>,
     ) -> Outbox {
         let ring = inbox.ring();
+        let cells = if peers_lines.is_some() { ring.count() } else { 0 };
         Outbox {
             ring,
             lines: inbox.lines_ptr(),
@@ -86,7 +87,7 @@ impl Outbox {
             at: Walk::default(),
             our_lines: inbox.duplex_lines(),
             peers_lines,
-            written: vec![0; ring.count() as usize].into(),
+            written: vec![0; cells as usize].into(),
             flow,
             acknowledged_at: 0,
             head_seen: 0,

@@ -14,7 +14,7 @@ use super::context::Context;
 use super::datagram;
 use super::domain::Sole;
 use super::duplex::Flow;
-use super::events::PeersEvent;
+use super::events::Caller;
 use super::inbox::{Inbox, InboxState};
 use super::peer::{Peer, lock};
 use super::send::SendSide;
@@ -56,9 +56,9 @@ pub(crate) struct Pair {
     /// Identifies it at its completion queues.
     pub(super) id: u64,
     pub(super) arrivals: Arrivals,
-    /// The event that a peer in another process rings, if the receive queue has a channel.
-    event: OnceLock<Arc<PeersEvent>>,
-    /// The peer tells the receive queue which queue pair has a message: it need not be looked at meanwhile.
+    /// Where a peer in another process rings, if the receive queue has a channel.
+    caller: OnceLock<Caller>,
+    /// The peer is in this process, and calls for this queue pair when it has a message.
     pub(super) is_announced: AtomicBool,
     /// Set if it is the only queue pair of its domain.
     pub(super) sole: Option<Arc<Sole>>,
@@ -136,7 +136,7 @@ impl Pair {
             recv_cq,
             id,
             arrivals,
-            event: OnceLock::new(),
+            caller: OnceLock::new(),
             is_announced: AtomicBool::new(false),
             sole,
             credit,
@@ -224,60 +224,65 @@ impl Pair {
                 if Context::of_this_process(&question.gid).is_some() {
                     // It finds everything at this queue pair.
                     self.is_announced.store(true, Ordering::Release);
-                    let answer = self.answer(inbox);
+                    let answer = self.answer(inbox, None);
                     return Ok(Admitted { answer, fds: Vec::new(), attached });
                 }
-                self.take_event(question.gid).map_err(|_| answer::RESOURCES)?;
-                self.admitted(inbox, file, attached)
+                self.take_caller(question.gid).map_err(|_| answer::RESOURCES)?;
+                self.admitted(inbox, file, attached, self.caller())
             }
             Arrivals::Many(paths) => {
                 let (path, file) =
                     paths.open(self, question.gid, question.from_qp).ok_or(answer::RESOURCES)?;
                 let attached = Attached::Sender(Arc::downgrade(self), Arc::downgrade(&path));
-                self.admitted(path.inbox(), file, attached)
+                self.admitted(path.inbox(), file, attached, path.caller())
             }
         }
     }
 
-    fn admitted(&self, inbox: &Inbox, file: OwnedFd, attached: Attached) -> Result<Admitted, u32> {
+    fn admitted(
+        &self,
+        inbox: &Inbox,
+        file: OwnedFd,
+        attached: Attached,
+        caller: Option<&Caller>,
+    ) -> Result<Admitted, u32> {
         let mut fds = vec![file];
         let clone = |fd: &OwnedFd| fd.try_clone().map_err(|_| answer::RESOURCES);
         if let Some(credit) = &self.credit {
             fds.extend(credit.file().map(clone).transpose()?);
         }
-        let event = match &attached {
-            Attached::Connected(_) => match self.event.get() {
-                Some(event) => Some(clone(event.descriptor())?),
-                None => None,
-            },
-            Attached::Sender(_, path) => match path.upgrade() {
-                Some(path) => path.event().map(clone).transpose()?,
-                None => None,
-            },
-        };
-        fds.extend(event);
-        Ok(Admitted { answer: self.answer(inbox), fds, attached })
+        if let Some(Caller { event, index }) = caller {
+            fds.extend(index.map(|_| clone(event.calls.file())).transpose()?);
+            fds.push(clone(event.descriptor())?);
+        }
+        Ok(Admitted { answer: self.answer(inbox, caller), fds, attached })
     }
 
-    fn answer(&self, inbox: &Inbox) -> Answer {
+    fn answer(&self, inbox: &Inbox, caller: Option<&Caller>) -> Answer {
         let layout = inbox.layout();
+        let index = caller.and_then(|caller| caller.index);
         Answer {
             pd: self.pd,
             cells: layout.cells,
             lengths: layout.lengths,
             receives: self.receives,
-            event: self.event.get().map_or(0, |event| event.number),
+            event: caller.map_or(0, |caller| caller.event.number),
+            slot: index.map_or(0, |index| index + 1),
             ..Answer::default()
         }
     }
 
-    /// Takes the event of the peer's device, if the owner of the receive queue sleeps at all.
-    fn take_event(&self, peer: Gid) -> io::Result<()> {
-        if let Some(channel) = self.recv_cq.channel() {
-            let event = channel.event_of(peer)?;
-            let _ = self.event.set(event); // There is one peer.
+    /// Has the peer ring, if the owner of the receive queue sleeps at all.
+    fn take_caller(&self, peer: Gid) -> io::Result<()> {
+        if let Some(caller) = Caller::of(peer, &self.recv_cq, self.id)? {
+            let _ = self.caller.set(caller); // There is one peer.
         }
         Ok(())
+    }
+
+    /// Where a peer in another process rings for this queue pair.
+    pub(super) fn caller(&self) -> Option<&Caller> {
+        self.caller.get()
     }
 
     /// Handles the death of the peer's process or context. UC and UD do not notice it, as on hardware.
@@ -417,6 +422,8 @@ impl Attached {
             Attached::Sender(pair, path) => {
                 if let (Some(pair), Some(path)) = (pair.upgrade(), path.upgrade()) {
                     path.close();
+                    // It is removed even if nothing looks at it at present.
+                    pair.recv_cq.call_on(path.id());
                     pair.recv_cq.notice(attention::ERRORS);
                 }
             }

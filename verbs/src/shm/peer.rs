@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use rustix::net::{
     connect, shutdown, socket_with,
 };
 
+use super::bell::RemoteBell;
 use super::context::{Context, MAPPED_FOR_WRITING};
 use super::control::Control;
 use super::discarded::Remains;
@@ -52,7 +53,7 @@ pub(crate) struct Peer {
     dead: AtomicBool,
     regions: Mutex<HashMap<u32, Arc<MappedRegion>>>,
     /// What its queue pairs ring, by the numbers that it gave.
-    events: Mutex<HashMap<u64, Weak<OwnedFd>>>,
+    bells: Mutex<HashMap<u64, Weak<RemoteBell>>>,
     /// The count of deregistrations when dead ones were last searched; changed while `regions` is locked.
     looked_through_at: AtomicU64,
     /// The slots of its windows, by the upper bits of their keys.
@@ -122,7 +123,7 @@ impl Peer {
             words: Arc::new(RegionWords::new(words)),
             dead: AtomicBool::new(false),
             regions: Mutex::default(),
-            events: Mutex::default(),
+            bells: Mutex::default(),
             looked_through_at: AtomicU64::new(0),
             windows: Mutex::default(),
             pairs: Mutex::default(),
@@ -343,20 +344,17 @@ impl Peer {
         let _ = wire::send(self.socket.as_fd(), &closed, &[], SendFlags::DONTWAIT);
     }
 
-    /// The event with this number that the peer has sent: one descriptor of it is kept for all queue pairs that ring it. A false number
-    /// only keeps the peer itself from being woken.
-    pub(super) fn keep_event(&self, number: u64, event: OwnedFd) -> Arc<OwnedFd> {
-        if number == 0 {
-            return Arc::new(event);
-        }
-        let mut events = lock(&self.events);
-        if let Some(known) = events.get(&number).and_then(Weak::upgrade) {
+    /// What is rung at the event with this number, of which the peer has sent a descriptor: one is kept for all queue pairs that ring it. A
+    /// false number only keeps the peer itself from being woken.
+    pub(super) fn bell(&self, number: u64, event: OwnedFd) -> Arc<RemoteBell> {
+        let mut bells = lock(&self.bells);
+        if let Some(known) = bells.get(&number).and_then(Weak::upgrade) {
             return known;
         }
-        let event = Arc::new(event);
-        events.retain(|_, event| event.strong_count() > 0);
-        events.insert(number, Arc::downgrade(&event));
-        event
+        let bell = Arc::new(RemoteBell { event, calls: OnceLock::new() });
+        bells.retain(|_, bell| bell.strong_count() > 0);
+        bells.insert(number, Arc::downgrade(&bell));
+        bell
     }
 
     /// Tells the peer that its region is mapped. There is no answer.

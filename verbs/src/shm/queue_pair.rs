@@ -46,8 +46,11 @@ pub(crate) struct ShmEndpoint {
     pub(crate) reserved: u32,
 }
 
-/// The next id of a queue pair at its completion queues; ids are never reused in a process.
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// An id of a queue pair, or of a sender of datagrams, at its completion queues; ids are never reused in a process.
+pub(super) fn new_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The checked parameters of a queue pair.
 pub(crate) struct Config<'a> {
@@ -132,7 +135,7 @@ impl QueuePair {
             context: Arc::clone(context),
             send_cq: Arc::clone(&send_cq),
             recv_cq: Arc::clone(&recv_cq),
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: new_id(),
             arrivals,
             sole: sole.clone(),
             credit,

@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, Walk};
 use super::duplex;
+use super::events::Caller;
 use super::inbox::InboxLines;
 use super::pair::Pair;
 use super::shared_receive::ReceivePool;
@@ -541,19 +542,21 @@ impl Receiver {
         count
     }
 
-    /// Whether the peer tells which queue pair has a message, so that this one need not be looked at. Not one in error: its receives
-    /// are still to be flushed.
-    pub(super) fn is_announced(&self) -> bool {
-        self.pair.is_announced.load(Ordering::Acquire) && self.pair.state() != QpState::Error
+    /// Whether the peer calls for this queue pair, so that it need not be looked at. Not for one in error: its receives are still to be
+    /// flushed.
+    pub(super) fn is_called_for(&self) -> bool {
+        let is_called = self.pair.is_announced.load(Ordering::Acquire);
+        (is_called || self.pair.caller().is_some_and(Caller::calls))
+            && self.pair.state() != QpState::Error
     }
 
     /// Notes whether there were messages since the last time.
     pub(super) fn note_activity(&mut self) {
-        self.is_quiet = self.noted == self.number && self.is_announced();
+        self.is_quiet = self.noted == self.number && self.is_called_for();
         self.noted = self.number;
     }
 
-    /// There were none, and the next one will be announced.
+    /// There were none, and the peer calls when there is one.
     pub(super) fn is_quiet(&self) -> bool {
         self.is_quiet
     }

@@ -558,13 +558,16 @@ unsafe fn store_small(target: *mut u8, bytes: &[u8], words: &[u64; CELL_PAYLOAD_
         // SAFETY: passed on from the caller.
         return unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
     }
-    // Of a full cell all words, as the compiler can see.
-    let count = if whole == words.len() { words.len() } else { whole };
-    for (i, word) in words.iter().take(count).enumerate() {
+    let store = |(i, word): (usize, &u64)| {
         // SAFETY: word `i` lies in the range and is aligned. The store is atomic because the owner of the memory
         // may read it at any time. Release: a reader that sees a word sees the words before it.
         unsafe { (*target.cast::<AtomicU64>().add(i)).store(*word, Ordering::Release) };
+    };
+    // A full cell: no loop.
+    if bytes.len() == CELL_PAYLOAD_BYTES {
+        return words.iter().enumerate().for_each(store);
     }
+    words[..whole].iter().enumerate().for_each(store);
     let rest = &bytes[whole * 8..];
     if !rest.is_empty() {
         // SAFETY: the rest of the same range.

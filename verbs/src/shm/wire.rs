@@ -13,10 +13,10 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Must change with any record or shared memory layout.
-pub(crate) const PROTOCOL_VERSION: u32 = 5;
+pub(crate) const PROTOCOL_VERSION: u32 = 6;
 
 /// The most descriptors attached to one record.
-pub(crate) const MAX_FDS: usize = 3;
+pub(crate) const MAX_FDS: usize = 4;
 
 /// Identifies a context.
 pub(crate) type Gid = [u8; 16];
@@ -111,12 +111,13 @@ pub(crate) struct Answer {
     /// ATTACH: how receives are counted (see [`receives`]).
     pub(crate) receives: u32,
     /// REGION: the access flags, the slot of its region word, and the word's value while the region lives.
-    /// WINDOW: the slot of its record.
+    /// WINDOW: the slot of its record. ATTACH: one more than the index at which the peer calls for the queue pair, in the page that
+    /// comes before the event; 0 if it need not.
     pub(crate) access: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
-    /// ATTACH: the number of the event (the last descriptor), which several queue pairs of a device may share; 0 if it is
-    /// this one's alone, or there is none.
+    /// ATTACH: the number of the event (the last descriptor), which all queue pairs of a device share; 0 if there is
+    /// none.
     pub(crate) event: u64,
     /// REGION: its address and length.
     pub(crate) addr: u64,

@@ -35,6 +35,7 @@ pub(crate) use options::Options;
 pub(crate) use programs::{Profile, build_all as all_programs, build_named, selection};
 use protocol::Token;
 use run_folder::RunFolder;
+pub(crate) use session::KERNEL_PANIC;
 use session::Plan;
 
 /// Boots, runs COMMAND, and returns its exit status; with several nodes, the largest.

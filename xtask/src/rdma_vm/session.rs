@@ -13,6 +13,15 @@ use super::protocol::{Event, Token};
 /// A boot takes some 3 s alone, and several times that on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// What a machine prints when its kernel gives up.
+///
+/// Under QEMU before 8.1 a processor may run an instruction as it was before the kernel patched it. The kernel then dies of an `int3` or of a
+/// double fault, once in some hundred boots.
+pub(crate) const KERNEL_PANIC: &str = "Kernel panic - not syncing";
+
+/// How often a machine is started whose kernel panics before COMMAND could be its cause.
+const BOOTS: u32 = 3;
+
 /// The most lines waiting to be printed; more make the machine wait.
 const LINES_WAITING: usize = 1024;
 
@@ -68,6 +77,9 @@ struct Machine {
     life: Life,
     since: Instant,
     state: State,
+    /// The times that it was started in this life, and whether its kernel has panicked since the last one.
+    boots: u32,
+    panicked: bool,
     /// `None` while the power is cut.
     node: Option<Node>,
 }
@@ -133,6 +145,7 @@ impl Session<'_> {
         let Some(machine) = self.machines.iter_mut().find(|machine| machine.life == life) else {
             return Ok(());
         };
+        machine.panicked |= parsed.output.contains(KERNEL_PANIC);
         match (parsed.event, machine.state) {
             (Some(Event::Broken(why)), _) => bail!("node {} cannot come up: {why}", life.number),
             (Some(Event::Up), State::Booting) => {
@@ -162,14 +175,23 @@ impl Session<'_> {
         }
     }
 
-    fn closed(&self, life: Life) -> Result<()> {
-        match self.machines.iter().find(|machine| machine.life == life) {
-            Some(machine) if machine.state != State::Cut => bail!(
+    fn closed(&mut self, life: Life) -> Result<()> {
+        let Some(at) = self.machines.iter().position(|machine| machine.life == life) else {
+            return Ok(());
+        };
+        let Machine { state, boots, panicked, .. } = self.machines[at];
+        match state {
+            State::Cut => Ok(()),
+            State::Booting if panicked && boots < BOOTS => {
+                self.print(life, "[its kernel panicked while it booted; once more]")?;
+                self.machines[at] = Machine { boots: boots + 1, ..self.power_on(life)? };
+                Ok(())
+            }
+            _ => bail!(
                 "node {} powered off without reporting a status: it was switched off, or its kernel \
                  panicked, or QEMU could not run it",
                 life.number
             ),
-            _ => Ok(()),
         }
     }
 
@@ -223,7 +245,14 @@ impl Session<'_> {
 
     fn power_on(&self, life: Life) -> Result<Machine> {
         let node = Node::power_on((self.power)(life), life, self.sender.clone())?;
-        Ok(Machine { life, since: Instant::now(), state: State::Booting, node: Some(node) })
+        Ok(Machine {
+            life,
+            since: Instant::now(),
+            state: State::Booting,
+            boots: 1,
+            panicked: false,
+            node: Some(node),
+        })
     }
 
     fn print(&mut self, life: Life, text: &str) -> Result<()> {

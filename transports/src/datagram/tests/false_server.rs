@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farcall_core::error::TransportFailure;
 use farcall_core::site::Site;
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{ClientTransport, Closing, Delivery, Message, ReplySink, SlotId};
 use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, WorkCompletion};
 use proptest::prelude::*;
@@ -105,11 +105,11 @@ impl Pair {
         }
     }
 
-    /// Some time passes; the client has its turn, and the server hears what it says.
-    fn turn(&mut self, ns: u64) {
+    /// Some time passes; the client has its turn, and the server hears what it says. When the client wants the next one.
+    fn turn(&mut self, ns: u64) -> PollAt {
         self.now += ns;
         let now = Instant::from_nanos(self.now);
-        self.client.poll(now, &mut self.caller);
+        let next = self.client.poll(now, &mut self.caller).next;
         self.client.flush();
         let mut completion = [WorkCompletion::default()];
         while self.cq.poll(&mut completion).unwrap() > 0 {
@@ -118,6 +118,7 @@ impl Pair {
                 _ => self.port.retire(&completion[0]),
             }
         }
+        next
     }
 
     fn say(&mut self, kind: Kind, id: (u32, u32), body: &[u8]) {
@@ -138,6 +139,11 @@ impl Pair {
             self.call(8);
         }
         self.turn(1);
+        self.answer_all()
+    }
+
+    /// Answers all calls that wait. Whether that ends them.
+    fn answer_all(&mut self) -> bool {
         let (before, asked) = (self.caller.ended, self.caller.waits.len());
         let begin = std::time::Instant::now();
         while !self.caller.closed
@@ -152,6 +158,19 @@ impl Pair {
         }
         self.caller.closed || self.caller.ended == before + asked
     }
+}
+
+#[test]
+fn a_client_without_calls_has_nothing_to_look_at_by_itself() {
+    let mut pair = Pair::new();
+    // When all that has come is taken.
+    let next = |pair: &mut Pair| (0..1000).map(|_| pair.turn(1)).find(|next| *next != PollAt::Now);
+    assert_eq!(next(&mut pair), Some(PollAt::OnEvent));
+    pair.call(8);
+    pair.turn(1);
+    assert!(matches!(next(&mut pair), Some(PollAt::At(_))), "it may have to send it again");
+    assert!(pair.answer_all());
+    assert_eq!(next(&mut pair), Some(PollAt::OnEvent));
 }
 
 /// No server is declared dead that has been silent for this.
@@ -225,7 +244,9 @@ proptest! {
             }
         }
         // All that was said has come before the client is asked whether it is well.
-        (0..20).for_each(|_| pair.turn(1));
+        for _ in 0..20 {
+            pair.turn(1);
+        }
         let may_be_closed = has_spoken || passed > SHORT_NS;
         prop_assert!(may_be_closed || !pair.caller.closed, "a stranger has ended the session");
         let has_free = pair.caller.closed || pair.is_served();

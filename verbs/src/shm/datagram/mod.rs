@@ -14,7 +14,7 @@ use super::peer::Peer;
 
 pub(super) use destinations::{Destinations, Route};
 pub(super) use paths::{Path, Paths};
-pub(super) use receiver::{DatagramReceiver, Supply};
+pub(super) use receiver::{DatagramReceiver, Reader, Supply};
 
 /// The address of a peer's device.
 #[derive(Clone, Debug)]

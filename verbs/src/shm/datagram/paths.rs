@@ -1,15 +1,15 @@
 //! The inboxes of a datagram queue pair, one per sender, created on first use.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::event_fd::new_event;
 use crate::shm::completion_queue::Change;
-use crate::shm::events::Channel;
+use crate::shm::events::Caller;
 use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
 use crate::shm::pair::Pair;
 use crate::shm::peer::lock;
+use crate::shm::queue_pair::new_id;
 use crate::shm::wire::Gid;
 use crate::{DatagramSource, QpNumber, QpState};
 
@@ -23,8 +23,10 @@ const MAX_SENDERS: usize = 1 << 14;
 #[derive(Debug)]
 pub(in crate::shm) struct Path {
     inbox: Inbox,
-    event: Option<OwnedFd>,
-    channel: Option<Arc<Channel>>,
+    /// Identifies it at its completion queue, among queue pairs and others.
+    id: u64,
+    /// Where the sender rings, if the owner of the receives sleeps at all.
+    caller: Option<Caller>,
     source: DatagramSource,
     closed: AtomicBool,
 }
@@ -34,8 +36,12 @@ impl Path {
         &self.inbox
     }
 
-    pub(in crate::shm) fn event(&self) -> Option<&OwnedFd> {
-        self.event.as_ref()
+    pub(in crate::shm) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(in crate::shm) fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref()
     }
 
     pub(in crate::shm) fn source(&self) -> &DatagramSource {
@@ -49,14 +55,6 @@ impl Path {
     /// The sender is gone.
     pub(in crate::shm) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-    }
-}
-
-impl Drop for Path {
-    fn drop(&mut self) {
-        if let (Some(channel), Some(event)) = (&self.channel, &self.event) {
-            channel.remove(event.as_fd());
-        }
     }
 }
 
@@ -80,19 +78,12 @@ impl Paths {
             return None;
         }
         let (inbox, file) = Inbox::create(InboxLayout { cells: CELLS, lengths: 16 }).ok()?;
-        let channel = pair.recv_cq.channel().cloned();
-        let event = match &channel {
-            Some(channel) => {
-                let event = new_event().ok()?;
-                channel.add(event.as_fd()).ok()?;
-                Some(event)
-            }
-            None => None,
-        };
+        let id = new_id();
+        let caller = Caller::of(gid, &pair.recv_cq, id).ok()?;
         let source = DatagramSource { qp: QpNumber(qp), gid: Some(gid) };
         let ready = pair.state() == QpState::ReadyToSend;
         inbox.set_state(if ready { InboxState::Ready } else { InboxState::Init });
-        let path = Arc::new(Path { inbox, event, channel, source, closed: AtomicBool::new(false) });
+        let path = Arc::new(Path { inbox, id, caller, source, closed: AtomicBool::new(false) });
         open.push(Arc::downgrade(&path));
         drop(open);
         pair.recv_cq.change(Change::Path(pair.id, Arc::clone(&path)));

@@ -11,6 +11,7 @@ use crate::route_header::RouteHeader;
 use crate::shm::cell::{CELL_PAYLOAD_BYTES, CellKind, CellRing};
 use crate::shm::context::MTU_BYTES;
 use crate::shm::discarded::Remains;
+use crate::shm::events::Caller;
 use crate::shm::pair::Pair;
 use crate::shm::receive::Receive;
 use crate::shm::shared_receive::ReceivePool;
@@ -45,10 +46,13 @@ impl Supply {
 }
 
 /// The reading side of one sender's inbox.
-struct Reader {
+pub(in crate::shm) struct Reader {
     path: Arc<Path>,
     ring: CellRing,
     position: u32,
+    /// The position when it was last noted, and whether it was the same the time before.
+    noted: u32,
+    is_quiet: bool,
     told_head: u32,
     /// Datagrams that arrived, including dropped ones, wrapping.
     arrived: u32,
@@ -57,6 +61,26 @@ struct Reader {
 }
 
 impl Reader {
+    /// Of its path.
+    pub(in crate::shm) fn id(&self) -> u64 {
+        self.path.id()
+    }
+
+    /// Where the sender calls.
+    pub(in crate::shm) fn caller(&self) -> Option<&Caller> {
+        self.path.caller()
+    }
+
+    /// Whether the sender calls, so that it need not be looked at. One that is gone is still to be removed.
+    fn is_called_for(&self) -> bool {
+        self.caller().is_some_and(Caller::calls) && !self.path.is_closed()
+    }
+
+    /// Sets whether the sender rings.
+    fn arm(&self, armed: bool) {
+        self.path.inbox().lines().state.armed.store(armed.into(), Ordering::SeqCst);
+    }
+
     /// Whether a datagram has arrived. Garbage does not count: it would keep a sleeping poller awake forever.
     #[inline]
     fn has_arrival(&self) -> bool {
@@ -114,6 +138,8 @@ impl DatagramReceiver {
             path,
             ring,
             position: 0,
+            noted: 0,
+            is_quiet: false,
             told_head: 0,
             arrived: 0,
             poisoned: false,
@@ -130,10 +156,39 @@ impl DatagramReceiver {
     }
 
     pub(in crate::shm) fn arm(&self, armed: bool) {
-        for reader in &self.readers {
-            let word = &reader.path.inbox().lines().state.armed;
-            word.store(armed.into(), Ordering::SeqCst);
+        self.readers.iter().for_each(|reader| reader.arm(armed));
+    }
+
+    /// Arms the inboxes of senders that have been quiet since the last time.
+    pub(in crate::shm) fn arm_quiet(&mut self) {
+        for reader in &mut self.readers {
+            reader.is_quiet = reader.noted == reader.position && reader.is_called_for();
+            reader.noted = reader.position;
+            if reader.is_quiet {
+                reader.arm(true);
+            }
         }
+    }
+
+    /// Takes those out that were quiet, and still are now that their inboxes are armed.
+    pub(in crate::shm) fn take_quiet(&mut self) -> impl Iterator<Item = Reader> {
+        self.readers.extract_if(.., |reader| {
+            let stays = reader.is_quiet && reader.has_arrival();
+            if stays {
+                reader.arm(false);
+            }
+            reader.is_quiet && !stays
+        })
+    }
+
+    /// Takes those out that call. The inboxes of all are armed, and nothing has arrived since.
+    pub(in crate::shm) fn take_called_for(&mut self) -> impl Iterator<Item = Reader> {
+        self.readers.extract_if(.., |reader| reader.is_called_for())
+    }
+
+    /// Looks at this sender again.
+    pub(in crate::shm) fn put_back(&mut self, reader: Reader) {
+        self.readers.push(reader);
     }
 
     /// Completes arrived datagrams while `out` has room, one sender after the other.

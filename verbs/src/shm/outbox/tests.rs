@@ -22,7 +22,8 @@ impl Ends {
         let (inbox, _) = Inbox::create(layout).expect("an inbox");
         let ring = inbox.ring();
         let flow = Arc::default();
-        let outbox = Outbox::new(Arc::new(inbox), 0, Receives::Exclusive, Bell::None, flow, None);
+        let lines = Some(inbox.duplex_lines());
+        let outbox = Outbox::new(Arc::new(inbox), 0, Receives::Exclusive, Bell::None, flow, lines);
         Ends { outbox, ring, at: Walk::default(), taken: 0 }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{QueuePair, ShmEndpoint};
 use crate::shm::bell::Bell;
+use crate::shm::calls::PeersCalls;
 use crate::shm::context::Context;
 use crate::shm::inbox::{Inbox, InboxLayout, InboxState};
 use crate::shm::outbox::{Outbox, Receives};
@@ -120,17 +121,32 @@ pub(in crate::shm) fn attach(
     let mut next = |what| fds.next().ok_or(ConnectError::Malformed(what));
     let file: OwnedFd = next("no inbox")?;
     let inbox = Inbox::map(file.as_fd(), layout).map_err(|_| ConnectError::Malformed("inbox"))?;
-    let mut page = || {
-        let file = next("no credit page")?;
+    let page = |file: OwnedFd| {
         CreditPage::map(file.as_fd()).map_err(|_| ConnectError::Malformed("credit page"))
     };
     let receives = match answer.receives {
         receives::OURS => Receives::Exclusive,
-        receives::TAKEN => Receives::Taken(page()?),
-        receives::SEEN => Receives::Seen(page()?),
+        receives::TAKEN => Receives::Taken(page(next("no credit page")?)?),
+        receives::SEEN => Receives::Seen(page(next("no credit page")?)?),
         _ => return Err(ConnectError::Malformed("way of counting receives")),
     };
-    let bell = Bell::of_event(fds.next().map(|event| peer.keep_event(answer.event, event)));
+    let index = answer.slot.checked_sub(1);
+    let calls = index.map(|_| next("no page of calls")).transpose()?;
+    let bell = match (answer.event, calls) {
+        (0, _) => Bell::None,
+        (number, calls) => {
+            let at = peer.bell(number, next("no event")?);
+            if let Some(file) = calls
+                && at.calls.get().is_none()
+            {
+                let calls = PeersCalls::map(file.as_fd());
+                let calls = calls.map_err(|_| ConnectError::Malformed("page of calls"))?;
+                // Another queue pair may have set it meanwhile.
+                let _ = at.calls.set(calls);
+            }
+            Bell::Remote { at, index }
+        }
+    };
     Ok(outbox(pair, Arc::new(inbox), answer.pd, receives, bell))
 }
 

@@ -7,15 +7,16 @@ use super::*;
 /// Enough for a shell script on a busy computer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Boots as `init` does, then runs `body`; `tell` is as in `init`. All scripts of a run are in `folder`,
-/// where they can see each other's files; `until_there FILE` and `until_dead PID` wait for that.
-fn machine(token: &Token, folder: &Path, life: Life, body: &str) -> Command {
+/// Runs `boot`, reports to be up as `init` does, then runs `body`; `tell` is as in `init`. All scripts of a run are
+/// in `folder`, where they can see each other's files; `until_there FILE` and `until_dead PID` wait for that.
+fn machine(token: &Token, folder: &Path, life: Life, boot: &str, body: &str) -> Command {
     let mut command = Command::new("sh");
     command.current_dir(folder).arg("-c").arg(format!(
         "tell() {{ echo \"rdma-vm:{}:$1\"; }}
          until_there() {{ until [ -e \"$1\" ]; do sleep 0.02; done; }}
          until_dead() {{ while kill -0 \"$1\"; do sleep 0.02; done 2>/dev/null; }}
          echo $$ >node-{}.pid
+         {boot}
          tell up; read -r go; [ \"$go\" = go ] || exit; {body}",
         token.as_str(),
         life.number
@@ -29,11 +30,17 @@ fn plan(nodes: u8) -> Plan {
 
 /// Runs `plan` with one script per boot of each node. Returns the result and the output.
 fn play(plan: &Plan, script: impl Fn(Life) -> &'static str) -> (Result<u8>, String) {
+    with_folder(plan, |token, folder, life| machine(token, folder, life, "", script(life)))
+}
+
+fn with_folder(
+    plan: &Plan,
+    power: impl Fn(&Token, &Path, Life) -> Command,
+) -> (Result<u8>, String) {
     let token = Token::random().expect("there is /dev/urandom");
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let mut output = Vec::new();
-    let power = |life| machine(&token, folder.path(), life, script(life));
-    let status = run(plan, &token, &power, &mut output);
+    let status = run(plan, &token, &|life| power(&token, folder.path(), life), &mut output);
     (status, String::from_utf8(output).expect("the scripts print text"))
 }
 
@@ -70,6 +77,45 @@ fn a_command_that_prints_without_end_ends_at_the_timeout_too() {
 fn a_machine_that_powers_off_silently_is_a_failure() {
     let message = error(play(&plan(1), |_| "echo all is well; exit 0"));
     assert!(message.contains("node 1 powered off without reporting a status"), "{message}");
+}
+
+/// Runs a machine that runs `boot` before it is up, and ends with status 4 if it comes so far.
+fn boots(boot: &str) -> (Result<u8>, String) {
+    with_folder(&plan(1), |token, folder, life| {
+        machine(token, folder, life, boot, "tell 'exit 4'; read -r never")
+    })
+}
+
+const PANICS: &str = "echo '[ 1.0] Kernel panic - not syncing: Fatal exception'";
+
+#[test]
+fn a_machine_whose_kernel_panics_while_it_boots_is_started_again() {
+    let (status, output) =
+        boots(&format!("[ -e panicked ] || {{ touch panicked; {PANICS}; exit; }}"));
+    assert_eq!(status.expect("it reported a status"), 4);
+    assert!(output.ends_with("[its kernel panicked while it booted; once more]\n"), "{output}");
+}
+
+#[test]
+fn a_machine_whose_kernel_panics_each_time_is_a_failure() {
+    let (status, output) = boots(&format!("{PANICS}; exit"));
+    let message = status.expect_err("it never came up").to_string();
+    assert!(message.contains("node 1 powered off without reporting a status"), "{message}");
+    assert_eq!(output.matches("once more").count(), 2, "{output}");
+}
+
+#[test]
+fn a_machine_that_powers_off_while_it_boots_is_not_started_again() {
+    let (status, output) = boots("exit");
+    status.expect_err("it never came up");
+    assert_eq!(output, "");
+}
+
+#[test]
+fn a_kernel_that_panics_while_the_command_runs_is_a_failure() {
+    let (status, output) = play(&plan(1), |_| "echo 'Kernel panic - not syncing: x'; exit");
+    status.expect_err("the command may have caused it");
+    assert!(!output.contains("once more"), "{output}");
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! How often the bytes of a call are copied on their way: in how many places of this process's memory they lie after it.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use farcall::Server;
+use tokio::runtime;
+
+#[farcall::service]
+trait Exchange {
+    /// Takes bytes, and gives others.
+    fn whole(&self, bytes: Bytes) -> Bytes;
+    /// The same, as a part of the arguments and of the result.
+    fn part(&self, number: u64, bytes: &[u8]) -> (u64, Bytes);
+}
+
+#[derive(Clone, Default)]
+struct Service(Arc<Mutex<Bytes>>);
+
+impl Exchange for Service {
+    fn whole(&self, _bytes: Bytes) -> Bytes {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn part(&self, number: u64, _bytes: &[u8]) -> (u64, Bytes) {
+        (number, self.0.lock().unwrap().clone())
+    }
+}
+
+/// The bytes of one message, as no other message has them.
+#[derive(Clone, Copy)]
+struct Pattern(u64);
+
+impl Pattern {
+    fn byte(self, at: usize) -> u8 {
+        let mixed = ((self.0 << 32) | (at as u64 / 4)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> (24 + 8 * (at % 4))) as u8
+    }
+
+    fn message(self, len: usize) -> Bytes {
+        (0..len).map(|at| self.byte(at)).collect::<Vec<_>>().into()
+    }
+
+    /// Whether these are the message's bytes from there on. Makes no copy.
+    fn is(self, from: usize, bytes: &[u8]) -> bool {
+        bytes.iter().enumerate().all(|(at, byte)| *byte == self.byte(from + at))
+    }
+}
+
+/// Bytes of a message that are searched for.
+const NEEDLE_BYTES: usize = 24;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Pages that are read at once.
+const PAGES: usize = 256;
+
+/// Reads this process's memory.
+struct Search {
+    memory: File,
+    /// What is read into. It is not searched.
+    room: Box<[u8]>,
+}
+
+impl Search {
+    fn new() -> Search {
+        let room = vec![0; PAGES * PAGE_BYTES + NEEDLE_BYTES].into();
+        Search { memory: File::open("/proc/self/mem").unwrap(), room }
+    }
+
+    /// How many places hold bytes near the end of each message: later parts of a long one do not overwrite those. A page that is mapped
+    /// twice is one place.
+    fn places(&mut self, messages: [Pattern; 2], len: usize) -> [usize; 2] {
+        let from = len - 2 * NEEDLE_BYTES;
+        let first = messages.map(|message| message.byte(from));
+        let Search { memory, room } = self;
+        let own = room.as_ptr().addr() as u64..room.as_ptr_range().end.addr() as u64;
+        let mut places = [BTreeSet::new(), BTreeSet::new()];
+        for Mapping { start, len, file, offset } in mappings() {
+            for part in (0..len).step_by(PAGES * PAGE_BYTES) {
+                let wanted = room.len().min(len - part);
+                // Some of the kernel's own pages cannot be read.
+                let read = memory.read_at(&mut room[..wanted], start + part as u64).unwrap_or(0);
+                for page in (0..read).step_by(PAGE_BYTES) {
+                    let bytes = &room[page..read.min(page + PAGE_BYTES + NEEDLE_BYTES)];
+                    if bytes[..bytes.len().min(PAGE_BYTES)] == [0; PAGE_BYTES] {
+                        continue;
+                    }
+                    for at in 0..bytes.len().saturating_sub(NEEDLE_BYTES) {
+                        if !first.contains(&bytes[at]) {
+                            continue;
+                        }
+                        let needle = &bytes[at..at + NEEDLE_BYTES];
+                        let at = (part + page + at) as u64;
+                        for (message, places) in messages.iter().zip(&mut places) {
+                            if message.is(from, needle) && !own.contains(&(start + at)) {
+                                places.insert((file.clone(), offset + at));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        places.map(|places| places.len())
+    }
+}
+
+/// Memory that this process can write.
+struct Mapping {
+    start: u64,
+    len: usize,
+    /// Its device and number; or nothing, and `offset` is the address.
+    file: String,
+    offset: u64,
+}
+
+fn mappings() -> Vec<Mapping> {
+    let parse = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let (start, len) = (number(start), (number(end) - number(start)) as usize);
+        let (file, offset) = match fields[4] {
+            "0" => (String::new(), start),
+            inode => (format!("{} {inode}", fields[3]), number(fields[2])),
+        };
+        fields[1].starts_with("rw").then_some(Mapping { start, len, file, offset })
+    };
+    fs::read_to_string("/proc/self/maps").unwrap().lines().filter_map(parse).collect()
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Wait,
+    Await,
+    Poll,
+}
+
+/// The most copies of a request and of its response.
+///
+/// Two are needed where each side keeps memory that the other cannot write: one into memory that both have, and one out of it. A
+/// message of several parts is encoded in between. A short one is copied at each step: that costs less than to count who uses its memory.
+fn most_copies(how: How, is_whole: bool, len: usize) -> [usize; 2] {
+    match (is_whole, how) {
+        (true, _) if len >= 1024 => [2, 2],
+        (true, How::Poll) => [4, 4],
+        (true, _) => [5, 5],
+        (false, _) if len >= 1024 => [3, 3],
+        (false, How::Poll) => [3, 4],
+        (false, _) => [4, 5],
+    }
+}
+
+#[test]
+fn each_copy_of_a_message_has_a_reason() {
+    let service = Service::default();
+    let server = Server::builder().service(ExchangeServer::new(service.clone()));
+    let server = server.listen(format!("shm://copies-{}", process::id())).unwrap();
+    let client = ExchangeClient::connect(server.address()).wait().unwrap();
+    let mut polling = ExchangePollClient::connect(server.address()).wait().unwrap();
+    let runtime = runtime::Builder::new_current_thread().build().unwrap();
+    let mut search = Search::new();
+    let mut number = 0;
+    for (how, is_whole) in
+        [How::Wait, How::Await, How::Poll].map(|how| [(how, true), (how, false)]).concat()
+    {
+        for len in [256, 1 << 10, 32 << 10, 100 << 10, 1 << 20] {
+            number += 2;
+            let messages @ [request, response] = [Pattern(number), Pattern(number + 1)];
+            *service.0.lock().unwrap() = response.message(len);
+            let sent = request.message(len);
+            let received = match (how, is_whole) {
+                (How::Wait, true) => client.whole(sent.clone()).wait(),
+                (How::Await, true) => runtime.block_on(client.whole(sent.clone())),
+                (How::Poll, true) => polling.whole(sent.clone()),
+                (How::Wait, false) => client.part(number, &sent).wait().map(|it| it.1),
+                (How::Await, false) => runtime.block_on(client.part(number, &sent)).map(|it| it.1),
+                (How::Poll, false) => polling.part(number, &sent).map(|it| it.1),
+            };
+            let received = received.unwrap();
+            assert!(received.len() == len && response.is(0, &received));
+            let places = search.places(messages, len);
+            // The first place is where the bytes were from the beginning.
+            let copies = places.map(|places| places - 1);
+            let most = most_copies(how, is_whole, len);
+            let is_right =
+                copies.iter().zip(most).all(|(copies, most)| (1..=most).contains(copies));
+            assert!(is_right, "{how:?}, {len} bytes, whole: {is_whole}: {copies:?} of {most:?}");
+            drop(sent);
+        }
+    }
+}
