@@ -2,6 +2,8 @@
 
 use std::{collections::HashSet, fs, io, time::Duration};
 
+use rustix::io::Errno;
+
 /// What a server holds: its process of the system's resources, or its node of a simulated NIC's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
@@ -83,16 +85,30 @@ pub fn peak_memory(pid: u32) -> io::Result<u64> {
     kib.map(|kib| kib << 10).ok_or_else(undocumented)
 }
 
-/// Are all threads of the process `pid` stopped?
+/// Are all threads of the process `pid` stopped? One that ends meanwhile was not.
 pub fn is_stopped(pid: u32) -> io::Result<bool> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(task?.path().join("stat"))?;
-        // The state follows the name, which may itself have parentheses.
-        if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+        if !says_stopped(fs::read_to_string(task?.path().join("stat")))? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Does what was read of a thread's `stat` say that it is stopped?
+fn says_stopped(stat: io::Result<String>) -> io::Result<bool> {
+    match stat {
+        // The state follows the name, which may itself have parentheses.
+        Ok(stat) => Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))),
+        Err(error) if has_ended(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Does `error`, of reading a file of a thread in `/proc`, say that the thread ended: before the file was opened, or after?
+fn has_ended(error: &io::Error) -> bool {
+    let no_such_process = Errno::SRCH.raw_os_error();
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(no_such_process)
 }
 
 /// The time that thread `tid` of process `pid` has run on a CPU.
@@ -103,4 +119,30 @@ pub fn thread_cpu_time(pid: u32, tid: u32) -> io::Result<Duration> {
     nanos
         .map(Duration::from_nanos)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat is not as documented"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Read, path::Path, thread, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ended_was_not_stopped() {
+        let open = || {
+            let thread = fs::read_link("/proc/thread-self").unwrap();
+            let path = Path::new("/proc").join(thread).join("stat");
+            (File::open(&path).unwrap(), path)
+        };
+        let (mut opened, path) = thread::spawn(open).join().unwrap();
+        // The kernel removes a thread shortly after others may join it.
+        let until = Instant::now() + Duration::from_secs(10);
+        while path.exists() {
+            assert!(Instant::now() < until, "the thread is there for long after it was joined");
+            thread::yield_now();
+        }
+        let read_after = opened.read_to_string(&mut String::new()).unwrap_err();
+        assert!(!says_stopped(Err(read_after)).unwrap());
+        assert!(!says_stopped(fs::read_to_string(path)).unwrap());
+    }
 }
