@@ -111,13 +111,14 @@ impl Shared {
     /// The I/O thread's [put](Baton::put).
     pub(super) fn put_after_look(&self, io: Box<ChannelIo>) {
         self.io.put(io);
-        self.is_looking.store(false, Ordering::Relaxed);
+        // Who sees this also sees that the I/O is back.
+        self.is_looking.store(false, Ordering::Release);
     }
 
     /// After a failed try to drive, which makes visible what who has the I/O has stored before.
     #[inline]
     pub(super) fn is_looking(&self) -> bool {
-        self.is_looking.load(Ordering::Relaxed)
+        self.is_looking.load(Ordering::Acquire)
     }
 
     /// A task waits for the one who drives: has the I/O thread see to its deadline. After a failed try to drive, which makes visible what

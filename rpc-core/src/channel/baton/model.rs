@@ -46,6 +46,7 @@ struct Shared {
     /// Jobs that callers left.
     left: AtomicUsize,
     attendant: AtomicBool,
+    is_looking: AtomicBool,
     /// A caller was woken to drive, and has not come yet.
     is_to_drive: AtomicBool,
     /// The I/O thread sleeps, or is about to.
@@ -60,6 +61,7 @@ impl Shared {
             baton: Baton::new(),
             left: AtomicUsize::new(0),
             attendant: AtomicBool::new(false),
+            is_looking: AtomicBool::new(false),
             is_to_drive: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
@@ -85,6 +87,30 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    fn take_to_look(&self) -> Option<Box<Io>> {
+        self.is_looking.store(true, Ordering::Relaxed);
+        let io = self.baton.take();
+        if io.is_none() {
+            self.is_looking.store(false, Ordering::Relaxed);
+        }
+        io
+    }
+
+    fn put_after_look(&self, io: Box<Io>) {
+        self.baton.put(io);
+        self.is_looking.store(false, Ordering::Release);
+    }
+
+    /// As `Shared::drive_or_wait_for_look`, without giving up: a look ends.
+    fn take_or_wait_for_look(&self) -> Option<Box<Io>> {
+        self.baton.take().or_else(|| {
+            while self.is_looking.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            self.baton.take()
+        })
     }
 
     fn submit(&self) {
@@ -215,5 +241,24 @@ fn loom_a_caller_that_came_to_drive_too_early_is_noticed() {
         let has_come = !shared.is_to_drive.load(Ordering::Relaxed);
         let drove = caller.join().expect("no panic");
         assert!(!is_expected || has_come || drove);
+    });
+}
+
+#[test]
+fn loom_a_caller_that_comes_while_the_io_thread_looks_drives() {
+    model(|| {
+        let shared = Shared::new();
+        let io_thread = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let io = shared.take_to_look();
+                io.into_iter().for_each(|io| shared.put_after_look(io));
+            })
+        };
+        let io = shared.take_or_wait_for_look();
+        let drives = io.is_some();
+        io.into_iter().for_each(|io| shared.baton.put(io));
+        io_thread.join().expect("no panic");
+        assert!(drives);
     });
 }
