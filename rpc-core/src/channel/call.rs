@@ -95,10 +95,10 @@ impl<R> Call<R> {
     }
 
     #[inline]
-    fn wait_for(&mut self, job: Box<Job>) -> Result<Box<Job>, RpcError> {
+    fn wait_for(&mut self, mut job: Box<Job>) -> Result<Box<Job>, RpcError> {
         let shared = self.channel.shared();
         let Some(mut drive) = shared.drive_unstamped() else {
-            let ticket = job.ticket.clone();
+            let ticket = job.take_ticket();
             shared.submit(job);
             return self.wait_on(ticket, 0);
         };
@@ -137,8 +137,8 @@ impl<R> Call<R> {
     }
 
     /// The first poll: sends the call, or leaves it to the one who drives.
-    fn submit(&mut self, job: Box<Job>, waker: &Waker) -> Poll<Box<Job>> {
-        let ticket = job.ticket.clone();
+    fn submit(&mut self, mut job: Box<Job>, waker: &Waker) -> Poll<Box<Job>> {
+        let ticket = job.take_ticket();
         let shared = self.channel.shared();
         if shared.attendant() == 0
             && let Some(mut drive) = shared.drive_unstamped()
@@ -165,7 +165,7 @@ impl<R> Call<R> {
         waker: &Waker,
     ) -> Poll<Result<Box<Job>, RpcError>> {
         if let Some(job) = ticket.take() {
-            return Poll::Ready(Ok(job));
+            return ready(job, ticket).map(Ok);
         }
         ticket.clear_to_drive();
         let shared = self.channel.shared();
@@ -194,12 +194,18 @@ impl<R> Call<R> {
     /// The waker is registered. Unless the call has ended before, somebody will use it.
     fn pending(&mut self, ticket: Arc<Ticket>) -> Poll<Box<Job>> {
         if let Some(job) = ticket.take() {
-            return Poll::Ready(job);
+            return ready(job, ticket);
         }
         self.channel.shared().have_watched();
         self.state = State::Submitted(ticket);
         Poll::Pending
     }
+}
+
+/// The call has ended, and this is its job.
+fn ready(mut job: Box<Job>, ticket: Arc<Ticket>) -> Poll<Box<Job>> {
+    job.put_ticket(ticket);
+    Poll::Ready(job)
 }
 
 /// A turn of a task that drives.
@@ -212,7 +218,7 @@ fn take_turn(
     // The one who drove before may have ended it.
     if let Some(job) = ticket.take().or_else(|| drive.for_task(ticket.id())) {
         drive.leave(Leave::Done);
-        return Poll::Ready(job);
+        return ready(job, ticket);
     }
     // Nobody ends the call before this drive is over.
     ticket.register(waker);

@@ -41,6 +41,8 @@ pub(super) struct Driver {
     alone: u32,
     /// What wakes the callers whose calls have ended, until the turn is over.
     woken: Vec<Waker>,
+    /// Those of the jobs that were here, by number: counting the shares of a ticket would be two atomic operations per call.
+    tickets: Vec<Option<Arc<Ticket>>>,
     /// The caller that was woken last to drive.
     successor: Option<Arc<Ticket>>,
 }
@@ -85,6 +87,7 @@ impl Driver {
             own_done: None,
             alone: 0,
             woken: Vec::new(),
+            tickets: Vec::new(),
             successor: None,
         };
         driver.in_flight.resize_with(window as usize, || None);
@@ -471,9 +474,22 @@ impl Driver {
         if let Some(sent) = job.sent {
             self.counters.latency(job.row, (self.now - sent).as_nanos() as u64, 1);
         }
-        if let Some(waker) = self.shared.finish(job) {
+        if self.tickets.get(job.number).is_none_or(Option::is_none) {
+            self.keep_ticket(&job);
+        }
+        if let Some(Some(ticket)) = self.tickets.get(job.number)
+            && let Some(waker) = self.shared.finish(ticket, job)
+        {
             waking::add(&mut self.woken, waker);
         }
+    }
+
+    #[cold]
+    fn keep_ticket(&mut self, job: &Job) {
+        if self.tickets.len() <= job.number {
+            self.tickets.resize(job.number + 1, None);
+        }
+        self.tickets[job.number] = Some(Arc::clone(&job.ticket));
     }
 
     fn take_in_flight(&mut self, slot: SlotId) -> Option<Box<Job>> {

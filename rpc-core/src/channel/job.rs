@@ -13,7 +13,12 @@ use std::sync::Arc;
 
 /// One call. The owner of the box owns the call's bytes.
 pub(super) struct Job {
+    /// Of the channel's jobs, from 0.
+    pub(super) number: usize,
     pub(super) ticket: Arc<Ticket>,
+    /// The caller's share of the ticket, which it takes when it leaves the job to the one who drives, and gives back with it: counting
+    /// each time would be two atomic operations per call.
+    callers: Option<Arc<Ticket>>,
     pub(super) method: u32,
     /// The method's row in the counters; the one who drives sets it.
     pub(super) row: u32,
@@ -49,9 +54,11 @@ pub(super) enum Outcome {
 }
 
 impl Job {
-    pub(super) fn new() -> Box<Job> {
+    pub(super) fn new(number: usize) -> Box<Job> {
         Box::new(Job {
+            number,
             ticket: Arc::default(),
+            callers: None,
             method: 0,
             row: 0,
             sent_as: 0,
@@ -68,6 +75,18 @@ impl Job {
             outcome: Outcome::Pending,
             response: Vec::new(),
         })
+    }
+
+    /// The ticket, for the caller that leaves the job to the one who drives.
+    #[inline]
+    pub(super) fn take_ticket(&mut self) -> Arc<Ticket> {
+        self.callers.take().unwrap_or_else(|| Arc::clone(&self.ticket))
+    }
+
+    /// The caller has its job again, and needs its ticket no more.
+    #[inline]
+    pub(super) fn put_ticket(&mut self, ticket: Arc<Ticket>) {
+        self.callers = Some(ticket);
     }
 
     /// Leaves only what this older version of the method has.

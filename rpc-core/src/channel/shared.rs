@@ -82,8 +82,8 @@ impl Shared {
     #[cold]
     fn new_job(&self) -> Option<Box<Job>> {
         let more = |n| (n < self.free.capacity()).then_some(n + 1);
-        self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let job = Job::new();
+        let number = self.jobs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let job = Job::new(number);
         self.tickets().push(Arc::clone(&job.ticket));
         Some(job)
     }
@@ -217,10 +217,10 @@ impl Shared {
         self.cancels.load(Ordering::Acquire)
     }
 
-    /// Gives a finished job to its caller. Returns what wakes it.
+    /// Gives a finished job, of this ticket, to its caller. Returns what wakes it.
     #[must_use = "the caller waits for it"]
-    pub(super) fn finish(&self, job: Box<Job>) -> Option<Waker> {
-        match Ticket::finish(job) {
+    pub(super) fn finish(&self, ticket: &Ticket, job: Box<Job>) -> Option<Waker> {
+        match ticket.finish(job) {
             Ok(waker) => waker,
             Err(job) => {
                 self.recycle(job);
@@ -261,7 +261,8 @@ impl Shared {
     fn fail_submitted(&self) {
         while let Some(mut job) = self.submitted.pop() {
             job.outcome = Outcome::Failed(RpcError::PeerGone { may_have_run: false });
-            self.finish(job).into_iter().for_each(Waker::wake);
+            let ticket = Arc::clone(&job.ticket);
+            self.finish(&ticket, job).into_iter().for_each(Waker::wake);
         }
     }
 

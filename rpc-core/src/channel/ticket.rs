@@ -3,17 +3,11 @@
 use super::job::Job;
 use crate::time::Instant;
 use atomic_waker::AtomicWaker;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use crossbeam_utils::atomic::AtomicCell;
 use std::sync::Arc;
-
-/// The job is in its ticket's cell.
-const DONE: u8 = 1;
-
-/// The caller has given up.
-const CANCELLED: u8 = 2;
 
 /// Of a ticket's deadline: the timeout is not counted yet.
 const NOT_COUNTED: u64 = 1 << 63;
@@ -30,9 +24,12 @@ fn after(now: Instant, timeout_ns: u64) -> u64 {
 /// What a caller and the one who drives share of one call.
 #[derive(Default)]
 pub(super) struct Ticket {
-    /// [`DONE`] and [`CANCELLED`]. Of two threads that set one of them, the later one sees the other's, and takes the job back.
-    state: AtomicU8,
+    /// The finished job. Whoever exchanges something here sees what the one before has set.
     done: AtomicCell<Option<Box<Job>>>,
+    /// The job is in `done`, or about to be: looking there costs an exchange.
+    is_done: AtomicBool,
+    /// The caller has given up.
+    is_cancelled: AtomicBool,
     waker: AtomicWaker,
     /// A waker may be registered: taking one out costs two exchanges, even if there is none.
     has_waker: AtomicBool,
@@ -96,37 +93,35 @@ impl Ticket {
     /// The finished job, for the caller.
     #[inline]
     pub(super) fn take(&self) -> Option<Box<Job>> {
-        if self.state.load(Ordering::Acquire) & DONE == 0 {
-            return None;
-        }
-        self.done.take()
+        if self.is_done.load(Ordering::Acquire) { self.done.take() } else { None }
     }
 
     /// The caller gives up. Returns the job if it is done; otherwise the one who drives has it, and will see the cancellation.
     pub(super) fn cancel(&self) -> Option<Box<Job>> {
-        let before = self.state.fetch_or(CANCELLED, Ordering::AcqRel);
-        if before & DONE == 0 { None } else { self.done.take() }
+        self.is_cancelled.store(true, Ordering::Release);
+        self.done.take()
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.state.load(Ordering::Acquire) & CANCELLED != 0
+        self.is_cancelled.load(Ordering::Acquire)
     }
 
     /// Hands the finished job to its caller, and gives what wakes it; or the job, if the caller has given up.
-    pub(super) fn finish(job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
-        let ticket = job.ticket.clone();
+    pub(super) fn finish(&self, job: Box<Job>) -> Result<Option<Waker>, Box<Job>> {
         // It comes for its job, and not to drive.
-        ticket.clear_to_drive();
-        ticket.done.store(Some(job));
-        let before = ticket.state.fetch_or(DONE, Ordering::AcqRel);
-        if before & CANCELLED != 0
-            && let Some(job) = ticket.done.take()
+        self.clear_to_drive();
+        // Before the job is there: it may be another call's at once.
+        self.is_done.store(true, Ordering::Release);
+        let before = self.done.swap(Some(job));
+        debug_assert!(before.is_none(), "a call ends once");
+        if self.is_cancelled()
+            && let Some(job) = self.done.take()
         {
             return Err(job);
         }
-        let waker = ticket.waker.take();
+        let waker = self.waker.take();
         if waker.is_some() {
-            ticket.has_waker.store(false, Ordering::Relaxed);
+            self.has_waker.store(false, Ordering::Relaxed);
         }
         Ok(waker)
     }
@@ -159,7 +154,8 @@ impl Ticket {
 
     #[inline]
     pub(super) fn reset(&self) {
-        self.state.store(0, Ordering::Release);
+        self.is_done.store(false, Ordering::Relaxed);
+        self.is_cancelled.store(false, Ordering::Relaxed);
         self.deadline.store(0, Ordering::Relaxed);
         self.clear_to_drive();
         // Its caller recycles it, and registered if anyone did.
@@ -208,21 +204,22 @@ mod tests {
 
     #[test]
     fn a_job_goes_either_to_its_caller_or_back() {
-        let job = Job::new();
+        let job = Job::new(0);
         let ticket = job.ticket.clone();
-        assert!(Ticket::finish(job).is_ok());
+        assert!(ticket.finish(job).is_ok());
         let job = ticket.take().expect("done");
         assert!(ticket.cancel().is_none(), "it was taken already");
-        assert!(Ticket::finish(job).is_err(), "its caller gave up");
+        assert!(ticket.finish(job).is_err(), "its caller gave up");
         assert!(ticket.take().is_none());
     }
 
     #[test]
     fn caller_and_io_thread_never_both_keep_a_job() {
-        let mut job = Job::new();
+        let mut job = Job::new(0);
         for _ in 0..500 {
             let ticket = job.ticket.clone();
-            let io = std::thread::spawn(move || Ticket::finish(job));
+            let finished = ticket.clone();
+            let io = std::thread::spawn(move || finished.finish(job));
             let (mine, its) = (ticket.cancel(), io.join().expect("no panic"));
             assert!(mine.is_some() != its.is_err());
             job = mine.or(its.err()).expect("one of them");
