@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U32, U64};
 use super::ablation::{Optimization, Without};
 use super::client_port::ClientPort;
 use super::port::{Peer, Port};
-use super::setup::{CREDITS, max_small, part_bytes};
+use super::setup::{CREDITS, FEW_CALLS, max_small, part_bytes};
 use super::wire::{self, Id, Kind, Messages, Range};
 use crate::contract::{Config, Terms};
 use crate::kit::memory;
@@ -84,7 +84,7 @@ impl Calls {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits { window: self.window.slots.len() as u32, max_message: self.max_message }
+        Limits { window: self.window.size(), max_message: self.max_message }
     }
 
     #[inline]
@@ -146,6 +146,9 @@ impl Calls {
     /// Sends what waits, under one doorbell.
     #[inline]
     pub(crate) fn flush(&mut self, port: &mut Port) {
+        if port.has_few_receives() && self.window.used() > FEW_CALLS {
+            port.post_all_receives();
+        }
         while let Some(&index) = self.window.outbox.front() {
             if !self.put(port, index) {
                 break;
@@ -288,6 +291,9 @@ impl Calls {
 
     /// Moves large messages on. Answers how many steps it took, and when to come back.
     pub(crate) fn move_large(&mut self, port: &mut Port, now: Instant) -> (u32, PollAt) {
+        if port.has_few_receives() && !self.transfers.is_idle() {
+            port.post_all_receives();
+        }
         let Calls { peer, window, retransmission, transfers, .. } = self;
         let mut moved = 0;
         while moved < STEPS_PER_POLL && port.has_room() {
@@ -388,7 +394,10 @@ impl Calls {
             _ => {}
         }
         let Calls { window, retransmission, transfers, .. } = self;
-        let Some(slot) = window.slots.get_mut(index as usize) else { return Err(NONSENSE) };
+        let Some(slot) = window.slots.get_mut(index as usize) else {
+            // A copy of something old, too, or a slot that there is not.
+            return if index < window.size() { Ok(()) } else { Err(NONSENSE) };
+        };
         if slot.generation != generation {
             return Ok(()); // A copy of something old.
         }

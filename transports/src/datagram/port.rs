@@ -1,8 +1,8 @@
 //! A UD queue pair: builds and posts datagrams, and replenishes receives. The same for client and server.
 
 use farcall_verbs::{
-    AddressHandle, Buffer, CompletionQueueHandle, DatagramSource, Device, Endpoint, GRH_BYTES,
-    ProtectionDomain, QpNumber, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
+    AddressHandle, Buffer, BufferPool, CompletionQueueHandle, DatagramSource, Device, Endpoint,
+    GRH_BYTES, ProtectionDomain, QpNumber, QpType, QueuePairConfig, WorkCompletion, WorkRequest,
 };
 use zerocopy::IntoBytes;
 
@@ -73,15 +73,26 @@ pub(crate) struct Port {
     /// The datagram that is built: `built` bytes of the buffer; none if that is 0.
     building: Buffer,
     built: usize,
-    /// One for each work request that the send queue holds.
+    /// Buffers that were sent from. With those of the pool, there is one for each work request that the send queue holds.
     spare: Vec<Buffer>,
+    sends: BufferPool,
+    send_depth: usize,
     /// Receives that were consumed and not yet posted again.
     consumed: Vec<Buffer>,
     replenish_at: usize,
+    /// Receives that were never posted: an idle client needs few.
+    later: Option<Later>,
     /// Datagrams that were posted so far.
     posted: u32,
     /// The doorbell is held back.
     held: bool,
+}
+
+#[derive(Debug)]
+struct Later {
+    receives: BufferPool,
+    /// Then, receives are posted again so many at a time.
+    replenish_at: usize,
 }
 
 /// A queue pair, as peers must know it.
@@ -92,7 +103,7 @@ pub(crate) struct PortAddress {
 }
 
 impl Port {
-    /// A queue pair that is ready, with all its receives, and its address.
+    /// A queue pair that is ready, with its first receives, and its address.
     pub(crate) fn open(
         device: &Device,
         pd: &ProtectionDomain,
@@ -105,16 +116,18 @@ impl Port {
         let mut qp = pd.create_qp(config)?;
         let sends =
             pd.alloc_private_on_demand((sizes.send_depth + 1) * sizes.mtu)?.into_pool(sizes.mtu);
-        let mut spare: Vec<_> = std::iter::from_fn(|| sends.take()).collect();
-        let Some(building) = spare.pop() else {
+        let Some(building) = sends.take() else {
             return Err(SetupError::Unsupported("there is no buffer to send from".into()));
         };
         let room = GRH_BYTES + sizes.mtu;
         let receives = pd.alloc_private_on_demand(sizes.recv_depth * room)?.into_pool(room);
-        while let Some(buffer) = receives.take() {
-            let posted = qp.post_recv(0, Some(buffer));
+        for _ in 0..sizes.first_receives {
+            let posted = qp.post_recv(0, receives.take());
             posted.map_err(|error| SetupError::Device(error.into()))?;
         }
+        let replenish_at = sizes.replenish_at.min(sizes.first_receives.div_ceil(4));
+        let later = (sizes.first_receives < sizes.recv_depth)
+            .then_some(Later { receives, replenish_at: sizes.replenish_at });
         let endpoint = qp.endpoint();
         // With the highest bit it would be privileged.
         let qkey = device.random()? as u32 >> 1;
@@ -131,9 +144,12 @@ impl Port {
             without,
             building,
             built: 0,
-            spare,
-            consumed: Vec::with_capacity(sizes.replenish_at),
-            replenish_at: sizes.replenish_at,
+            spare: Vec::new(),
+            sends,
+            send_depth: sizes.send_depth,
+            consumed: Vec::with_capacity(replenish_at),
+            replenish_at,
+            later,
             posted: 0,
             held: false,
         };
@@ -275,7 +291,7 @@ impl Port {
             self.sender.post(request.to(&peer.handle, peer.qp, peer.qkey), must_signal);
         } else {
             // There are as many as the send queue has work requests, and it has room for one.
-            let Some(next) = self.spare.pop() else { return };
+            let Some(next) = self.spare.pop().or_else(|| self.first_use()) else { return };
             let mut buffer = std::mem::replace(&mut self.building, next);
             buffer.set_len(len);
             let request = WorkRequest::send(buffer).to(&peer.handle, peer.qp, peer.qkey);
@@ -284,6 +300,14 @@ impl Port {
         if self.without.has(Optimization::Doorbells) {
             self.sender.ring();
         }
+    }
+
+    /// A buffer that was not sent from yet.
+    #[cold]
+    fn first_use(&mut self) -> Option<Buffer> {
+        // Once: it may hold all of them some time.
+        self.spare.reserve(self.send_depth);
+        self.sends.take()
     }
 
     /// One doorbell for all datagrams that were posted.
@@ -317,6 +341,25 @@ impl Port {
         self.consumed.push(buffer);
         if self.consumed.len() >= self.replenish_at {
             self.replenish();
+        }
+    }
+
+    /// Not all receives are posted yet.
+    #[inline]
+    pub(crate) fn has_few_receives(&self) -> bool {
+        self.later.is_some()
+    }
+
+    /// Posts the receives that were never posted: more may arrive than the first ones take.
+    #[cold]
+    pub(crate) fn post_all_receives(&mut self) {
+        let Some(Later { receives, replenish_at }) = self.later.take() else { return };
+        self.replenish_at = replenish_at;
+        self.consumed.reserve(replenish_at);
+        while let Some(buffer) = receives.take() {
+            if !self.sender.check(|qp| qp.post_recv(0, Some(buffer))) {
+                return;
+            }
         }
     }
 

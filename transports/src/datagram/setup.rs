@@ -45,6 +45,8 @@ pub(crate) struct Sizes {
     pub(crate) mtu: usize,
     pub(crate) send_depth: usize,
     pub(crate) recv_depth: usize,
+    /// Receives that are posted at first, in the memory of an idle client.
+    pub(crate) first_receives: usize,
     /// Receives that are posted again at a time.
     pub(crate) replenish_at: usize,
     /// Completions that are polled at a time.
@@ -54,6 +56,12 @@ pub(crate) struct Sizes {
 
 /// Receives of a server thread, as in FaSST (section 5). When they run dry, that is loss.
 const SERVER_RECEIVES: usize = 2048;
+
+/// Receives of a client that has made few calls at a time: some more than [`FEW_CALLS`] can be answered in.
+const FIRST_RECEIVES: usize = 16;
+
+/// Small calls at a time for which the first receives of a client suffice.
+pub(crate) const FEW_CALLS: u32 = 4;
 
 /// Datagrams that a server thread has under way.
 const SERVER_SENDS: usize = 512;
@@ -69,6 +77,11 @@ impl Sizes {
         Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps, without)
     }
 
+    /// The same of a client with a queue pair of its own.
+    pub(crate) fn with_few_receives(self) -> Sizes {
+        Sizes { first_receives: self.recv_depth.min(FIRST_RECEIVES), ..self }
+    }
+
     fn new(sends: usize, receives: usize, caps: &Capabilities, without: Without) -> Sizes {
         let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
         let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe - recv_depth);
@@ -77,6 +90,7 @@ impl Sizes {
             mtu: caps.mtu.min(MAX_MTU),
             send_depth,
             recv_depth,
+            first_receives: recv_depth,
             replenish_at: one_or(Optimization::Bulk, (recv_depth / 4).clamp(1, 32)),
             batch: one_or(Optimization::Polls, POLL_BATCH),
             without,

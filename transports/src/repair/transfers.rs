@@ -50,6 +50,24 @@ enum Large {
     },
 }
 
+/// The large messages by slot, up to the highest slot that ever had one: most clients have none.
+#[derive(Debug, Default)]
+struct BySlot(Vec<Large>);
+
+impl BySlot {
+    fn of(&self, slot: u32) -> &Large {
+        self.0.get(slot as usize).unwrap_or(&Large::None)
+    }
+
+    fn of_mut(&mut self, slot: u32) -> &mut Large {
+        let slot = slot as usize;
+        if slot >= self.0.len() {
+            self.0.resize_with(slot + 1, || Large::None);
+        }
+        &mut self.0[slot]
+    }
+}
+
 /// What became of a part of a response.
 #[derive(Debug)]
 pub(crate) enum Taken {
@@ -65,7 +83,7 @@ pub(crate) struct Transfers {
     requests: LargeBuffers,
     /// Separate, so that requests which wait for the server never hold what a response needs.
     responses: LargeBuffers,
-    large: Box<[Large]>,
+    large: BySlot,
     /// Slots whose parts are under way, in turn.
     active: VecDeque<u32>,
     /// Slots that wait for memory.
@@ -94,7 +112,7 @@ impl Transfers {
         Transfers {
             requests: half(),
             responses: half(),
-            large: (0..window).map(|_| Large::None).collect(),
+            large: BySlot::default(),
             active: VecDeque::new(),
             waiting: VecDeque::new(),
             sending: 0,
@@ -122,7 +140,7 @@ impl Transfers {
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
         Parts::new(len as u64, self.part_bytes)?;
         let buffer = buffer(self.requests.take(len), len)?;
-        let large = &mut self.large[slot as usize];
+        let large = self.large.of_mut(slot);
         *large = Large::Request(buffer);
         match large {
             Large::Request(buffer) => Some(buffer),
@@ -132,7 +150,7 @@ impl Transfers {
 
     /// The length of the slot's request.
     pub(crate) fn request_len(&self, slot: u32) -> u64 {
-        match &self.large[slot as usize] {
+        match self.large.of(slot) {
             Large::Request(whole) => whole.len() as u64,
             _ => 0,
         }
@@ -140,7 +158,7 @@ impl Transfers {
 
     /// The server has room for the request: its parts may go.
     pub(crate) fn start(&mut self, slot: u32) {
-        let large = &mut self.large[slot as usize];
+        let large = self.large.of_mut(slot);
         let Large::Request(whole) = std::mem::replace(large, Large::None) else { return };
         let Some(parts) = Parts::new(whole.len() as u64, self.part_bytes) else { return };
         *large = Large::Sending { whole, outgoing: Outgoing::new(parts) };
@@ -155,7 +173,7 @@ impl Transfers {
         round: u8,
         (base, arrived): (u32, u64),
     ) -> Option<(bool, bool)> {
-        let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else {
+        let Large::Sending { outgoing, .. } = self.large.of_mut(slot) else {
             return Some((false, false));
         };
         let news = outgoing.acknowledge(base, arrived)?;
@@ -199,7 +217,7 @@ impl Transfers {
     pub(crate) fn time_out(&mut self, slot: u32) {
         let round = &mut self.rounds[slot as usize];
         *round = (*round + 1) & LAST_COPY;
-        if let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] {
+        if let Large::Sending { outgoing, .. } = self.large.of_mut(slot) {
             outgoing.time_out();
         }
     }
@@ -208,7 +226,7 @@ impl Transfers {
     pub(crate) fn lent(&mut self, slot: u32, len: u64) -> bool {
         let Some(parts) = Parts::new(len, self.part_bytes) else { return false };
         self.forget(slot);
-        self.large[slot as usize] = Large::Waiting { len: len as usize, parts };
+        *self.large.of_mut(slot) = Large::Waiting { len: len as usize, parts };
         self.waiting.push_back(slot);
         true
     }
@@ -219,13 +237,13 @@ impl Transfers {
     /// takes them may hold all of it, and the caller waits for this one.
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            if let Large::Waiting { len, parts } = self.large[slot as usize] {
+            if let Large::Waiting { len, parts } = *self.large.of(slot) {
                 let within = buffer(self.responses.take(len), len);
                 let must = self.fetching == 0;
                 let beyond =
                     || must.then(|| buffer(self.responses.take_beyond(len), len)).flatten();
                 let Some(whole) = within.or_else(beyond) else { return };
-                self.large[slot as usize] = Large::Fetching { whole, fetch: Fetch::new(parts) };
+                *self.large.of_mut(slot) = Large::Fetching { whole, fetch: Fetch::new(parts) };
                 self.fetching += 1;
                 self.active.push_back(slot);
             }
@@ -235,7 +253,7 @@ impl Transfers {
 
     /// A part of a response has arrived.
     pub(crate) fn take_part(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
-        let large = &mut self.large[slot as usize];
+        let large = self.large.of_mut(slot);
         let Large::Fetching { whole, fetch } = large else { return Taken::No };
         let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
         whole[range].copy_from_slice(bytes);
@@ -247,7 +265,7 @@ impl Transfers {
             return Taken::Yes;
         }
         self.leave(slot);
-        match std::mem::replace(&mut self.large[slot as usize], Large::None) {
+        match std::mem::replace(self.large.of_mut(slot), Large::None) {
             Large::Fetching { whole, .. } => Taken::Whole(whole),
             _ => Taken::No,
         }
@@ -255,7 +273,7 @@ impl Transfers {
 
     /// The parts that were asked for and have not arrived.
     pub(crate) fn missing(&self, slot: u32) -> Option<(u32, u64)> {
-        match &self.large[slot as usize] {
+        match self.large.of(slot) {
             Large::Fetching { fetch, .. } => fetch.ask_again(),
             _ => None,
         }
@@ -272,7 +290,7 @@ impl Transfers {
         for _ in 0..self.active.len() {
             let slot = self.active.pop_front()?;
             self.active.push_back(slot);
-            match &mut self.large[slot as usize] {
+            match self.large.of_mut(slot) {
                 Large::Sending { outgoing, .. } => {
                     let repeats = outgoing.repeats();
                     if !repeats && outgoing.under_way() >= sending {
@@ -310,7 +328,7 @@ impl Transfers {
 
     /// Bytes of the slot's request.
     pub(crate) fn bytes(&self, slot: u32, range: Range<usize>) -> &[u8] {
-        match &self.large[slot as usize] {
+        match self.large.of(slot) {
             Large::Sending { whole, .. } => &whole[range],
             _ => &[],
         }
@@ -320,12 +338,12 @@ impl Transfers {
     pub(crate) fn forget(&mut self, slot: u32) {
         self.leave(slot);
         self.cancel_timing(slot);
-        self.large[slot as usize] = Large::None;
+        *self.large.of_mut(slot) = Large::None;
     }
 
     /// Takes the slot out of all queues.
     fn leave(&mut self, slot: u32) {
-        match &self.large[slot as usize] {
+        match self.large.of(slot) {
             Large::None | Large::Request(_) => {}
             Large::Waiting { .. } => self.waiting.retain(|waiting| *waiting != slot),
             Large::Sending { .. } => {

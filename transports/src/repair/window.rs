@@ -148,10 +148,10 @@ impl Slot {
 /// The slots, and which have something to send.
 #[derive(Debug)]
 pub(crate) struct Window {
-    pub(crate) slots: Box<[Slot]>,
+    /// Those that were ever used.
+    pub(crate) slots: Vec<Slot>,
+    size: u32,
     free: Vec<u32>,
-    /// Slots from this one on were never used.
-    used: u32,
     /// Slots that have something to send, in order.
     pub(crate) outbox: VecDeque<u32>,
 }
@@ -159,23 +159,28 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(window: u32) -> Window {
         Window {
-            slots: (0..window).map(|_| Slot::new()).collect(),
+            slots: Vec::new(),
+            size: window,
             // The lowest slot is taken first: the server keeps state for those that were ever used.
             free: (0..window).rev().collect(),
-            used: 0,
             outbox: VecDeque::with_capacity(window as usize),
         }
     }
 
     /// Slots from this one on were never used.
     pub(crate) fn used(&self) -> u32 {
-        self.used
+        self.slots.len() as u32
+    }
+
+    /// How many slots there are.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
     }
 
     /// All slots are free.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.free.len() == self.size as usize
     }
 
     /// The slot that the next request gets.
@@ -206,7 +211,9 @@ impl Window {
     #[inline]
     fn take(&mut self) -> Option<(u32, &mut Slot)> {
         let index = self.free.pop()?;
-        self.used = self.used.max(index + 1);
+        if index as usize >= self.slots.len() {
+            self.slots.resize_with(index as usize + 1, Slot::new);
+        }
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.phase = Phase::Reserved;
