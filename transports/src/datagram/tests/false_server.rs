@@ -16,7 +16,7 @@ use crate::contract::{Answer, Backend, Config, Fabric, Placement};
 use crate::datagram::Datagram;
 use crate::datagram::ablation::Without;
 use crate::datagram::port::{Peer, Port};
-use crate::datagram::setup::{EndSetup, Sizes};
+use crate::datagram::setup::{EndSetup, FEW_CALLS, Sizes};
 use crate::datagram::wire::{Id, Kind};
 
 const MAX_MESSAGE: u64 = 1 << 20;
@@ -57,6 +57,7 @@ impl ReplySink for Caller {
 
 /// A client, and the queue pair that it takes for a server's.
 struct Pair {
+    window: u32,
     client: Box<dyn ClientTransport>,
     caller: Caller,
     port: Port,
@@ -67,10 +68,13 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
+        Pair::of_window(WINDOW)
+    }
+
+    fn of_window(window: u32) -> Pair {
         let device = Device::open("shm").unwrap();
         let (memory, slot) = (16 << 20, 512);
-        let config =
-            Config { window: WINDOW, slot, max_message: MAX_MESSAGE, memory, ..Config::default() };
+        let config = Config { window, slot, max_message: MAX_MESSAGE, memory, ..Config::default() };
         let site = Site::new();
         let at = Placement::new(&site, Fabric::Verbs(&device));
         let pending = Datagram.dial(&at, &config).unwrap();
@@ -83,7 +87,7 @@ impl Pair {
         let peer = theirs.peer(&pd, EPOCH, sizes.mtu).unwrap();
         let (terms, timeout) = (config.terms(), Duration::from_secs(20));
         let client = pending.finish(Answer { terms: &terms, setup: &ours, timeout }).unwrap();
-        let mut pair = Pair { client, caller: Caller::default(), port, cq, peer, now: 1 };
+        let mut pair = Pair { window, client, caller: Caller::default(), port, cq, peer, now: 1 };
         // The first words to somebody are on their way for longer: later ones come at once.
         assert!(pair.is_served());
         pair
@@ -135,7 +139,7 @@ impl Pair {
         while !self.caller.waits.is_empty() {
             self.give_up(0);
         }
-        for _ in 0..WINDOW {
+        for _ in 0..self.window {
             self.call(8);
         }
         self.turn(1);
@@ -171,6 +175,27 @@ fn a_client_without_calls_has_nothing_to_look_at_by_itself() {
     assert!(matches!(next(&mut pair), Some(PollAt::At(_))), "it may have to send it again");
     assert!(pair.answer_all());
     assert_eq!(next(&mut pair), Some(PollAt::OnEvent));
+}
+
+#[test]
+fn the_answers_to_all_calls_arrive_at_once() {
+    // More than a client has receives at first, and fewer than an inbox holds of one sender.
+    for window in [FEW_CALLS, 24] {
+        let mut pair = Pair::of_window(window);
+        for _ in 0..window {
+            pair.call(8);
+        }
+        pair.turn(1);
+        // One datagram each, and once.
+        for id in pair.caller.waits.keys().copied().collect::<Vec<_>>() {
+            pair.say(Kind::Response, id, b"answered");
+        }
+        let begin = std::time::Instant::now();
+        while !pair.caller.waits.is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", pair.caller.waits.len());
+            pair.turn(1);
+        }
+    }
 }
 
 /// No server is declared dead that has been silent for this.
