@@ -6,195 +6,26 @@
 //! Of many queue pairs and senders, those that have been quiet are [dormant](super::dormant), so that a poll takes time for those in use.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::task::Waker;
-
-use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::context::Context;
 use super::control::Control;
-use super::datagram::{DatagramReceiver, Path};
+use super::datagram::DatagramReceiver;
 use super::discarded::Remains;
 use super::dormant::{Dormant, MOST_AWAKE, POLLS_PER_SWEEP};
 use super::events::Channel;
 use super::pair::Pair;
 use super::peer::lock;
 use super::receive::Receiver;
-use crate::memory::growing_queue::GrowingQueue;
-use crate::{CompletionOpcode, CqError, QpNumber, Status, VerbsError, WorkCompletion};
+use crate::{CompletionOpcode, CqError, QpNumber, WorkCompletion};
 
-/// Bits of the attention word.
-pub(super) mod attention {
-    /// Queue pairs or senders were added or removed.
-    pub(crate) const CHANGES: u32 = 1;
-    /// Send completions are available.
-    pub(crate) const SENDS: u32 = 2;
-    /// A queue pair is in error, and its receives must be flushed.
-    pub(crate) const ERRORS: u32 = 4;
-    /// A queue pair has waiting work that polling retries.
-    pub(crate) const WAITING: u32 = 8;
-    /// The poller has armed events; the next poll disarms them.
-    pub(crate) const ARMED: u32 = 16;
-    /// More completions may be outstanding than fit, so every poll counts them.
-    pub(crate) const CROWDED: u32 = 32;
-    /// More completions were outstanding than fit.
-    pub(crate) const OVERRUN: u32 = 64;
-    /// Completions do not carry their messages.
-    pub(crate) const HIDING: u32 = 128;
-    /// Some that are dormant have something.
-    pub(crate) const CALLED: u32 = 256;
-    /// Bits that stay set until their condition ends.
-    pub(crate) const LASTING: u32 = CROWDED | OVERRUN | HIDING;
-}
+mod quiet;
+mod shared;
 
-/// A finished send work request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SendDone {
-    pub(super) pair: u64,
-    pub(super) qp: u32,
-    pub(super) number: u64,
-    pub(super) id: u64,
-    pub(super) opcode: CompletionOpcode,
-    pub(super) status: Status,
-    pub(super) byte_len: u32,
-}
-
-/// A change to the set of queue pairs that the poller serves.
-pub(super) enum Change {
-    /// This queue pair may send completions here.
-    Sender(Arc<Pair>),
-    /// A connected queue pair receives here.
-    Receiver(Box<Receiver>),
-    /// A datagram queue pair receives here.
-    Datagrams(Box<DatagramReceiver>),
-    /// A datagram queue pair has a new sender.
-    Path(u64, Arc<Path>),
-    /// A queue pair was dropped.
-    Gone(u64),
-}
-
-/// The state that others share with the poller.
-pub(crate) struct CqShared {
-    attention: CachePadded<AtomicU32>,
-    armed: AtomicBool,
-    closed: AtomicBool,
-    capacity: usize,
-    /// The number of completions that the attached queue pairs may have outstanding.
-    demand: AtomicUsize,
-    sends: GrowingQueue<SendDone>,
-    changes: Mutex<Vec<Change>>,
-    /// The ids of queue pairs and senders that have something, if they are dormant.
-    called: Mutex<Vec<u64>>,
-    channel: Option<Arc<Channel>>,
-    /// Called instead of the channel.
-    waker: OnceLock<Waker>,
-}
-
-impl CqShared {
-    pub(super) fn channel(&self) -> Option<&Arc<Channel>> {
-        self.channel.as_ref()
-    }
-
-    /// Sets bits of the attention word, and wakes the poller if it sleeps.
-    #[inline]
-    pub(super) fn notice(&self, bits: u32) {
-        self.attention.fetch_or(bits, Ordering::SeqCst);
-        if self.armed.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
-            match (self.waker.get(), &self.channel) {
-                (Some(waker), _) => waker.wake_by_ref(),
-                (None, Some(channel)) => channel.wake(),
-                (None, None) => {}
-            }
-        }
-    }
-
-    /// Has the poller look at this queue pair, even if it is dormant. A peer of this process does so at most once for each time that its inbox
-    /// was armed; one of another process may call again and again, and the list does not grow by that.
-    #[cold]
-    pub(super) fn call_on(&self, pair: u64) {
-        let mut called = lock(&self.called);
-        if !self.closed.load(Ordering::SeqCst) {
-            if called.last() != Some(&pair) {
-                called.push(pair);
-            }
-            drop(called);
-            self.notice(attention::CALLED);
-        }
-    }
-
-    /// The same for the poller itself, which looks at once.
-    pub(super) fn note_call(&self, pair: u64) {
-        lock(&self.called).push(pair);
-    }
-
-    #[inline]
-    pub(super) fn push(&self, done: SendDone) {
-        let bits = match self.sends.push(done) {
-            Ok(()) => attention::SENDS,
-            Err(_) => attention::OVERRUN,
-        };
-        self.notice(bits);
-    }
-
-    /// Queues a change for the poller. Does nothing if the queue is no longer polled.
-    pub(super) fn change(&self, change: Change) {
-        let mut changes = lock(&self.changes);
-        if !self.closed.load(Ordering::SeqCst) {
-            changes.push(change);
-            drop(changes);
-            self.notice(attention::CHANGES);
-        }
-    }
-
-    /// Adds `more` to the number of completions that may be outstanding.
-    pub(super) fn expect(&self, more: usize) {
-        if self.demand.fetch_add(more, Ordering::SeqCst) + more > self.capacity {
-            self.notice(attention::CROWDED);
-        }
-    }
-
-    pub(super) fn expect_no_more(&self, less: usize) {
-        self.demand.fetch_sub(less, Ordering::SeqCst);
-    }
-}
-
-impl std::fmt::Debug for CqShared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CqShared").field("capacity", &self.capacity).finish_non_exhaustive()
-    }
-}
-
-/// A handle with which queue pairs are created on a completion queue.
-#[derive(Clone, Debug)]
-pub(crate) struct CqHandle {
-    shared: Arc<CqShared>,
-    context: Arc<Context>,
-}
-
-impl CqHandle {
-    /// The queue.
-    ///
-    /// # Errors
-    /// If it belongs to another device.
-    pub(super) fn of(&self, context: &Arc<Context>) -> Result<Arc<CqShared>, VerbsError> {
-        if Arc::ptr_eq(&self.context, context) {
-            Ok(Arc::clone(&self.shared))
-        } else {
-            Err(VerbsError::Foreign("completion queue"))
-        }
-    }
-}
-
-/// Queue pairs that call before the poller looks, with room from the beginning: they may be few and seldom.
-const FEW: usize = 4;
+use shared::FEW;
+pub(super) use shared::{Change, SendDone, attention};
+pub(crate) use shared::{CqHandle, CqShared};
 
 /// The poller's state.
 pub(crate) struct CompletionQueue {
@@ -227,21 +58,8 @@ impl CompletionQueue {
         channel: Option<Arc<Channel>>,
         hides_payloads: bool,
     ) -> CompletionQueue {
-        let attention = if hides_payloads { attention::HIDING } else { 0 };
-        let shared = Arc::new(CqShared {
-            attention: CachePadded::new(AtomicU32::new(attention)),
-            armed: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            capacity,
-            demand: AtomicUsize::new(0),
-            sends: GrowingQueue::new(capacity),
-            changes: Mutex::default(),
-            called: Mutex::new(Vec::with_capacity(FEW)),
-            channel,
-            waker: OnceLock::new(),
-        });
         CompletionQueue {
-            shared,
+            shared: CqShared::new(capacity, channel, hides_payloads),
             receivers: Vec::new(),
             dormant: Box::new(Dormant::with_room(FEW)),
             polls_to_sweep: POLLS_PER_SWEEP,
@@ -445,59 +263,6 @@ impl CompletionQueue {
         count
     }
 
-    #[inline]
-    fn count_to_sweep(&mut self) {
-        self.polls_to_sweep -= 1;
-        if self.polls_to_sweep == 0 {
-            self.sweep();
-        }
-    }
-
-    /// Lets those sleep that have been quiet since the last time.
-    #[cold]
-    fn sweep(&mut self) {
-        self.polls_to_sweep = POLLS_PER_SWEEP;
-        for receiver in &mut self.receivers {
-            receiver.note_activity();
-            if receiver.is_quiet() {
-                receiver.arm(true);
-            }
-        }
-        self.datagrams.iter_mut().for_each(DatagramReceiver::arm_quiet);
-        // Between arming the inboxes and looking at them, as in `arm`.
-        fence(Ordering::SeqCst);
-        self.put_to_sleep(|receiver| {
-            let stays = receiver.is_quiet() && receiver.has_arrival();
-            if stays {
-                receiver.arm(false);
-            }
-            receiver.is_quiet() && !stays
-        });
-        for datagrams in &mut self.datagrams {
-            self.dormant.add_senders(datagrams.pair.id, datagrams.take_quiet());
-        }
-    }
-
-    /// Those of which `sleeps` says so become dormant. Their inboxes are armed, and have been looked at after that.
-    fn put_to_sleep(&mut self, sleeps: impl Fn(&Receiver) -> bool) {
-        self.dormant.add(self.receivers.extract_if(.., |receiver| sleeps(receiver)));
-    }
-
-    /// Looks at the dormant ones again that have called.
-    #[cold]
-    fn wake_called(&mut self) {
-        self.dormant.wake(&self.shared.called, &mut self.receivers, &mut self.datagrams);
-    }
-
-    /// Looks which dormant ones were called for from other processes.
-    #[cold]
-    fn look_for_calls(&mut self) {
-        let Some(channel) = &self.shared.channel else { return };
-        if channel.pass_on_calls(Some(&self.shared)) {
-            self.wake_called();
-        }
-    }
-
     fn try_waiting(&mut self) {
         let mut waiting = false;
         for pair in self.pairs.values() {
@@ -611,61 +376,6 @@ impl CompletionQueue {
             pair.fail();
         }
         CqError::Overrun
-    }
-
-    pub(crate) fn arm(&mut self) {
-        if self.shared.channel.is_none() {
-            return;
-        }
-        self.armed = true;
-        self.shared.armed.store(true, Ordering::SeqCst);
-        self.arm_inboxes(true);
-        // Arm the inboxes before looking at them: a peer that publishes a cell after the look sees that it has to
-        // ring (`Outbox::ring_doorbell`).
-        fence(Ordering::SeqCst);
-        let before = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
-        let arrived = self.receivers.iter().any(Receiver::has_arrival)
-            || self.datagrams.iter().any(DatagramReceiver::has_arrival)
-            || !self.staged.is_empty();
-        let busy = attention::CHANGES
-            | attention::SENDS
-            | attention::ERRORS
-            | attention::OVERRUN
-            | attention::CALLED;
-        if arrived || before & busy != 0 {
-            return self.shared.wake();
-        }
-        if self.receivers.len() > MOST_AWAKE {
-            self.put_to_sleep(Receiver::is_called_for);
-        }
-        for datagrams in self.datagrams.iter_mut().filter(|all| all.len() > MOST_AWAKE) {
-            self.dormant.add_senders(datagrams.pair.id, datagrams.take_called_for());
-        }
-    }
-
-    /// Events call this waker. Returns whether all do: other processes only know the channel.
-    pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
-        self.shared.waker.get_or_init(|| waker.clone()).will_wake(waker)
-            && self.datagrams.is_empty()
-            && self.receivers.iter().all(Receiver::is_called_for)
-    }
-
-    pub(crate) fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
-            self.shared.armed.store(false, Ordering::SeqCst);
-            self.shared.attention.fetch_and(!attention::ARMED, Ordering::SeqCst);
-            self.arm_inboxes(false);
-        }
-    }
-
-    fn arm_inboxes(&self, armed: bool) {
-        for receiver in &self.receivers {
-            receiver.arm(armed);
-        }
-        for datagrams in &self.datagrams {
-            datagrams.arm(armed);
-        }
     }
 }
 
