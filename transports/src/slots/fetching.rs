@@ -4,7 +4,7 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{Message, ReplySink};
 
 use super::carrier::{ClientCarrier, Fetched, Found};
-use super::client::{Broken, Window};
+use super::window::{Broken, Window};
 use super::wire::Op;
 
 impl<C: ClientCarrier> Window<C> {

@@ -20,6 +20,7 @@ pub(crate) mod link;
 mod replies;
 pub(crate) mod requests;
 mod server;
+mod window;
 pub(crate) mod wire;
 pub(crate) mod writes;
 
