@@ -79,8 +79,10 @@ struct Peer {
     /// Of its last request in each slot.
     generations: [u32; WINDOW as usize],
     sent: usize,
-    /// It has broken a rule, or has sent a part of a frame: what follows must not run.
+    /// It has broken a rule: what follows must not run.
     is_broken: bool,
+    /// It has sent a part of a frame: the rest is in what follows, which is a frame of its own or not, and may run or not.
+    is_cut: bool,
 }
 
 impl Peer {
@@ -88,7 +90,7 @@ impl Peer {
         let to = world.raw_connection(server);
         let wanted = terms(WINDOW, SLOT, LIMIT);
         let end = connect(to, SuitePollClient::DESCRIPTION, wanted).expect("welcome");
-        Peer { end, generations: [0; WINDOW as usize], sent: 0, is_broken: false }
+        Peer { end, generations: [0; WINDOW as usize], sent: 0, is_broken: false, is_cut: false }
     }
 
     /// Sends something. `false`: it leaves, or was dropped.
@@ -101,13 +103,13 @@ impl Peer {
             12 => {
                 let mut bytes = self.any_request(swarm);
                 bytes.truncate(1 + swarm.dice.below(bytes.len() as u64 - 1) as usize);
-                // The next frame is the rest of this one.
-                self.is_broken = true;
+                self.is_cut |= !self.is_broken;
                 bytes
             }
             13 => {
-                self.is_broken = true;
-                swarm.any_bytes(2 * u64::from(SLOT))
+                let bytes = swarm.any_bytes(2 * u64::from(SLOT));
+                self.is_broken |= !bytes.is_empty();
+                bytes
             }
             14 => {
                 self.end.close_half();
@@ -146,12 +148,23 @@ impl Peer {
         *generation
     }
 
+    /// What a request counts its executions under that comes after a broken rule.
+    fn late_id(&self, swarm: &mut Swarm) -> &'static [u8] {
+        if self.is_cut {
+            // The broken rule may have been in the rest of a frame.
+            swarm.most_runs += 1;
+            &[ALLOWED]
+        } else {
+            &FORBIDDEN_BYTES
+        }
+    }
+
     /// A request as the rules are, mostly: its slot may not be free.
     fn any_request(&mut self, swarm: &mut Swarm) -> Vec<u8> {
         let slot = self.slot(swarm);
         let generation = self.next_generation(slot, swarm);
         if self.is_broken {
-            return request(slot, generation, method_id("tally"), &FORBIDDEN_BYTES);
+            return request(slot, generation, method_id("tally"), self.late_id(swarm));
         }
         match swarm.dice.below(4) {
             0 => {
@@ -215,11 +228,11 @@ impl Peer {
         let longest = vec![7; SLOT as usize + 1];
         let mut bytes = match swarm.dice.below(4) {
             0 => frame(8 + swarm.dice.below(200) as u8, 0, 1, &[]),
-            1 => request(outside, 1, method_id("tally"), &FORBIDDEN_BYTES),
+            1 => request(outside, 1, method_id("tally"), self.late_id(swarm)),
             2 => frame(kind::WHOLE, 0, 1, &longest),
             _ => frame(kind::DROPPED, 0, 1, &[]),
         };
-        bytes.extend(request(0, u32::MAX / 2, method_id("tally"), &FORBIDDEN_BYTES));
+        bytes.extend(request(0, u32::MAX / 2, method_id("tally"), self.late_id(swarm)));
         bytes
     }
 }
