@@ -149,7 +149,7 @@ impl Backend for Datagram {
             return Ok(Box::new(Pending::new(port, config)));
         }
         let sizes = Sizes::of_client(config.window, device.caps(), without);
-        let port = ClientPort::open(at.site, device, &sizes.with_few_receives())?;
+        let port = ClientPort::open(at.site, device, &sizes)?;
         Ok(Box::new(Pending::new(port, config)))
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Sizes {
 /// Receives of a server thread, as in FaSST (section 5). When they run dry, that is loss.
 const SERVER_RECEIVES: usize = 2048;
 
-/// Receives of a client that has made few calls at a time: some more than [`FEW_CALLS`] can be answered in.
+/// Receives of a client that has made few calls at a time, on a device in memory: some more than [`FEW_CALLS`] can be answered in.
 const FIRST_RECEIVES: usize = 16;
 
 /// Small calls at a time for which the first receives of a client suffice.
@@ -74,12 +74,11 @@ impl Sizes {
     /// Each call may be answered in a datagram of its own, twice; parts need some more.
     pub(crate) fn of_client(window: u32, caps: &Capabilities, without: Without) -> Sizes {
         let window = window as usize;
-        Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps, without)
-    }
-
-    /// The same of a client with a queue pair of its own.
-    pub(crate) fn with_few_receives(self) -> Sizes {
-        Sizes { first_receives: self.recv_depth.min(FIRST_RECEIVES), ..self }
+        let sizes = Sizes::new(window + 32, 2 * window + 4 * CREDITS as usize, caps, without);
+        // A NIC rings for receives that are posted, and it is cheaper for many at a time.
+        let first_receives =
+            if caps.network { sizes.recv_depth } else { sizes.recv_depth.min(FIRST_RECEIVES) };
+        Sizes { first_receives, ..sizes }
     }
 
     fn new(sends: usize, receives: usize, caps: &Capabilities, without: Without) -> Sizes {
