@@ -1,21 +1,20 @@
 //! A process without free descriptors: its peers wait, it does not spin, and it accesses what it named when it connected.
 #![forbid(unsafe_code)]
 
+mod other;
+
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::io::stdin;
 use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    Access, CompletionQueue, ConnectOptions, Device, Endpoint, ProtectionDomain, QpType, QueuePair,
+    Access, CompletionQueue, ConnectOptions, Device, ProtectionDomain, QpType, QueuePair,
     QueuePairConfig, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest,
 };
+use other::{Other, say, to_endpoint, to_text};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// Before each line that the other process says: test programs print lines of their own.
-const MARK: &str = "descriptors: ";
 
 /// Processor time that /proc counts in such units.
 const TICK: Duration = Duration::from_millis(10);
@@ -28,16 +27,6 @@ fn queue_pair() -> (ProtectionDomain, CompletionQueue, QueuePair) {
     (pd, queue, qp)
 }
 
-fn to_text(endpoint: &Endpoint) -> String {
-    let bytes: Vec<String> = endpoint.to_bytes().iter().map(u8::to_string).collect();
-    bytes.join(" ")
-}
-
-fn to_endpoint(text: &str) -> Endpoint {
-    let bytes: Vec<u8> = text.split(' ').map(|byte| byte.parse().unwrap()).collect();
-    Endpoint::from_bytes(&bytes).unwrap()
-}
-
 /// Leaves this process no free descriptor. Gives the limit that was.
 fn spend_descriptors() -> Rlimit {
     let unused = File::open("/dev/null").unwrap().as_raw_fd();
@@ -46,50 +35,11 @@ fn spend_descriptors() -> Rlimit {
     usual
 }
 
-struct Other {
-    process: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn start(test: &str) -> Other {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored", "--nocapture"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let to = process.stdin.take().unwrap();
-        let from = BufReader::new(process.stdout.take().unwrap());
-        Other { process, to, from }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.to, "{line}").unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        let said = self.from.by_ref().lines().find_map(|line| {
-            let line = line.unwrap();
-            line.find(MARK).map(|at| line[at + MARK.len()..].to_owned())
-        });
-        said.expect("the other process speaks")
-    }
-
-    fn processor_time(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        let after_name = stat.rsplit(") ").next().unwrap();
-        let ticks = after_name.split(' ').skip(11).take(2).map(|n| n.parse::<u32>().unwrap());
-        TICK * ticks.sum::<u32>()
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn processor_time(other: &Other) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", other.process.id())).unwrap();
+    let after_name = stat.rsplit(") ").next().unwrap();
+    let ticks = after_name.split(' ').skip(11).take(2).map(|n| n.parse::<u32>().unwrap());
+    TICK * ticks.sum::<u32>()
 }
 
 #[test]
@@ -104,9 +54,9 @@ fn a_peer_waits_for_a_process_without_descriptors_which_does_not_spin() {
         qp.connect(&endpoint, &options)
     });
     // It tries to accept us for all of this time.
-    let before = other.processor_time();
+    let before = processor_time(&other);
     thread::sleep(Duration::from_secs(1));
-    let spent = other.processor_time() - before;
+    let spent = processor_time(&other) - before;
     assert!(spent < Duration::from_millis(200), "{spent:?} in a second");
     assert!(!connecting.is_finished());
     other.tell("free them");
@@ -117,11 +67,11 @@ fn a_peer_waits_for_a_process_without_descriptors_which_does_not_spin() {
 #[ignore = "the other process of the test above"]
 fn the_process_without_descriptors() {
     let (_pd, _queue, qp) = queue_pair();
-    println!("{MARK}{}", to_text(&qp.endpoint()));
+    say(&to_text(&qp.endpoint()));
     let mut lines = stdin().lines().map(Result::unwrap);
     assert_eq!(lines.next().as_deref(), Some("spend them"));
     let usual = spend_descriptors();
-    println!("{MARK}spent");
+    say("spent");
     assert_eq!(lines.next().as_deref(), Some("free them"));
     setrlimit(Resource::Nofile, usual).unwrap();
     assert_eq!(lines.next(), None, "the peer has ended");
@@ -146,7 +96,7 @@ fn a_process_without_descriptors_writes_into_a_region_that_it_named_when_it_conn
 #[ignore = "the other process of the test above"]
 fn the_process_that_writes() {
     let (_pd, mut queue, mut qp) = queue_pair();
-    println!("{MARK}{}", to_text(&qp.endpoint()));
+    say(&to_text(&qp.endpoint()));
     let mut lines = stdin().lines().map(Result::unwrap);
     let peer = to_endpoint(&lines.next().unwrap());
     let numbers = lines.next().unwrap();
@@ -164,6 +114,6 @@ fn the_process_that_writes() {
         assert!(Instant::now() < end, "the WRITE does not complete");
         thread::yield_now();
     }
-    println!("{MARK}{:?}", completions[0].status);
+    say(&format!("{:?}", completions[0].status));
     assert_eq!(lines.next(), None, "the peer has ended");
 }

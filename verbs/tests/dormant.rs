@@ -1,15 +1,16 @@
 //! Queue pairs and senders of datagrams that have been quiet are not looked at, and lose nothing: their peers in another process call.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Lines, Write, stdin};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod other;
+
+use std::io::stdin;
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    CompletionChannel, CompletionQueue, ConnectOptions, Device, Endpoint, GRH_BYTES,
-    ProtectionDomain, QpType, QueuePair, QueuePairConfig, RemoteSlice, Status, WorkCompletion,
-    WorkRequest,
+    CompletionChannel, CompletionQueue, ConnectOptions, Device, GRH_BYTES, ProtectionDomain,
+    QpType, QueuePair, QueuePairConfig, RemoteSlice, Status, WorkCompletion, WorkRequest,
 };
+use other::{Other, say, to_endpoint, to_text};
 
 const QUEUE_PAIRS: usize = 64;
 
@@ -21,9 +22,6 @@ const DATAGRAMS: usize = 1024;
 
 /// What datagrams carry.
 const QKEY: u32 = 7;
-
-/// Before each line that the other process says: test programs print lines of their own.
-const MARK: &str = "dormant: ";
 
 /// Queue pairs on one completion queue.
 struct End {
@@ -53,16 +51,12 @@ impl End {
     }
 
     fn endpoints(&self) -> Vec<String> {
-        let text = |endpoint: Endpoint| {
-            let bytes: Vec<String> = endpoint.to_bytes().iter().map(u8::to_string).collect();
-            bytes.join(" ")
-        };
-        self.queue_pairs.iter().map(|qp| text(qp.endpoint())).collect()
+        self.queue_pairs.iter().map(|qp| to_text(&qp.endpoint())).collect()
     }
 
     fn connect(&mut self, mut peers: impl Iterator<Item = String>) {
         for qp in &mut self.queue_pairs {
-            let peer = endpoint(&peers.next().expect("one line for each"));
+            let peer = to_endpoint(&peers.next().expect("one line for each"));
             qp.connect(&peer, &ConnectOptions::default()).unwrap();
         }
     }
@@ -96,49 +90,6 @@ impl End {
             }
             assert!(Instant::now() < end, "all queue pairs are still looked at");
         }
-    }
-}
-
-fn endpoint(line: &str) -> Endpoint {
-    let bytes: Vec<u8> = line.split(' ').map(|byte| byte.parse().unwrap()).collect();
-    Endpoint::from_bytes(&bytes).unwrap()
-}
-
-struct Other {
-    process: Child,
-    to: ChildStdin,
-    from: Lines<BufReader<ChildStdout>>,
-}
-
-impl Other {
-    fn start(test: &str) -> Other {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored", "--nocapture"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let to = process.stdin.take().unwrap();
-        let from = BufReader::new(process.stdout.take().unwrap()).lines();
-        Other { process, to, from }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.to, "{line}").unwrap();
-    }
-
-    fn said(&mut self) -> impl Iterator<Item = String> {
-        self.from
-            .by_ref()
-            .map_while(Result::ok)
-            .filter_map(|line| line.find(MARK).map(|at| line[at + MARK.len()..].to_owned()))
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -180,7 +131,7 @@ fn call_in_all_ways(end: &mut End, other: &mut Other) {
 fn messages_to_quiet_queue_pairs_of_another_process_arrive() {
     let mut other = Other::start("the_process_that_sends");
     let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
-    let peers: Vec<String> = other.said().take(QUEUE_PAIRS).collect();
+    let peers: Vec<String> = (0..QUEUE_PAIRS).map(|_| other.hear()).collect();
     end.endpoints().iter().for_each(|endpoint| other.tell(endpoint));
     end.connect(peers.into_iter());
     for (number, qp) in end.queue_pairs.iter_mut().enumerate() {
@@ -197,7 +148,7 @@ fn messages_to_quiet_queue_pairs_of_another_process_arrive() {
 #[ignore = "the other process of the test above"]
 fn the_process_that_sends() {
     let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
-    end.endpoints().iter().for_each(|endpoint| println!("{MARK}{endpoint}"));
+    end.endpoints().iter().for_each(|endpoint| say(endpoint));
     end.connect(stdin().lines().map(Result::unwrap).take(QUEUE_PAIRS));
     send_what_is_said(|number| {
         let nothing = RemoteSlice::new(0, 0, 0);
@@ -254,7 +205,7 @@ fn mapped_inboxes_of_datagrams() -> usize {
 #[ignore = "the other process of the test above"]
 fn the_process_that_sends_datagrams() {
     let mut end = End::of_datagrams(QUEUE_PAIRS);
-    let to = endpoint(&stdin().lines().next().unwrap().unwrap());
+    let to = to_endpoint(&stdin().lines().next().unwrap().unwrap());
     let address = end.pd.create_address_handle(&to).unwrap();
     send_what_is_said(|number| {
         let request = WorkRequest::send(&[][..]).to(&address, to.qp(), QKEY).imm(number as u32);

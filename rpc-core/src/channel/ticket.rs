@@ -24,7 +24,7 @@ fn after(now: Instant, timeout_ns: u64) -> u64 {
 /// What a caller and the one who drives share of one call.
 #[derive(Default)]
 pub(super) struct Ticket {
-    /// The finished job. Whoever exchanges something here sees what the one before has set.
+    /// The finished job. A thread that exchanges something here sees what the one before has set.
     done: AtomicCell<Option<Box<Job>>>,
     /// The job is in `done`, or about to be: looking there costs an exchange.
     is_done: AtomicBool,

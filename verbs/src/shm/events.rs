@@ -237,7 +237,7 @@ mod tests {
         assert!(channel.wait(Duration::from_secs(10)).unwrap());
     }
 
-    /// Whoever looks for calls takes the events, and whoever sleeps still wakes up by the next.
+    /// A thread that looks for calls takes the events, and one that sleeps still wakes up by the next.
     #[test]
     fn calls_of_many_peers_are_passed_on_by_one_look_and_the_next_ring_is_an_event() {
         let channel = Arc::new(Channel::new().unwrap());
