@@ -31,8 +31,18 @@ pub(crate) enum Arrival<T> {
     New(Box<T>, Option<Identity>),
     /// The handshake of this client did not end well, or its process has died.
     Withdrawn(ClientId),
-    /// The first of these that is still idle is to be dropped, so that there is room for another from that source.
-    RoomWanted(Source, Vec<Candidate>),
+    /// A client is to be dropped, so that there is room for another.
+    RoomWanted(RoomRequest),
+}
+
+/// A client from that source found all places taken.
+#[derive(Debug)]
+pub(crate) struct RoomRequest {
+    source: Source,
+    /// The first of these that is still idle makes room.
+    pub(super) candidates: Vec<Candidate>,
+    /// Of the last client that had got a place by then.
+    last_generation: u32,
 }
 
 /// What the accepting threads and the server thread share.
@@ -114,7 +124,9 @@ impl<T> AcceptQueue<T> {
         while places.check_room(source).is_err() {
             if !places.will_have_room(source) {
                 let candidates = places.candidates(source, self.site.now());
-                if candidates.is_empty() || !self.push(Arrival::RoomWanted(source, candidates)) {
+                let last_generation = places.last_generation();
+                let request = RoomRequest { source, candidates, last_generation };
+                if request.candidates.is_empty() || !self.push(Arrival::RoomWanted(request)) {
                     return false;
                 }
             }
@@ -183,9 +195,16 @@ impl<T> Arrivals<T> {
         self.queue.site.refusals().count(reason);
     }
 
-    /// There is room for another client of that source, at the latest when those that were dropped are torn down.
-    pub(crate) fn has_room(&self, source: Source) -> bool {
-        self.queue.places().will_have_room(source)
+    /// Whether a client must still make room. Not if there is room, at the latest when those that were dropped are torn down; and not
+    /// if somebody has got a place since: it may have been who asked. Who waits longer asks again.
+    pub(crate) fn is_room_wanted(&self, request: &RoomRequest) -> bool {
+        let places = self.queue.places();
+        let is_wanted = places.last_generation() == request.last_generation
+            && !places.will_have_room(request.source);
+        if !is_wanted {
+            self.queue.news_of_places.notify_all();
+        }
+        is_wanted
     }
 
     /// These clients stay: they are not idle. This is what they have called.

@@ -137,6 +137,11 @@ impl Places {
             && !self.is_source_full(source, |place| !place.is_leaving)
     }
 
+    /// The generation of the last client that has got a place.
+    pub(super) fn last_generation(&self) -> u32 {
+        self.generation
+    }
+
     /// Whether clients are being torn down.
     pub(super) fn has_leaving(&self) -> bool {
         self.leaving > 0

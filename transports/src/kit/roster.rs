@@ -78,10 +78,11 @@ impl<T: Member> Roster<T> {
                         return Some(id.number);
                     }
                 }
-                // Two may have asked for the same place.
-                Arrival::RoomWanted(source, _) if self.arrivals.has_room(source) => {}
-                Arrival::RoomWanted(_, candidates) => {
-                    if let Some(idle) = self.find_idle(&candidates) {
+                // Two may have asked for the same place, and one twice.
+                Arrival::RoomWanted(request) => {
+                    if self.arrivals.is_room_wanted(&request)
+                        && let Some(idle) = self.find_idle(&request.candidates)
+                    {
                         return Some(idle);
                     }
                 }
@@ -393,6 +394,22 @@ mod tests {
         roster.get(1).unwrap().calls = Calls::UnderWay;
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
         assert!(!make_room(), "both are known to have called");
+    }
+
+    #[test]
+    fn a_client_that_asks_twice_throws_one_out() {
+        let (queue, mut roster) = roster();
+        let _clients: Vec<_> = (0..8).map(|_| accept(&queue)).collect();
+        roster.take_arrivals(&mut Disconnects::default());
+        for _ in 0..2 {
+            assert!(queue.make_room(Source::Unknown, Duration::ZERO));
+        }
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
+        roster.remove(0, &mut Disconnects::default());
+        // It gets its place before the server thread finds what it has asked for again.
+        let _newcomer = accept(&queue);
+        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.count(), 8);
     }
 
     #[test]
