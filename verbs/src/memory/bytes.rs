@@ -6,20 +6,10 @@
 //! say otherwise. The last aligned word of an aligned destination is stored whole, after all bytes before it.
 
 use super::prefetch;
+use super::thresholds::Thresholds;
 
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
-
-/// Copies to memory that a peer reads use the CPU's string instruction from this length on: it takes whole lines without fetching
-/// what the other core has in them. At 8 KiB there and back that halves the time of a loop if the cores share no cache, and takes
-/// a third off if they do; at 1 KiB it takes longer to start than it gains (measured on Zen 5, as the next two).
-const STRING_TO_PEER_FROM_BYTES: usize = 2 << 10;
-
-/// From this length on, copies of what a peer has written fetch all lines first: without it, a loop waits for a few at a time.
-const FETCHED_FROM_BYTES: usize = 2 << 10;
-
-/// From this length on, the string instruction is faster than that, too.
-const STRING_FROM_PEER_FROM_BYTES: usize = 32 << 10;
 
 /// Copies `len` bytes forward.
 ///
@@ -40,6 +30,16 @@ pub(crate) unsafe fn copy_forward(target: *mut u8, source: *const u8, len: usize
     }
 }
 
+/// Hints that these bytes will be copied to a peer, if that makes the copy faster.
+#[inline]
+pub(crate) fn claim(target: *const u8, len: usize) {
+    if len < Thresholds::here().claim_to_peer_below {
+        for offset in (0..len).step_by(LINE_BYTES) {
+            prefetch::to_write(target.wrapping_add(offset));
+        }
+    }
+}
+
 /// Copies `len` bytes, which another core may have in its cache at the target. Bytes are stored in any order, except that the last
 /// aligned word of an aligned destination is stored whole, after all bytes before it. A thread that sees a later store of this
 /// thread also sees the copied bytes.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn copy_forward(target: *mut u8, source: *const u8, len: usize
 pub(crate) unsafe fn copy_unordered(target: *mut u8, source: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match len < STRING_TO_PEER_FROM_BYTES {
+        match len < Thresholds::here().string_to_peer_from {
             true => copy_forward(target, source, len),
             false => copy_string(target, source, len),
         }
@@ -63,11 +63,12 @@ pub(crate) unsafe fn copy_unordered(target: *mut u8, source: *const u8, len: usi
 /// As for [`copy_forward`].
 #[inline]
 pub(crate) unsafe fn copy_fetched(target: *mut u8, source: *const u8, len: usize) {
-    if len >= STRING_FROM_PEER_FROM_BYTES {
+    let thresholds = Thresholds::here();
+    if len >= thresholds.string_from_peer_from {
         // SAFETY: passed on from the caller.
         return unsafe { copy_string(target, source, len) };
     }
-    if len >= FETCHED_FROM_BYTES {
+    if len >= thresholds.fetch_from_peer_from {
         for offset in (0..len).step_by(LINE_BYTES) {
             prefetch::to_read(source.wrapping_add(offset));
         }
@@ -350,8 +351,11 @@ mod tests {
     #[test]
     fn long_copies_move_all_of_their_bytes() {
         let bytes: Vec<u8> = (0..40_000_u32).map(|at| (at % 251) as u8).collect();
-        for (from, len) in (0..70).map(|step| (step / 3, STRING_FROM_PEER_FROM_BYTES - 2 + step)) {
-            for copy in COPIES {
+        let Thresholds { string_to_peer_from, string_from_peer_from, .. } = *Thresholds::here();
+        let lens = [string_to_peer_from, string_from_peer_from].map(|long| long - 2..long + 68);
+        for (step, len) in lens.into_iter().flatten().enumerate() {
+            let from = step / 3;
+            for copy in COPIES.into_iter().chain([copy_string as Copy]) {
                 let mut target = vec![0; len + 1];
                 // SAFETY: both are ours alone and long enough.
                 unsafe { copy(target.as_mut_ptr(), bytes[from..].as_ptr(), len) };

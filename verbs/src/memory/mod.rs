@@ -12,6 +12,7 @@ pub(crate) mod region;
 mod remote;
 mod shared;
 pub(crate) mod stores;
+mod thresholds;
 pub(crate) mod window;
 
 pub use drafts::Drafts;

@@ -14,7 +14,7 @@ use super::pair::Pair;
 use super::peer::Peer;
 use super::region::MappedRegion;
 use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
-use crate::memory::bytes::{copy_fetched, copy_forward, copy_streaming, copy_unordered};
+use crate::memory::bytes::{claim, copy_fetched, copy_forward, copy_streaming, copy_unordered};
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
 
@@ -90,6 +90,7 @@ impl SendSide {
         let len = front.len() + rest.len();
         let may_reorder = self.may_reorder(remote);
         let Some((target, outbox)) = self.begin_write_imm(len, remote) else { return false };
+        claim(target, len);
         let mut at = 0;
         let mut put = |part: &[u8]| {
             // SAFETY: `known_target` checked the range in a mapping that allows writing; the parts follow each other. Peers may
