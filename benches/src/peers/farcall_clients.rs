@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use farcall::{Call, RpcError, Server};
+use farcall_transports::Config;
 use tokio::runtime::Runtime;
 
 use super::asynchronous::{AsyncPeer, Echo, runtime, runtime_of_threads};
@@ -49,7 +50,9 @@ fn start_server(kind: Kind, carrier: Carrier, setup: &Setup<'_>) -> Result<Proce
     let max_message = (2 * setup.size).max(64 << 10);
     // A client may hold half of it, with requests and responses.
     let memory = 4 * max_message + (16 << 20) + 4 * setup.window * setup.size;
-    let how = format!("max_message={max_message}&memory={memory}&window={}", setup.window);
+    // As a program has it that does not set it.
+    let window = (Config::default().window as usize).max(setup.window);
+    let how = format!("max_message={max_message}&memory={memory}&window={window}");
     start(kind, &crate::address::local(device, backend, &how), setup)
 }
 

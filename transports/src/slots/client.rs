@@ -36,7 +36,8 @@ impl<C: ClientCarrier> Client<C> {
         terms: &Terms,
         memory: u64,
     ) -> Client<C> {
-        let window = Window::new(link, Transfers::new(terms.window, &pd, memory), terms);
+        let transfers = Transfers::new(terms.window, &pd, memory);
+        let window = Window::new(link, transfers, terms, pd.caps());
         Client { window, completions, scratch: Scratch::new(terms.slot as usize) }
     }
 
@@ -73,10 +74,12 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         if len > window.max_small {
             return window.reserve_large(len);
         }
-        let index = window.next_free()?;
+        let index = window.take_free(len)?;
         let Window { link, slots, free, .. } = window;
-        let Some(staged) = link.stage(index) else { return Err(Backpressure::Memory.into()) };
-        free.pop();
+        let Some(staged) = link.stage(index) else {
+            free.put(index);
+            return Err(Backpressure::Memory.into());
+        };
         let id = slots[index as usize].reserve(index, (HEADER_BYTES + len) as u32);
         Ok((id, &mut staged[HEADER_BYTES..HEADER_BYTES + len]))
     }

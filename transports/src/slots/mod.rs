@@ -15,6 +15,7 @@ pub(crate) mod cells;
 pub(crate) mod client;
 mod connection;
 mod fetching;
+mod free_slots;
 mod large;
 pub(crate) mod link;
 mod replies;

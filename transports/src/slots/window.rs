@@ -4,10 +4,11 @@ use bytes::Bytes;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{Message, ReplySink, SlotId};
-use farcall_verbs::{CompletionOpcode, Status, WorkCompletion};
+use farcall_verbs::{Capabilities, CompletionOpcode, Status, WorkCompletion};
 use zerocopy::FromBytes;
 
 use super::carrier::{ClientCarrier, ReadNumber};
+use super::free_slots::FreeSlots;
 use super::link::{Arrived, Link, owned};
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
@@ -57,7 +58,7 @@ pub(super) struct Slot {
 pub(super) struct Window<C> {
     pub(super) link: Link<C>,
     pub(super) slots: Box<[Slot]>,
-    pub(super) free: Vec<u32>,
+    pub(super) free: FreeSlots,
     pub(super) transfers: Transfers,
     pub(super) arrived: Arrived,
     /// Slots of requests that the server has dropped, and the READ after which each is free.
@@ -89,15 +90,19 @@ impl Slot {
 }
 
 impl<C: ClientCarrier> Window<C> {
-    pub(super) fn new(link: Link<C>, transfers: Transfers, terms: &Terms) -> Window<C> {
+    pub(super) fn new(
+        link: Link<C>,
+        transfers: Transfers,
+        terms: &Terms,
+        caps: &Capabilities,
+    ) -> Window<C> {
         let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
         let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         Window {
             max_small: link.max_in_slot().min(max_message),
             link,
             slots: vec![slot; terms.window as usize].into(),
-            // The lowest slot is taken first, and the latest used is taken again: its lines are warm.
-            free: (0..terms.window).rev().collect(),
+            free: FreeSlots::new(terms.window, caps),
             transfers,
             // A long one for each call, and those that are ready.
             arrived: Arrived::with_room(if C::FETCHES { terms.window as usize + 1 } else { 0 }),
@@ -109,19 +114,21 @@ impl<C: ClientCarrier> Window<C> {
         }
     }
 
-    /// The slot that the next request takes, if it can be posted.
+    /// A slot for a request with so many bytes in it, if that can be posted.
     #[inline]
-    pub(super) fn next_free(&self) -> Result<u32, Backpressure> {
-        let index = *self.free.last().ok_or(Backpressure::Credits)?;
-        if self.link.has_room() { Ok(index) } else { Err(Backpressure::SendQueue) }
+    pub(super) fn take_free(&mut self, len: usize) -> Result<u32, Backpressure> {
+        if !self.link.has_room() && !self.free.is_empty() {
+            return Err(Backpressure::SendQueue);
+        }
+        self.free.take(len).ok_or(Backpressure::Credits)
     }
 
-    /// The slot that a large request of this length takes, if it can be posted.
-    fn next_free_for(&self, len: usize) -> Result<u32, ReserveError> {
+    /// A slot for a large request of this length, if that can be posted.
+    fn take_free_for_large(&mut self, len: usize) -> Result<u32, ReserveError> {
         if len as u64 > self.max_message {
             return Err(ReserveError::TooLarge { len: len as u64, max: self.max_message });
         }
-        Ok(self.next_free()?)
+        Ok(self.take_free(0)?)
     }
 
     #[cold]
@@ -129,11 +136,11 @@ impl<C: ClientCarrier> Window<C> {
         &mut self,
         len: usize,
     ) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        let index = self.next_free_for(len)?;
+        let index = self.take_free_for_large(len)?;
         let Some(bytes) = self.transfers.reserve(index, len) else {
+            self.free.put(index);
             return Err(Backpressure::Memory.into());
         };
-        self.free.pop();
         Ok((self.slots[index as usize].reserve(index, 0), bytes))
     }
 
@@ -144,9 +151,8 @@ impl<C: ClientCarrier> Window<C> {
         front: &[u8],
         body: &Bytes,
     ) -> Result<SlotId, ReserveError> {
-        let index = self.next_free_for(front.len() + body.len())?;
+        let index = self.take_free_for_large(front.len() + body.len())?;
         self.transfers.share(index, front, body);
-        self.free.pop();
         Ok(self.slots[index as usize].reserve(index, 0))
     }
 
@@ -166,7 +172,7 @@ impl<C: ClientCarrier> Window<C> {
         }
         slot.phase = Phase::Free;
         slot.abandoned = false;
-        self.free.push(index);
+        self.free.put(index);
     }
 
     /// Frees the slots of dropped requests, if the server has left nothing for them that is not fetched.
