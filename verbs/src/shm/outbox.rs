@@ -17,6 +17,7 @@ use super::shared_receive::CreditPage;
 use super::slow::{Bytes, Outcome, Wait};
 use crate::Status;
 use crate::memory::bytes::copy_forward;
+use crate::memory::prefetch;
 
 /// How we know which of the peer's receives we may use.
 #[derive(Debug)]
@@ -454,6 +455,9 @@ impl Outbox {
         self.number += 1;
         self.written[self.at.index as usize] = self.position();
         self.at = following;
+        // The line of the message after the next comes while others are made: a store that waits for its line holds up those behind it.
+        // The next one's line may be polled already.
+        prefetch::to_write(self.ring.cell(following.index.wrapping_add(1)));
     }
 
     /// Wakes a sleeping peer. The fence orders the cell before the load of `armed`; the peer arms before it

@@ -207,7 +207,13 @@ impl Receiver {
             };
             self.location = location;
             match location {
-                Location::Ring => self.following = self.at.after(&ring, header.next()),
+                Location::Ring => {
+                    self.following = self.at.after(&ring, header.next());
+                    if count > 0 {
+                        // The writer is ahead: what comes after the next one is probably there, too.
+                        prefetch::to_read(ring.cell(self.following.index.wrapping_add(1)));
+                    }
+                }
                 Location::Line | Location::Answer => prefetch::to_write(cell),
             }
             self.acknowledged = header.extra();
