@@ -23,6 +23,9 @@ impl<C: ClientCarrier> Window<C> {
     #[inline]
     pub(super) fn fetch(&mut self, now: Instant) {
         let outstanding = self.outstanding();
+        if outstanding > 0 {
+            self.arrived.make_room(self.slots.len());
+        }
         self.link.carrier.look(outstanding, now);
         self.link.fetch_responses();
     }

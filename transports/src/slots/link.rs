@@ -82,9 +82,12 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// With room for so many responses at a time.
-    pub(crate) fn with_room(responses: usize) -> Arrived {
-        Arrived { responses: Vec::with_capacity(responses), ..Arrived::default() }
+    /// Before the first responses of a client with this window: room for a long one for each call, and for those that are ready.
+    #[inline]
+    pub(crate) fn make_room(&mut self, window: usize) {
+        if self.responses.capacity() == 0 {
+            self.responses.reserve(window + 1);
+        }
     }
 }
 

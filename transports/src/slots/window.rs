@@ -104,9 +104,8 @@ impl<C: ClientCarrier> Window<C> {
             slots: vec![slot; terms.window as usize].into(),
             free: FreeSlots::new(terms.window, caps),
             transfers,
-            // A long one for each call, and those that are ready.
-            arrived: Arrived::with_room(if C::FETCHES { terms.window as usize + 1 } else { 0 }),
-            dropped: Vec::with_capacity(if C::FETCHES { terms.window as usize } else { 0 }),
+            arrived: Arrived::default(),
+            dropped: Vec::new(),
             max_message: terms.max_message,
             over: None,
             told: false,

@@ -85,7 +85,7 @@ impl Backend for WriteImm {
         let terms = config.terms();
         let sizes = Sizes::new(&terms, device.caps());
         let completions = Completions::new(at.site, device, sizes.completions())?;
-        let port = Port::open(device, &completions.queue(), &terms, 0)?;
+        let port = Port::open(device, &completions.queue(), &terms, 0)?.expecting_messages();
         Ok(Box::new(Pending { port, completions, device: device.clone(), memory: config.memory }))
     }
 

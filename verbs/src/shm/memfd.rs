@@ -26,7 +26,7 @@ pub(crate) fn create(
 ) -> io::Result<(OwnedFd, Mapping)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
-    let mapping = Mapping::of_file(file.as_fd(), len, true, population)?.with_first_page();
+    let mapping = Mapping::of_file(file.as_fd(), len, true, population)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     // That one spares the mapping that there is.
     let for_readers = SealFlags::FUTURE_WRITE;

@@ -158,6 +158,12 @@ impl Port {
         Ok(Port { qp, slots, pd, sizes, client, regions: Vec::new() })
     }
 
+    /// The peer will write its messages into the slots, the first one soon: it does not pay for memory that is there only when it is used.
+    pub(crate) fn expecting_messages(self) -> Port {
+        self.slots.copy_in(0, &[0]);
+        self
+    }
+
     /// What the peer must know.
     pub(crate) fn setup(&self) -> Vec<u8> {
         let setup = EndSetup {
@@ -262,7 +268,7 @@ impl MakeEnds for Ports {
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Writes>, SetupError> {
         let NewClient { terms, setup: theirs, timeout, .. } = *client;
-        let port = Port::open(&self.0, queue, terms, id.number)?;
+        let port = Port::open(&self.0, queue, terms, id.number)?.expecting_messages();
         let setup = port.setup();
         let connected = port.connect(&self.0, terms, theirs, Side::Server, timeout)?;
         let (link, pd) = connected.link(|writes| writes)?;
