@@ -1,6 +1,9 @@
 //! One end of a `write_imm`, `send_recv`, `rfp` or `scale` connection, driven by hand. The layout is written down a second time, byte by
 //! byte, so that a change of it is noticed.
 
+mod layout;
+mod raw_pair;
+
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -9,25 +12,23 @@ use std::{
 use farcall_core::ServiceDescription;
 use farcall_transports::contract::Terms;
 use farcall_transports::handshake::Reject;
-use farcall_verbs::{
-    Access, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
-    RemoteRegion, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
-};
-use serde::{Deserialize, Serialize};
+use farcall_verbs::{Device, RemoteRegion, RemoteSlice, Status, WorkCompletion, WorkRequest};
 
-use super::forge_pool::{
-    ClientSetup, GROWN, LEFT, Log, Pool, STOP, STOP_NOTE, ServerSetup, take_note,
-};
+use super::forge_pool::{GROWN, LEFT, Pool, STOP, STOP_NOTE, take_note};
 use crate::{
     backends::{UnconnectedEnd, rfp, scale, send_recv, write_imm},
     hostile::{
-        Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, encode_setup, hello,
-        shake_hands, welcome_client,
+        Clock, RawConnection, RawListener, RealClock, Stream, decode_setup, hello, shake_hands,
+        welcome_client,
     },
     patience::patient,
     pattern,
     world::World,
 };
+
+pub(crate) use self::layout::{kind, message, op, request, stride, wire_region};
+use self::raw_pair::CellsSetup;
+pub(crate) use self::raw_pair::RawPair;
 
 /// What carries the messages of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,45 +66,6 @@ impl Carrier {
     }
 }
 
-/// Kinds of messages.
-pub(crate) mod kind {
-    /// A whole message.
-    pub(crate) const INLINE: u8 = 1;
-    /// A large request asks where it may land.
-    pub(crate) const ANNOUNCE: u8 = 2;
-    /// It may land there.
-    pub(crate) const GRANT: u8 = 3;
-    /// A large response waits there.
-    pub(crate) const LENT: u8 = 4;
-    /// The announced request is too long.
-    pub(crate) const OVER_LIMIT: u8 = 5;
-}
-
-/// Operations of an immediate.
-pub(crate) mod op {
-    /// A message is in the slot.
-    pub(crate) const MESSAGE: u32 = 0;
-    /// A chunk has landed, or may land.
-    pub(crate) const CHUNK: u32 = 1;
-    /// The caller does not wait any more.
-    pub(crate) const CANCEL: u32 = 2;
-    /// The lent response has been read.
-    pub(crate) const RELEASE: u32 = 3;
-    /// Nothing follows.
-    pub(crate) const GOODBYE: u32 = 4;
-    /// How responses travel, in `rfp`.
-    pub(crate) const MODE: u32 = 6;
-}
-
-/// Bytes that can be written at once.
-const SCRATCH_BYTES: usize = 1 << 20;
-
-/// Work requests of each kind that may be outstanding.
-const DEPTH: usize = 4096;
-
-/// Receives with buffers.
-const RECEIVES_OF_SENDS: usize = 256;
-
 /// The id of this end's work requests; receives have small ones.
 const OUR_ID: u64 = u64::MAX;
 
@@ -113,54 +75,8 @@ const NO_ID: u64 = u64::MAX - 1;
 /// The id of a READ of a log.
 const LOG_ID: u64 = u64::MAX - 2;
 
-/// What each end of `write_imm` says of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct WritesSetup {
-    endpoint: Vec<u8>,
-    slots: RemoteRegion,
-    client: u32,
-}
-
-/// What each end of `send_recv` says of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct SendsSetup {
-    endpoint: Vec<u8>,
-    client: u32,
-    credits: u32,
-}
-
-/// What the server of `rfp` says of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct CellsSetup {
-    cells: Vec<u8>,
-    responses: RemoteRegion,
-    most_lines: u32,
-    looks: bool,
-}
-
 /// The argument of [`op::MODE`] by which a client of `rfp` asks that responses are sent.
 const SEND: u32 = 1;
-
-/// A queue pair with receives, and slots for the other end.
-pub(crate) struct RawPair {
-    carrier: Carrier,
-    qp: QueuePair,
-    cq: CompletionQueue,
-    slots: SharedRegion,
-    window: u32,
-    slot: u32,
-    /// Messages into the other end's cells, and out of our own; operations sent.
-    sent: u32,
-    taken: u32,
-    operations: u32,
-    /// Where an `rfp` client fetches responses: there are none.
-    responses: Option<SharedRegion>,
-    log: Option<Log>,
-    /// Where a `scale` client has its log.
-    their_log: Option<RemoteRegion>,
-    scratch: SharedRegion,
-    _device: Device,
-}
 
 /// An end that is connected.
 pub(crate) struct End {
@@ -185,194 +101,6 @@ pub(crate) struct End {
     stream: Box<dyn Stream>,
     is_liveness_socket: bool,
     clock: Box<dyn Clock>,
-}
-
-/// A message: eight bytes of header, and its body.
-pub(crate) fn message(generation: u32, kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = generation.to_le_bytes().to_vec();
-    bytes.extend([kind, 0, 0, 0]);
-    bytes.extend(body);
-    bytes
-}
-
-/// A request of the core: method, no deadline, arguments.
-pub(crate) fn request(generation: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
-    let mut body = method.to_le_bytes().to_vec();
-    body.extend([0; 4]);
-    body.extend(arguments);
-    message(generation, kind::INLINE, &body)
-}
-
-/// Bytes from the beginning of one slot to that of the next: an odd number of cache lines, at least three.
-pub(crate) fn stride(slot: u32) -> u32 {
-    let lines = slot.div_ceil(64) | 1;
-    64 * lines.max(3)
-}
-
-/// A region's name as it travels in a message.
-pub(crate) fn wire_region(addr: u64, len: u64, rkey: u32) -> Vec<u8> {
-    [&addr.to_le_bytes()[..], &len.to_le_bytes(), &rkey.to_le_bytes()].concat()
-}
-
-impl RawPair {
-    pub(crate) fn open(carrier: Carrier, device: &Device, terms: &Terms) -> RawPair {
-        let pd = device.alloc_pd().expect("a protection domain");
-        let cq = device.create_cq(2 * DEPTH, None).expect("a completion queue");
-        let slots = pd
-            .alloc_shared((terms.window * stride(terms.slot)) as usize, Access::REMOTE_WRITE)
-            .expect("slots");
-        let scratch = pd.alloc_shared(SCRATCH_BYTES, Access::empty()).expect("scratch");
-        let handle = cq.handle();
-        let config = QueuePairConfig::new(QpType::Rc, &handle, &handle)
-            .max_send_wr(DEPTH)
-            .max_recv_wr(DEPTH);
-        let mut qp = pd.create_qp(config).expect("a queue pair");
-        match carrier {
-            Carrier::Writes | Carrier::Cells | Carrier::Logs => {
-                qp.post_recvs(0..DEPTH as u64).expect("receives");
-            }
-            Carrier::Sends => {
-                let size = terms.slot as usize;
-                let region = pd.alloc_private(RECEIVES_OF_SENDS * size).expect("buffers");
-                let buffers = region.into_pool(size);
-                while let Some(buffer) = buffers.take() {
-                    qp.post_recv(0, Some(buffer)).expect("a receive");
-                }
-            }
-        }
-        let Terms { window, slot, .. } = *terms;
-        let responses = (carrier == Carrier::Cells).then(|| {
-            let bytes = (2 * window + 1) * 64 + window * stride(slot);
-            pd.alloc_shared(bytes as usize, Access::REMOTE_READ).expect("responses")
-        });
-        let log = (carrier == Carrier::Logs).then(|| Log::new(&pd, terms));
-        let (sent, taken, operations, _device) = (0, 0, 0, device.clone());
-        RawPair {
-            carrier,
-            qp,
-            cq,
-            slots,
-            window,
-            slot,
-            sent,
-            taken,
-            operations,
-            responses,
-            log,
-            their_log: None,
-            scratch,
-            _device,
-        }
-    }
-
-    fn setup_as(&self, client: u32) -> Vec<u8> {
-        let endpoint = self.qp.endpoint().to_bytes().to_vec();
-        self.setup_with(endpoint, client)
-    }
-
-    fn setup_with(&self, endpoint: Vec<u8>, client: u32) -> Vec<u8> {
-        match self.carrier {
-            Carrier::Writes | Carrier::Cells => {
-                encode_setup(&WritesSetup { endpoint, slots: self.slots.remote(), client })
-            }
-            Carrier::Sends => encode_setup(&SendsSetup { endpoint, client, credits: self.window }),
-            Carrier::Logs => {
-                let port = WritesSetup { endpoint, slots: self.slots.remote(), client };
-                let log = self.log.as_ref().expect("a log").region.remote();
-                encode_setup(&ClientSetup {
-                    port: encode_setup(&port),
-                    log,
-                    wants_pin: false,
-                    caller: 0,
-                })
-            }
-        }
-    }
-
-    /// What a server says of itself.
-    fn server_setup(&self, client: u32, terms: &Terms) -> Vec<u8> {
-        let setup = self.setup_as(client);
-        if let Some(log) = &self.log {
-            let port = decode_setup::<ClientSetup>(&setup).port;
-            let (pool, layout) = (log.pool.remote(), log.layout(terms));
-            return encode_setup(&ServerSetup {
-                port,
-                pool,
-                layout,
-                key: 7,
-                first_rkey: None,
-                looks: true,
-                is_pinned: false,
-            });
-        }
-        match &self.responses {
-            None => setup,
-            Some(responses) => encode_setup(&CellsSetup {
-                cells: setup,
-                responses: responses.remote(),
-                most_lines: 1,
-                looks: true,
-            }),
-        }
-    }
-
-    /// Connects to the server with that setup, as [`connect`](RawPair::connect).
-    fn connect_to_server(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
-        match self.carrier {
-            Carrier::Cells => self.connect(&decode_setup::<CellsSetup>(setup).cells),
-            Carrier::Logs => self.connect_port(&decode_setup::<ServerSetup>(setup).port),
-            _ => self.connect(setup),
-        }
-    }
-
-    /// Connects to the end with that setup; gives where this one may write, and the client's number.
-    fn connect(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
-        if self.carrier != Carrier::Logs {
-            return self.connect_port(setup);
-        }
-        let ClientSetup { port, log, .. } = decode_setup(setup);
-        self.their_log = Some(log);
-        self.connect_port(&port)
-    }
-
-    fn connect_port(&mut self, setup: &[u8]) -> (RemoteRegion, u32) {
-        let (endpoint, slots, client) = match self.carrier {
-            Carrier::Writes | Carrier::Cells | Carrier::Logs => {
-                let WritesSetup { endpoint, slots, client } = decode_setup(setup);
-                (endpoint, slots, client)
-            }
-            Carrier::Sends => {
-                let SendsSetup { endpoint, client, .. } = decode_setup(setup);
-                (endpoint, RemoteRegion::new(0, 0, 0), client)
-            }
-        };
-        let endpoint = Endpoint::from_bytes(&endpoint).expect("an endpoint");
-        let options = ConnectOptions::default().setup_timeout(patient(Duration::from_secs(5)));
-        self.qp.connect(&endpoint, &options).expect("connect");
-        (slots, client)
-    }
-}
-
-impl RawPair {
-    /// The request in the next of our cells, and its slot.
-    fn take_cell(&mut self) -> Option<(u32, Vec<u8>)> {
-        let end = ((self.taken % self.window + 1) * stride(self.slot)) as usize;
-        let trailer = self.slots.load_u64(end - 8);
-        if trailer as u16 != (self.taken + 1) as u16 {
-            return None;
-        }
-        self.taken += 1;
-        let (slot, len) = ((trailer >> 32) as u32 & 0x3ff, (trailer >> 42) as usize);
-        let mut bytes = vec![0; len];
-        self.slots.copy_out(end - 8 - len.next_multiple_of(8), &mut bytes);
-        Some((slot, bytes))
-    }
-}
-
-impl UnconnectedEnd for RawPair {
-    fn setup(&self) -> Vec<u8> {
-        self.setup_as(0)
-    }
 }
 
 /// Setups that either end must refuse.
