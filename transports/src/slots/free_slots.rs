@@ -6,7 +6,7 @@ use farcall_verbs::Capabilities;
 const SPREAD_FROM_BYTES: usize = 3 << 10;
 
 /// So many bytes are written before a slot is used again. Its lines have left the first cache of the server's core by then, which gives
-/// them up more slowly than its second: calls of 8 to 64 KiB take a fifth to a third less time (measured on Sapphire Rapids). More bytes
+/// them up more slowly than its second: calls of 8 to 64 KiB take a fifth to a third less time (measured on Emerald Rapids). More bytes
 /// gain nothing more.
 const SPREAD_BYTES: usize = 128 << 10;
 

@@ -26,7 +26,7 @@ const OTHERS: Thresholds = Thresholds {
     string_from_peer_from: 32 << 10,
 };
 
-/// Of Sapphire Rapids: claimed lines take a fifth off at 256 bytes and at 2 KiB. It fetches ahead of a loop by itself, so hints only
+/// Of Emerald Rapids: claimed lines take a fifth off at 256 bytes and at 2 KiB. It fetches ahead of a loop by itself, so hints only
 /// cost time.
 const INTEL: Thresholds = Thresholds {
     claim_to_peer_below: 12 << 10,
