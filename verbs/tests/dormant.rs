@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use farcall_verbs::{
     CompletionChannel, CompletionQueue, ConnectOptions, Device, GRH_BYTES, ProtectionDomain,
     QpType, QueuePair, QueuePairConfig, RemoteSlice, Status, WorkCompletion, WorkRequest,
+    WriteRequest,
 };
 use other::{Other, say, to_endpoint, to_text};
 
@@ -99,6 +100,18 @@ fn shuffled(round: usize) -> Vec<usize> {
     (0..QUEUE_PAIRS).map(|at| (at * (2 * round + 13) + round) % QUEUE_PAIRS).collect()
 }
 
+/// Queue pairs that are connected to those of the other process.
+fn connect_to(other: &mut Other) -> End {
+    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
+    let peers: Vec<String> = (0..QUEUE_PAIRS).map(|_| other.hear()).collect();
+    end.endpoints().iter().for_each(|endpoint| other.tell(endpoint));
+    end.connect(peers.into_iter());
+    for (number, qp) in end.queue_pairs.iter_mut().enumerate() {
+        qp.post_recvs(number as u64 * 1000..number as u64 * 1000 + 16).unwrap();
+    }
+    end
+}
+
 /// Has the other process send while this one polls, while it sleeps, and all at once, after all have been quiet each time.
 fn call_in_all_ways(end: &mut End, other: &mut Other) {
     end.fall_quiet();
@@ -130,13 +143,7 @@ fn call_in_all_ways(end: &mut End, other: &mut Other) {
 #[test]
 fn messages_to_quiet_queue_pairs_of_another_process_arrive() {
     let mut other = Other::start("the_process_that_sends");
-    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
-    let peers: Vec<String> = (0..QUEUE_PAIRS).map(|_| other.hear()).collect();
-    end.endpoints().iter().for_each(|endpoint| other.tell(endpoint));
-    end.connect(peers.into_iter());
-    for (number, qp) in end.queue_pairs.iter_mut().enumerate() {
-        qp.post_recvs(number as u64 * 1000..number as u64 * 1000 + 16).unwrap();
-    }
+    let mut end = connect_to(&mut other);
     call_in_all_ways(&mut end, &mut other);
     // And the end of the process is noticed at each.
     drop(other);
@@ -151,10 +158,50 @@ fn the_process_that_sends() {
     end.endpoints().iter().for_each(|endpoint| say(endpoint));
     end.connect(stdin().lines().map(Result::unwrap).take(QUEUE_PAIRS));
     send_what_is_said(|number| {
-        let nothing = RemoteSlice::new(0, 0, 0);
-        let request = WorkRequest::write(&[][..], nothing).imm(number as u32);
+        let request = write_nothing().imm(number as u32);
         end.queue_pairs[number].post_send_one(request).unwrap();
     });
+}
+
+fn write_nothing() -> WriteRequest<'static> {
+    WorkRequest::write(&[][..], RemoteSlice::new(0, 0, 0))
+}
+
+/// The doorbell of a WRITE calls for a queue pair that has no message. Who armed the queue before, and looks once more, finds
+/// nothing: the next message wakes it all the same.
+#[test]
+fn a_message_after_a_call_for_nothing_wakes() {
+    let mut other = Other::start("the_process_that_writes");
+    let mut end = connect_to(&mut other);
+    end.fall_quiet();
+    for number in shuffled(0) {
+        end.queue.arm();
+        other.tell(&number.to_string());
+        assert_eq!(other.hear(), "written");
+        assert_eq!(end.queue.poll(&mut [WorkCompletion::default()]).unwrap(), 0);
+        other.tell("message");
+        assert_eq!(other.hear(), "sent");
+        assert!(end.channel.wait(BOUND).unwrap(), "nobody woke it for the message");
+        assert_eq!(end.immediates(1), [number]);
+    }
+}
+
+#[test]
+#[ignore = "the other process of the test above"]
+fn the_process_that_writes() {
+    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
+    end.endpoints().iter().for_each(|endpoint| say(endpoint));
+    let mut lines = stdin().lines().map(Result::unwrap);
+    end.connect(lines.by_ref().take(QUEUE_PAIRS));
+    while let Some(line) = lines.next() {
+        let number: usize = line.parse().unwrap();
+        let queue_pair = &mut end.queue_pairs[number];
+        queue_pair.post_send_one(write_nothing()).unwrap();
+        say("written");
+        assert_eq!(lines.next().as_deref(), Some("message"));
+        queue_pair.post_send_one(write_nothing().imm(number as u32)).unwrap();
+        say("sent");
+    }
 }
 
 /// Each line is the number of a queue pair that is to send, or all are.

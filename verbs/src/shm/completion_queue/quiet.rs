@@ -51,6 +51,13 @@ impl CompletionQueue {
     #[cold]
     pub(super) fn wake_called(&mut self) {
         self.dormant.wake(&self.shared.called, &mut self.receivers, &mut self.datagrams);
+        if self.armed {
+            // The senders have taken back the arming, and may have had no message: a doorbell after a WRITE calls, too. The next one
+            // has to wake the poller, whose event for this call is gone.
+            self.arm_inboxes(true);
+            // Before the inboxes are looked at, as in `arm`.
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Looks which dormant ones were called for from other processes.
