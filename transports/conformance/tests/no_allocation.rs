@@ -29,8 +29,10 @@ trait Steady {
     fn again(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that waits once.
     async fn later(&self, number: u64) -> u64;
-    /// A call that takes so long that its caller sleeps.
+    /// A call that takes 3 ms.
     fn long(&self);
+    /// A call that takes so long that its caller sleeps, however busy the machine is.
+    fn very_long(&self);
 }
 
 struct Handler;
@@ -64,6 +66,10 @@ impl Steady for Handler {
     fn long(&self) {
         std::thread::sleep(Duration::from_millis(3));
     }
+
+    fn very_long(&self) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 const WINDOW: usize = 32;
@@ -84,6 +90,13 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
 /// Windows of calls of a connection that is not polled while they are answered: where two share a queue pair, the other takes
 /// their responses in. On a busy machine it takes in copies of responses at any time.
 fn calls_beside(client: &mut SteadyPollClient, other: &mut SteadyPollClient, rounds: u32) {
+    // The other one is not polled when these are answered, unless this thread stops for longer.
+    for _ in 0..3 {
+        let mut long = other.start_long().expect("the window has room");
+        other.poll();
+        assert_eq!(client.small([0; 32]), Ok([0; 32]));
+        assert_eq!(take(other, &mut long), Ok(()));
+    }
     for round in 0..rounds {
         let mark = round as u8;
         let mut window = start_window(other, mark);
@@ -106,14 +119,17 @@ fn start_window(client: &mut SteadyPollClient, mark: u8) -> Window {
 
 fn take_window(client: &mut SteadyPollClient, window: &mut Window, mark: u8) {
     for pending in window.iter_mut().flatten() {
-        let answer = loop {
-            client.poll();
-            if let Some(answer) = client.take(pending) {
-                break answer;
-            }
-            std::thread::yield_now();
-        };
-        assert_eq!(answer, Ok([mark; 32]));
+        assert_eq!(take(client, pending), Ok([mark; 32]));
+    }
+}
+
+fn take<R: 'static>(client: &mut SteadyPollClient, pending: &mut PendingCall<R>) -> R {
+    loop {
+        client.poll();
+        if let Some(answer) = client.take(pending) {
+            return answer;
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -199,6 +215,8 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     // When a message is late, calls take slots that no call has used before.
     let mut crowd: Vec<_> = (0..4 * WINDOW).map(|_| Some(client.small([0; 32]))).collect();
     runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([0; 32]))));
+    // A thread that blocks for the first time has its waker made.
+    assert_eq!(client.very_long().wait(), Ok(()));
     all();
     wait_for_others_to_sleep();
     let counted = Region::new(ALLOCATOR);

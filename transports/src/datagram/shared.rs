@@ -27,6 +27,9 @@ use crate::kit::completions::failure;
 /// Datagrams that are queued for one session: usually more than its window has outstanding.
 const INBOX_BYTES: usize = 64 << 10;
 
+/// Datagrams for which an inbox has room without another allocation: more than usually come between two polls.
+const INBOX_DATAGRAMS: usize = 128;
+
 /// A queue pair that the sessions of a site share.
 #[derive(Debug)]
 pub(crate) struct SharedPort {
@@ -123,6 +126,14 @@ struct Datagrams {
     ends: Vec<(usize, Option<DatagramSource>)>,
 }
 
+impl Datagrams {
+    #[cold]
+    fn with_room() -> Datagrams {
+        let ends = Vec::with_capacity(INBOX_DATAGRAMS);
+        Datagrams { bytes: Vec::with_capacity(INBOX_BYTES), ends }
+    }
+}
+
 impl Inboxes {
     /// Opens one for a new session, whose number this is.
     fn open(&mut self) -> u32 {
@@ -152,7 +163,7 @@ impl Inboxes {
         }
         if datagrams.ends.is_empty() {
             self.filled += 1;
-            *datagrams = self.spare.pop().unwrap_or_default();
+            *datagrams = self.spare.pop().unwrap_or_else(Datagrams::with_room);
         }
         datagrams.bytes.extend_from_slice(datagram);
         datagrams.ends.push((datagrams.bytes.len(), source));
