@@ -112,6 +112,14 @@ fn connect_to(other: &mut Other) -> End {
     end
 }
 
+/// The same in the other process.
+fn connect_to_parent() -> End {
+    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
+    end.endpoints().iter().for_each(|endpoint| say(endpoint));
+    end.connect(stdin().lines().map(Result::unwrap).take(QUEUE_PAIRS));
+    end
+}
+
 /// Has the other process send while this one polls, while it sleeps, and all at once, after all have been quiet each time.
 fn call_in_all_ways(end: &mut End, other: &mut Other) {
     end.fall_quiet();
@@ -154,9 +162,7 @@ fn messages_to_quiet_queue_pairs_of_another_process_arrive() {
 #[test]
 #[ignore = "the other process of the test above"]
 fn the_process_that_sends() {
-    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
-    end.endpoints().iter().for_each(|endpoint| say(endpoint));
-    end.connect(stdin().lines().map(Result::unwrap).take(QUEUE_PAIRS));
+    let mut end = connect_to_parent();
     send_what_is_said(|number| {
         let request = write_nothing().imm(number as u32);
         end.queue_pairs[number].post_send_one(request).unwrap();
@@ -181,7 +187,7 @@ fn a_message_after_a_call_for_nothing_wakes() {
         assert_eq!(end.queue.poll(&mut [WorkCompletion::default()]).unwrap(), 0);
         other.tell("message");
         assert_eq!(other.hear(), "sent");
-        assert!(end.channel.wait(BOUND).unwrap(), "nobody woke it for the message");
+        assert!(end.channel.wait(BOUND).unwrap(), "no event for the message");
         assert_eq!(end.immediates(1), [number]);
     }
 }
@@ -189,10 +195,8 @@ fn a_message_after_a_call_for_nothing_wakes() {
 #[test]
 #[ignore = "the other process of the test above"]
 fn the_process_that_writes() {
-    let mut end = End::new(QUEUE_PAIRS, QpType::Rc, 16);
-    end.endpoints().iter().for_each(|endpoint| say(endpoint));
+    let mut end = connect_to_parent();
     let mut lines = stdin().lines().map(Result::unwrap);
-    end.connect(lines.by_ref().take(QUEUE_PAIRS));
     while let Some(line) = lines.next() {
         let number: usize = line.parse().unwrap();
         let queue_pair = &mut end.queue_pairs[number];

@@ -29,10 +29,8 @@ trait Steady {
     fn again(&self, bytes: [u8; 32]) -> [u8; 32];
     /// A call that waits once.
     async fn later(&self, number: u64) -> u64;
-    /// A call that takes 3 ms.
-    fn long(&self);
-    /// A call that takes so long that its caller sleeps, however busy the machine is.
-    fn very_long(&self);
+    /// A call that takes so many milliseconds.
+    fn long(&self, millis: u64);
 }
 
 struct Handler;
@@ -63,12 +61,8 @@ impl Steady for Handler {
         number
     }
 
-    fn long(&self) {
-        std::thread::sleep(Duration::from_millis(3));
-    }
-
-    fn very_long(&self) {
-        std::thread::sleep(Duration::from_millis(100));
+    fn long(&self, millis: u64) {
+        std::thread::sleep(Duration::from_millis(millis));
     }
 }
 
@@ -92,7 +86,7 @@ fn calls(client: &mut SteadyPollClient, rounds: u32) {
 fn calls_beside(client: &mut SteadyPollClient, other: &mut SteadyPollClient, rounds: u32) {
     // The other one is not polled when these are answered, unless this thread stops for longer.
     for _ in 0..3 {
-        let mut long = other.start_long().expect("the window has room");
+        let mut long = other.start_long(3).expect("the window has room");
         other.poll();
         assert_eq!(client.small([0; 32]), Ok([0; 32]));
         assert_eq!(take(other, &mut long), Ok(()));
@@ -190,7 +184,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     let all = || match kind {
         Kind::Wait => {
             for _ in 0..3 {
-                assert_eq!(client.long().wait(), Ok(()));
+                assert_eq!(client.long(3).wait(), Ok(()));
             }
             for round in 0..500 {
                 let mark = round as u8;
@@ -201,7 +195,7 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
         }
         Kind::Await => runtime.block_on(async {
             for _ in 0..3 {
-                assert_eq!(client.long().await, Ok(()));
+                assert_eq!(client.long(3).await, Ok(()));
             }
             for round in 0..200 {
                 let mark = round as u8;
@@ -215,8 +209,8 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     // When a message is late, calls take slots that no call has used before.
     let mut crowd: Vec<_> = (0..4 * WINDOW).map(|_| Some(client.small([0; 32]))).collect();
     runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([0; 32]))));
-    // A thread that blocks for the first time has its waker made.
-    assert_eq!(client.very_long().wait(), Ok(()));
+    // A thread that blocks for the first time has its waker made. This one does, however busy the machine is.
+    assert_eq!(client.long(100).wait(), Ok(()));
     all();
     wait_for_others_to_sleep();
     let counted = Region::new(ALLOCATOR);

@@ -283,7 +283,6 @@ impl CompletionQueue {
                 }
                 Change::Receiver(receiver) => {
                     self.pairs.insert(receiver.pair.id, Arc::clone(&receiver.pair));
-                    receiver.arm(self.armed);
                     self.receivers.push(*receiver);
                 }
                 Change::Datagrams(datagrams) => {
@@ -294,13 +293,13 @@ impl CompletionQueue {
                     let of_pair = |datagrams: &&mut DatagramReceiver| datagrams.pair.id == id;
                     if let Some(datagrams) = self.datagrams.iter_mut().find(of_pair) {
                         datagrams.add(path);
-                        datagrams.arm(self.armed);
                     }
                 }
                 Change::Gone(id) => discarded.extend(self.let_go(id)),
             }
         }
         self.discard(discarded);
+        self.arm_newcomers();
         // A message or an error may have arrived before the queue pair was added.
         self.shared.attention.fetch_or(attention::ERRORS, Ordering::SeqCst);
     }

@@ -51,12 +51,15 @@ impl CompletionQueue {
     #[cold]
     pub(super) fn wake_called(&mut self) {
         self.dormant.wake(&self.shared.called, &mut self.receivers, &mut self.datagrams);
+        // The senders have taken back the arming, and may have had no message: a doorbell after a WRITE calls, too. The next one has to
+        // wake the poller, whose event for this call is gone.
+        self.arm_newcomers();
+    }
+
+    /// Inboxes have come to those that are looked at. If the poller has armed the queue, it has armed all of them.
+    pub(super) fn arm_newcomers(&self) {
         if self.armed {
-            // The senders have taken back the arming, and may have had no message: a doorbell after a WRITE calls, too. The next one
-            // has to wake the poller, whose event for this call is gone.
-            self.arm_inboxes(true);
-            // Before the inboxes are looked at, as in `arm`.
-            fence(Ordering::SeqCst);
+            self.arm_inboxes();
         }
     }
 
@@ -75,10 +78,7 @@ impl CompletionQueue {
         }
         self.armed = true;
         self.shared.armed.store(true, Ordering::SeqCst);
-        self.arm_inboxes(true);
-        // Arm the inboxes before looking at them: a peer that publishes a cell after the look sees that it has to
-        // ring (`Outbox::ring_doorbell`).
-        fence(Ordering::SeqCst);
+        self.arm_inboxes();
         let before = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
         let arrived = self.receivers.iter().any(Receiver::has_arrival)
             || self.datagrams.iter().any(DatagramReceiver::has_arrival)
@@ -111,11 +111,18 @@ impl CompletionQueue {
             self.armed = false;
             self.shared.armed.store(false, Ordering::SeqCst);
             self.shared.attention.fetch_and(!attention::ARMED, Ordering::SeqCst);
-            self.arm_inboxes(false);
+            self.set_armed(false);
         }
     }
 
-    fn arm_inboxes(&self, armed: bool) {
+    /// Arms the inboxes, before they are looked at: a peer that publishes a cell after the look sees that it has to ring
+    /// (`Outbox::ring_doorbell`).
+    fn arm_inboxes(&self) {
+        self.set_armed(true);
+        fence(Ordering::SeqCst);
+    }
+
+    fn set_armed(&self, armed: bool) {
         for receiver in &self.receivers {
             receiver.arm(armed);
         }
