@@ -39,6 +39,11 @@ pub(crate) fn ring_bytes(len: u64, chunk: u64) -> u64 {
 /// Parts of a response whose client is told of each, at most: each takes a receive of the client.
 const MOST_PARTS: u64 = 8;
 
+/// Operations by which a server tells of one large message that its peer has not received, at most: the credits of a landing ring, or the
+/// parts of a response.
+pub(crate) const MOST_OPERATIONS: usize =
+    if RING_CHUNKS > MOST_PARTS { RING_CHUNKS as usize } else { MOST_PARTS as usize };
+
 /// Bytes of each part of a response of `len` bytes but the last, if the client reads one while the server copies the next.
 pub(crate) fn part_bytes(len: u64, chunk: u64) -> u64 {
     len.div_ceil(MOST_PARTS).next_multiple_of(chunk)

@@ -13,4 +13,4 @@ pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod wire;
 
-pub(crate) use chunks::{LONGEST_CHUNK_BYTES, RING_CHUNKS};
+pub(crate) use chunks::{LONGEST_CHUNK_BYTES, MOST_OPERATIONS, RING_CHUNKS};

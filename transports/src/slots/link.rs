@@ -12,6 +12,7 @@ use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
 use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
+use crate::rendezvous::MOST_OPERATIONS;
 use crate::rendezvous::source::Source;
 
 /// How much of everything a link has.
@@ -32,6 +33,18 @@ const FEW_BUFFERS: usize = 8;
 
 /// Posts for which there is room then.
 const FEW_POSTS: usize = 16;
+
+/// Posts of a slot that may wait, if the peer keeps the rules: a message, the operations of one large message, and one that ends it. It
+/// asks for the next only when it has received these. A peer that asks without receiving is dropped.
+const MOST_WAITING_PER_SLOT: usize = MOST_OPERATIONS + 2;
+
+/// Posts of no slot that may wait: modes of a carrier that was asked and that ends, and the goodbye.
+const MOST_WAITING_OF_NONE: usize = 4;
+
+/// Posts that may wait on a link with this window.
+const fn most_waiting(window: usize) -> usize {
+    window * MOST_WAITING_PER_SLOT + MOST_WAITING_OF_NONE
+}
 
 /// Bytes of a cache line.
 const LINE_BYTES: u32 = 64;
@@ -96,7 +109,11 @@ pub(crate) struct Link<C> {
     // The queue pair goes before the memory that it works on.
     sender: Sender,
     pub(crate) carrier: C,
-    outbox: Vec<Post>,
+    /// What has no room in the send queue, at most [`most_waiting`].
+    outbox: VecDeque<Post>,
+    most_waiting: usize,
+    /// The peer has asked for more than may wait.
+    is_flooded: bool,
     slot_bytes: usize,
     client: u32,
     /// Posts wait, or the queue pair is broken.
@@ -132,7 +149,9 @@ impl<C: Carrier> Link<C> {
         Ok(Link {
             sender: Sender::new(qp, sizes.send_depth, sizes.max_inline, client),
             carrier,
-            outbox: Vec::with_capacity(posts.min(2 * window)),
+            outbox: VecDeque::with_capacity(posts.min(2 * window)),
+            most_waiting: most_waiting(window),
+            is_flooded: false,
             slot_bytes: sizes.slot as usize,
             client,
             urgent: false,
@@ -168,6 +187,11 @@ impl<C: Carrier> Link<C> {
     #[inline]
     pub(crate) fn max_in_slot(&self) -> usize {
         self.slot_bytes - HEADER_BYTES - C::TRAILER_BYTES
+    }
+
+    /// The link is broken because its peer asked for more than may wait: it takes nothing, and goes on asking.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.is_flooded
     }
 
     /// One more work request has room, after those that wait.
@@ -274,8 +298,17 @@ impl<C: Carrier> Link<C> {
     }
 
     fn push(&mut self, post: Post) {
-        self.outbox.push(post);
         self.urgent = true;
+        if self.outbox.len() >= self.most_waiting {
+            return self.give_up_flooded();
+        }
+        self.outbox.push_back(post);
+    }
+
+    #[cold]
+    fn give_up_flooded(&mut self) {
+        self.is_flooded = true;
+        self.sender.mark_broken();
     }
 
     /// Takes back what has not been posted of this slot; `false` if it has been.
@@ -300,7 +333,7 @@ impl<C: Carrier> Link<C> {
     #[inline(never)]
     fn post_waiting(&mut self) {
         let Link { sender, carrier, staging, under_way, outbox, client, .. } = self;
-        let mut posted = 0;
+        let (mut posted, mut is_flooded) = (0, false);
         for &Post { imm, slot, len, signaled } in outbox.iter() {
             if sender.is_broken() || sender.room() == 0 {
                 break;
@@ -333,7 +366,11 @@ impl<C: Carrier> Link<C> {
                     carrier.post_inline(sender, slot, &mut buffer[..len], imm, signaled)
                 }
                 _ => {
-                    let Some(mut buffer) = staged.take() else { break };
+                    // A second message of the slot: the peer asked for it before the first has left.
+                    let Some(mut buffer) = staged.take() else {
+                        is_flooded = true;
+                        break;
+                    };
                     buffer.set_len(len);
                     under_way.push_back(UnderWay::Message);
                     sender.post(carrier.request(slot, buffer, imm), signaled)
@@ -345,6 +382,9 @@ impl<C: Carrier> Link<C> {
             carrier.post_notice(sender, *client);
         }
         self.outbox.drain(..posted);
+        if is_flooded {
+            self.give_up_flooded();
+        }
         self.urgent = self.sender.is_broken() || !self.outbox.is_empty();
     }
 

@@ -120,7 +120,12 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
         // Grants leave at once: the turn may have nothing else to send.
         clients.ring();
         while let Some(client) = clients.broken.pop() {
-            clients.remove(client, Disconnect::Lost(Status::Flushed), sink);
+            let Some(connection) = clients.roster.get(client) else { continue };
+            let why = match connection.link.is_flooded() {
+                true => "it asks on and on, and takes no answers".into(),
+                false => Disconnect::Lost(Status::Flushed),
+            };
+            clients.remove(client, why, sink);
         }
         clients.lending.poll_at(now)
     }

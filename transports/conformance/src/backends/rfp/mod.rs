@@ -26,6 +26,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: modes_that_there_are_not,
             HostileClients: responses_cannot_be_written,
             HostileClients: requests_beyond_the_credits,
+            HostileClients: answers_that_a_client_never_takes,
             HostileClients: forged_announcements,
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_reads,

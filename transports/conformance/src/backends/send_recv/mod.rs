@@ -25,6 +25,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: writes_where_sends_are_due,
             HostileClients: sends_longer_than_a_receive,
             HostileClients: requests_beyond_the_credits,
+            HostileClients: answers_that_a_client_never_takes,
             HostileClients: forged_announcements,
             HostileClients: message_kinds_of_a_server,
             HostileClients: large_responses_that_nobody_reads,

@@ -76,7 +76,10 @@ const NO_ID: u64 = u64::MAX - 1;
 const LOG_ID: u64 = u64::MAX - 2;
 
 /// The argument of [`op::MODE`] by which a client of `rfp` asks that responses are sent.
-const SEND: u32 = 1;
+pub(crate) const SEND: u32 = 1;
+
+/// Receives of a client that takes no more answers than these.
+const FEW_RECEIVES: usize = 16;
 
 /// An end that is connected.
 pub(crate) struct End {
@@ -98,6 +101,8 @@ pub(crate) struct End {
     /// What was agreed.
     pub(crate) terms: Terms,
     broken: bool,
+    /// It posts no receive again: what is sent to it waits at the sender.
+    takes_nothing: bool,
     stream: Box<dyn Stream>,
     is_liveness_socket: bool,
     clock: Box<dyn Clock>,
@@ -118,8 +123,29 @@ pub(crate) fn connect(
     service: &'static ServiceDescription,
     wanted: Terms,
 ) -> Result<End, Reject> {
+    connect_with(carrier, to, service, wanted, carrier.usual_receives())
+}
+
+/// As [`connect`], as a client that takes a few answers and then no more.
+pub(crate) fn connect_deaf(
+    carrier: Carrier,
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+) -> End {
+    let end = connect_with(carrier, to, service, wanted, FEW_RECEIVES);
+    End { takes_nothing: true, ..end.expect("welcome") }
+}
+
+fn connect_with(
+    carrier: Carrier,
+    to: RawConnection,
+    service: &'static ServiceDescription,
+    wanted: Terms,
+    receives: usize,
+) -> Result<End, Reject> {
     let RawConnection { device, mut stream, is_liveness_socket, clock } = to;
-    let mut pair = RawPair::open(carrier, &device, &wanted);
+    let mut pair = RawPair::open_with(carrier, &device, &wanted, receives);
     let welcome =
         shake_hands(&mut *stream, &hello(carrier.backend(), service, wanted, pair.setup()))?;
     let (theirs, client) = pair.connect_to_server(&welcome.setup);
@@ -178,6 +204,7 @@ impl End {
             stays: 0,
             terms,
             broken: false,
+            takes_nothing: false,
             stream,
             is_liveness_socket,
             clock,
@@ -370,7 +397,9 @@ impl End {
                         buffer.set_len(buffer.capacity());
                         buffer
                     });
-                    self.broken |= self.pair.qp.post_recv(0, buffer).is_err();
+                    if !self.takes_nothing {
+                        self.broken |= self.pair.qp.post_recv(0, buffer).is_err();
+                    }
                 }
                 (Status::Success, None) => {}
                 _ => self.broken = true,

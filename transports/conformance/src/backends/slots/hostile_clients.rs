@@ -2,7 +2,9 @@
 
 use farcall::{PollClient, RefusalReason};
 
-use super::forge::{Carrier, End, connect, kind, message, op, request, wire_region};
+use super::forge::{
+    Carrier, End, SEND, connect, connect_deaf, kind, message, op, request, wire_region,
+};
 use crate::{
     dice::Dice,
     hostile::{
@@ -222,5 +224,45 @@ pub(crate) fn clients_that_hold_all_memory_are_dropped(world: &World) {
     assert_served_after_stall_limit(world, &mut honest);
     assert!(hostile[0].has_failed(), "the server has not dropped it");
     assert!(server.refused(RefusalReason::Stalled) > 0);
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// Clients that ask on and on and take no answers: what the server keeps for each is bounded. Whatever makes the server send is tried.
+pub(crate) fn answers_that_a_client_never_takes(world: &World) {
+    /// More than a server may keep: for each slot, in its send queue, and what the client takes before it stops. Of a client with a
+    /// log, the server reads nothing as long as answers to it wait: more than the log holds.
+    const MOST_KEPT: u32 = 1000;
+    let (server, mut honest) = serve(world, WINDOW);
+    let carrier = Carrier::of(world);
+    let announce = |generation, len: u64| message(generation, kind::ANNOUNCE, &len.to_le_bytes());
+    type Ask<'a> = &'a dyn Fn(&mut End, u32) -> bool;
+    let asks: [(&str, Ask<'_>); 4] = [
+        ("calls", &|end, n| end.send(0, &request(n, ECHO, b"x"))),
+        ("announcements over the limit", &|end, n| end.send(0, &announce(n, LIMIT + 1))),
+        ("announcements that are cancelled", &|end, n| {
+            end.send(0, &announce(n, 5_000)) && end.operate(op::CANCEL, 0)
+        }),
+        ("modes", &|end, _| end.operate(op::MODE, SEND)),
+    ];
+    // Other backends have no mode that is answered.
+    let asks = if carrier == Carrier::Cells { &asks[..] } else { &asks[..3] };
+    for (what, ask) in asks {
+        let to = world.raw_connection(&server);
+        let wanted = terms(WINDOW, SLOT, LIMIT);
+        let mut deaf = connect_deaf(carrier, to, SuitePollClient::DESCRIPTION, wanted);
+        let before = server.refused(RefusalReason::BrokeProtocol);
+        let is_dropped = (0..MOST_KEPT).any(|n| {
+            let sent = ask(&mut deaf, n);
+            // The server has handled what came before this call.
+            let echoed = world.call(&mut honest, |c| c.start_echo(b"honest")).expect("echo");
+            assert_eq!(echoed, b"honest");
+            !sent
+        });
+        assert!(is_dropped || deaf.is_dropped(), "{what}: the server keeps {MOST_KEPT} answers");
+        assert!(
+            server.refused(RefusalReason::BrokeProtocol) > before,
+            "{what}: why was it dropped?"
+        );
+    }
     assert_honest_clients_served(world, &server, &mut honest);
 }

@@ -24,6 +24,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: lengths_beyond_the_slot,
             HostileClients: writes_outside_the_region,
             HostileClients: requests_beyond_the_credits,
+            HostileClients: answers_that_a_client_never_takes,
             HostileClients: forged_announcements,
             HostileClients: message_kinds_of_a_server,
             HostileClients: a_slot_that_changes_under_the_reader,

@@ -27,6 +27,16 @@ const DEPTH: usize = 4096;
 /// Receives with buffers.
 const RECEIVES_OF_SENDS: usize = 256;
 
+impl Carrier {
+    /// Receives of an end that keeps the rules.
+    pub(super) fn usual_receives(self) -> usize {
+        match self {
+            Carrier::Writes | Carrier::Cells | Carrier::Logs => DEPTH,
+            Carrier::Sends => RECEIVES_OF_SENDS,
+        }
+    }
+}
+
 /// What each end of `write_imm` says of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct WritesSetup {
@@ -75,6 +85,16 @@ pub(crate) struct RawPair {
 
 impl RawPair {
     pub(crate) fn open(carrier: Carrier, device: &Device, terms: &Terms) -> RawPair {
+        RawPair::open_with(carrier, device, terms, carrier.usual_receives())
+    }
+
+    /// As [`open`](RawPair::open), with so many receives.
+    pub(super) fn open_with(
+        carrier: Carrier,
+        device: &Device,
+        terms: &Terms,
+        receives: usize,
+    ) -> RawPair {
         let pd = device.alloc_pd().expect("a protection domain");
         let cq = device.create_cq(2 * DEPTH, None).expect("a completion queue");
         let slots = pd
@@ -88,11 +108,11 @@ impl RawPair {
         let mut qp = pd.create_qp(config).expect("a queue pair");
         match carrier {
             Carrier::Writes | Carrier::Cells | Carrier::Logs => {
-                qp.post_recvs(0..DEPTH as u64).expect("receives");
+                qp.post_recvs(0..receives as u64).expect("receives");
             }
             Carrier::Sends => {
                 let size = terms.slot as usize;
-                let region = pd.alloc_private(RECEIVES_OF_SENDS * size).expect("buffers");
+                let region = pd.alloc_private(receives * size).expect("buffers");
                 let buffers = region.into_pool(size);
                 while let Some(buffer) = buffers.take() {
                     qp.post_recv(0, Some(buffer)).expect("a receive");
