@@ -86,6 +86,8 @@ struct Skipped {
 struct Settings(Large);
 
 impl<'de> GrowFrom<'de> for Settings {
+    const NAME: &'static str = growing::NAME;
+
     fn deserialize_body<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Body {

@@ -285,8 +285,9 @@ impl<'m> de::Deserializer<'m> for &mut Deserializer<'_, 'm> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        if name == growing::NAME {
-            return self.sized(|inner| visitor.visit_newtype_struct(growing::Body(inner)));
+        if growing::is_growing(name) {
+            return self
+                .sized(|inner| visitor.visit_newtype_struct(growing::Body::new(inner, name)));
         }
         self.nested(|inner| visitor.visit_newtype_struct(inner))
     }

@@ -87,14 +87,18 @@ mod body {
 }
 
 macro_rules! growing {
-    ($($type:ident)*) => {$(
+    ($($type:ident $name:literal)*) => {$(
         impl growing::Grow for $type {
+            const NAME: &'static str = $name;
+
             fn serialize_body<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 body::$type::serialize(self, serializer)
             }
         }
 
         impl<'de> growing::GrowFrom<'de> for $type {
+            const NAME: &'static str = $name;
+
             fn deserialize_body<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 body::$type::deserialize(deserializer)
             }
@@ -114,7 +118,7 @@ macro_rules! growing {
     )*};
 }
 
-growing!(Options Event);
+growing!(Options "$farcall::Growing 1" Event "$farcall::Growing");
 
 /// Decodes `message` as a type that may grow; a value that comes out, with the defaults of what was missing, is written and
 /// read back.

@@ -4,6 +4,10 @@
 //! takes their defaults; one that knows fewer skips the rest. An enum's reader skips a variant that it does not know. Such
 //! types say so to serde's formats by the name of a newtype around them: this codec adds the length, and other formats
 //! ignore it.
+//!
+//! The fields of a struct's first version are in every value, and are read even at the value's end: the last ones may take
+//! no bytes. The newtype's name therefore ends with their number. A field of a later version that takes no bytes cannot be
+//! told from a missing one if nothing follows it: it has its default.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,20 +18,27 @@ use ::serde::{Deserializer, Serialize, Serializer};
 use super::DecodeError;
 use super::deserializer::{self, Elements};
 
-/// The name of the newtype.
-pub(super) const NAME: &str = "$farcall::Growing";
+/// The name of the newtype around an enum, and around a struct whose first version had no fields. Around other structs, a
+/// space and the number of the first version's fields follow.
+pub const NAME: &str = "$farcall::Growing";
 
 /// The number of a variant that its sender did not know either.
 pub const UNKNOWN: u32 = u32::MAX;
 
 /// A type that may grow. `#[derive(farcall::Grow)]` implements it.
 pub trait Grow {
+    /// The name of the newtype: [`NAME`], and the number of fields that a struct's first version had.
+    const NAME: &'static str;
+
     /// Serializes the value without its length.
     fn serialize_body<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
 }
 
 /// A type that may grow, read from input that lives for `'de`. `#[derive(farcall::Grow)]` implements it.
 pub trait GrowFrom<'de>: Sized {
+    /// The name of the newtype, the same as [`Grow::NAME`].
+    const NAME: &'static str;
+
     /// Deserializes a value, whose end is the end of the input.
     fn deserialize_body<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
@@ -40,7 +51,7 @@ pub fn serialize<T: Grow, S: Serializer>(value: &T, serializer: S) -> Result<S::
             self.0.serialize_body(serializer)
         }
     }
-    serializer.serialize_newtype_struct(NAME, &Body(value))
+    serializer.serialize_newtype_struct(T::NAME, &Body(value))
 }
 
 /// Deserializes a value that may grow.
@@ -59,11 +70,36 @@ pub fn deserialize<'de, T: GrowFrom<'de>, D: Deserializer<'de>>(
             T::deserialize_body(body)
         }
     }
-    deserializer.deserialize_newtype_struct(NAME, Whole(PhantomData))
+    deserializer.deserialize_newtype_struct(T::NAME, Whole(PhantomData))
+}
+
+/// Whether a newtype of this name is around a value that may grow.
+#[inline]
+pub(super) fn is_growing(name: &str) -> bool {
+    name.starts_with(NAME)
+}
+
+/// How many fields the first version of the type had, by the name of the newtype around it.
+fn first_fields(name: &str) -> usize {
+    let number = name.strip_prefix(NAME).and_then(|rest| rest.strip_prefix(' '));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// Reads a value whose length has been read: the rest of the reader is the value.
-pub(super) struct Body<'d, 'r, 'm>(pub(super) &'d mut deserializer::Deserializer<'r, 'm>);
+pub(super) struct Body<'d, 'r, 'm> {
+    deserializer: &'d mut deserializer::Deserializer<'r, 'm>,
+    first_fields: usize,
+}
+
+impl<'d, 'r, 'm> Body<'d, 'r, 'm> {
+    /// Of the type that is in a newtype of this name.
+    pub(super) fn new(
+        deserializer: &'d mut deserializer::Deserializer<'r, 'm>,
+        name: &'static str,
+    ) -> Self {
+        Self { deserializer, first_fields: first_fields(name) }
+    }
+}
 
 impl<'de> Deserializer<'de> for Body<'_, '_, 'de> {
     type Error = DecodeError;
@@ -78,7 +114,10 @@ impl<'de> Deserializer<'de> for Body<'_, '_, 'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        self.0.nested(|inner| visitor.visit_seq(Fields(inner.elements(fields.len()))))
+        let Self { deserializer, first_fields } = self;
+        deserializer.nested(|inner| {
+            visitor.visit_seq(Fields { elements: inner.elements(fields.len()), first_fields })
+        })
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -87,7 +126,7 @@ impl<'de> Deserializer<'de> for Body<'_, '_, 'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        self.0.nested(|inner| visitor.visit_enum(Payload(deserializer::Variant(inner))))
+        self.deserializer.nested(|inner| visitor.visit_enum(Payload(deserializer::Variant(inner))))
     }
 
     /// Only structs and enums grow.
@@ -101,8 +140,12 @@ impl<'de> Deserializer<'de> for Body<'_, '_, 'de> {
     }
 }
 
-/// The fields of a struct, which end where its writer knew no more.
-struct Fields<'d, 'r, 'm>(Elements<'d, 'r, 'm>);
+/// The fields of a struct: those of its first version, and then others, which end where its writer knew no more.
+struct Fields<'d, 'r, 'm> {
+    elements: Elements<'d, 'r, 'm>,
+    /// How many fields of the first version are not read yet.
+    first_fields: usize,
+}
 
 impl<'m> SeqAccess<'m> for Fields<'_, '_, 'm> {
     type Error = DecodeError;
@@ -111,7 +154,12 @@ impl<'m> SeqAccess<'m> for Fields<'_, '_, 'm> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, DecodeError> {
-        if self.0.is_at_end() { Ok(None) } else { self.0.next_element_seed(seed) }
+        match self.first_fields.checked_sub(1) {
+            Some(left) => self.first_fields = left,
+            None if self.elements.is_at_end() => return Ok(None),
+            None => {}
+        }
+        self.elements.next_element_seed(seed)
     }
 }
 

@@ -87,6 +87,8 @@ fn a_deep_nest_of_tuples_and_structs_is_refused() {
 struct Growing(#[expect(dead_code, reason = "only decoded")] Option<Box<Growing>>);
 
 impl<'de> growing::GrowFrom<'de> for Growing {
+    const NAME: &'static str = "$farcall::Growing 1";
+
     fn deserialize_body<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Body {

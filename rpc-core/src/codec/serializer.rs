@@ -237,7 +237,7 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         name: &'static str,
         value: &T,
     ) -> Result<(), EncodeError> {
-        if name == growing::NAME { self.0.put_sized(value) } else { value.serialize(self) }
+        if growing::is_growing(name) { self.0.put_sized(value) } else { value.serialize(self) }
     }
 
     #[inline]

@@ -12,6 +12,7 @@ use syn::{
 
 use super::Derive;
 use super::options::{FieldOptions, TypeOptions, VariantOptions};
+use super::serde::FieldAttributes;
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let input: DeriveInput = parse2(item)?;
@@ -22,7 +23,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     refuse(&input, &options, &derive)?;
     let first = derive.node(&input, &options)?;
     let shape = derive.implementation(&input, &quote!(&#private::Node::growing(const { #first })));
-    let codec = codec(&input, &private)?;
+    let codec = codec(&input, &newtype_name(&input)?, &private)?;
     Ok(quote!(#shape #codec))
 }
 
@@ -112,8 +113,25 @@ fn is_lifetime(parameter: &GenericParam) -> bool {
     matches!(parameter, GenericParam::Lifetime(_))
 }
 
-/// serde's traits.
-fn codec(input: &DeriveInput, private: &TokenStream) -> Result<TokenStream> {
+/// The name of the newtype around values: it tells the codec how many fields the first version had.
+fn newtype_name(input: &DeriveInput) -> Result<String> {
+    let mut first_fields = 0;
+    if let Data::Struct(data) = &input.data {
+        for field in &data.fields {
+            let FieldOptions { since, opaque, .. } = FieldOptions::of(&field.attrs, true)?;
+            if since.is_none() && !FieldAttributes::of(&field.attrs, opaque.is_some())?.skip {
+                first_fields += 1;
+            }
+        }
+    }
+    Ok(match first_fields {
+        0 => "$farcall::Growing".to_owned(),
+        fields => format!("$farcall::Growing {fields}"),
+    })
+}
+
+/// serde's traits, with this name of the newtype around values.
+fn codec(input: &DeriveInput, newtype: &str, private: &TokenStream) -> Result<TokenStream> {
     let Copy { item, defaults, unknown } = Copy::new(input, private)?;
     let ident = &input.ident;
     let (implemented, arguments, clause) = input.generics.split_for_impl();
@@ -138,6 +156,8 @@ fn codec(input: &DeriveInput, private: &TokenStream) -> Result<TokenStream> {
 
             #[automatically_derived]
             impl #implemented #private::growing::Grow for #ident #arguments #clause {
+                const NAME: &'static str = #newtype;
+
                 fn serialize_body<__S: #private::serde::Serializer>(
                     &self,
                     __serializer: __S,
@@ -159,6 +179,8 @@ fn codec(input: &DeriveInput, private: &TokenStream) -> Result<TokenStream> {
 
             #[automatically_derived]
             impl #deserialized #private::growing::GrowFrom<'__de> for #ident #arguments #clause {
+                const NAME: &'static str = #newtype;
+
                 fn deserialize_body<__D: #private::serde::Deserializer<'__de>>(
                     __deserializer: __D,
                 ) -> #private::Result<Self, __D::Error> {
