@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farcall::shape::Kind;
 use farcall::{Grow, RunningServer, Server, ServiceClient, Shape};
-use farcall_core::codec::{As, DecodeError, Reader, Serde, decode, encoded};
+use farcall_core::codec::{As, DecodeError, EncodeError, Reader, Serde, decode, encoded};
 use serde::{Deserialize, Serialize};
 
 /// Has only what the first version had.
@@ -165,7 +165,18 @@ fn deep_values_are_written_and_read() {
         })
     };
     assert_eq!(sent::<_, v2::Options>(levels(50)), levels(50));
-    let too_deep = read::<v2::Options>(&written(&levels(100)));
+    // Each is a struct and an option. What would not be read is not written.
+    let deepest = levels(63);
+    assert_eq!(read::<v2::Options>(&written(&deepest)).as_ref(), Ok(&deepest));
+    let too_deep = encoded(&As::<Serde, _>::new(&levels(64)));
+    assert_eq!(too_deep, Err(EncodeError::TooDeep { limit: 128 }));
+    let inner = written(&deepest);
+    let mut around = written(&v2::options(1)).split_off(1);
+    around.pop();
+    let body = [&around, &[1][..], &inner].concat();
+    assert!((0x80..0x4000).contains(&body.len()));
+    let length = [body.len() as u8 | 0x80, (body.len() >> 7) as u8];
+    let too_deep = read::<v2::Options>(&[&length[..], &body].concat());
     assert_eq!(too_deep, Err(DecodeError::TooDeep { limit: 128 }));
 }
 

@@ -14,6 +14,9 @@ const PER_BYTE: usize = 64;
 /// What the values of any message may take: a few thousand large values that are nearly empty are no attack.
 const OF_ANY_MESSAGE: usize = 4 << 20;
 
+/// The limit of values without any bytes in the sequences, maps, structs and tuples of a message.
+const MAX_EMPTY: u32 = 65_536;
+
 /// Values of at most this size are not counted, except in maps.
 const SMALL_BYTES: usize = 32;
 
@@ -35,19 +38,30 @@ pub(super) const fn is_small<T>() -> bool {
 pub(super) struct Budget {
     message_bytes: usize,
     taken: usize,
+    empty: u32,
 }
 
 impl Budget {
     /// Of a message of this length.
     #[inline]
     pub(super) fn new(message_bytes: usize) -> Budget {
-        Budget { message_bytes, taken: 0 }
+        Budget { message_bytes, taken: 0, empty: 0 }
     }
 
     /// So many more values of this type are about to be read.
     #[inline]
     pub(super) fn take<T>(&mut self, values: usize) -> Result<(), DecodeError> {
         self.take_bytes(values.saturating_mul(size_of::<T>()))
+    }
+
+    /// A value took no bytes: a few bytes can claim any number of such.
+    #[inline]
+    pub(super) fn take_empty(&mut self) -> Result<(), DecodeError> {
+        self.empty += 1;
+        if self.empty > MAX_EMPTY {
+            return Err(DecodeError::Format("too many elements that take no bytes"));
+        }
+        Ok(())
     }
 
     fn take_bytes(&mut self, bytes: usize) -> Result<(), DecodeError> {

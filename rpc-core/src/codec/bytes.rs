@@ -195,8 +195,6 @@ impl<'m, T: FromPiece<'m>> Decode<'m, T> for Whole {
 impl<const N: usize> Encode<[u8; N]> for Fixed {
     #[inline]
     fn size(_: &[u8; N]) -> Result<usize, EncodeError> {
-        // An element of no bytes would let a sequence of a few bytes claim any number of elements.
-        const { assert!(N > 0, "an array of no bytes cannot travel") };
         Ok(N)
     }
 
@@ -219,6 +217,8 @@ impl<const N: usize> Encode<&[u8; N]> for Fixed {
 }
 
 impl<'m, const N: usize> Decode<'m, &'m [u8; N]> for Fixed {
+    const MAY_BE_EMPTY: bool = N == 0;
+
     #[inline]
     fn read(reader: &mut Reader<'m>) -> Result<&'m [u8; N], Malformed> {
         let bytes = reader.take(N)?.as_slice();
@@ -232,6 +232,8 @@ impl<'m, const N: usize> Decode<'m, &'m [u8; N]> for Fixed {
 }
 
 impl<'m, const N: usize> Decode<'m, [u8; N]> for Fixed {
+    const MAY_BE_EMPTY: bool = N == 0;
+
     #[inline]
     fn read(reader: &mut Reader<'m>) -> Result<[u8; N], Malformed> {
         match <Fixed as Decode<'m, &'m [u8; N]>>::read(reader) {

@@ -9,7 +9,7 @@ use super::{Decode, DecodeError, Encode, EncodeError, Malformed, Reader, Writer,
 #[derive(Clone, Copy, Debug)]
 pub struct Opt<F>(PhantomData<F>);
 
-/// A `Vec` or slice of values in form `F`, each of which takes at least one byte.
+/// A `Vec` or slice of values in form `F`.
 #[derive(Clone, Copy, Debug)]
 pub struct Seq<F>(PhantomData<F>);
 
@@ -89,19 +89,23 @@ impl<T, F: Encode<T>> Encode<Vec<T>> for Seq<F> {
 impl<'m, T, F: Decode<'m, T>> Decode<'m, Vec<T>> for Seq<F> {
     fn read(reader: &mut Reader<'m>) -> Result<Vec<T>, Malformed> {
         let len = reader.take_length()?;
-        // Each element takes a byte or more, so a length that the message cannot hold is refused before any work;
-        // memory is allocated only for elements that are really there.
-        if len > reader.remaining() {
+        // Elements that take a byte or more: a length that the message cannot hold is refused before any work.
+        // Memory is allocated only for elements that can be there.
+        if !F::MAY_BE_EMPTY && len > reader.remaining() {
             return Err(reader.fail(DecodeError::Truncated { missing: len - reader.remaining() }));
         }
         if !const { budget::is_small::<T>() } {
             reader.budget.take::<T>(len).map_err(|why| reader.fail(why))?;
         }
         const FIRST_ALLOCATION_BYTES: usize = 64 * 1024;
-        let mut values =
-            Vec::with_capacity(len.min(FIRST_ALLOCATION_BYTES / size_of::<T>().max(1)));
+        let first = len.min(reader.remaining()).min(FIRST_ALLOCATION_BYTES / size_of::<T>().max(1));
+        let mut values = Vec::with_capacity(first);
         for _ in 0..len {
+            let before = reader.remaining();
             values.push(F::read(reader)?);
+            if F::MAY_BE_EMPTY && reader.remaining() == before {
+                reader.budget.take_empty().map_err(|why| reader.fail(why))?;
+            }
         }
         Ok(values)
     }
@@ -123,6 +127,8 @@ macro_rules! tuple {
         }
 
         impl<'m, $($type, $form: Decode<'m, $type>),*> Decode<'m, ($($type,)*)> for ($($form,)*) {
+            const MAY_BE_EMPTY: bool = $($form::MAY_BE_EMPTY)&&*;
+
             #[inline]
             fn read(reader: &mut Reader<'m>) -> Result<($($type,)*), Malformed> {
                 Ok(($($form::read(reader)?,)*))

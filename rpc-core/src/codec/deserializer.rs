@@ -9,19 +9,13 @@ use ::serde::de::value::U32Deserializer;
 use ::serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::budget::{self, FIRST_ENTRIES};
-use super::{DecodeError, Reader, growing};
-
-/// How deep values can nest: the limit of `serde_json`.
-const MAX_DEPTH: u32 = 128;
-
-/// The limit of elements without any bytes, over all sequences and maps of a message.
-const MAX_EMPTY_ELEMENTS: u32 = 65_536;
+use super::error::shortened;
+use super::{DecodeError, MAX_DEPTH, Reader, growing};
 
 /// Reads values through serde.
 pub(super) struct Deserializer<'r, 'm> {
     reader: &'r mut Reader<'m>,
     depth: u32,
-    empty_elements: u32,
     /// For how many more elements memory may be reserved before they are read. Elements take at least a byte each, so
     /// all sequences of an honest message have together no more than it has bytes. Without this, each level of a
     /// nested value could reserve memory for the rest of the message.
@@ -34,7 +28,7 @@ impl<'r, 'm> Deserializer<'r, 'm> {
     #[inline]
     pub(super) fn new(reader: &'r mut Reader<'m>) -> Self {
         let reservable = reader.remaining();
-        Self { reader, depth: 0, empty_elements: 0, reservable, counted: 0 }
+        Self { reader, depth: 0, reservable, counted: 0 }
     }
 
     /// Reads a value with values in it.
@@ -377,10 +371,7 @@ impl<'m> Elements<'_, '_, 'm> {
         let before = self.deserializer.reader.remaining();
         let value = seed.deserialize(&mut *self.deserializer)?;
         if self.deserializer.reader.remaining() == before {
-            self.deserializer.empty_elements += 1;
-            if self.deserializer.empty_elements > MAX_EMPTY_ELEMENTS {
-                return Err(DecodeError::Format("too many elements that take no bytes"));
-            }
+            self.deserializer.reader.budget.take_empty()?;
         }
         Ok(Some(value))
     }
@@ -544,8 +535,6 @@ impl<'m> de::VariantAccess<'m> for Variant<'_, '_, 'm> {
 
 impl de::Error for DecodeError {
     fn custom<T: Display>(message: T) -> Self {
-        // The text may quote the message, at any length.
-        const MAX_CHARS: usize = 200;
-        DecodeError::Refused(message.to_string().chars().take(MAX_CHARS).collect())
+        DecodeError::Refused(shortened(&message))
     }
 }

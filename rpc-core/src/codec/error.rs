@@ -1,7 +1,9 @@
 //! The errors of encoding and decoding.
 
+use std::fmt::Display;
+
 /// Why a value cannot be encoded. The cause is in the program's own types, never in a peer's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The type's `Serialize` uses something that the format does not have.
@@ -10,9 +12,15 @@ pub enum EncodeError {
          serde attributes such as `flatten`, `untagged` and `tag` cannot travel"
     )]
     Unsupported,
-    /// The type's `Serialize` failed.
-    #[error("the type's own `Serialize` refused the value")]
-    Refused,
+    /// The type's `Serialize` failed, with this error; long ones are shortened.
+    #[error("the type's own `Serialize` refused the value: {0}")]
+    Refused(Box<str>),
+    /// The value is nested too deep: its reader would refuse it, and encoding it could overflow the stack.
+    #[error("the value is nested deeper than {limit} levels: send it as a sequence of its parts")]
+    TooDeep {
+        /// The limit.
+        limit: u32,
+    },
     /// The type's `Serialize` wrote another number of bytes the second time.
     #[error(
         "the value took {found} bytes after it had promised {promised}: its `Serialize` is not deterministic"
@@ -69,6 +77,12 @@ pub enum DecodeError {
     /// The type's own `Deserialize` refused the value.
     #[error("{0}")]
     Refused(Box<str>),
+}
+
+/// What a type's `Serialize` or `Deserialize` says. The text may quote the value, at any length.
+pub(super) fn shortened(message: &dyn Display) -> Box<str> {
+    const MAX_CHARS: usize = 200;
+    message.to_string().chars().take(MAX_CHARS).collect()
 }
 
 impl DecodeError {

@@ -158,6 +158,7 @@ fn decodes_as_every_type(message: &[u8]) {
     decodes_to_a_value_or_an_error::<Serde, BTreeMap<u32, BTreeMap<String, u8>>>(message);
     decodes_to_a_value_or_an_error::<Seq<Opt<(Raw, Serde)>>, Vec<Option<(Bytes, String)>>>(message);
     decodes_to_a_value_or_an_error::<Seq<Fixed>, Vec<[u8; 3]>>(message);
+    decodes_to_a_value_or_an_error::<Seq<Fixed>, Vec<[u8; 0]>>(message);
     decodes_to_a_value_or_an_error::<Raw, ByteBuf>(message);
     decodes_to_a_value_or_an_error::<Whole, Vec<u8>>(message);
     grows_to_a_value_or_an_error::<Options>(message);

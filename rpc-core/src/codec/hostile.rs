@@ -7,7 +7,7 @@ use std::fmt;
 use ::serde::Deserialize;
 use ::serde::de::{self, SeqAccess, Visitor};
 
-use super::{DecodeError, Reader, Serde, Writer, decode, growing};
+use super::{Decode, DecodeError, Fixed, Raw, Reader, Seq, Serde, Writer, decode, growing};
 
 /// Decodes as `T` the bytes of `level`, so many times, with a zero at the end.
 fn nested<T: for<'m> Deserialize<'m>>(level: &[u8], levels: usize) -> Result<(), DecodeError> {
@@ -132,6 +132,32 @@ fn the_length_of_a_growing_value_is_within_the_value_around_it() {
     assert!(matches!(read(&huge), Err(DecodeError::Truncated { .. })));
     assert_eq!(read(&[2, 0, 9, 0]), Err(DecodeError::Trailing { left: 1 }));
     assert_eq!(read(&[2, 0, 9]), Ok(()), "what is not known is skipped");
+}
+
+/// Sequences that claim more elements without bytes than there may be in one message.
+fn too_many<F: for<'m> Decode<'m, T>, T>(message: &[u8]) {
+    let read = decode::<F, T>(Reader::borrowed(message)).map(drop);
+    assert_eq!(read, Err(DecodeError::Format("too many elements that take no bytes")));
+}
+
+#[test]
+fn elements_without_bytes_are_limited_over_a_whole_message() {
+    let billion = [0x80, 0x94, 0xeb, 0xdc, 0x03];
+    too_many::<Serde, Vec<()>>(&billion);
+    too_many::<Seq<Fixed>, Vec<[u8; 0]>>(&billion);
+    too_many::<Seq<(Fixed, Serde)>, Vec<([u8; 0], ())>>(&billion);
+
+    // Each of three sequences has 60,000: in one value of serde's, in the form of byte strings, and in values of serde's
+    // that are parts of such a form.
+    let sequence = [0xe0, 0xd4, 0x03];
+    let three = [&[3][..], &sequence.repeat(3)].concat();
+    too_many::<Serde, Vec<Vec<()>>>(&three);
+    too_many::<Seq<Seq<Fixed>>, Vec<Vec<[u8; 0]>>>(&three);
+    let named = [&[3][..], &[&[0][..], &sequence].concat().repeat(3)].concat();
+    too_many::<Seq<(Raw, Serde)>, Vec<(Vec<u8>, Vec<()>)>>(&named);
+
+    let one = decode::<Seq<Fixed>, Vec<[u8; 0]>>(Reader::borrowed(&sequence));
+    assert_eq!(one.map(|elements| elements.len()), Ok(60_000));
 }
 
 thread_local! {

@@ -14,7 +14,8 @@
 //! Values of types that may [grow](growing) have their length in front, which postcard's format does not have.
 //!
 //! The bytes of a peer are checked as they are read: a length beyond the message, bytes left over, a value that is nested too
-//! deep, and values that take far more memory than the message are each a [`DecodeError`].
+//! deep, and values that take far more memory than the message are each a [`DecodeError`]. A value that is nested too deep is
+//! not written either: an [`EncodeError`].
 
 mod budget;
 mod bytes;
@@ -29,6 +30,8 @@ mod serializer;
 mod writer;
 
 #[cfg(test)]
+mod deep_values;
+#[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod hostile;
@@ -42,6 +45,10 @@ pub use self::payload::{As, Payload, decode, encode, encoded, encoded_len, part,
 pub use self::reader::{Malformed, Piece, Reader};
 pub use self::serde::Serde;
 pub use self::writer::Writer;
+
+/// How deep values can nest: the limit of `serde_json`. Each value that has others in it is a level: options, sequences, maps,
+/// tuples, structs, newtypes and enums.
+const MAX_DEPTH: u32 = 128;
 
 /// A form in which values of type `T` can be written.
 pub trait Encode<T: ?Sized> {
@@ -66,6 +73,9 @@ pub trait Encode<T: ?Sized> {
 
 /// A form in which values of type `T` can be read from a message that lives for `'m`, from which they may borrow.
 pub trait Decode<'m, T> {
+    /// Whether a value may take no bytes, so that a sequence of such values may have more of them than bytes.
+    const MAY_BE_EMPTY: bool = false;
+
     /// Reads one value from the front of the rest of the message.
     fn read(reader: &mut Reader<'m>) -> Result<T, Malformed>;
 }

@@ -18,11 +18,13 @@ impl<T: Serialize + ?Sized> Encode<T> for Serde {
 
     #[inline]
     fn write(value: &T, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
-        value.serialize(&mut Serializer(writer))
+        value.serialize(Serializer::new(writer))
     }
 }
 
 impl<'m, T: Deserialize<'m>> Decode<'m, T> for Serde {
+    const MAY_BE_EMPTY: bool = true;
+
     #[inline]
     fn read(reader: &mut Reader<'m>) -> Result<T, Malformed> {
         match T::deserialize(&mut Deserializer::new(reader)) {

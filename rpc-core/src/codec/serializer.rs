@@ -1,21 +1,28 @@
 //! Serialization through serde, in postcard's format.
 //!
-//! It is not postcard's own, because values that may grow have their length in front; see [`growing`](super::growing).
+//! It is not postcard's own, because values that may grow have their length in front; see [`growing`](super::growing). And it
+//! refuses values that are nested deeper than their reader allows: a value of a handler's that is nested 50,000 deep would
+//! overflow the stack of the server's thread.
 
 use std::fmt::{self, Display};
 
 use ::serde::{Serialize, ser};
 
-use super::EncodeError;
+use super::error::shortened;
 use super::growing;
 use super::writer::{Writer, length_size};
+use super::{EncodeError, MAX_DEPTH};
 
 /// Where the bytes of a value go.
 pub(super) trait Output {
     fn put(&mut self, bytes: &[u8]) -> Result<(), EncodeError>;
     fn put_byte(&mut self, byte: u8) -> Result<(), EncodeError>;
-    /// Puts a value with its length in front.
-    fn put_sized<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError>;
+    /// Puts a value with its length in front, which is within so many others.
+    fn put_sized<T: Serialize + ?Sized>(
+        &mut self,
+        value: &T,
+        depth: u32,
+    ) -> Result<(), EncodeError>;
 }
 
 /// Counts the bytes.
@@ -35,8 +42,12 @@ impl Output for Size {
         Ok(())
     }
 
-    fn put_sized<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        let size = size(value)?;
+    fn put_sized<T: Serialize + ?Sized>(
+        &mut self,
+        value: &T,
+        depth: u32,
+    ) -> Result<(), EncodeError> {
+        let size = size_within(value, depth)?;
         self.0 += length_size(size) + size;
         Ok(())
     }
@@ -54,11 +65,15 @@ impl Output for Writer<'_> {
     }
 
     /// The values within a value are counted once for each level above them that has its length in front.
-    fn put_sized<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        let size = size(value)?;
+    fn put_sized<T: Serialize + ?Sized>(
+        &mut self,
+        value: &T,
+        depth: u32,
+    ) -> Result<(), EncodeError> {
+        let size = size_within(value, depth)?;
         self.put_length(size)?;
         let before = self.remaining();
-        value.serialize(&mut Serializer(self))?;
+        value.serialize(Serializer { out: &mut *self, depth })?;
         let found = before - self.remaining();
         // The next value would be read from the wrong place.
         if found == size { Ok(()) } else { Err(EncodeError::Unstable { promised: size, found }) }
@@ -68,13 +83,23 @@ impl Output for Writer<'_> {
 /// How many bytes a value takes.
 #[inline]
 pub(super) fn size<T: Serialize + ?Sized>(value: &T) -> Result<usize, EncodeError> {
+    size_within(value, 0)
+}
+
+#[inline]
+fn size_within<T: Serialize + ?Sized>(value: &T, depth: u32) -> Result<usize, EncodeError> {
     let mut size = Size::default();
-    value.serialize(&mut Serializer(&mut size))?;
+    value.serialize(Serializer { out: &mut size, depth })?;
     Ok(size.0)
 }
 
-/// Writes values through serde.
-pub(super) struct Serializer<'o, O>(pub(super) &'o mut O);
+/// Writes a value through serde, or the parts of one.
+pub(super) struct Serializer<'o, O> {
+    out: &'o mut O,
+    /// How many values the value is in, as the deserializer counts them. It is a copy for each value, so the compiler knows
+    /// it for types that do not nest in themselves.
+    depth: u32,
+}
 
 /// A number, seven bits in each byte, the lowest first, the high bit set in all but the last.
 macro_rules! base_128 {
@@ -88,12 +113,33 @@ macro_rules! base_128 {
                 used += 1;
             }
             bytes[used] = left as u8;
-            self.0.put(&bytes[..=used])
+            self.out.put(&bytes[..=used])
         }
     };
 }
 
-impl<O: Output> Serializer<'_, O> {
+impl<'o, O: Output> Serializer<'o, O> {
+    /// Writes a value that is in no other.
+    #[inline]
+    pub(super) fn new(out: &'o mut O) -> Self {
+        Serializer { out, depth: 0 }
+    }
+
+    /// Writes the values in this one.
+    #[inline]
+    fn nested(self) -> Result<Self, EncodeError> {
+        if self.depth == MAX_DEPTH {
+            return Err(EncodeError::TooDeep { limit: MAX_DEPTH });
+        }
+        Ok(Serializer { out: self.out, depth: self.depth + 1 })
+    }
+
+    /// Writes one of several values.
+    #[inline]
+    fn part(&mut self) -> Serializer<'_, O> {
+        Serializer { out: &mut *self.out, depth: self.depth }
+    }
+
     #[inline]
     fn length(&mut self, length: usize) -> Result<(), EncodeError> {
         self.unsigned(length as u64)
@@ -102,7 +148,7 @@ impl<O: Output> Serializer<'_, O> {
     #[inline]
     fn unsigned(&mut self, number: u64) -> Result<(), EncodeError> {
         if number < 0x80 {
-            return self.0.put_byte(number as u8);
+            return self.out.put_byte(number as u8);
         }
         self.long(number)
     }
@@ -118,20 +164,20 @@ impl<O: Output> Serializer<'_, O> {
     #[inline]
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         self.length(bytes.len())?;
-        self.0.put(bytes)
+        self.out.put(bytes)
     }
 }
 
 macro_rules! numbers {
     ($($serialize:ident $type:ty => $write:ident as $wider:ty),* $(,)?) => {$(
         #[inline]
-        fn $serialize(self, number: $type) -> Result<(), EncodeError> {
+        fn $serialize(mut self, number: $type) -> Result<(), EncodeError> {
             self.$write(<$wider>::from(number))
         }
     )*};
 }
 
-impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
+impl<O: Output> ser::Serializer for Serializer<'_, O> {
     type Ok = ();
     type Error = EncodeError;
     type SerializeSeq = Self;
@@ -157,58 +203,58 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         serialize_i64 i64 => signed as i64,
     }
 
-    fn serialize_i128(self, number: i128) -> Result<(), EncodeError> {
+    fn serialize_i128(mut self, number: i128) -> Result<(), EncodeError> {
         self.wide((number << 1 ^ number >> 127) as u128)
     }
 
     #[inline]
     fn serialize_bool(self, value: bool) -> Result<(), EncodeError> {
-        self.0.put_byte(u8::from(value))
+        self.out.put_byte(u8::from(value))
     }
 
     #[inline]
     fn serialize_u8(self, number: u8) -> Result<(), EncodeError> {
-        self.0.put_byte(number)
+        self.out.put_byte(number)
     }
 
     #[inline]
     fn serialize_i8(self, number: i8) -> Result<(), EncodeError> {
-        self.0.put_byte(number as u8)
+        self.out.put_byte(number as u8)
     }
 
     #[inline]
     fn serialize_f32(self, number: f32) -> Result<(), EncodeError> {
-        self.0.put(&number.to_le_bytes())
+        self.out.put(&number.to_le_bytes())
     }
 
     #[inline]
     fn serialize_f64(self, number: f64) -> Result<(), EncodeError> {
-        self.0.put(&number.to_le_bytes())
+        self.out.put(&number.to_le_bytes())
     }
 
-    fn serialize_char(self, char: char) -> Result<(), EncodeError> {
+    fn serialize_char(mut self, char: char) -> Result<(), EncodeError> {
         self.bytes(char.encode_utf8(&mut [0; 4]).as_bytes())
     }
 
     #[inline]
-    fn serialize_str(self, text: &str) -> Result<(), EncodeError> {
+    fn serialize_str(mut self, text: &str) -> Result<(), EncodeError> {
         self.bytes(text.as_bytes())
     }
 
     #[inline]
-    fn serialize_bytes(self, bytes: &[u8]) -> Result<(), EncodeError> {
+    fn serialize_bytes(mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         self.bytes(bytes)
     }
 
     #[inline]
     fn serialize_none(self) -> Result<(), EncodeError> {
-        self.0.put_byte(0)
+        self.out.put_byte(0)
     }
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), EncodeError> {
-        self.0.put_byte(1)?;
-        value.serialize(self)
+        self.out.put_byte(1)?;
+        value.serialize(self.nested()?)
     }
 
     #[inline]
@@ -228,7 +274,7 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         index: u32,
         _: &'static str,
     ) -> Result<(), EncodeError> {
-        self.unsigned(u64::from(index))
+        self.nested()?.unsigned(u64::from(index))
     }
 
     #[inline]
@@ -237,7 +283,11 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         name: &'static str,
         value: &T,
     ) -> Result<(), EncodeError> {
-        if growing::is_growing(name) { self.0.put_sized(value) } else { value.serialize(self) }
+        if growing::is_growing(name) {
+            self.out.put_sized(value, self.depth)
+        } else {
+            value.serialize(self.nested()?)
+        }
     }
 
     #[inline]
@@ -248,24 +298,25 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         _: &'static str,
         value: &T,
     ) -> Result<(), EncodeError> {
-        self.unsigned(u64::from(index))?;
-        value.serialize(self)
+        let mut inner = self.nested()?;
+        inner.unsigned(u64::from(index))?;
+        value.serialize(inner)
     }
 
     #[inline]
-    fn serialize_seq(self, len: Option<usize>) -> Result<Self, EncodeError> {
+    fn serialize_seq(mut self, len: Option<usize>) -> Result<Self, EncodeError> {
         self.length(len.ok_or(EncodeError::Unsupported)?)?;
-        Ok(self)
+        self.nested()
     }
 
     #[inline]
     fn serialize_tuple(self, _: usize) -> Result<Self, EncodeError> {
-        Ok(self)
+        self.nested()
     }
 
     #[inline]
     fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self, EncodeError> {
-        Ok(self)
+        self.nested()
     }
 
     #[inline]
@@ -276,8 +327,9 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         _: &'static str,
         _: usize,
     ) -> Result<Self, EncodeError> {
-        self.unsigned(u64::from(index))?;
-        Ok(self)
+        let mut inner = self.nested()?;
+        inner.unsigned(u64::from(index))?;
+        Ok(inner)
     }
 
     #[inline]
@@ -287,7 +339,7 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
 
     #[inline]
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self, EncodeError> {
-        Ok(self)
+        self.nested()
     }
 
     #[inline]
@@ -298,40 +350,55 @@ impl<O: Output> ser::Serializer for &mut Serializer<'_, O> {
         _: &'static str,
         _: usize,
     ) -> Result<Self, EncodeError> {
-        self.unsigned(u64::from(index))?;
-        Ok(self)
+        let mut inner = self.nested()?;
+        inner.unsigned(u64::from(index))?;
+        Ok(inner)
     }
 
     /// Formats the value twice, for its length and for its text, instead of allocating.
-    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<(), EncodeError> {
+    fn collect_str<T: Display + ?Sized>(mut self, value: &T) -> Result<(), EncodeError> {
         let mut size = Size::default();
-        fmt::write(&mut Text(&mut size), format_args!("{value}"))
-            .map_err(|_| EncodeError::Refused)?;
+        Text::write(&mut size, value)?;
         self.length(size.0)?;
-        fmt::write(&mut Text(&mut *self.0), format_args!("{value}"))
-            .map_err(|_| EncodeError::Refused)
+        Text::write(self.out, value)
     }
 }
 
 /// The text of a value, as it is formatted.
-struct Text<'o, O>(&'o mut O);
+struct Text<'o, O> {
+    out: &'o mut O,
+    error: Option<EncodeError>,
+}
+
+impl<O: Output> Text<'_, O> {
+    fn write<T: Display + ?Sized>(out: &mut O, value: &T) -> Result<(), EncodeError> {
+        let mut text = Text { out, error: None };
+        fmt::write(&mut text, format_args!("{value}")).map_err(|_| {
+            let refused = || EncodeError::Refused("its `Display` failed".into());
+            text.error.take().unwrap_or_else(refused)
+        })
+    }
+}
 
 impl<O: Output> fmt::Write for Text<'_, O> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.put(text.as_bytes()).map_err(|_| fmt::Error)
+        self.out.put(text.as_bytes()).map_err(|why| {
+            self.error = Some(why);
+            fmt::Error
+        })
     }
 }
 
 /// Sequences, tuples and structs: their parts one after the other.
 macro_rules! compound {
     ($($trait:ident $part:ident($($name:ty)?)),* $(,)?) => {$(
-        impl<O: Output> ser::$trait for &mut Serializer<'_, O> {
+        impl<O: Output> ser::$trait for Serializer<'_, O> {
             type Ok = ();
             type Error = EncodeError;
 
             #[inline]
             fn $part<T: Serialize + ?Sized>(&mut self, $(_: $name,)? value: &T) -> Result<(), EncodeError> {
-                value.serialize(&mut **self)
+                value.serialize(self.part())
             }
 
             #[inline]
@@ -351,18 +418,18 @@ compound! {
     SerializeStructVariant serialize_field(&'static str),
 }
 
-impl<O: Output> ser::SerializeMap for &mut Serializer<'_, O> {
+impl<O: Output> ser::SerializeMap for Serializer<'_, O> {
     type Ok = ();
     type Error = EncodeError;
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
-        key.serialize(&mut **self)
+        key.serialize(self.part())
     }
 
     #[inline]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        value.serialize(&mut **self)
+        value.serialize(self.part())
     }
 
     #[inline]
@@ -372,7 +439,7 @@ impl<O: Output> ser::SerializeMap for &mut Serializer<'_, O> {
 }
 
 impl ser::Error for EncodeError {
-    fn custom<T: Display>(_: T) -> Self {
-        EncodeError::Refused
+    fn custom<T: Display>(message: T) -> Self {
+        EncodeError::Refused(shortened(&message))
     }
 }
