@@ -7,7 +7,7 @@ use farcall_core::error::TransportFailure;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{ClientTransport, Closing, Delivery, Message, ReplySink, SlotId};
-use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, WorkCompletion};
+use farcall_verbs::{CompletionOpcode, CompletionQueue, Device, GRH_BYTES, WorkCompletion};
 use proptest::prelude::*;
 
 use super::by_hand::WINDOW;
@@ -17,7 +17,7 @@ use crate::datagram::Datagram;
 use crate::datagram::ablation::Without;
 use crate::datagram::port::{Peer, Port};
 use crate::datagram::setup::{EndSetup, FEW_CALLS, Sizes};
-use crate::datagram::wire::{Id, Kind};
+use crate::datagram::wire::{Header, Id, Kind};
 
 const MAX_MESSAGE: u64 = 1 << 20;
 const EPOCH: u64 = 0x1234_5678_9abc_def0;
@@ -64,6 +64,8 @@ struct Pair {
     cq: CompletionQueue,
     peer: Peer,
     now: u64,
+    /// The kinds of what the client has said, in order.
+    heard: Vec<Kind>,
 }
 
 impl Pair {
@@ -87,16 +89,21 @@ impl Pair {
         let peer = theirs.peer(&pd, EPOCH, sizes.mtu).unwrap();
         let (terms, timeout) = (config.terms(), Duration::from_secs(20));
         let client = pending.finish(Answer { terms: &terms, setup: &ours, timeout }).unwrap();
-        let mut pair = Pair { window, client, caller: Caller::default(), port, cq, peer, now: 1 };
+        let caller = Caller::default();
+        let mut pair = Pair { window, client, caller, port, cq, peer, now: 1, heard: Vec::new() };
         // The first words to somebody are on their way for longer: later ones come at once.
         assert!(pair.is_served());
         pair
     }
 
     fn call(&mut self, len: usize) {
+        self.call_as(Delivery::AtMostOnce, len);
+    }
+
+    fn call_as(&mut self, delivery: Delivery, len: usize) {
         if let Ok((slot, bytes)) = self.client.reserve(len) {
             bytes.fill(7);
-            self.client.post(slot, Delivery::AtMostOnce);
+            self.client.post(slot, delivery);
             self.caller.waits.insert((slot.index, slot.generation), slot);
         }
     }
@@ -118,7 +125,13 @@ impl Pair {
         let mut completion = [WorkCompletion::default()];
         while self.cq.poll(&mut completion).unwrap() > 0 {
             match completion[0].opcode {
-                CompletionOpcode::Recv => self.port.recycle(completion[0].buffer.take().unwrap()),
+                CompletionOpcode::Recv => {
+                    let buffer = completion[0].buffer.take().unwrap();
+                    let datagram = &buffer[GRH_BYTES..completion[0].byte_len as usize];
+                    let (.., messages) = Header::split(datagram).unwrap();
+                    self.heard.extend(messages.map(|message| message.kind));
+                    self.port.recycle(buffer);
+                }
                 _ => self.port.retire(&completion[0]),
             }
         }
@@ -132,6 +145,16 @@ impl Pair {
             self.port.post(&self.peer);
             self.port.ring();
         }
+    }
+
+    /// Turns until the client has nothing more to take and to say, and what it said meanwhile.
+    fn settle(&mut self) -> Vec<Kind> {
+        self.heard.clear();
+        // It polls a few times before what has come to an idle queue pair is seen.
+        for _ in 0..1000 {
+            self.turn(1);
+        }
+        std::mem::take(&mut self.heard)
     }
 
     /// Whether the client is still there and gets its answers.
@@ -195,6 +218,42 @@ fn the_answers_to_all_calls_arrive_at_once() {
             assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", pair.caller.waits.len());
             pair.turn(1);
         }
+    }
+}
+
+/// The server says that the response is not kept. Only a small idempotent call whose request is known to have arrived may be asked
+/// for again: the request of another is on its way, may not run again, or is not in its slot.
+#[test]
+fn only_a_small_idempotent_call_that_has_run_is_sent_again_when_its_response_is_dropped() {
+    use Delivery::{AtMostOnce, Idempotent};
+    const SMALL: usize = 8;
+    const LARGE: usize = 10_000;
+    for (delivery, len, has_run, said) in [
+        (Idempotent, SMALL, true, vec![Kind::Idempotent]),
+        (Idempotent, SMALL, false, vec![]),
+        (AtMostOnce, SMALL, true, vec![]),
+        (AtMostOnce, SMALL, false, vec![]),
+        (Idempotent, LARGE, true, vec![]),
+        (Idempotent, LARGE, false, vec![]),
+        (AtMostOnce, LARGE, true, vec![]),
+    ] {
+        let mut pair = Pair::new();
+        pair.settle();
+        pair.call_as(delivery, len);
+        let request = match (delivery, len) {
+            (_, LARGE) => Kind::Announce,
+            (Idempotent, _) => Kind::Idempotent,
+            (AtMostOnce, _) => Kind::Request,
+        };
+        assert_eq!(pair.settle(), [request]);
+        let (&id, _) = pair.caller.waits.iter().next().unwrap();
+        if has_run {
+            pair.say(Kind::Running, id, &[]);
+            assert_eq!(pair.settle(), []);
+        }
+        pair.say(Kind::Dropped, id, &[]);
+        assert_eq!(pair.settle(), said, "{delivery:?}, {len} bytes, has run: {has_run}");
+        assert!(pair.answer_all() && !pair.caller.closed);
     }
 }
 
