@@ -47,13 +47,21 @@ fn clients() -> Peer {
     Peer::start(command)
 }
 
-/// Sessions that make their calls before the peer answers: on a busy machine all of them take longer than it may.
-const SESSIONS_PER_BURST: usize = 500;
+/// Sessions that are opened, or make their calls, before the peer answers: on a busy machine all of them take longer than it may.
+const SESSIONS_PER_ORDER: usize = 500;
+
+/// Opens so many more sessions.
+fn open(peer: &mut Peer, address: &Address, sessions: usize) {
+    for opened in (0..sessions).step_by(SESSIONS_PER_ORDER) {
+        let count = SESSIONS_PER_ORDER.min(sessions - opened);
+        peer.ask(&format!("sessions {address} {count}"), "opened");
+    }
+}
 
 /// Each session makes `calls` calls at once.
 fn burst(peer: &mut Peer, calls: u32, sessions: usize) {
-    for first in (0..sessions).step_by(SESSIONS_PER_BURST) {
-        let count = SESSIONS_PER_BURST.min(sessions - first);
+    for first in (0..sessions).step_by(SESSIONS_PER_ORDER) {
+        let count = SESSIONS_PER_ORDER.min(sessions - first);
         peer.ask(&format!("burst {calls} {first} {count}"), "answered");
     }
 }
@@ -90,12 +98,12 @@ fn ten_thousand_sessions_are_served_and_an_idle_one_costs_less_than_two_kibibyte
     let (address, running) = serve(SESSIONS);
     let mut peer = clients();
     // The first client also allocates what all sessions share.
-    peer.ask(&format!("sessions {address} 1"), "opened");
+    open(&mut peer, &address, 1);
     burst(&mut peer, WINDOW, 1);
     let alone = resident(peer.pid());
     let region = Region::new(ALLOCATOR);
     let begin = Instant::now();
-    peer.ask(&format!("sessions {address} {}", SESSIONS - 1), "opened");
+    open(&mut peer, &address, SESSIONS - 1);
     let opened = begin.elapsed();
     // The server counts a session when it has read the client's last frame.
     until("the server counts all sessions", || running.connections() == SESSIONS);

@@ -23,12 +23,15 @@ struct Driven<'f> {
     client: Option<SuitePollClient>,
     /// Clients that share what connections of one thread can share.
     sessions: Vec<SuitePollClient>,
+    /// Where these share it.
+    site: Site,
 }
 
 /// Carries out the commands on standard input until it ends. Panics at an unknown command: that is an error of the suite.
 pub fn main(fixture: &dyn Fixture) {
     silence_requested_panics();
-    let mut driven = Driven { fixture, served: None, client: None, sessions: Vec::new() };
+    let (sessions, site) = (Vec::new(), Site::new());
+    let mut driven = Driven { fixture, served: None, client: None, sessions, site };
     let mut line = String::new();
     // Standard input is locked for each line only: a stream listens too.
     while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
@@ -234,7 +237,7 @@ impl Driven<'_> {
     fn open_sessions(&mut self, address: &str, count: u64) -> String {
         let endpoint = self.fixture.parse(address).expect("an address");
         let options = ConnectionOptions::default().timeout(patient(BOUND)).share(true);
-        let options = options.site(&Site::new());
+        let options = options.site(&self.site);
         for _ in 0..count {
             let connection =
                 Connection::connect(&*endpoint, SuitePollClient::DESCRIPTION, &options);
