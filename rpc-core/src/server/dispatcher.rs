@@ -7,7 +7,7 @@ use super::panics;
 use super::paths::ReplyPaths;
 use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
-use super::stealing::Giver;
+use super::stealing::{Giver, Returned};
 use super::table::{Table, Target};
 use super::turn::{Extras, Turn};
 use crate::identity::Identity;
@@ -156,11 +156,17 @@ impl Dispatcher {
 
     /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
     fn do_chores(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let Dispatcher { turn, executor, giver, .. } = self;
+        let Dispatcher { services, turn, executor, giver } = self;
         let mut worked = 0;
         if let Some(giver) = giver {
             giver.set_idle(false);
             worked += giver.send_answers(turn, paths);
+            while let Some(Returned { call, transport, content }) = giver.take_returned() {
+                // It has been admitted, and is not given away again.
+                let replies = paths.enter(transport, turn);
+                let mut sink = Sink { services, turn, executor };
+                let _ = sink.handle_metered(call, content.message(), replies);
+            }
         }
         if executor.has_cancelled() {
             worked += executor.end_cancelled(turn, paths);

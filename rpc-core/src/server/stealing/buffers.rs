@@ -10,14 +10,14 @@ const MAX_KEPT: usize = 64;
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
 /// A request on its way to another thread.
-pub(super) enum Content {
+pub(in crate::server) enum Content {
     Copied(Vec<u8>),
     /// A large one has memory of its own already.
     Owned(Bytes),
 }
 
 impl Content {
-    pub(super) fn message(&self) -> Message<'_> {
+    pub(in crate::server) fn message(&self) -> Message<'_> {
         match self {
             Content::Copied(bytes) => Message::Borrowed(bytes),
             Content::Owned(bytes) => Message::Owned(bytes.clone()),

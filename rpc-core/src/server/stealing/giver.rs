@@ -1,8 +1,8 @@
 //! The requests that a thread gives away, until their answers are back.
 
 use super::LONG_NS;
-use super::buffers::Buffers;
-use super::shared::{Given, GivenCall, Shared};
+use super::buffers::{Buffers, Content};
+use super::shared::{Answer, GivenCall, Shared};
 use crate::error::ReserveError;
 use crate::identity::Identity;
 use crate::server::call_index::{CallIndex, Cancel, ClientSlot};
@@ -27,6 +27,8 @@ pub(in crate::server) struct Giver {
     /// The places of requests.
     index: CallIndex,
     buffers: Buffers,
+    /// Requests that came back and did not run.
+    returned: Vec<Returned>,
     /// The thread that was given the last request.
     last: u32,
     /// What the others were told last: whether this thread is idle.
@@ -52,6 +54,15 @@ struct Request {
     is_cancelled: bool,
 }
 
+/// A request that came back and did not run: the thread that was to run it has ended.
+pub(in crate::server) struct Returned {
+    pub(in crate::server) call: CallToken,
+    /// The number of the transport that brought it.
+    pub(in crate::server) transport: u32,
+    /// What it says.
+    pub(in crate::server) content: Content,
+}
+
 impl Giver {
     /// `taker` is the number of the [`Taker`](super::Taker) among the thread's transports.
     pub(in crate::server) fn new(shared: Arc<Shared>, thread: u32, taker: u32) -> Giver {
@@ -63,6 +74,7 @@ impl Giver {
             free: (0..MAX_GIVEN as u32).rev().collect(),
             index: CallIndex::default(),
             buffers: Buffers::default(),
+            returned: Vec::new(),
             last: thread,
             is_idle: false,
             has_left: false,
@@ -77,7 +89,7 @@ impl Giver {
         turn.transport != self.taker && (self.shared.runs_long(row) || is_behind())
     }
 
-    /// Gives a request to an idle thread. Without one, it returns the call.
+    /// Gives a request to an idle thread. Without one, or without room in its inbox, it returns the call.
     #[cold]
     pub(in crate::server) fn give(
         &mut self,
@@ -87,16 +99,27 @@ impl Giver {
     ) -> Option<CallToken> {
         let Some(&index) = self.free.last() else { return Some(call) };
         let Some(taker) = self.shared.claim(self.last) else { return Some(call) };
-        self.free.pop();
         self.last = taker;
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
-        self.index.insert(ClientSlot::of(transport, &call), index);
-        place.given = Some(Request { call, transport, taker, is_cancelled: false });
         let given = self.given_call(index);
         let content = self.buffers.content(message.clone());
-        self.shared.give(taker, Given::Request(given, identity, content));
+        if let Err(content) = self.shared.give(taker, given, identity, content) {
+            self.keep(content);
+            return Some(call);
+        }
+        self.free.pop();
+        self.index.insert(ClientSlot::of(transport, &call), index);
+        let request = Request { call, transport, taker, is_cancelled: false };
+        self.places[index as usize].given = Some(request);
         None
+    }
+
+    /// Keeps the buffer of a request for later.
+    fn keep(&mut self, content: Content) {
+        if let Content::Copied(buffer) = content {
+            self.buffers.keep(buffer);
+        }
     }
 
     fn given_call(&self, index: u32) -> GivenCall {
@@ -140,7 +163,7 @@ impl Giver {
         self.shared.has_answers(self.thread)
     }
 
-    /// Sends the answers that are back. Returns how many.
+    /// Sends the answers that are back, and puts aside the requests that are back without one. Returns how many.
     #[cold]
     pub(in crate::server) fn send_answers(
         &mut self,
@@ -150,20 +173,59 @@ impl Giver {
         let mut sent = 0;
         while let Some(answered) = self.shared.take_answer(self.thread) {
             sent += 1;
-            if self.given_call(answered.call.place) == answered.call {
-                self.end(answered.call.place, &answered.bytes, turn, paths);
+            let place = answered.call.place;
+            let is_meant = self.given_call(place) == answered.call;
+            match answered.answer {
+                Answer::Bytes(bytes) => {
+                    if is_meant {
+                        self.end(place, &bytes, turn, paths);
+                    }
+                    self.buffers.keep(bytes);
+                }
+                Answer::Returned(content) if is_meant => {
+                    self.take_back(place, content, turn, paths);
+                }
+                Answer::Returned(content) => self.keep(content),
             }
-            self.buffers.keep(answered.bytes);
         }
         sent
     }
 
+    /// A request is back and did not run: this thread is to run it, unless its client gave it up.
+    #[cold]
+    fn take_back(
+        &mut self,
+        index: u32,
+        content: Content,
+        turn: &mut Turn,
+        paths: &mut ReplyPaths<'_>,
+    ) {
+        let given = &self.places[index as usize].given;
+        if given.as_ref().is_some_and(|request| request.is_cancelled) {
+            self.keep(content);
+            return self.end(index, &Status::Cancelled.alone(), turn, paths);
+        }
+        if let Some(Request { call, transport, .. }) = self.remove(index) {
+            self.returned.push(Returned { call, transport, content });
+        }
+    }
+
+    /// The next request that is back and did not run.
+    pub(in crate::server) fn take_returned(&mut self) -> Option<Returned> {
+        self.returned.pop()
+    }
+
+    /// Frees the place of a request.
+    fn remove(&mut self, index: u32) -> Option<Request> {
+        let request = self.places[index as usize].given.take()?;
+        self.free.push(index);
+        self.index.remove(ClientSlot::of(request.transport, &request.call), index);
+        Some(request)
+    }
+
     /// Ends a request with this answer.
     fn end(&mut self, index: u32, answer: &[u8], turn: &mut Turn, paths: &mut ReplyPaths<'_>) {
-        let Some(request) = self.places[index as usize].given.take() else { return };
-        self.free.push(index);
-        let Request { call, transport, .. } = request;
-        self.index.remove(ClientSlot::of(transport, &call), index);
+        let Some(Request { call, transport, .. }) = self.remove(index) else { return };
         let mut too_large = [0; HEADER_BYTES + 16];
         let (posted, answer) = match post_whole(paths.enter(transport, turn), call, answer) {
             Err((call, ReserveError::TooLarge { len, max })) => {
@@ -196,7 +258,7 @@ impl Giver {
             if !request.is_cancelled && cancel.is_meant(request.transport, &request.call) {
                 request.is_cancelled = true;
                 let call = GivenCall { giver: *thread, place: at, generation };
-                shared.give(request.taker, Given::Cancelled(call));
+                shared.cancel(request.taker, call);
             }
         }
     }

@@ -13,7 +13,7 @@ mod giver;
 mod shared;
 mod taker;
 
-pub(super) use giver::Giver;
+pub(super) use giver::{Giver, Returned};
 pub(super) use shared::Shared;
 pub(super) use taker::Taker;
 

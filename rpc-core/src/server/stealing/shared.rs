@@ -5,14 +5,13 @@ use super::buffers::Content;
 use super::giver::MAX_GIVEN;
 use crate::identity::Identity;
 use crate::site::Site;
-use crate::wire::Status;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-/// Entries of an inbox: a request for a thread that was idle, and cancellations. A cancellation that does not fit is lost, and
-/// its call runs to its end.
-const INBOX: usize = 256;
+/// Entries of an inbox from which on a cancellation is lost, and its call runs to its end. There is room for more: each thread
+/// may have given a request meanwhile.
+const CANCELLABLE: usize = 256;
 
 /// Shared by the threads of a server that steal.
 pub(in crate::server) struct Shared {
@@ -52,10 +51,18 @@ pub(super) struct GivenCall {
     pub(super) generation: u32,
 }
 
-/// The answer to a request that was given away, with core's header.
+/// What became of a request that was given away.
 pub(super) struct Answered {
     pub(super) call: GivenCall,
-    pub(super) bytes: Vec<u8>,
+    pub(super) answer: Answer,
+}
+
+/// The answer to a request, or the request.
+pub(super) enum Answer {
+    /// The answer, with core's header.
+    Bytes(Vec<u8>),
+    /// The other thread has ended before it ran the request: the giver runs it itself.
+    Returned(Content),
 }
 
 impl Shared {
@@ -65,7 +72,7 @@ impl Shared {
             CachePadded::new(Thread {
                 is_idle: AtomicBool::new(false),
                 has_left: AtomicBool::new(false),
-                inbox: ArrayQueue::new(INBOX),
+                inbox: ArrayQueue::new(CANCELLABLE + 2 * sites.len()),
                 answers: ArrayQueue::new(MAX_GIVEN),
                 site: site.clone(),
             })
@@ -110,16 +117,42 @@ impl Shared {
         })
     }
 
-    /// Leaves something for a thread. What it cannot take any more is answered at once.
-    pub(super) fn give(&self, to: u32, given: Given) {
+    /// Leaves a request for a thread that was [claimed](Self::claim). Without room, gives the content back: the giver keeps the
+    /// request, and the thread can be claimed again.
+    pub(super) fn give(
+        &self,
+        to: u32,
+        call: GivenCall,
+        identity: Option<Identity>,
+        content: Content,
+    ) -> Result<(), Content> {
         let thread = &self.threads[to as usize];
-        if let Err(given) = thread.inbox.push(given) {
-            return self.refuse(given);
+        match thread.inbox.push(Given::Request(call, identity, content)) {
+            Err(Given::Request(.., content)) => {
+                self.set_idle(to, !thread.has_left.load(Ordering::Relaxed));
+                Err(content)
+            }
+            _ => {
+                self.pushed(to);
+                Ok(())
+            }
         }
+    }
+
+    /// Tells a thread that the client gave up this request. It may be lost.
+    pub(super) fn cancel(&self, to: u32, call: GivenCall) {
+        let inbox = &self.threads[to as usize].inbox;
+        if inbox.len() < CANCELLABLE && inbox.push(Given::Cancelled(call)).is_ok() {
+            self.pushed(to);
+        }
+    }
+
+    fn pushed(&self, to: u32) {
+        let thread = &self.threads[to as usize];
         // Orders the push before the load; `leave` has them the other way round, so that one of the two finds it.
         fence(Ordering::SeqCst);
         if thread.has_left.load(Ordering::Relaxed) {
-            self.refuse_all(to);
+            self.return_all(to);
         }
         thread.site.rouse();
     }
@@ -133,24 +166,19 @@ impl Shared {
         !self.threads[thread as usize].inbox.is_empty()
     }
 
-    /// A thread ends: what is in its inbox, and what still comes, is refused.
+    /// A thread ends: the requests in its inbox, and those that still come, go back to the threads that gave them.
     pub(super) fn leave(&self, thread: u32) {
         self.set_idle(thread, false);
         self.threads[thread as usize].has_left.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.refuse_all(thread);
+        self.return_all(thread);
     }
 
-    fn refuse_all(&self, thread: u32) {
+    fn return_all(&self, thread: u32) {
         while let Some(given) = self.take(thread) {
-            self.refuse(given);
-        }
-    }
-
-    fn refuse(&self, given: Given) {
-        if let Given::Request(call, ..) = given {
-            let bytes = Status::ShuttingDown.alone().to_vec();
-            self.answer(Answered { call, bytes });
+            if let Given::Request(call, _, content) = given {
+                self.answer(Answered { call, answer: Answer::Returned(content) });
+            }
         }
     }
 
@@ -170,5 +198,65 @@ impl Shared {
     #[inline]
     pub(super) fn has_answers(&self, thread: u32) -> bool {
         !self.threads[thread as usize].answers.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(place: usize) -> GivenCall {
+        GivenCall { giver: 0, place: place as u32, generation: 1 }
+    }
+
+    fn content() -> Content {
+        Content::Copied(b"another client's request".to_vec())
+    }
+
+    fn two_threads() -> Shared {
+        let shared = Shared::new(&[Site::new(), Site::new()], 1);
+        shared.set_idle(1, true);
+        shared
+    }
+
+    /// Calls that a client gave up fill the inbox of a thread that is still idle; then another client's call is given to it.
+    #[test]
+    fn cancellations_leave_room_for_a_call_of_another_client() {
+        let shared = two_threads();
+        for place in 0..2 * CANCELLABLE {
+            shared.cancel(1, call(place));
+        }
+        assert_eq!(shared.claim(0), Some(1), "it has not looked yet");
+        assert!(shared.give(1, call(0), None, content()).is_ok());
+        assert!(shared.take_answer(0).is_none());
+        let mut requests = std::iter::from_fn(|| shared.take(1))
+            .filter(|given| matches!(given, Given::Request(..)));
+        assert!(requests.next().is_some());
+    }
+
+    #[test]
+    fn a_request_that_finds_no_room_stays_with_its_giver() {
+        let shared = two_threads();
+        let given = (0..).take_while(|place| shared.give(1, call(*place), None, content()).is_ok());
+        let given = given.count();
+        assert!(given >= CANCELLABLE);
+        assert!(shared.take_answer(0).is_none(), "nothing was answered");
+        assert_eq!(shared.claim(0), Some(1), "the thread is idle still");
+    }
+
+    #[test]
+    fn a_thread_that_leaves_gives_back_what_it_has_and_what_still_comes() {
+        let shared = two_threads();
+        assert!(shared.give(1, call(0), None, content()).is_ok());
+        shared.cancel(1, call(0));
+        shared.leave(1);
+        assert!(shared.give(1, call(1), None, content()).is_ok());
+        for place in 0..2 {
+            let answered = shared.take_answer(0).expect("it is back");
+            assert_eq!(answered.call, call(place));
+            assert!(matches!(answered.answer, Answer::Returned(Content::Copied(_))));
+        }
+        assert!(shared.take_answer(0).is_none());
+        assert_eq!(shared.claim(0), None);
     }
 }

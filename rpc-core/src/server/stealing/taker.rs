@@ -1,7 +1,7 @@
 //! The requests that a thread takes from others, as the requests of one more transport.
 
 use super::buffers::{Buffers, Content};
-use super::shared::{Answered, Given, GivenCall, Shared};
+use super::shared::{Answer, Answered, Given, GivenCall, Shared};
 use crate::error::ReserveError;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Replies, RequestSink, ServerTransport, WindDown};
@@ -107,7 +107,7 @@ impl Replies for Answers {
         bytes.truncate(len);
         let call =
             GivenCall { giver: call.client(), place: call.slot(), generation: call.generation() };
-        self.shared.answer(Answered { call, bytes });
+        self.shared.answer(Answered { call, answer: Answer::Bytes(bytes) });
     }
 
     /// `reserve` always finds memory.
