@@ -18,9 +18,6 @@ use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How often answers that found no memory are tried again.
-const DEFERRED_RETRY_NS: u64 = 100_000;
-
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
     services: Services,
@@ -151,7 +148,7 @@ impl Dispatcher {
         self.executor.has_ready()
             || self.executor.has_cancelled()
             || self.turn.now >= self.executor.earliest()
-            || self.turn.has_deferred()
+            || self.turn.deferred.is_due(self.turn.now)
     }
 
     /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
@@ -175,7 +172,7 @@ impl Dispatcher {
         if turn.now >= executor.earliest() {
             worked += executor.expire(turn, paths);
         }
-        if turn.has_deferred() {
+        if turn.deferred.is_due(turn.now) {
             worked += turn.send_deferred(paths);
         }
         worked
@@ -190,12 +187,10 @@ impl Dispatcher {
             at if at != Instant::FAR_FUTURE && self.executor.len() > 0 => PollAt::At(at),
             _ => PollAt::OnEvent,
         };
-        if self.turn.has_deferred() {
-            // Most memory is freed with an event; memory that handlers free is not.
-            let again = self.turn.now.saturating_add_nanos(DEFERRED_RETRY_NS);
-            return deadlines.earlier(PollAt::At(again));
+        match self.turn.deferred.next_try(self.turn.now) {
+            Some(again) => deadlines.earlier(PollAt::At(again)),
+            None => deadlines,
         }
-        deadlines
     }
 
     /// Refuses requests from now on with [`Status::ShuttingDown`].
