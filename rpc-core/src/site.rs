@@ -87,7 +87,7 @@ struct Inner {
 struct State {
     /// A resource is dropped with the last transport that uses it.
     resources: Vec<Weak<dyn SiteResource>>,
-    /// Empty, and keeps its memory from one [`Site::together`] to the next.
+    /// Empty, and keeps its memory from one [`Site::together`], or sleep, to the next.
     turning: Vec<Arc<dyn SiteResource>>,
     sleepers: Vec<Sleeper>,
     sleeps: u64,
@@ -215,15 +215,18 @@ impl Site {
         fits: impl Fn(&T) -> bool,
         make: impl FnOnce() -> Result<T, E>,
     ) -> Result<Arc<T>, E> {
+        // Dropped after the lock: one of them may have lost its last user meanwhile, and its drop may end a thread that wakes the site.
+        let mut others: Vec<Arc<dyn SiteResource>> = Vec::new();
         let mut state = self.lock();
         state.resources.retain(|resource| resource.strong_count() > 0);
-        let known = state.resources.iter().filter_map(Weak::upgrade);
-        let mut known = known.filter_map(|resource| {
+        for resource in state.resources.iter().filter_map(Weak::upgrade) {
+            others.push(Arc::clone(&resource));
             let resource: Arc<dyn Any + Send + Sync> = resource;
-            resource.downcast::<T>().ok()
-        });
-        if let Some(resource) = known.find(|resource| fits(resource)) {
-            return Ok(resource);
+            if let Ok(resource) = resource.downcast::<T>()
+                && fits(&resource)
+            {
+                return Ok(resource);
+            }
         }
         let resource = Arc::new(make()?);
         let shared: Arc<dyn SiteResource> = resource.clone();
@@ -303,11 +306,9 @@ impl Site {
         if core::mem::take(&mut state.is_woken) {
             return;
         }
-        let resources = state.resources.iter().filter_map(Weak::upgrade);
-        let mut channels = resources.filter(|resource| resource.events().is_some());
-        let first = channels.next();
-        // Empty if all transports share one channel; then nothing is allocated.
-        let others: Vec<_> = channels.collect();
+        // Dropped after the lock, as in `share`.
+        let mut resources = core::mem::take(&mut state.turning);
+        resources.extend(state.resources.iter().filter_map(Weak::upgrade));
         let is_brief = state.sleepers.iter().any(|other| !other.naps);
         if is_brief {
             timeout = timeout.min(CROWDED_SLEEP);
@@ -316,19 +317,24 @@ impl Site {
         }
         let number = state.sleeps;
         state.sleeps += 1;
-        let sleeps_on = match &first {
+        let sleeps_on = match resources.iter().find(|resource| resource.events().is_some()) {
             None => SleepsOn::Thread(thread::current()),
             Some(channel) => SleepsOn::Channel(Arc::clone(channel)),
         };
         let naps = false;
         state.sleepers.push(Sleeper { number, sleeps_on, is_brief, naps, is_called: false });
         drop(state);
-        match first.as_ref().and_then(|resource| resource.events()) {
-            None => thread::park_timeout(timeout),
-            Some(channel) if others.is_empty() => channel.wait(timeout),
-            Some(channel) => wait_for_any(channel, &others, timeout),
+        let mut channels = resources.iter().filter_map(|resource| resource.events());
+        match (channels.next(), channels.next()) {
+            (None, _) => thread::park_timeout(timeout),
+            (Some(channel), None) => channel.wait(timeout),
+            (Some(first), Some(second)) => {
+                wait_for_any([first, second].into_iter().chain(channels).collect(), timeout);
+            }
         }
         self.lock().remove_sleeper(number);
+        resources.clear();
+        self.lock().turning = resources;
     }
 
     fn nap(&self, until: Option<Instant>) {
@@ -354,9 +360,7 @@ impl Site {
 
 /// Sleeps until one of several channels has an event.
 #[cold]
-fn wait_for_any(first: &dyn EventChannel, others: &[Arc<dyn SiteResource>], timeout: Duration) {
-    let others = others.iter().filter_map(|resource| resource.events());
-    let channels: Vec<_> = core::iter::once(first).chain(others).collect();
+fn wait_for_any(channels: Vec<&dyn EventChannel>, timeout: Duration) {
     let descriptors = channels.iter().map(|channel| channel.as_fd());
     let mut descriptors: Vec<_> =
         descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();

@@ -104,9 +104,10 @@ impl Endpoint {
                 return Err(io::Error::other("the endpoint's thread has panicked"));
             }
             ThreadState::NotStarted => {
-                let thread = IoThread::new(shared.clone(), self.handle.idle);
+                let (of_thread, idle) = (Arc::clone(shared), self.handle.idle);
                 let builder = thread::Builder::new().name("farcall-io".into());
-                builder.spawn(move || thread.run())?;
+                // Made on the thread: where there is none, it would be dropped here, and its drop takes the lock.
+                builder.spawn(move || IoThread::new(of_thread, idle).run())?;
                 new.thread = ThreadState::Running;
             }
         }

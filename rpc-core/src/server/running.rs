@@ -60,9 +60,10 @@ impl RunningServer {
         context: Option<ThreadContext>,
         parts: ThreadParts,
     ) -> Result<(), BindError> {
-        let ended = EndNotice(self.ended.0.clone());
+        let ended = self.ended.0.clone();
         let body = move || {
-            let _ended = ended;
+            // Made here: a thread that cannot be started announces no end.
+            let _ended = EndNotice(ended);
             if let Some(id) = core
                 && !core_affinity::set_for_current(core_affinity::CoreId { id })
             {

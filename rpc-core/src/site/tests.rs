@@ -128,6 +128,46 @@ fn a_resource_is_dropped_with_its_last_user() {
     assert_eq!(site.lock().resources.len(), 1, "dropped resources are forgotten");
 }
 
+/// Its end takes the lock of its site. It loses its last user while it is asked for its events.
+struct WakesAtEnd {
+    site: Site,
+    last: Arc<Mutex<Option<Arc<WakesAtEnd>>>>,
+}
+
+impl Drop for WakesAtEnd {
+    fn drop(&mut self) {
+        self.site.wake();
+    }
+}
+
+impl SiteResource for WakesAtEnd {
+    fn events(&self) -> Option<&dyn EventChannel> {
+        let last = self.last.lock().expect("no panic").take();
+        drop(last);
+        None
+    }
+}
+
+#[test]
+fn a_resource_that_loses_its_last_user_meanwhile_may_use_the_site_at_its_end() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let (site, last) = (Site::new(), Arc::default());
+        let make = || Ok::<_, ()>(WakesAtEnd { site: site.clone(), last: Arc::clone(&last) });
+        let keep =
+            || *last.lock().expect("no panic") = site.share(|_: &WakesAtEnd| false, make).ok();
+        // As another thread drops it at just this moment.
+        keep();
+        let fits = |it: &WakesAtEnd| it.events().is_some();
+        assert!(site.share(fits, || Err(())).is_err());
+        keep();
+        site.fall_asleep().sleep(Some(site.now()));
+        assert!(site.lock().resources.iter().all(|it| it.strong_count() == 0), "it was asked");
+        let _ = done.send(());
+    });
+    assert!(is_done.recv_timeout(BOUND).is_ok(), "it waits for a lock that it has itself");
+}
+
 #[test]
 fn what_cannot_be_made_is_not_kept() {
     let site = Site::new();

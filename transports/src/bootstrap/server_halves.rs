@@ -63,7 +63,10 @@ impl Intakes {
 
     /// The thread has another one from now on.
     pub(super) fn replace(&self, thread: usize, intake: Box<dyn Intake>) {
-        *self.0[thread].lock().unwrap_or_else(PoisonError::into_inner) = intake.into();
+        let mut place = self.0[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *place, intake.into());
+        // Not under the lock: its drop may take others.
+        drop((place, before));
     }
 }
 

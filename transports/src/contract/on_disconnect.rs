@@ -22,7 +22,9 @@ impl OnDisconnect {
     pub fn keep(&self, thing: Box<dyn Send>) {
         let mut state = self.lock();
         if !state.is_disconnected {
-            state.kept = Some(thing);
+            let before = state.kept.replace(thing);
+            // Not under the lock, as in `drop`.
+            drop((state, before));
         }
     }
 
