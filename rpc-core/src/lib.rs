@@ -12,6 +12,8 @@ mod idle;
 pub mod lock;
 pub mod metrics;
 mod older;
+#[doc(hidden)]
+pub mod panics;
 pub mod server;
 pub mod service;
 pub mod shape;

@@ -103,12 +103,12 @@ impl Arguments {
     /// The call is over.
     #[inline]
     pub(super) fn clear(&mut self) {
-        if self.shared.is_some() {
-            self.shared = None;
-        }
         self.len = 0;
         if self.buffer.capacity() > KEPT_BYTES {
             self.buffer = Vec::new();
+        }
+        if self.shared.is_some() {
+            self.shared = None;
         }
     }
 }

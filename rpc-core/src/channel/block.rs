@@ -4,9 +4,11 @@ use super::drive::{Driven, Leave};
 use super::job::Job;
 use super::shared::Shared;
 use super::ticket::{GRACE, Ticket};
+use crate::panics::catch;
 use crate::time::Instant;
 use core::task::Waker;
-use std::sync::Arc;
+use core::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Wake;
 use std::thread::{self, Thread};
 
@@ -34,6 +36,50 @@ impl Wake for Unparker {
 thread_local! {
     /// One per thread, so that a call makes none.
     static WAKER: Waker = Waker::from(Arc::new(Unparker(thread::current())));
+}
+
+/// Sleeps until the call has ended, or something else wakes the thread.
+fn sleep(ticket: &Ticket, bound: Duration) -> Option<Box<Job>> {
+    // There is no handle of a thread that has ended, either.
+    let registered = catch(|| WAKER.try_with(|waker| ticket.register(waker)));
+    let Ok(Ok(())) = registered else { return sleep_without_variables(ticket, bound) };
+    let ended = ticket.take();
+    if ended.is_none() {
+        thread::park_timeout(bound);
+    }
+    ended
+}
+
+/// The same when the thread's variables are gone: the destructor of another one waits, or a function that runs when the process ends.
+#[cold]
+fn sleep_without_variables(ticket: &Ticket, bound: Duration) -> Option<Box<Job>> {
+    let bell = Arc::new(Bell::default());
+    ticket.register(&Waker::from(Arc::clone(&bell)));
+    let ended = ticket.take();
+    if ended.is_none() {
+        bell.wait(bound);
+    }
+    ended
+}
+
+#[derive(Default)]
+struct Bell {
+    is_rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn wait(&self, bound: Duration) {
+        let is_rung = self.is_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.changed.wait_timeout_while(is_rung, bound, |is_rung| !*is_rung);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.is_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
 }
 
 /// Waits for a call that was submitted, and drives when nobody does. `None` if it has not ended some time after its deadline: the one who
@@ -78,12 +124,10 @@ pub(super) fn until_done(
             if left.is_zero() {
                 return None;
             }
-            WAKER.with(|waker| ticket.register(waker));
-            if let Some(job) = ticket.take() {
+            // A wake-up that was meant for an earlier call ends this early; the loop looks again.
+            if let Some(job) = sleep(ticket, left) {
                 return Some(job);
             }
-            // A wake-up that was meant for an earlier call ends this early; the loop looks again.
-            thread::park_timeout(left);
             ticket.clear_to_drive();
             may_drive = true;
             continue;

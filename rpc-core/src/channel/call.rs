@@ -127,9 +127,10 @@ impl<R> Call<R> {
     #[inline]
     fn end(&mut self, answer: Result<Box<Job>, RpcError>) -> R {
         match answer {
-            Ok(mut job) => {
+            Ok(job) => {
+                let mut job = self.channel.shared().lend(job);
                 let result = (self.read)(job.answer());
-                self.channel.shared().recycle(job);
+                job.recycle();
                 result
             }
             Err(error) => (self.read)(Answer::Failed(error)),

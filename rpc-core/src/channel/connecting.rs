@@ -2,10 +2,12 @@
 
 use super::endpoint::Endpoint;
 use super::handle::Channel;
+use super::io::DIALLING;
 use super::options::{ChannelOptions, ReconnectPolicy};
 use crate::error::{ConnectError, Source};
 use crate::identity::Key;
 use crate::idle::IdlePolicy;
+use crate::panics::contain;
 use crate::service::{ServiceClient, ServiceDescription};
 use crate::transport::{DialTls, ParseAddress, ServerAddress, ToAddress};
 use atomic_waker::AtomicWaker;
@@ -165,8 +167,9 @@ impl Prepared {
             let _wake_last = wake_last;
             // If the future was dropped meanwhile, this drops the channel. The sender goes before the caller is woken, also
             // if dialling panics.
-            let answer = answer;
-            let _ = answer.send(Channel::connect(self.address, self.service, self.options));
+            let connect =
+                || answer.send(Channel::connect(self.address, self.service, self.options));
+            let _ = contain(DIALLING, connect);
         };
         match thread::Builder::new().name("farcall-dial".into()).spawn(dial) {
             Ok(_) => State::Dialling { dialled, waker },
@@ -180,7 +183,7 @@ struct WakeOnDrop(Arc<AtomicWaker>);
 
 impl Drop for WakeOnDrop {
     fn drop(&mut self) {
-        self.0.wake();
+        contain("a waker", || self.0.wake());
     }
 }
 

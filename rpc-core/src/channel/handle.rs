@@ -142,7 +142,9 @@ impl Channel {
     }
 
     fn prepare<M: Method, P: Payload + ?Sized>(&self, arguments: &P) -> Result<Box<Job>, RpcError> {
-        let mut job = self.inner.shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
+        let shared = &self.inner.shared;
+        let job = shared.job().ok_or(RpcError::Overloaded(Backpressure::Calls))?;
+        let mut job = shared.lend(job);
         let encoded = job.arguments.encode(arguments, M::OLDER.is_empty()).and_then(|()| {
             if !M::OLDER.is_empty() {
                 job.ends = Ends::of::<M, P>(arguments)?;
@@ -150,13 +152,12 @@ impl Channel {
             Ok(())
         });
         if let Err(error) = encoded {
-            self.inner.shared.recycle(job);
             return Err(unencodable(M::NAME, error));
         }
         (job.method, job.sent_as) = (M::ID, M::ID);
         job.delivery = Delivery::of(M::IDEMPOTENT);
         job.timeout_ns = self.timeout_ns;
-        Ok(job)
+        Ok(job.keep())
     }
 
     /// The counters of this channel's calls.

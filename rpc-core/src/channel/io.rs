@@ -7,6 +7,7 @@ use super::redial::{Redial, Step};
 use super::shared::Shared;
 use crate::error::{ConnectError, RpcError, TransportFailure};
 use crate::idle::{IdlePolicy, Idler};
+use crate::panics::contain;
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
@@ -72,6 +73,9 @@ pub(super) enum Link {
 }
 
 type Dialled = Result<NewConnection, ConnectError>;
+
+/// What the log says of a dialling thread that panics.
+pub(super) const DIALLING: &str = "connecting";
 
 /// How the channel made its connection, to make it again.
 pub(super) struct Dialler {
@@ -220,7 +224,8 @@ impl Dialler {
         let (site, options): (Site, DialOptions) = (self.site.clone(), self.options.dial.clone());
         let dial = move || {
             let answer = DialAnswer { site: &site, answer: Some(answer) };
-            answer.send(address.dial(service, &site, &options));
+            // If it panics, the answer is dropped.
+            contain(DIALLING, || answer.send(address.dial(service, &site, &options)));
         };
         thread::Builder::new().name("farcall-dial".into()).spawn(dial).ok().map(|_| dialled)
     }

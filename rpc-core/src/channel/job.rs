@@ -173,14 +173,15 @@ impl Job {
 
     /// Prepares the job for the next call.
     pub(super) fn clear(&mut self) {
-        self.arguments.clear();
-        self.newest.clear();
         self.response.clear();
         if self.response.capacity() > KEPT_BYTES {
             self.response = Vec::new();
         }
         self.outcome = Outcome::Pending;
         (self.until, self.sent, self.is_left) = (None, None, false);
+        // What the caller gave it comes last: its destructors may panic.
         self.ticket.reset();
+        self.arguments.clear();
+        self.newest.clear();
     }
 }

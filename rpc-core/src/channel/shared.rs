@@ -5,10 +5,13 @@ use super::io::ChannelIo;
 use super::job::{Job, Outcome};
 use super::parking::Parking;
 use super::ticket::Ticket;
+use super::waking;
 use crate::error::RpcError;
 use crate::growing_queue::GrowingQueue;
+use crate::panics::{catch, contain};
 use crate::site::Site;
 use crate::time::Instant;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::Waker;
 use crossbeam_utils::CachePadded;
@@ -112,6 +115,11 @@ impl Shared {
     pub(super) fn put_after_look(&self, io: Box<ChannelIo>) {
         self.io.put(io);
         // Who sees this also sees that the I/O is back.
+        self.end_look();
+    }
+
+    /// The I/O thread does not look any more.
+    pub(super) fn end_look(&self) {
         self.is_looking.store(false, Ordering::Release);
     }
 
@@ -140,10 +148,28 @@ impl Shared {
         woken.extend(overdue.filter_map(|ticket| ticket.take_waker()));
     }
 
+    /// The job of a call, as long as its caller has it.
+    #[inline]
+    pub(super) fn lend(&self, job: Box<Job>) -> LentJob<'_> {
+        LentJob { shared: self, job: Some(job) }
+    }
+
     /// Takes back the job of a call that is over.
     #[inline]
-    pub(super) fn recycle(&self, mut job: Box<Job>) {
-        job.clear();
+    pub(super) fn recycle(&self, job: Box<Job>) {
+        let mut clearing = Clearing(self, Some(job));
+        clearing.1.as_mut().into_iter().for_each(|job| job.clear());
+        clearing.1.take().into_iter().for_each(|job| self.keep_spare(job));
+    }
+
+    /// The same while a panic unwinds, or on a thread that others need.
+    #[cold]
+    fn recycle_contained(&self, job: Box<Job>) {
+        contain("dropping what a call was given", || self.recycle(job));
+    }
+
+    #[inline]
+    fn keep_spare(&self, job: Box<Job>) {
         if let Some(before) = self.spare.swap(Some(job)) {
             let pushed = self.free.push(before);
             debug_assert!(pushed.is_ok(), "each queue has room for all jobs");
@@ -223,7 +249,8 @@ impl Shared {
         match ticket.finish(job) {
             Ok(waker) => waker,
             Err(job) => {
-                self.recycle(job);
+                // What the caller gave it is dropped here, on a thread that others need.
+                self.recycle_contained(job);
                 None
             }
         }
@@ -262,7 +289,9 @@ impl Shared {
         while let Some(mut job) = self.submitted.pop() {
             job.outcome = Outcome::Failed(RpcError::PeerGone { may_have_run: false });
             let ticket = Arc::clone(&job.ticket);
-            self.finish(&ticket, job).into_iter().for_each(Waker::wake);
+            if let Some(waker) = self.finish(&ticket, job) {
+                waking::wake_one(waker);
+            }
         }
     }
 
@@ -270,5 +299,68 @@ impl Shared {
     #[inline]
     pub(super) fn has_news(&self, seen_cancels: u64) -> bool {
         !self.submitted.is_empty() || self.cancels() != seen_cancels || self.stopped()
+    }
+}
+
+/// A job that its caller has. It returns to the channel also when code of the caller's panics that writes its arguments or reads its answer.
+pub(super) struct LentJob<'s> {
+    shared: &'s Shared,
+    /// `None` when it is kept or recycled.
+    job: Option<Box<Job>>,
+}
+
+impl LentJob<'_> {
+    /// The caller keeps it.
+    #[inline]
+    pub(super) fn keep(mut self) -> Box<Job> {
+        self.job.take().expect("this uses it up")
+    }
+
+    /// The call is over.
+    #[inline]
+    pub(super) fn recycle(mut self) {
+        self.job.take().into_iter().for_each(|job| self.shared.recycle(job));
+    }
+}
+
+impl Deref for LentJob<'_> {
+    type Target = Job;
+
+    #[inline]
+    fn deref(&self) -> &Job {
+        self.job.as_ref().expect("what takes it uses this up")
+    }
+}
+
+impl DerefMut for LentJob<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Job {
+        self.job.as_mut().expect("what takes it uses this up")
+    }
+}
+
+impl Drop for LentJob<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.shared.recycle_contained(job);
+        }
+    }
+}
+
+/// Values of its caller that a job keeps: the arguments, those for an older server, and the waker.
+const KEPT_VALUES: usize = 3;
+
+/// A job that is cleared. Dropped with the job if that panicked.
+struct Clearing<'s>(&'s Shared, Option<Box<Job>>);
+
+impl Drop for Clearing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mut job) = self.1.take() {
+            // A value whose destructor panicked is gone.
+            let _ = (0..KEPT_VALUES).find(|_| catch(|| job.clear()).is_ok());
+            self.0.keep_spare(job);
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::shared::Shared;
 use crate::compatibility::{Compatibility, MethodMismatch};
 use crate::error::{FailureKind, RpcError};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::panics::tests::Bomb;
 use crate::service::{Answer, Method};
 use crate::support::loopback::{ClientEnd, Clock, Loopback, ServerEnd};
 use crate::support::service::{Bytes, Echo, TEST, bytes};
@@ -126,6 +127,69 @@ fn a_call_goes_there_and_back() {
     let echo = snapshot.method(TEST.name, "echo").expect("known");
     assert_eq!((echo.calls(), echo.ok(), echo.histogram().len()), (1, 1, 1));
     assert_eq!(Echo::NAME, "Test.echo");
+}
+
+/// Panics with something that panics when it is dropped.
+struct PanickingWaker;
+
+impl std::task::Wake for PanickingWaker {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any(Bomb(1));
+    }
+}
+
+#[test]
+fn wakers_that_panic_while_the_channel_ends_keep_nobody_from_being_told() {
+    let mut bench = bench();
+    let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
+    let waker = Waker::from(Arc::new(PanickingWaker));
+    let mut calls: Vec<_> = (0..4).map(|_| channel.call::<Echo, _>(&bytes(b"x"))).collect();
+    let poll_with =
+        |call: &mut Call<Bytes>| core::pin::Pin::new(call).poll(&mut Context::from_waker(&waker));
+    // The first two are in flight, and the others were left for the one who drives.
+    assert!(calls[..2].iter_mut().all(|call| poll_with(call).is_pending()));
+    bench.turn();
+    assert!(calls[2..].iter_mut().all(|call| poll_with(call).is_pending()));
+    drop(bench.driver);
+    for call in &mut calls {
+        assert!(matches!(poll(call), Poll::Ready(Err(RpcError::PeerGone { .. }))));
+    }
+}
+
+/// Memory of a caller whose destructor panics.
+struct PanickingMemory(Vec<u8>);
+
+impl AsRef<[u8]> for PanickingMemory {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for PanickingMemory {
+    fn drop(&mut self) {
+        panic!("a destructor, as asked");
+    }
+}
+
+#[test]
+fn arguments_that_panic_when_a_given_up_call_drops_them_stop_no_turn_and_cost_no_call() {
+    use crate::codec::{As, Whole};
+    let mut bench = bench();
+    let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
+    for _ in 0..2 * MAX_CALLS {
+        let memory = bytes::Bytes::from_owner(PanickingMemory(vec![7; 4096]));
+        let mut call = channel.call::<Echo, _>(&(As::<Whole, _>::new(&memory),));
+        drop(memory);
+        assert!(poll(&mut call).is_pending());
+        drop(call);
+        bench.turn();
+    }
+    let mut call = bench.call(b"x", LONG);
+    bench.turn();
+    bench.receive();
+    bench.answer();
+    bench.turn();
+    assert_eq!(poll(&mut call), Poll::Ready(Ok(b"x".to_vec())));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::parking::Parked;
 use super::shared::Shared;
 use super::waking;
 use crate::idle::{IdlePolicy, Idler, Rest};
+use crate::panics::contain;
 use crate::time::{Instant, PollAt, Progress};
 use core::task::Waker;
 use core::time::Duration;
@@ -102,10 +103,10 @@ impl IoThread {
         }
         let woken = &mut self.woken;
         let round = match &mut self.channels[..] {
-            [only] => look(only, now, woken),
+            [only] => look_contained(only, now, woken),
             [] => Round::IDLE,
             channels => self.endpoint.site.together(|| {
-                let turns = channels.iter().map(|channel| look(channel, now, woken));
+                let turns = channels.iter().map(|channel| look_contained(channel, now, woken));
                 turns.fold(Round::IDLE, Round::and)
             }),
         };
@@ -150,7 +151,9 @@ impl IoThread {
         let (mut nap, mut is_armed) = (None, !self.parked.is_empty());
         let mut next = 0;
         while let Some(channel) = self.channels.get(next) {
-            match fall_asleep(channel, now, until) {
+            // If it panics, the next turn finds the channel ended.
+            let falls = contain(TURN, || fall_asleep(channel, now, until));
+            match falls.unwrap_or(Sleep::Awake) {
                 Sleep::Awake => return,
                 Sleep::Armed => is_armed = true,
                 Sleep::Parked => {
@@ -172,6 +175,20 @@ impl IoThread {
             false => asleep.nap(until),
         }
     }
+}
+
+/// What the log says of a channel that panics.
+const TURN: &str = "a turn of a client, whose connection is over,";
+
+/// [`look`]. A panic, in a subscriber of the log for example, ends this channel and no other.
+fn look_contained(channel: &Shared, now: Instant, woken: &mut Vec<Waker>) -> Round {
+    contain(TURN, || look(channel, now, woken)).unwrap_or_else(|| after_panic(channel))
+}
+
+#[cold]
+fn after_panic(channel: &Shared) -> Round {
+    channel.end_look();
+    Round { has_gone: channel.is_dead(), ..Round::IDLE }
 }
 
 /// A turn of a channel, unless its callers take them.

@@ -1,8 +1,8 @@
 //! Waking callers, whose wakers run code of theirs.
 
+use crate::panics::contain;
 use core::cell::RefCell;
 use core::task::Waker;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Callers of one turn for whom there is room without an allocation.
 pub(super) const ROOM: usize = 64;
@@ -36,9 +36,10 @@ pub(super) fn wake(mut woken: Vec<Waker>) {
 
 /// Wakes these callers. One whose waker panics does not keep the others from being woken.
 pub(super) fn wake_all(woken: &mut Vec<Waker>) {
-    for waker in woken.drain(..) {
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-            tracing::error!("a waker panicked");
-        }
-    }
+    woken.drain(..).for_each(wake_one);
+}
+
+/// Wakes a caller. Its waker may panic.
+pub(super) fn wake_one(waker: Waker) {
+    contain("a waker", || waker.wake());
 }

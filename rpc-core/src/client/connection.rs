@@ -13,7 +13,9 @@ use crate::transport::{
     Body, ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
 };
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
+use core::any::Any;
 use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
 ///
@@ -35,6 +37,8 @@ pub struct Connection {
     timeout_ns: u64,
     timeout_us: u32,
     has_unflushed: bool,
+    /// Reserved for a request whose arguments panicked while they were encoded.
+    unposted: Option<SlotId>,
     empty_polls: u32,
     idle: IdlePolicy,
 }
@@ -78,6 +82,7 @@ impl Connection {
             timeout_ns: 0,
             timeout_us: 0,
             has_unflushed: false,
+            unposted: None,
             empty_polls: 0,
             idle: options.idle,
         };
@@ -138,6 +143,7 @@ impl Connection {
                 Ended::Not => {}
                 Ended::Short(len) => return M::read_short(sink.short.value(len)),
                 Ended::Read(result) => return result,
+                Ended::Panicked(panic) => resume_unwind(panic),
             }
             if !progress.is_idle() {
                 idler.worked();
@@ -304,6 +310,9 @@ impl Connection {
         len: usize,
         delivery: Delivery,
     ) -> Result<SlotId, RpcError> {
+        if self.unposted.is_some() {
+            self.release_unposted();
+        }
         let header = RequestHeader::new(M::ID, self.timeout_us);
         if let Some(body) = arguments.as_bytes().filter(|body| body.len() >= PARTS_FROM_BYTES) {
             let shared = if body.len() < SHARED_FROM_BYTES { None } else { arguments.shared() };
@@ -316,7 +325,10 @@ impl Connection {
             Err(error) => return Err(self.no_slot(error.into())),
         };
         header.write(bytes);
-        if let Err(error) = codec::encode(arguments, &mut bytes[HEADER_BYTES..]) {
+        let encoding = Encoding { slot, unposted: &mut self.unposted };
+        let encoded = codec::encode(arguments, &mut bytes[HEADER_BYTES..]);
+        core::mem::forget(encoding);
+        if let Err(error) = encoded {
             self.transport.release(slot);
             return Err(unencodable(M::NAME, error));
         }
@@ -345,6 +357,13 @@ impl Connection {
             self.older_call = Vec::new();
         }
         posted.map_err(|error| self.no_slot(error.into()))
+    }
+
+    #[cold]
+    fn release_unposted(&mut self) {
+        if let Some(slot) = self.unposted.take() {
+            self.transport.release(slot);
+        }
     }
 
     /// Why there is no slot. If the connection is closed, the reason says more than that it is.
@@ -432,6 +451,18 @@ struct Awaited<'a, M: Method> {
     short: Short,
 }
 
+/// A request is encoded into this slot. Only dropped by a panic.
+struct Encoding<'c> {
+    slot: SlotId,
+    unposted: &'c mut Option<SlotId>,
+}
+
+impl Drop for Encoding<'_> {
+    fn drop(&mut self) {
+        *self.unposted = Some(self.slot);
+    }
+}
+
 /// How the awaited call has ended.
 enum Ended<R> {
     Not,
@@ -439,6 +470,8 @@ enum Ended<R> {
     Short(usize),
     /// With a result that was read straight from the transport's buffer.
     Read(R),
+    /// Code of the caller's panicked that reads the result. It unwinds when the transport's poll is over.
+    Panicked(Box<dyn Any + Send>),
 }
 
 /// The longest value that the caller reads itself.
@@ -464,6 +497,11 @@ impl<'a, M: Method> Awaited<'a, M> {
     fn new(calls: &'a mut Calls, slot: SlotId) -> Self {
         Awaited { calls, slot, ended: Ended::Not, short: Short([0; SHORT_BYTES]) }
     }
+
+    fn read(&mut self, answer: Answer<'_>) {
+        let read = catch_unwind(AssertUnwindSafe(|| M::read(answer)));
+        self.ended = read.map_or_else(Ended::Panicked, Ended::Read);
+    }
 }
 
 impl<M: Method> ReplySink for Awaited<'_, M> {
@@ -472,19 +510,19 @@ impl<M: Method> ReplySink for Awaited<'_, M> {
         if slot != self.slot {
             return self.calls.reply(slot, message);
         }
-        self.ended = match wire::open_response(message) {
+        match wire::open_response(message) {
             Answer::Value(Message::Borrowed(body)) if body.len() <= SHORT_BYTES => {
                 self.short.0[..body.len()].copy_from_slice(body);
-                Ended::Short(body.len())
+                self.ended = Ended::Short(body.len());
             }
-            answer => Ended::Read(M::read(answer)),
-        };
+            answer => self.read(answer),
+        }
     }
 
     #[cold]
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
         if slot == self.slot {
-            self.ended = Ended::Read(M::read(Answer::Failed(why.into())));
+            self.read(Answer::Failed(why.into()));
         } else {
             self.calls.failed(slot, why);
         }
@@ -493,7 +531,7 @@ impl<M: Method> ReplySink for Awaited<'_, M> {
     #[cold]
     fn closed(&mut self, why: TransportFailure) {
         if matches!(self.ended, Ended::Not) {
-            self.ended = Ended::Read(M::read(Answer::Failed(why.into())));
+            self.read(Answer::Failed(why.into()));
         }
         self.calls.closed(why);
     }

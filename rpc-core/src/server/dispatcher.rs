@@ -11,12 +11,12 @@ use super::stealing::{Giver, Returned};
 use super::table::{Table, Target};
 use super::turn::{Extras, Turn};
 use crate::identity::Identity;
+use crate::panics::catch;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
@@ -465,9 +465,9 @@ impl Services {
         let service = &*self.instances[target.service as usize];
         let method = target.method as usize;
         // Unwinding drops the reply, which then answers that the handler panicked.
-        let handled = catch_unwind(AssertUnwindSafe(|| service.dispatch(method, arguments, reply)));
+        let handled = catch(|| service.dispatch(method, arguments, reply));
         if let Err(panic) = handled {
-            log_panic(service, method, &panics::describe(&*panic));
+            log_panic(service, method, &panics::describe(&panic));
         }
     }
 }

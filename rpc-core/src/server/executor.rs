@@ -14,6 +14,7 @@ use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::turn::Turn;
 use crate::identity::Identity;
+use crate::panics::{catch, contain};
 use crate::site::Site;
 use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
@@ -23,7 +24,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Waker};
 use crossbeam_queue::ArrayQueue;
 use foldhash::{HashMap, HashMapExt};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -229,14 +229,12 @@ impl Executor {
         CallContext::enter(deadline, turn.now, is_cancelled, identity);
         let pool = &mut self.pools[*pool as usize];
         let mut cx = Context::from_waker(waker);
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            pool.poll(*entry, &mut cx, task, &mut *turn, &mut *replies)
-        }));
+        let ended = catch(|| pool.poll(*entry, &mut cx, task, &mut *turn, &mut *replies));
         match ended {
             Ok(false) => {}
             Ok(true) => self.end(id, Status::HandlerPanicked, turn, replies),
             Err(panic) => {
-                let panic = panics::describe(&*panic);
+                let panic = panics::describe(&panic);
                 tracing::error!(
                     panic,
                     "an async handler panicked; its call failed, the server goes on"
@@ -255,9 +253,7 @@ impl Executor {
         self.index.remove(slot.from, id);
         self.free.push(id);
         let pool = &mut self.pools[pool as usize];
-        if catch_unwind(AssertUnwindSafe(|| pool.clear(entry))).is_err() {
-            tracing::error!("dropping an async handler panicked; the server goes on");
-        }
+        contain("dropping an async handler", || pool.clear(entry));
         if let Some(task) = task {
             UnansweredCall::new(task, replies, turn, None).reply().fail_with(status);
         }

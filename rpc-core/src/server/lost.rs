@@ -7,12 +7,12 @@ use super::control::Control;
 use super::thread::ServerThread;
 use super::turn::Extras;
 use crate::error::ReserveError;
+use crate::panics::contain;
 use crate::site::Site;
 use crate::time::{Instant, Progress};
 use crate::transport::{CallToken, Renewal, Replies, RequestSink, ServerTransport, WindDown};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -100,15 +100,15 @@ impl ServerThread {
         let (thread, made) = (self.index, self.replacements.made.0.clone());
         let replace = move || {
             renewal.lose(thread);
-            if catch_unwind(AssertUnwindSafe(|| drop(lost))).is_err() {
-                tracing::error!(thread, "dropping a transport without a device panicked");
-            }
+            contain("dropping a transport without a device", || drop(lost));
             let transport = renew(&*renewal, thread, (&site, &control));
             // Fails only if the thread has ended.
             let _ = made.send(Made(address, transport));
             site.wake();
         };
-        thread::Builder::new().name("farcall-renew".into()).spawn(replace)?;
+        let thread = thread::Builder::new().name("farcall-renew".into());
+        // Without a thread, the transport is dropped here.
+        contain("starting a thread", || thread.spawn(replace)).transpose()?;
         self.replacements.pending += 1;
         Ok(())
     }

@@ -12,11 +12,10 @@ use super::quota::{Accounts, SharedAccounts};
 use super::thread::ServerThread;
 use super::turn::{Extras, Turn};
 use crate::metrics::ThreadCounters;
+use crate::panics::{Panic, contain};
 use crate::time::Instant;
 use crate::transport::{Renewal, ServerTransport};
 use crate::wire::Status;
-use core::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A thread starts again at once after its first panic, and then at most so often. Also how often it asks for a transport that it
@@ -38,7 +37,7 @@ pub(super) struct Recovery {
 impl ServerThread {
     /// Starts again after a panic, as soon as all addresses have transports again. Returns whether it has; otherwise the server ends, or
     /// the transports are not made twice.
-    pub(super) fn recover(&mut self, panic: &(dyn Any + Send)) -> bool {
+    pub(super) fn recover(&mut self, panic: &Panic) -> bool {
         self.pause();
         self.drop_broken();
         let (thread, panic) = (self.index, panics::describe(panic));
@@ -95,11 +94,4 @@ impl ServerThread {
 
 fn drop_transport(transport: Box<dyn ServerTransport>) {
     contain("disconnecting clients", || drop(transport));
-}
-
-/// Does what may panic again, of what a panic has broken.
-fn contain(doing: &'static str, work: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        tracing::error!(doing, "a server thread that had panicked panicked once more");
-    }
 }

@@ -6,6 +6,7 @@ use super::thread::ThreadParts;
 use crate::error::BindError;
 use crate::idle::IdlePolicy;
 use crate::metrics::Metrics;
+use crate::panics::Panic;
 use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -132,8 +133,9 @@ impl RunningServer {
         }
         if running == 0 {
             for thread in self.threads.drain(..) {
-                if thread.join().is_err() {
-                    tracing::error!("a server thread had panicked");
+                if let Err(panic) = thread.join().map_err(Panic::of_thread) {
+                    let panic = panic.text();
+                    tracing::error!(panic, "a server thread had panicked");
                 }
             }
         }

@@ -12,13 +12,12 @@ use super::table::Table;
 use super::turn::{Extras, Turn};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::metrics::ThreadCounters;
+use crate::panics::{Panic, catch};
 use crate::service::Service;
 use crate::site::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{Renewal, ServerTransport, WindDown};
-use core::any::Any;
 use core::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A draining thread accepts requests until a turn finds none, but no longer than this: clients may never pause.
@@ -172,14 +171,14 @@ impl ServerThread {
 
     /// Runs until the server is told to end and has drained. After a panic it starts again.
     pub(super) fn run(mut self, idle: IdlePolicy) {
-        let mut panicked: Option<Box<dyn Any + Send>> = None;
+        let mut panicked: Option<Panic> = None;
         loop {
-            let ended = catch_unwind(AssertUnwindSafe(|| {
+            let ended = catch(|| {
                 let panic = panicked.take();
-                if panic.is_none_or(|panic| self.recover(&*panic)) {
+                if panic.is_none_or(|panic| self.recover(&panic)) {
                     self.serve(idle);
                 }
-            }));
+            });
             match ended {
                 Ok(()) => return,
                 Err(panic) => panicked = Some(panic),

@@ -160,6 +160,8 @@ fn a_resource_that_loses_its_last_user_meanwhile_may_use_the_site_at_its_end() {
         keep();
         let fits = |it: &WakesAtEnd| it.events().is_some();
         assert!(site.share(fits, || Err(())).is_err());
+        // Its end has woken the site.
+        site.fall_asleep().sleep(Some(site.now()));
         keep();
         site.fall_asleep().sleep(Some(site.now()));
         assert!(site.lock().resources.iter().all(|it| it.strong_count() == 0), "it was asked");

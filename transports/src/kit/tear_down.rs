@@ -3,11 +3,11 @@
 //! A queue pair, its memory and its sockets take a fraction of a millisecond to be destroyed. A server thread would answer nobody
 //! meanwhile. The process has one thread for it, which starts with the first client.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use farcall_core::panics::contain;
 
 /// Most clients that wait for the thread: each still holds its memory and its descriptors. Beyond that, server threads drop them in
 /// place.
@@ -46,9 +46,7 @@ impl TearDown {
 /// Runs as long as the process.
 fn run(remains: &Receiver<Remains>) {
     for remains in remains {
-        if catch_unwind(AssertUnwindSafe(|| drop(remains))).is_err() {
-            tracing::error!("dropping a client panicked");
-        }
+        contain("dropping a client", || drop(remains));
     }
 }
 
