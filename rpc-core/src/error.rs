@@ -3,6 +3,7 @@
 use crate::compatibility::{MethodMismatch, MissingMethod};
 use core::error::Error;
 use core::fmt;
+use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::Arc;
@@ -88,6 +89,14 @@ pub enum RpcError {
         "the server had no memory for the result (the call has run); poll the client while calls with large results are outstanding, start fewer of them, or raise the server's memory"
     )]
     ResponseDropped,
+}
+
+/// Which process it is, as far as it can be told.
+fn holder(process: Option<NonZeroU32>) -> String {
+    match process {
+        Some(id) => format!("process {id} of "),
+        None => "a process of another pid namespace, of ".to_owned(),
+    }
 }
 
 fn ran(may_have_run: bool) -> &'static str {
@@ -441,14 +450,12 @@ pub enum BindError {
         address: String,
     },
     /// A process that is not this user's has this name of a `shm://` address: names belong to the user who takes them first.
-    #[error(
-        "{address} is held by process {process} of user {user}; stop it or choose another name"
-    )]
+    #[error("{address} is held by {}user {user}; stop it or choose another name", holder(*process))]
     HeldByOtherUser {
         /// The address asked for.
         address: String,
-        /// The process that listens there.
-        process: u32,
+        /// The process that listens there; `None` if it is in a pid namespace that this process cannot see into.
+        process: Option<NonZeroU32>,
         /// The id of its user.
         user: u32,
     },

@@ -27,6 +27,7 @@ pub mod faults;
 mod ibv;
 mod memory;
 mod open_options;
+mod peer_credentials;
 mod peer_refusal;
 mod port;
 mod process;
@@ -51,6 +52,7 @@ pub use memory::{
     RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
 };
 pub use open_options::OpenOptions;
+pub use peer_credentials::PeerCredentials;
 pub use peer_refusal::PeerRefusal;
 pub use port::{GidInfo, GidType, PortInfo, PortState};
 pub use queue_pair::{

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farcall_verbs::{CompletionQueue, ConnectOptions, Device, QpType, QueuePair, QueuePairConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::{Resource, Rlimit, getuid, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 
 /// Descriptors of this process; a quarter of them is for peers.
 const DESCRIPTORS: u64 = 1024;
@@ -28,7 +28,7 @@ fn queue_pair() -> (CompletionQueue, QueuePair) {
 /// The name of the control socket of the queue pair's device: it contains bytes of the endpoint.
 fn control_socket(qp: &QueuePair) -> SocketAddrUnix {
     let endpoint = qp.endpoint();
-    let prefix = format!("@farcall-shm-{}-", getuid().as_raw());
+    let prefix = format!("@farcall-shm-{}-", geteuid().as_raw());
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();
     let is_ours = |gid: &&str| {
         let gid = u128::from_str_radix(gid, 16).unwrap().to_be_bytes();

@@ -17,6 +17,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     // The virtual machine with Soft-RoCE: its kernel's tools, and what runs it.
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
+    ("unshare", "util-linux"), // processes as in containers
     ("depmod", "kmod"),
     ("modprobe", "kmod"),
     ("xz", "xz-utils"),

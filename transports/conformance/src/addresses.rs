@@ -34,7 +34,7 @@ use crate::{
     inspect::Holdings,
     patience::{patience, patient},
     ports,
-    process::Peer,
+    process::{Peer, pid_namespace},
     service::{Handlers, OtherServer, SuiteServer},
     setup::Setup,
 };
@@ -49,6 +49,8 @@ pub enum Placement {
     SameProcess,
     /// Each in a process of its own.
     OtherProcess,
+    /// Each in a process and a pid namespace of its own, as are the processes of clients: no process has a number for another.
+    OtherPidNamespace,
     /// Each in a process of its own, on the machine where [`process::serve`](crate::process::serve) listens.
     OtherMachine(SocketAddr),
 }
@@ -138,7 +140,10 @@ impl Fixture for AddressFixture {
         Capabilities {
             threads: true,
             processes: self.peer.is_some(),
-            one_machine: !matches!(self.placement, Placement::OtherMachine(_)),
+            one_machine: !matches!(
+                self.placement,
+                Placement::OtherPidNamespace | Placement::OtherMachine(_)
+            ),
             holdings: self.placement != Placement::SameProcess,
             virtual_time: false,
             raw_handshakes: true,
@@ -177,7 +182,7 @@ impl Fixture for AddressFixture {
                 let tls = self.within.as_ref().map(|tls| tls.server());
                 Ok(Box::new(Local::start(address, setup, tls)?))
             }
-            Placement::OtherProcess | Placement::OtherMachine(_) => {
+            Placement::OtherProcess | Placement::OtherPidNamespace | Placement::OtherMachine(_) => {
                 self.serve_in_process(address, setup)
             }
         }
@@ -201,7 +206,10 @@ impl Fixture for AddressFixture {
 
     fn peer(&self) -> Command {
         let program = self.peer.as_ref().expect("a case that needs processes runs where they are");
-        let mut command = Command::new(program);
+        let mut command = match self.placement {
+            Placement::OtherPidNamespace => pid_namespace::command(program),
+            _ => Command::new(program),
+        };
         command.args(["peer", &self.template.to_string()]);
         command
     }

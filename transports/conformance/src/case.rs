@@ -38,7 +38,7 @@ impl Need {
             Need::Processes => (has.processes, "needs processes; there are none here"),
             Need::OneMachine => (
                 has.threads && has.processes && has.one_machine,
-                "needs server processes on this machine",
+                "needs server processes of this machine and pid namespace",
             ),
             Need::Holdings => {
                 (has.holdings, "needs a server whose resources can be counted; it shares a process")

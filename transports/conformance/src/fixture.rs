@@ -18,7 +18,7 @@ pub struct Capabilities {
     pub threads: bool,
     /// Processes can be started and killed.
     pub processes: bool,
-    /// The processes of servers run on this machine.
+    /// The processes of servers run on this machine, and their numbers are those that they know.
     pub one_machine: bool,
     /// What a server holds can be counted.
     pub holdings: bool,

@@ -8,8 +8,8 @@ use farcall_core::error::BindError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, BindTls, Binding, Bound};
+use farcall_verbs::PeerCredentials;
 use rustix::io::Errno;
-use rustix::net::UCred;
 
 use super::accept::Accepting;
 use super::admission::Admission;
@@ -115,10 +115,9 @@ fn listen(
 
 /// A name of this user's that another process has.
 #[cold]
-fn in_use(address: String, holder: Option<UCred>) -> BindError {
+fn in_use(address: String, holder: Option<PeerCredentials>) -> BindError {
     match holder {
-        Some(UCred { pid, uid, .. }) if uid != rustix::process::geteuid() => {
-            let (process, user) = (pid.as_raw_nonzero().get().unsigned_abs(), uid.as_raw());
+        Some(PeerCredentials { process, user }) if user != rustix::process::geteuid().as_raw() => {
             BindError::HeldByOtherUser { address, process, user }
         }
         _ => BindError::InUse { address },
@@ -153,7 +152,9 @@ fn no_tcp(address: &Address, place: &NetworkPlace, why: tcp::Failed) -> BindErro
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Uid, geteuid, getpid};
+    use std::num::NonZeroU32;
+
+    use rustix::process::geteuid;
 
     use super::*;
 
@@ -162,13 +163,19 @@ mod tests {
         let name = format!("held-{}", std::process::id());
         let listener = unix::listen(&name).unwrap();
         let holder = unix::holder(&name).unwrap();
-        assert_eq!((holder.pid, holder.uid), (getpid(), geteuid()));
+        let [process, user] = [std::process::id(), geteuid().as_raw()];
+        assert_eq!(holder, PeerCredentials { process: NonZeroU32::new(process), user });
         let address = || format!("shm://{name}");
         assert!(matches!(in_use(address(), Some(holder)), BindError::InUse { .. }));
-        let other = UCred { uid: Uid::from_raw(geteuid().as_raw() + 7), ..holder };
-        let text = in_use(address(), Some(other)).to_string();
-        let [process, user] = [std::process::id(), geteuid().as_raw() + 7];
+        let user = user + 7;
+        let text = in_use(address(), Some(PeerCredentials { user, ..holder })).to_string();
         assert!(text.contains(&format!("process {process} of user {user}")), "{text}");
+        let hidden = PeerCredentials { process: None, user };
+        let text = in_use(address(), Some(hidden)).to_string();
+        assert!(
+            text.contains(&format!("a process of another pid namespace, of user {user}")),
+            "{text}"
+        );
         drop(listener);
         assert!(unix::holder(&name).is_none());
         assert!(matches!(in_use(address(), None), BindError::InUse { .. }));

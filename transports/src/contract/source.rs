@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 pub enum Source {
     /// A process of this machine.
     Process(u32),
+    /// A process of this machine in a pid namespace that the server cannot see into. All such processes count as one source.
+    HiddenProcess,
     /// A machine, or on IPv6 a network of 64 bits: a machine can take any number of addresses in it.
     Machine(IpAddr),
     /// A node of a simulated rack.
@@ -19,7 +21,7 @@ pub enum Source {
 impl Source {
     /// A program of the user that the server runs as, which has been checked.
     pub fn is_of_same_user(self) -> bool {
-        matches!(self, Source::Process(_))
+        matches!(self, Source::Process(_) | Source::HiddenProcess)
     }
 }
 

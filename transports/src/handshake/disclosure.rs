@@ -24,7 +24,9 @@ mod tests {
     #[test]
     fn only_programs_of_the_same_user_are_told_which_services_there_are() {
         let reject = Reject::Service { served: vec!["Kv".into()] };
-        assert_eq!(reject.clone().told_to(Source::Process(1)), reject);
+        for ours in [Source::Process(1), Source::HiddenProcess] {
+            assert_eq!(reject.clone().told_to(ours), reject);
+        }
         let machine = Source::Machine([10, 0, 0, 1].into());
         for stranger in [machine, Source::Node(1), Source::Unknown] {
             let told = reject.clone().told_to(stranger);

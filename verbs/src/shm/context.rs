@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
-use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 use super::control::Control;
 use super::domain::Domain;
@@ -20,7 +20,7 @@ use super::receive::MAX_MESSAGE_BYTES;
 use super::region::{LentRegion, Pages, RegionMemory};
 use super::region_words::{REGION_SLOTS, RegionWord, RegionWords};
 use super::window::{self, WINDOW_SLOTS, WindowRecord};
-use super::wire::Gid;
+use super::wire::{Claim, Gid};
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
 use crate::memory::mapping::{Population, page_rounded};
@@ -52,6 +52,7 @@ static OF_THIS_PROCESS: LazyLock<Mutex<HashMap<Gid, Weak<Context>>>> =
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(super) gid: Gid,
+    /// The effective user: the kernel tells peers of no other.
     pub(super) uid: u32,
     clock: quanta::Clock,
     caps: Capabilities,
@@ -88,7 +89,7 @@ impl Context {
         };
         raise_descriptor_limit();
         let gid: Gid = random::bytes().map_err(system("random identifier"))?;
-        let uid = getuid().as_raw();
+        let uid = geteuid().as_raw();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(system("control socket"))?;
@@ -98,7 +99,7 @@ impl Context {
         let (words_file, words) =
             memfd::create("farcall-regions", RegionWords::BYTES, Peers::Read, Population::AtOnce)
                 .map_err(system("memory file of region words"))?;
-        let control = Control::new(listener.as_fd()).map_err(system("event queue"))?;
+        let control = Control::new(listener.as_fd(), uid).map_err(system("event queue"))?;
         let context = Arc::new(Context {
             gid,
             uid,
@@ -329,6 +330,12 @@ impl Context {
         peers.retain(|_, peer| peer.strong_count() > 0);
         peers.insert(gid, Arc::downgrade(&dialed));
         Ok(dialed)
+    }
+
+    /// Whether this device claims that to the device `peer`.
+    pub(super) fn has_claimed(&self, peer: &Gid, claim: &Claim) -> bool {
+        let peer = lock(&self.peers).get(peer).and_then(Weak::upgrade);
+        peer.is_some_and(|peer| peer.claim == *claim)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,20 +12,20 @@ use std::time::Duration;
 use crate::event_fd::{new_event, ring};
 use rustix::event::{Timespec, epoll};
 use rustix::io;
-use rustix::net::sockopt::socket_peercred;
-use rustix::net::{RecvFlags, SendFlags, UCred};
-use rustix::process::{Pid, Resource, Uid, getrlimit, getuid};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Resource, getrlimit};
 
 use super::context::Context;
 use super::discarded::{Discarded, Remains};
 use super::guesses::Guesses;
-use super::identity;
+use super::identity::{self, Checked};
 use super::listening::Listening;
 use super::pair::{Attached, Pair};
 use super::peer::{Peer, lock};
 use super::questions::Unstarted;
 use super::region::LentRegion;
 use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use crate::PeerCredentials;
 use crate::peer_refusal::{OnPeerRefused, PeerRefusal};
 
 /// How often waiting work is retried while its owner does not poll.
@@ -45,6 +46,7 @@ const FIRST_FREE: u64 = 2;
 pub(crate) struct Control {
     epoll: OwnedFd,
     wake: OwnedFd,
+    uid: u32,
     stopped: AtomicBool,
     next_token: AtomicU64,
     /// Peers whose sockets are watched for hangup.
@@ -58,10 +60,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(listener: BorrowedFd<'_>) -> io::Result<Control> {
+    /// Of a context of this user.
+    pub(crate) fn new(listener: BorrowedFd<'_>, uid: u32) -> io::Result<Control> {
         let control = Control {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             wake: new_event()?,
+            uid,
             stopped: AtomicBool::new(false),
             next_token: AtomicU64::new(FIRST_FREE),
             watched: Mutex::default(),
@@ -154,7 +158,9 @@ impl Control {
 
     fn accept(&self, listening: &mut Listening<'_>, connections: &mut Connections) {
         let Some(socket) = listening.accept(&self.epoll) else { return };
-        let Some(process) = process_of(socket_peercred(&socket), getuid()) else {
+        let theirs = PeerCredentials::of(&socket);
+        let Some(PeerCredentials { process, .. }) = theirs.ok().filter(|it| it.user == self.uid)
+        else {
             self.refused.tell(PeerRefusal::OtherUser);
             tracing::warn!("a process of another user tried to reach this shm device");
             return;
@@ -167,7 +173,8 @@ impl Control {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         if self.add(socket.as_fd(), token, epoll::EventFlags::IN).is_ok() {
             let (attached, guesses) = (Vec::new(), Guesses::default());
-            let connection = Connection { socket, process, named: None, attached, guesses };
+            let connection =
+                Connection { socket, process, named: None, waiting: None, attached, guesses };
             connections.by_token.insert(token, connection);
         }
     }
@@ -176,14 +183,45 @@ impl Control {
     fn serve(&self, token: u64, context: &Weak<Context>, connections: &mut Connections) {
         if let Some(connection) = connections.by_token.get_mut(&token) {
             let open = context.upgrade().is_some_and(|context| connection.serve(&context));
-            if !open && let Some(connection) = connections.by_token.remove(&token) {
-                connection.handle_end();
+            if open {
+                self.watch_claim(token, connections);
+            } else {
+                connections.end(token);
+            }
+            return;
+        }
+        if let Some(claimant) = connections.claimants.remove(&token) {
+            let connection = connections.by_token.get_mut(&claimant);
+            let open = context
+                .upgrade()
+                .zip(connection)
+                .is_none_or(|(context, connection)| connection.hear_of_claim(&context));
+            if !open {
+                connections.end(claimant);
             }
             return;
         }
         let gone = lock(&self.watched).remove(&token);
         if let Some(peer) = gone.and_then(|peer| peer.upgrade()) {
             peer.handle_death();
+        }
+    }
+
+    /// Watches for the answer of a device that a connection names, if that was just asked.
+    fn watch_claim(&self, claimant: u64, connections: &mut Connections) {
+        let connection = connections.by_token.get_mut(&claimant);
+        let Some(waiting) = connection.and_then(|it| it.waiting.as_mut()) else { return };
+        if waiting.watched_as.is_some() {
+            return;
+        }
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        waiting.watched_as = Some(token);
+        let added =
+            self.add(waiting.socket.as_fd(), token, epoll::EventFlags::IN | epoll::EventFlags::ET);
+        if added.is_ok() {
+            connections.claimants.insert(token, claimant);
+        } else {
+            connections.end(claimant);
         }
     }
 
@@ -199,11 +237,6 @@ impl Control {
     }
 }
 
-/// The process at the other end, if it is of our user.
-fn process_of(theirs: io::Result<UCred>, ours: Uid) -> Option<Pid> {
-    theirs.ok().filter(|theirs| theirs.uid == ours).map(|theirs| theirs.pid)
-}
-
 /// As many connections as this process can have.
 fn max_connections() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -215,21 +248,23 @@ fn max_connections() -> usize {
 struct Connections {
     /// Later ones have higher tokens.
     by_token: HashMap<u64, Connection>,
+    /// Those that wait until the device that they name is heard, by the tokens of the sockets at which it was asked: one each.
+    claimants: HashMap<u64, u64>,
     most: usize,
 }
 
 impl Connections {
     fn new(most: usize) -> Connections {
-        Connections { by_token: HashMap::new(), most }
+        Connections { by_token: HashMap::new(), claimants: HashMap::new(), most }
     }
 
     /// If there are as many as may be, hangs up on one that is not attached to anything: the oldest of the process with most
     /// connections. `false`: all are attached.
     fn make_room(&mut self) -> bool {
-        if self.by_token.len() < self.most {
+        if self.by_token.len() + self.claimants.len() < self.most {
             return true;
         }
-        let mut counts = HashMap::<Pid, usize>::new();
+        let mut counts = HashMap::<Option<NonZeroU32>, usize>::new();
         for connection in self.by_token.values() {
             *counts.entry(connection.process).or_default() += 1;
         }
@@ -238,10 +273,19 @@ impl Connections {
             .max_by_key(|(token, connection)| (counts.get(&connection.process), Reverse(**token)));
         let Some((&token, _)) = first else { return false };
         tracing::info!("a peer that is attached to nothing makes room for another");
-        if let Some(connection) = self.by_token.remove(&token) {
-            connection.handle_end();
-        }
+        self.end(token);
         true
+    }
+
+    /// Hangs up on a peer.
+    fn end(&mut self, token: u64) {
+        let Some(connection) = self.by_token.remove(&token) else { return };
+        if let Some(token) = connection.waiting.as_ref().and_then(|waiting| waiting.watched_as) {
+            self.claimants.remove(&token);
+        }
+        for (_, _, attached) in connection.attached {
+            attached.handle_peer_death();
+        }
     }
 }
 
@@ -251,12 +295,24 @@ fn refuse_guesses(context: &Context) -> bool {
     false
 }
 
+/// A request to attach in the name of a device that has been asked whether the requester is that device.
+struct Waiting {
+    question: Question,
+    /// Where the answer comes.
+    socket: OwnedFd,
+    /// The token of that socket.
+    watched_as: Option<u64>,
+}
+
 /// A connection from a peer.
 struct Connection {
     socket: OwnedFd,
-    process: Pid,
-    /// The peer's device: it belongs to that process.
+    /// `None`: of another pid namespace. All such processes count as one.
+    process: Option<NonZeroU32>,
+    /// The peer's device, which has confirmed that.
     named: Option<Gid>,
+    /// A request to attach, until the device that it names is heard.
+    waiting: Option<Waiting>,
     /// What the peer has attached to, with its queue pair and ours; notified when the connection ends.
     attached: Vec<(u32, u32, Attached)>,
     guesses: Guesses,
@@ -279,7 +335,12 @@ impl Connection {
                 Err(answer::VERSION)
             }
             ask::HELLO => self.answer(&Answer::default(), &[context.words_file()]),
-            ask::ATTACH => self.attach(context, &question),
+            ask::ATTACH if self.waiting.is_some() => Err(answer::MALFORMED),
+            ask::ATTACH => self.check_attach(context, question),
+            ask::CLAIM if context.has_claimed(&question.gid, &question.claim) => {
+                self.answer(&Answer::default(), &[])
+            }
+            ask::CLAIM => Err(answer::IMPOSTOR),
             ask::REGION => self.region(context, question.rkey),
             ask::WINDOW => self.window(context, question.rkey),
             ask::CLOSED => {
@@ -298,12 +359,14 @@ impl Connection {
             }
             _ => Err(answer::MALFORMED),
         };
-        match answered {
-            Ok(sent) => sent,
-            Err(status) => {
-                self.answer(&Answer { status, ..Answer::default() }, &[]).unwrap_or(false)
-            }
-        }
+        self.finish(answered)
+    }
+
+    /// Tells why there is no answer, if there is none. `false`: the peer does not read, or is gone.
+    fn finish(&self, answered: Result<bool, u32>) -> bool {
+        answered.unwrap_or_else(|status| {
+            self.answer(&Answer { status, ..Answer::default() }, &[]).unwrap_or(false)
+        })
     }
 
     /// Sends an answer. `Ok(false)`: the peer does not read its answers, or is gone.
@@ -311,11 +374,31 @@ impl Connection {
         Ok(wire::send(self.socket.as_fd(), answer, fds, SendFlags::DONTWAIT).is_ok())
     }
 
-    fn attach(&mut self, context: &Arc<Context>, question: &Question) -> Result<bool, u32> {
+    /// Attaches, once it is known that the peer has the device that it names.
+    fn check_attach(&mut self, context: &Arc<Context>, question: Question) -> Result<bool, u32> {
         if self.named != Some(question.gid) {
-            identity::check(context, &question.gid, self.process)?;
-            self.named = Some(question.gid);
+            match identity::check(context, &question.gid, &question.claim)? {
+                Checked::True => self.named = Some(question.gid),
+                Checked::Asked(socket) => {
+                    self.waiting = Some(Waiting { question, socket, watched_as: None });
+                    return Ok(true);
+                }
+            }
         }
+        self.attach(context, &question)
+    }
+
+    /// Hears the device that a request to attach names.
+    fn hear_of_claim(&mut self, context: &Arc<Context>) -> bool {
+        let Some(Waiting { question, socket, .. }) = self.waiting.take() else { return true };
+        let answered = identity::hear(&socket).and_then(|()| {
+            self.named = Some(question.gid);
+            self.attach(context, &question)
+        });
+        self.finish(answered)
+    }
+
+    fn attach(&mut self, context: &Arc<Context>, question: &Question) -> Result<bool, u32> {
         let pair = context.pair(question.to_qp).ok_or(answer::NO_QUEUE_PAIR)?;
         let admitted = pair.admit(question)?;
         let fds: Vec<_> = admitted.fds.iter().map(AsFd::as_fd).collect();
@@ -364,28 +447,5 @@ impl Connection {
         {
             attached.handle_peer_death();
         }
-    }
-
-    fn handle_end(self) {
-        for (_, _, attached) in self.attached {
-            attached.handle_peer_death();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{Gid as Group, getpid};
-
-    #[test]
-    fn only_processes_of_our_user_are_peers() {
-        let of =
-            |uid| Ok(UCred { pid: getpid(), uid: Uid::from_raw(uid), gid: Group::from_raw(7) });
-        assert_eq!(process_of(of(5), Uid::from_raw(5)), Some(getpid()));
-        for (theirs, ours) in [(6, 5), (0, 5), (5, 0)] {
-            assert_eq!(process_of(of(theirs), Uid::from_raw(ours)), None, "{theirs} and {ours}");
-        }
-        assert_eq!(process_of(Err(io::Errno::INVAL), Uid::from_raw(0)), None);
     }
 }

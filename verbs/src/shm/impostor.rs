@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, listen,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, accept, bind, connect, listen,
     socket_with,
 };
-use rustix::process::getuid;
+use rustix::process::geteuid;
 
 use super::context::Context;
 use super::memfd;
 use super::peer::{Peer, socket_name};
 use super::region_words::RegionWords;
-use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use super::wire::{self, Answer, Claim, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::dispatch::Address;
 use crate::{
     Access, CompletionQueue, ConnectError, Device, PeerRefusal, ProtectionDomain, QpType,
@@ -68,7 +68,7 @@ fn dial(gid: &Gid) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     set_socket_timeout(&socket, Timeout::Recv, Some(BOUND)).unwrap();
-    connect(&socket, &socket_name(getuid().as_raw(), gid).unwrap()).unwrap();
+    connect(&socket, &socket_name(geteuid().as_raw(), gid).unwrap()).unwrap();
     let hello = Question { what: ask::HELLO, version: PROTOCOL_VERSION, ..Question::default() };
     assert_eq!(say(&socket, &hello), Some(answer::OK));
     socket
@@ -82,9 +82,16 @@ fn say(socket: &OwnedFd, question: &Question) -> Option<u32> {
 }
 
 /// A request for the inbox of a queue pair, in the name of the device `gid`.
-fn attach_as(gid: Gid, to_qp: u32) -> Question {
+fn attach_as(gid: Gid, claim: Claim, to_qp: u32) -> Question {
     let ty = QpType::Ud as u32;
-    Question { what: ask::ATTACH, gid, from_qp: 1, to_qp, ty, ..Question::default() }
+    Question { what: ask::ATTACH, gid, claim, from_qp: 1, to_qp, ty, ..Question::default() }
+}
+
+/// What a device claims to the device `to`.
+fn claim(of: &Arc<Context>, to: Gid) -> (Arc<Peer>, Claim) {
+    let peer = of.peer(to, BOUND).unwrap();
+    let claim = peer.claim;
+    (peer, claim)
 }
 
 #[test]
@@ -92,16 +99,27 @@ fn a_process_cannot_send_in_the_name_of_the_device_of_another() {
     if let Ok(orders) = env::var(ORDERS) {
         let [target, victim, qp] = words(&orders);
         let (target, qp) = (target.to_be_bytes(), qp as u32);
-        let own = Context::open(false).unwrap();
-        // Of another process, of the target itself, and of no process.
-        for named in [victim.to_be_bytes(), target, [7; 16]] {
-            let answered = say(&dial(&target), &attach_as(named, qp));
+        let [own, another] = [(); 2].map(|()| Context::open(false).unwrap());
+        let (_peer, own_claim) = claim(&own, target);
+        // Of another process, of the target itself, of no process, and another one of this process, with what that claims to yet
+        // another device.
+        let (_other_peer, other_claim) = claim(&another, own.gid);
+        for (named, claim) in [
+            (victim.to_be_bytes(), own_claim),
+            (target, own_claim),
+            ([7; 16], own_claim),
+            (own.gid, Claim::default()),
+            (another.gid, own_claim),
+            (another.gid, other_claim),
+        ] {
+            let answered = say(&dial(&target), &attach_as(named, claim, qp));
             assert_eq!(answered, Some(answer::IMPOSTOR), "{named:x?}");
         }
         let socket = dial(&target);
-        assert_eq!(say(&socket, &attach_as(own.gid, qp)), Some(answer::OK));
+        assert_eq!(say(&socket, &attach_as(own.gid, own_claim, qp)), Some(answer::OK));
         // Nor when it has named its own before.
-        assert_eq!(say(&socket, &attach_as(victim.to_be_bytes(), qp)), Some(answer::IMPOSTOR));
+        let victims = attach_as(victim.to_be_bytes(), own_claim, qp);
+        assert_eq!(say(&socket, &victims), Some(answer::IMPOSTOR));
         return;
     }
     let device = Device::open("shm").unwrap();
@@ -130,6 +148,7 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
     let (region, other) = (region(&pd), region(&other_pd));
     let peer = Context::open(false).unwrap();
     let gid = qp.endpoint().gid();
+    let (_dialed, claim) = claim(&peer, gid);
 
     let refused = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&refused);
@@ -142,7 +161,7 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
     assert_eq!(ask_for(&stranger, region.remote().rkey), None, "to a stranger");
     // Who sends datagrams to the domain is one too.
     let sender = dial(&gid);
-    assert_eq!(say(&sender, &attach_as(peer.gid, ud.number().0)), Some(answer::OK));
+    assert_eq!(say(&sender, &attach_as(peer.gid, claim, ud.number().0)), Some(answer::OK));
     assert_eq!(ask_for(&sender, other.remote().rkey), None, "to a sender of datagrams");
 
     let socket = dial(&gid);
@@ -152,7 +171,7 @@ fn a_region_is_for_who_is_connected_to_its_domain() {
         _ => unreachable!("of shm"),
     };
     let ty = QpType::Rc as u32;
-    let attach = Question { secret, ty, ..attach_as(peer.gid, qp.number().0) };
+    let attach = Question { secret, ty, ..attach_as(peer.gid, claim, qp.number().0) };
     assert_eq!(say(&socket, &attach), Some(answer::OK));
     for _ in 0..100 {
         assert_eq!(ask_for(&socket, region.remote().rkey), Some(answer::OK));
@@ -177,7 +196,7 @@ fn peers_cannot_write_the_words_of_regions() {
 #[test]
 fn a_device_that_another_user_claims_to_be_is_not_a_peer() {
     let device = Context::open(false).unwrap();
-    let ours = getuid().as_raw();
+    let ours = geteuid().as_raw();
     let another = ours.wrapping_add(1);
     let flags = SocketFlags::CLOEXEC;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -189,4 +208,31 @@ fn a_device_that_another_user_claims_to_be_is_not_a_peer() {
         matches!(refused, ConnectError::OtherUser { theirs, ours: own } if (theirs, own) == (ours, another)),
         "{refused}"
     );
+}
+
+/// A device that names another is not answered before that has spoken, and the control thread does not wait for it.
+#[test]
+fn a_named_device_that_says_nothing_delays_no_other_peer() {
+    let device = Device::open("shm").unwrap();
+    let (_cq, qp) = queue_pair(&device, QpType::Ud);
+    let (target, silent) = (qp.endpoint().gid(), *b"says nothing....");
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&listener, &socket_name(geteuid().as_raw(), &silent).unwrap()).unwrap();
+    listen(&listener, 1).unwrap();
+    let impostor = dial(&target);
+    let named = attach_as(silent, [3; 16], qp.number().0);
+    wire::send(impostor.as_fd(), &named, &[], SendFlags::empty()).unwrap();
+    let asked = accept(&listener).unwrap();
+    let own = Context::open(false).unwrap();
+    let (_peer, own_claim) = claim(&own, target);
+    let honest = attach_as(own.gid, own_claim, qp.number().0);
+    assert_eq!(say(&dial(&target), &honest), Some(answer::OK));
+    // One request at a time: the second is refused at once.
+    assert_eq!(say(&impostor, &named), Some(answer::MALFORMED));
+    let (question, _) = wire::receive::<Question>(&asked, RecvFlags::empty()).unwrap().unwrap();
+    assert_eq!((question.what, question.gid, question.claim), (ask::CLAIM, target, [3; 16]));
+    wire::send(asked.as_fd(), &Answer::default(), &[], SendFlags::empty()).unwrap();
+    let answered = wire::receive::<Answer>(&impostor, RecvFlags::empty()).unwrap().unwrap();
+    assert_eq!(answered.0.status, answer::OK, "its own device has spoken for it");
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
     connect, shutdown, socket_with,
@@ -24,9 +24,10 @@ use super::questions::Questions;
 use super::region::{MappedParts, MappedRegion};
 use super::region_words::{REGION_SLOTS, RegionWords};
 use super::window::{self, WINDOW_SLOTS};
-use super::wire::{self, Answer, Gid, PROTOCOL_VERSION, Question, answer, ask};
+use super::wire::{self, Answer, Claim, Gid, PROTOCOL_VERSION, Question, answer, ask};
 use crate::memory::mapping::{Mapping, page_rounded};
-use crate::{Access, ConnectError};
+use crate::random;
+use crate::{Access, ConnectError, PeerCredentials};
 
 /// How long a peer may take to answer. A peer that takes longer counts as dead, so the limit leaves ample time for one that is
 /// busy or briefly stopped.
@@ -46,6 +47,8 @@ pub(crate) struct Peer {
     own: Weak<Context>,
     /// Of our own context.
     control: Arc<Control>,
+    /// What the context says to this peer alone, so that the peer can ask it whether a connection is its own.
+    pub(super) claim: Claim,
     socket: OwnedFd,
     /// Locked from a request to its answer.
     conversation: Mutex<()>,
@@ -100,10 +103,8 @@ impl Peer {
             io::Errno::AGAIN => ConnectError::Timeout(timeout),
             error => ConnectError::PeerGone(error.into()),
         })?;
-        let theirs = socket_peercred(&socket)
-            .map_err(system("credentials of the peer's device"))?
-            .uid
-            .as_raw();
+        let theirs =
+            PeerCredentials::of(&socket).map_err(system("credentials of the peer's device"))?.user;
         if theirs != uid {
             return Err(ConnectError::OtherUser { theirs, ours: uid });
         }
@@ -114,10 +115,12 @@ impl Peer {
         };
         let words = memfd::map_foreign(words.as_fd(), RegionWords::BYTES, false)
             .map_err(|_| ConnectError::Malformed("region words"))?;
+        let claim = random::bytes().map_err(system("random number for the peer's device"))?;
         Ok(Peer {
             gid,
             own,
             control,
+            claim,
             socket,
             conversation: Mutex::default(),
             words: Arc::new(RegionWords::new(words)),

@@ -13,13 +13,16 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Must change with any record or shared memory layout.
-pub(crate) const PROTOCOL_VERSION: u32 = 6;
+pub(crate) const PROTOCOL_VERSION: u32 = 7;
 
 /// The most descriptors attached to one record.
 pub(crate) const MAX_FDS: usize = 4;
 
 /// Identifies a context.
 pub(crate) type Gid = [u8; 16];
+
+/// A random number that a device keeps for each peer: only the two know it.
+pub(crate) type Claim = [u8; 16];
 
 /// Kinds of requests.
 pub(crate) mod ask {
@@ -37,6 +40,8 @@ pub(crate) mod ask {
     pub(crate) const WINDOW: u32 = 6;
     /// No question: a region has been mapped, whose owner may then close its file. There is no answer.
     pub(crate) const MAPPED: u32 = 7;
+    /// Has the device that is asked claimed this to the one that asks? The answer says OK, or IMPOSTOR.
+    pub(crate) const CLAIM: u32 = 8;
 }
 
 /// Status codes of answers.
@@ -85,8 +90,10 @@ pub(crate) mod receives {
 pub(crate) struct Question {
     pub(crate) what: u32,
     pub(crate) version: u32,
-    /// ATTACH, CLOSED: the requester's context and queue pair.
+    /// ATTACH, CLOSED: the requester's context and queue pair. CLAIM: the context that asks.
     pub(crate) gid: Gid,
+    /// ATTACH: what the requester claims to the peer. CLAIM: what was claimed.
+    pub(crate) claim: Claim,
     pub(crate) from_qp: u32,
     /// ATTACH, CLOSED: the target queue pair; ATTACH: also its type, and the secret of its endpoint.
     pub(crate) to_qp: u32,

@@ -12,14 +12,14 @@ use farcall_transports_conformance::{
 
 const USAGE: &str = "\
 usage: backend-conformance list [TEMPLATE]
-       backend-conformance run TEMPLATE [threads|processes|ADDRESS:PORT] [FILTER]...
+       backend-conformance run TEMPLATE [threads|processes|namespaces|ADDRESS:PORT] [FILTER]...
        backend-conformance run sim://NAME?OPTIONS [seed=N] [FILTER]...
        backend-conformance serve ADDRESS:PORT
 
 `run` runs every case whose name contains one of the FILTERs over addresses like TEMPLATE, such as
 shm://suite or rdma://10.0.0.1:0?device=rxe0, with other names or ports. Servers are threads of
-this process, or processes of their own, or processes of the machine where `serve` listens at
-ADDRESS:PORT. Cases that do not apply there are ignored, with the reason; it exits with 0 only if all
+this process, or processes of their own, or each in a pid namespace (as root), or processes of the
+machine where `serve` listens at ADDRESS:PORT. Cases that do not apply there are ignored, with the reason; it exits with 0 only if all
 others passed. At sim:// everything is on the nodes of a simulated rack, in virtual time, and a seed
 gives the same run again. `list` shows all cases, or those of the backend that TEMPLATE names, with
 the reasons for which some are ignored there.
@@ -60,6 +60,7 @@ fn run(template: &str, servers: &str, filters: &[&str]) -> ExitCode {
     let placement = match servers {
         "threads" => Placement::SameProcess,
         "processes" => Placement::OtherProcess,
+        "namespaces" => Placement::OtherPidNamespace,
         address => match address.parse::<SocketAddr>() {
             Ok(address) => Placement::OtherMachine(address),
             Err(_) => return failed(USAGE),

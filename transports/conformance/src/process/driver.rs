@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::far::FarProcess;
+use super::pid_namespace;
 use crate::patience::patient;
 
 /// The longest that a peer may take for one answer.
@@ -28,6 +29,8 @@ pub struct Peer {
 #[derive(Debug)]
 enum End {
     Child(Child),
+    /// In a pid namespace of its own: the child is the process that made it.
+    Namespace(Child),
     Far(FarProcess),
 }
 
@@ -50,7 +53,11 @@ impl Peer {
             .unwrap_or_else(|error| panic!("start {shown}: {error}"));
         let orders = child.stdin.take().expect("stdin is piped");
         let answers = lines(child.stdout.take().expect("stdout is piped"));
-        Peer { end: End::Child(child), orders: Orders::Pipe(orders), answers, command: shown }
+        let end = match pid_namespace::is_within(&command) {
+            true => End::Namespace(child),
+            false => End::Child(child),
+        };
+        Peer { end, orders: Orders::Pipe(orders), answers, command: shown }
     }
 
     /// Starts one on the machine where [`serve`](super::serve) listens.
@@ -64,17 +71,22 @@ impl Peer {
         Peer { end, orders, answers: lines(answers), command }
     }
 
-    /// The process's id, on its machine.
+    /// The process's id, on its machine. One of another pid namespace must have answered before.
+    #[track_caller]
     pub fn pid(&self) -> u32 {
         match &self.end {
             End::Child(child) => child.id(),
+            End::Namespace(child) => match pid_namespace::inner(child) {
+                Ok(process) => process.as_raw_nonzero().get().unsigned_abs(),
+                Err(error) => panic!("the number of {}: {error}", self.command),
+            },
             End::Far(process) => process.pid,
         }
     }
 
     /// Whether it runs on this machine.
     pub fn is_near(&self) -> bool {
-        matches!(self.end, End::Child(_))
+        !matches!(self.end, End::Far(_))
     }
 
     /// Sends one order, without waiting for its answer.
@@ -125,7 +137,7 @@ impl Peer {
             Err(RecvTimeoutError::Disconnected) => {}
             other => panic!("{} does not end: {other:?}", self.command),
         }
-        if let End::Child(child) = &mut self.end {
+        if let End::Child(child) | End::Namespace(child) = &mut self.end {
             let status = child.wait();
             assert!(status.as_ref().is_ok_and(|s| s.success()), "{}: {status:?}", self.command);
         }
@@ -142,6 +154,7 @@ impl Peer {
     fn try_kill(&mut self) -> std::io::Result<()> {
         match &mut self.end {
             End::Child(child) => child.kill().and_then(|()| child.wait().map(drop)),
+            End::Namespace(child) => pid_namespace::kill(child),
             End::Far(process) => process.kill(),
         }
     }

@@ -3,6 +3,7 @@
 mod driven;
 mod driver;
 mod far;
+pub mod pid_namespace;
 
 pub use driven::main;
 pub use driver::Peer;

@@ -9,9 +9,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use farcall_verbs::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Listener, Liveness, Socket};
 use crate::contract::Source;
@@ -60,10 +61,10 @@ pub(crate) fn listen(name: &str) -> Result<UnixListener, Failed> {
 }
 
 /// The process that listens under that name, and its user. Any process may take any name.
-pub(crate) fn holder(name: &str) -> Option<UCred> {
+pub(crate) fn holder(name: &str) -> Option<PeerCredentials> {
     let socket = socket(SocketFlags::NONBLOCK).ok()?;
     rustix::net::connect(&socket, &socket_address(name).ok()?).ok()?;
-    rustix::net::sockopt::socket_peercred(&socket).ok()
+    PeerCredentials::of(&socket).ok()
 }
 
 impl Socket for UnixStream {
@@ -77,21 +78,21 @@ impl Socket for UnixStream {
 
     /// Only this user may take part.
     fn check_peer(&self) -> Result<(), String> {
-        let ours = rustix::process::geteuid();
-        match rustix::net::sockopt::socket_peercred(self) {
-            Ok(peer) if peer.uid == ours => Ok(()),
-            Ok(peer) => Err(format!(
-                "the other end runs as user {}, this end as user {}",
-                peer.uid.as_raw(),
-                ours.as_raw()
-            )),
+        let ours = rustix::process::geteuid().as_raw();
+        match PeerCredentials::of(self) {
+            Ok(peer) if peer.user == ours => Ok(()),
+            Ok(peer) => {
+                Err(format!("the other end runs as user {}, this end as user {ours}", peer.user))
+            }
             Err(error) => Err(format!("the other end's user cannot be told: {error}")),
         }
     }
 
     fn source(&self) -> Source {
-        let peer = rustix::net::sockopt::socket_peercred(self);
-        peer.map_or(Source::Unknown, |peer| Source::Process(peer.pid.as_raw_nonzero().get() as u32))
+        match PeerCredentials::of(self) {
+            Ok(peer) => peer.process.map_or(Source::HiddenProcess, |id| Source::Process(id.get())),
+            Err(_) => Source::Unknown,
+        }
     }
 
     fn watch_liveness(&self, _silence: Duration) -> io::Result<Liveness> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, accept, bind, listen, socket_with,
 };
-use rustix::process::getuid;
+use rustix::process::geteuid;
 
 use crate::memory::mapping::Population;
 use crate::shm::memfd;
@@ -72,7 +72,7 @@ fn a_peer_that_does_not_answer_does_not_delay_datagrams_to_others() {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let listener = socket.unwrap();
-    bind(&listener, &socket_name(getuid().as_raw(), &gid).unwrap()).unwrap();
+    bind(&listener, &socket_name(geteuid().as_raw(), &gid).unwrap()).unwrap();
     listen(&listener, 4).unwrap();
     let ((tell, asked), (speak, told_to)) = (channel(), channel());
     let deaf = thread::spawn(move || deaf_device(&listener, &tell, &told_to));

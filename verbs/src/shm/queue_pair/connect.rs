@@ -102,6 +102,7 @@ pub(in crate::shm) fn attach(
     let question = Question {
         what: ask::ATTACH,
         gid: pair.context.gid,
+        claim: peer.claim,
         from_qp: pair.number,
         to_qp,
         secret,
