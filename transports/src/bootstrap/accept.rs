@@ -74,8 +74,15 @@ impl Acceptance {
             return self.refuse(&mut stream, Reject::NotPermitted { reason });
         }
         let Some(identity) = self.secure(&mut stream, running) else { return };
+        let binding = match stream.binding() {
+            Ok(binding) => binding,
+            Err(error) => {
+                tracing::error!(address = self.address, ?error, "a TLS session has no keys");
+                return;
+            }
+        };
         let mut handshake = match self.handshake(identity) {
-            Ok(handshake) => handshake,
+            Ok(handshake) => handshake.bound_to(binding),
             Err(error) => {
                 tracing::error!(address = self.address, %error, "no random numbers for a handshake");
                 return;

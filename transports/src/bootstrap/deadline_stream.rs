@@ -89,6 +89,11 @@ impl DeadlineStream {
         sent
     }
 
+    /// What only the two ends of the TLS session know; `None` without TLS.
+    pub(super) fn binding(&self) -> Result<Option<[u8; 32]>, StreamError> {
+        self.session.as_ref().map(|session| session.binding()).transpose().map_err(StreamError::Tls)
+    }
+
     /// The session with the peer, if there is one.
     pub(super) fn session(&self) -> Option<&Session> {
         self.session.as_deref()

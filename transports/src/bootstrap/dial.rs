@@ -209,7 +209,8 @@ impl Dial for Address {
         let mut handshake = ClientHandshake::new(hello, service).require(&options.require);
         if let Some(key) = &options.key {
             let nonce = nonce::random().map_err(|error| attempt.io("getting a nonce", error))?;
-            handshake = handshake.with_key(key.clone(), nonce);
+            let binding = stream.binding().map_err(|error| dialler.stream(error))?;
+            handshake = handshake.with_key(key.clone(), nonce).bound_to(binding);
         }
         let Agreement { welcome: Welcome { terms, setup }, compatibility } =
             dialler.shake_hands(&mut stream, &mut handshake)?;

@@ -5,7 +5,7 @@ use farcall_core::{Compatibility, Key, MissingMethod};
 
 use super::frame::{Frame, FrameError, FrameReader, Hello, Identify, Reject, Welcome};
 use super::methods::{MethodList, MethodsError};
-use super::proof::{End, Nonce, Proof, Transcript};
+use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
 use super::versions::{SPOKEN, Versions};
 use crate::contract::Terms;
 
@@ -117,6 +117,14 @@ impl ClientHandshake {
     pub fn with_key(mut self, key: Key, nonce: Nonce) -> ClientHandshake {
         let (transcript, stage) = (Transcript::default(), Stage::Unasked);
         self.credentials = Some(Box::new(Credentials { key, nonce, transcript, stage }));
+        self
+    }
+
+    /// Proofs of keys hold within the TLS session with this binding alone.
+    pub fn bound_to(mut self, binding: Option<ChannelBinding>) -> ClientHandshake {
+        if let Some(credentials) = &mut self.credentials {
+            credentials.transcript.bind(binding);
+        }
         self
     }
 

@@ -22,7 +22,8 @@
 //! ```
 //!
 //! Each [proof](Frame::Proof) covers all bytes of both directions before it: so what connects afterwards are the queue
-//! pairs of the two ends that have proven themselves, and nobody between them has changed a byte.
+//! pairs of the two ends that have proven themselves, and nobody between them has changed a byte. Within TLS it covers the
+//! session, too: both ends of the session have the key.
 //!
 //! A server that shares the time slices of another asks it for its time instead of saying hello: `AskTime`, and the answer is `Time`, or
 //! `Reject`.
@@ -54,7 +55,7 @@ pub use frame::{
 };
 pub use methods::{MAX_METHODS, MethodEntry, MethodsError};
 pub use offer::Offer;
-pub use proof::{Nonce, Proof};
+pub use proof::{ChannelBinding, Nonce, Proof};
 pub use server::{Greeting, ServerHandshake, ServerStep};
 pub use time::{NoTime, TimeQuestions};
 pub use versions::{SPOKEN, Versions};

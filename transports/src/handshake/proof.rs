@@ -3,6 +3,9 @@
 //! A proof is HMAC-SHA256 of the secret over a label, which says whose proof it is, the SHA-256 of all bytes that the client
 //! has sent so far, and that of all bytes of the server's. So it holds for one handshake, whose nonces are among these bytes,
 //! and for what the ends said of themselves there: backend, service, terms, queue pairs, keys, epochs.
+//!
+//! Within TLS the proof is over keying material of that session, too (a channel binding, RFC 5705 and RFC 9266): a relay that has a
+//! certificate has two sessions, and the proof of one end does not hold in the other.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -12,6 +15,9 @@ pub type Nonce = [u8; 32];
 
 /// A proof.
 pub type Proof = [u8; 32];
+
+/// What only the two ends of a TLS session know: it tells that session from all others.
+pub type ChannelBinding = [u8; 32];
 
 /// An end of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +41,16 @@ impl End {
 pub(super) struct Transcript {
     client: Sha256,
     server: Sha256,
+    /// Of the TLS session that carries the handshake, if there is one.
+    binding: Option<ChannelBinding>,
 }
 
 impl Transcript {
+    /// The handshake is carried by a TLS session with this binding, or by none.
+    pub(super) fn bind(&mut self, binding: Option<ChannelBinding>) {
+        self.binding = binding;
+    }
+
     /// This end has sent these bytes.
     pub(super) fn add(&mut self, by: End, bytes: &[u8]) {
         match by {
@@ -52,6 +65,10 @@ impl Transcript {
         mac.update(by.label());
         mac.update(&self.client.clone().finalize());
         mac.update(&self.server.clone().finalize());
+        // The parts before have a fixed length, so no proof without a binding is one with it.
+        if let Some(binding) = &self.binding {
+            mac.update(binding);
+        }
         Some(mac)
     }
 
@@ -102,6 +119,20 @@ mod tests {
             let mut changed = proof;
             changed[byte] ^= 1;
             assert!(!said.is_proven(End::Client, SECRET, &changed));
+        }
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_tls_session() {
+        let bound = |binding| {
+            let mut said = transcript(b"one", b"two");
+            said.bind(binding);
+            said
+        };
+        let proof = bound(Some([1; 32])).prove(End::Client, SECRET);
+        assert!(bound(Some([1; 32])).is_proven(End::Client, SECRET, &proof));
+        for other in [None, Some([0; 32]), Some([2; 32])] {
+            assert!(!bound(other).is_proven(End::Client, SECRET, &proof), "{other:?}");
         }
     }
 

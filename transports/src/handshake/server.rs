@@ -7,7 +7,7 @@ use farcall_core::{Authentication, Identity, Key};
 
 use super::frame::{Frame, FrameError, FrameReader, Hello, Identify, Reject, TimeTold, Welcome};
 use super::methods;
-use super::proof::{End, Nonce, Proof, Transcript};
+use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
 use super::versions::Versions;
 
 /// A handshake with one client, at the server.
@@ -91,6 +91,14 @@ impl ServerHandshake {
         let transcript = Transcript::default();
         let demand = Demand { authentication, nonce, transcript, proven: None };
         self.demand = Some(Box::new(demand));
+        self
+    }
+
+    /// Proofs of keys hold within the TLS session with this binding alone.
+    pub fn bound_to(mut self, binding: Option<ChannelBinding>) -> Self {
+        if let Some(demand) = &mut self.demand {
+            demand.transcript.bind(binding);
+        }
         self
     }
 

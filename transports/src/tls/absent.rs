@@ -56,6 +56,10 @@ impl Session {
         match *self {}
     }
 
+    pub(crate) fn binding(&self) -> Result<[u8; 32], Failure> {
+        match *self {}
+    }
+
     pub(crate) fn into_stream(self, _: OwnedFd) -> Stream {
         match self {}
     }

@@ -16,6 +16,9 @@ use super::settings::{ClientTls, ServerTls};
 use super::stream::TlsStream;
 use crate::contract::Stream;
 
+/// The label of what proofs of keys are bound to (RFC 5705, section 4).
+const BINDING_LABEL: &[u8] = b"EXPORTER-farcall-key-proof";
+
 /// The state of one connection.
 pub(crate) struct Session {
     connection: Connection,
@@ -104,6 +107,15 @@ impl Session {
             Some([certificate, ..]) => identity(certificate).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// What only the two ends of this session know.
+    ///
+    /// # Errors
+    /// The ends do not yet know one another.
+    pub(crate) fn binding(&self) -> Result<[u8; 32], Failure> {
+        let binding = self.connection.export_keying_material([0; 32], BINDING_LABEL, None);
+        binding.map_err(|error| explain(&error, self.end))
     }
 
     /// The stream that goes on within this session on its socket, which never blocks.
