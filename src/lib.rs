@@ -55,10 +55,10 @@ pub use farcall_core::transport::{DialOptions, ToAddress};
 pub use farcall_core::{
     Authentication, Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel,
     ChannelOptions, ClientQuota, Compatibility, ConnectError, Connecting, Connection,
-    ConnectionOptions, DrivenServer, Endpoint, Identity, IdlePolicy, Key, KeyError,
-    MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod, PendingCall,
-    PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer, ServerBuilder, Service,
-    ServiceClient, ServiceDescription,
+    ConnectionOptions, DeviceFailure, DrivenServer, Endpoint, GoneReason, Identity, IdlePolicy,
+    Key, KeyError, MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod,
+    PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
+    ServerBuilder, Service, ServiceClient, ServiceDescription, Waited,
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};

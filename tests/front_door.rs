@@ -123,7 +123,8 @@ fn a_call_ends_at_its_deadline_or_after_its_timeout_whichever_was_set_last() {
     let address = format!("shm://{}", name());
     let _server = Server::builder().service(NamedServer::new(Names)).listen(&address).unwrap();
     let client = NamedClient::connect(&address).timeout(Duration::ZERO).wait().unwrap();
-    let too_late = Err(RpcError::DeadlineExceeded { may_have_run: false });
+    let too_late =
+        Err(RpcError::DeadlineExceeded { may_have_run: false, waited: farcall::Waited::Nowhere });
     let (past, later) = (Instant::now(), Instant::now() + Duration::from_secs(30));
     assert_eq!(client.take().wait(), too_late);
     assert_eq!(client.take().deadline(later).wait(), Ok(4));

@@ -112,7 +112,7 @@ fn serve(name: &str) -> (RunningServer, OddClient) {
 #[track_caller]
 fn assert_malformed<T: std::fmt::Debug>(result: Result<T, RpcError>, what: &str) {
     match result {
-        Err(RpcError::Malformed { what: said }) if said.contains(what) => {}
+        Err(RpcError::Malformed { what: said, .. }) if said.contains(what) => {}
         other => panic!("{other:?} does not say {what:?}"),
     }
 }

@@ -280,7 +280,10 @@ fn a_deadline_passes_while_nothing_else_happens() {
             (slow.hold().timeout(Duration::from_millis(3)).await, host.now() - begin)
         })
         .unwrap();
-    assert_eq!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert!(
+        matches!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true, .. })),
+        "{ended:?}"
+    );
     assert_eq!(after, Duration::from_millis(3));
 }
 
@@ -331,10 +334,11 @@ fn calls_fail_when_their_servers_node_dies() {
     // A client whose request was not acknowledged notices by its queue pair, any other by the server's silence.
     let ends = busy.map(|busy| busy.take().unwrap());
     for (error, _) in &ends {
-        assert_eq!(*error, RpcError::PeerGone { may_have_run: true });
+        assert!(matches!(error, RpcError::PeerGone { may_have_run: true, .. }), "{error:?}");
     }
     assert!(ends.iter().any(|(_, at)| *at < 4 * SECOND), "{ends:?}");
-    assert_eq!(idle.take(), Some(Err(RpcError::PeerGone { may_have_run: true })));
+    let ended = idle.take();
+    assert!(matches!(ended, Some(Err(RpcError::PeerGone { may_have_run: true, .. }))), "{ended:?}");
     // The server restarts under the same name.
     rack.inject(Fault::RestartNode(node));
     let nobody =
@@ -386,7 +390,7 @@ fn a_short_partition_delays_and_a_long_one_closes_the_connection() {
     let begin = Duration::from_nanos(rack.now_ns());
     rack.run_for(10_000_000_000);
     let (ended, at) = held.take().unwrap();
-    assert_eq!(ended, Err(RpcError::PeerGone { may_have_run: true }));
+    assert!(matches!(ended, Err(RpcError::PeerGone { may_have_run: true, .. })), "{ended:?}");
     assert_eq!((at - begin).as_secs(), 5);
 }
 

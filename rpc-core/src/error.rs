@@ -1,152 +1,23 @@
 //! What can go wrong: with a call, with a connection, with making one, with serving.
 
-use crate::compatibility::{MethodMismatch, MissingMethod};
+use crate::compatibility::MissingMethod;
 use core::error::Error;
 use core::fmt;
 use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use std::sync::Arc;
 
-/// Why a call has no answer from the service.
-///
-/// Delivery is *at most once*: a handler runs at most once per call, unless its method is marked idempotent. Whether it may
-/// have run, [`RpcError::may_have_run`] tells for every variant.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RpcError {
-    /// The deadline passed before the answer came.
-    #[error(
-        "the call's deadline passed ({}); give it a longer deadline, or look at the server's load",
-        ran(*may_have_run)
-    )]
-    DeadlineExceeded {
-        /// Whether the request may have reached its handler.
-        may_have_run: bool,
-    },
-    /// The server closed the connection, died, or cannot be reached any more.
-    #[error("the server is gone ({}); a channel dials again at the next call", ran(*may_have_run))]
-    PeerGone {
-        /// Whether the request may have reached its handler.
-        may_have_run: bool,
-    },
-    /// The peer broke the protocol; the connection to it was closed.
-    #[error("the peer broke the protocol: {what}; the connection was closed")]
-    PeerMisbehaved {
-        /// The rule that was broken.
-        what: &'static str,
-    },
-    /// The caller broke a rule of the API.
-    #[error("misuse: {what}")]
-    Misuse {
-        /// The rule.
-        what: &'static str,
-    },
-    /// The server refused the connection that the call needed.
-    #[error("the server refused the connection: {reason}")]
-    Refused {
-        /// The server's reason.
-        reason: Arc<str>,
-    },
-    /// There is no room for another call, at this end or at the server. It has not run: wait until earlier calls have ended, take
-    /// their results, then try again.
-    #[error("no room for another call ({0}); wait until earlier calls have ended")]
-    Overloaded(Backpressure),
-    /// A request or a response exceeds the connection's limit.
-    #[error(
-        "the message of {len} bytes exceeds the connection's limit of {max}; raise max_message on both ends or split it"
-    )]
-    TooLarge {
-        /// The message's length in bytes.
-        len: u64,
-        /// The connection's limit in bytes.
-        max: u64,
-    },
-    /// The server of this connection lacks the method, declares it with other types, or does not know an argument that the
-    /// call needs. The call was not sent.
-    #[error("{method} {why}")]
-    NoSuchMethod {
-        /// `Service.method`.
-        method: Arc<str>,
-        /// What is wrong with it there.
-        why: MethodMismatch,
-    },
-    /// The arguments or the result could not be encoded or decoded.
-    #[error("malformed message: {what}")]
-    Malformed {
-        /// Which of them, and why.
-        what: Arc<str>,
-    },
-    /// The call was cancelled before its answer came.
-    #[error("the call was cancelled")]
-    Cancelled,
-    /// The handler panicked, or dropped its reply without an answer. The server goes on. It logs the panic with `tracing`.
-    #[error("the handler panicked or gave no answer; see the server's tracing output")]
-    HandlerPanicked,
-    /// The handler has run, but the server had no memory for its result: this client did not fetch earlier large results in
-    /// time, or many clients did not.
-    #[error(
-        "the server had no memory for the result (the call has run); poll the client while calls with large results are outstanding, start fewer of them, or raise the server's memory"
-    )]
-    ResponseDropped,
-}
+mod call;
+#[cfg(test)]
+mod tests;
+
+pub use call::{CallError, DeviceFailure, GoneReason, RpcError, Waited};
 
 /// Which process it is, as far as it can be told.
 fn holder(process: Option<NonZeroU32>) -> String {
     match process {
         Some(id) => format!("process {id} of "),
         None => "a process of another pid namespace, of ".to_owned(),
-    }
-}
-
-fn ran(may_have_run: bool) -> &'static str {
-    if may_have_run { "it may have run" } else { "it did not run" }
-}
-
-impl RpcError {
-    /// The handler may have run, in whole or in part.
-    ///
-    /// `false` means that it has not run, so the call can be repeated without harm. There is one exception: a method that
-    /// is marked idempotent may have run in an earlier transmission of the same call. `true` means only that this error
-    /// does not exclude it. [`Malformed`](RpcError::Malformed) and [`TooLarge`](RpcError::TooLarge), for example, say `true`
-    /// even if this end could not send the arguments.
-    pub fn may_have_run(&self) -> bool {
-        match self {
-            RpcError::DeadlineExceeded { may_have_run } | RpcError::PeerGone { may_have_run } => {
-                *may_have_run
-            }
-            RpcError::HandlerPanicked
-            | RpcError::ResponseDropped
-            | RpcError::Cancelled
-            | RpcError::PeerMisbehaved { .. }
-            | RpcError::TooLarge { .. }
-            | RpcError::Malformed { .. } => true,
-            RpcError::Misuse { .. }
-            | RpcError::Refused { .. }
-            | RpcError::Overloaded(_)
-            | RpcError::NoSuchMethod { .. } => false,
-        }
-    }
-}
-
-/// How a call of a method that returns `Result` can fail.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError<E> {
-    /// The service's own error: the handler ran and returned it.
-    #[error("{0}")]
-    Service(E),
-    /// There is no answer from the service.
-    #[error(transparent)]
-    Rpc(#[from] RpcError),
-}
-
-impl<E> CallError<E> {
-    /// The RPC error; `None` if the service answered with an error of its own.
-    pub fn rpc(&self) -> Option<&RpcError> {
-        match self {
-            CallError::Rpc(error) => Some(error),
-            CallError::Service(_) => None,
-        }
     }
 }
 
@@ -202,8 +73,11 @@ impl From<ReserveError> for RpcError {
     fn from(error: ReserveError) -> Self {
         match error {
             ReserveError::Backpressure(which) => RpcError::Overloaded(which),
-            ReserveError::TooLarge { len, max } => RpcError::TooLarge { len, max },
-            ReserveError::Closed => RpcError::PeerGone { may_have_run: false },
+            ReserveError::TooLarge { len, max } => {
+                RpcError::TooLarge { may_have_run: false, len, max }
+            }
+            // The next poll tells why.
+            ReserveError::Closed => RpcError::not_sent(GoneReason::Lost),
         }
     }
 }
@@ -255,14 +129,13 @@ impl TransportFailure {
 }
 
 impl From<TransportFailure> for RpcError {
+    #[cold]
     fn from(failure: TransportFailure) -> Self {
-        match failure.kind {
-            FailureKind::Goodbye
-            | FailureKind::PeerGone
-            | FailureKind::Device(_)
-            | FailureKind::Closed => RpcError::PeerGone { may_have_run: failure.may_have_run },
-            FailureKind::PeerMisbehaved(what) => RpcError::PeerMisbehaved { what },
-            FailureKind::TooLarge { len, max } => RpcError::TooLarge { len, max },
+        let TransportFailure { kind, may_have_run } = failure;
+        match kind {
+            FailureKind::PeerMisbehaved(what) => RpcError::PeerMisbehaved { may_have_run, what },
+            FailureKind::TooLarge { len, max } => RpcError::TooLarge { may_have_run, len, max },
+            _ => RpcError::PeerGone { may_have_run, why: GoneReason::of(kind) },
         }
     }
 }
@@ -270,13 +143,14 @@ impl From<TransportFailure> for RpcError {
 /// An error of a lower layer.
 pub type Source = Box<dyn Error + Send + Sync>;
 
-/// Why a connection could not be made. Each message names the address, and what to do.
+/// Why a connection could not be made. Each message names the address, and what to do, and is complete: it contains that of its
+/// [`source`](Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address itself is wrong.
     #[error("invalid address: {0}")]
-    InvalidAddress(Source),
+    InvalidAddress(#[source] Source),
     /// Nothing listens there.
     #[error("no server at {address}: {hint}")]
     NoServer {
@@ -378,7 +252,8 @@ pub enum ConnectError {
     Device {
         /// The address dialled.
         address: String,
-        /// The device's error. Not a source: the message above says it already.
+        /// The device's error.
+        #[source]
         cause: Source,
     },
     /// The operating system failed.
@@ -388,10 +263,21 @@ pub enum ConnectError {
         address: String,
         /// What was being done.
         doing: &'static str,
-        /// The system's error. Not a source: the message above says it already.
+        /// The system's error.
+        #[source]
         cause: std::io::Error,
     },
 }
+
+/// Two are equal if they say the same: the causes from lower layers cannot be compared.
+impl PartialEq for ConnectError {
+    fn eq(&self, other: &Self) -> bool {
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+            && self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for ConnectError {}
 
 fn versions(range: &RangeInclusive<u16>) -> impl fmt::Display {
     fmt::from_fn(move |f| match range.start() == range.end() {
@@ -423,26 +309,14 @@ fn served_instead(served: &[String]) -> String {
     }
 }
 
-impl From<&ConnectError> for RpcError {
-    /// The error of a call that needed the connection.
-    fn from(error: &ConnectError) -> Self {
-        match error {
-            ConnectError::NoServer { .. }
-            | ConnectError::TimedOut { .. }
-            | ConnectError::Io { .. }
-            | ConnectError::Device { .. } => RpcError::PeerGone { may_have_run: false },
-            other => RpcError::Refused { reason: other.to_string().into() },
-        }
-    }
-}
-
-/// Why a server could not start. Each message names what is wrong, and what to do.
+/// Why a server could not start. Each message names what is wrong, and what to do, and is complete: it contains that of its
+/// [`source`](Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// The address itself is wrong.
     #[error("invalid address: {0}")]
-    InvalidAddress(Source),
+    InvalidAddress(#[source] Source),
     /// Another server has this name or port.
     #[error("{address} is in use by another server; stop it or choose another address")]
     InUse {
@@ -530,7 +404,8 @@ pub enum BindError {
     Device {
         /// The address asked for.
         address: String,
-        /// The device's error. Not a source: the message above says it already.
+        /// The device's error.
+        #[source]
         cause: Source,
     },
     /// The operating system failed.
@@ -540,28 +415,8 @@ pub enum BindError {
         address: String,
         /// What was being done.
         doing: &'static str,
-        /// The system's error. Not a source: the message above says it already.
+        /// The system's error.
+        #[source]
         cause: std::io::Error,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_say_whether_the_call_may_have_run() {
-        let gone = RpcError::PeerGone { may_have_run: true };
-        assert!(gone.may_have_run());
-        assert!(gone.to_string().contains("may have run"));
-        assert!(!RpcError::Overloaded(Backpressure::Credits).may_have_run());
-        assert!(RpcError::HandlerPanicked.may_have_run());
-        assert!(RpcError::ResponseDropped.may_have_run());
-    }
-
-    #[test]
-    fn rpc_errors_stay_small() {
-        // They are part of the result of every call.
-        assert!(size_of::<RpcError>() <= 24);
-    }
 }

@@ -1,6 +1,7 @@
 //! Calls, deadlines, dispatch and executors of farcall; knows no RDMA.
 #![forbid(unsafe_code)]
 
+mod blocking;
 pub mod channel;
 pub mod client;
 pub mod codec;
@@ -33,8 +34,8 @@ pub use channel::{
 pub use client::{Connection, ConnectionOptions, PendingCall, PollConnecting};
 pub use compatibility::{Compatibility, DeclaredMethod, MethodMismatch, MissingMethod};
 pub use error::{
-    Backpressure, BindError, CallError, ConnectError, FailureKind, ReserveError, RpcError,
-    TransportFailure,
+    Backpressure, BindError, CallError, ConnectError, DeviceFailure, FailureKind, GoneReason,
+    ReserveError, RpcError, TransportFailure, Waited,
 };
 pub use identity::{Authentication, Identity, Key, KeyError};
 pub use idle::IdlePolicy;

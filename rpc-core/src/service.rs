@@ -194,6 +194,7 @@ pub fn read_value<T>(
             }
         }
         Answer::Service(_) => Err(RpcError::PeerMisbehaved {
+            may_have_run: true,
             what: "a method that cannot fail was answered with an error of the service",
         }),
         Answer::Failed(why) => Err(why),
@@ -239,7 +240,8 @@ where
 #[cold]
 fn malformed_answer(method: &'static str, part: &'static str, reader: Reader<'_>) -> RpcError {
     let why = reader.into_error();
-    RpcError::Malformed { what: format!("the {part} that {method} answered: {why}").into() }
+    let what = format!("the {part} that {method} answered: {why}").into();
+    RpcError::Malformed { may_have_run: true, what }
 }
 
 /// A service that a server can serve. Generated for each service trait.

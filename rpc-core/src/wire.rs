@@ -1,7 +1,7 @@
 //! Core's header in front of each message: 8 bytes, so that a 32-byte call with a transport's header stays small.
 
 use crate::compatibility::MethodMismatch;
-use crate::error::{Backpressure, RpcError};
+use crate::error::{Backpressure, GoneReason, RpcError, Waited};
 use crate::service::Answer;
 use crate::transport::Message;
 use zerocopy::byteorder::little_endian::U64;
@@ -172,9 +172,7 @@ pub(crate) fn open_response(message: Message<'_>) -> Answer<'_> {
         (Some(0), Some(body)) => Answer::Value(body),
         (Some(1), Some(body)) => Answer::Service(body),
         (Some(status), Some(body)) => Answer::Failed(failure(status, &body)),
-        _ => {
-            Answer::Failed(RpcError::PeerMisbehaved { what: "a response shorter than its header" })
-        }
+        _ => Answer::Failed(misbehaved("a response shorter than its header")),
     }
 }
 
@@ -190,27 +188,43 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
             method: format!("the method {:#010x}", word(0) as u32).into(),
             why: MethodMismatch::Absent,
         },
+        // The handler needs all its arguments.
         Some(Status::Malformed) => RpcError::Malformed {
+            may_have_run: false,
             what: format!("arguments: {}", String::from_utf8_lossy(body)).into(),
         },
         Some(Status::Unencodable) => RpcError::Malformed {
+            may_have_run: true,
             what: format!("result: {}", String::from_utf8_lossy(body)).into(),
         },
         Some(Status::HandlerPanicked) => RpcError::HandlerPanicked,
-        Some(Status::Late) => RpcError::DeadlineExceeded { may_have_run: false },
-        Some(Status::Expired) => RpcError::DeadlineExceeded { may_have_run: true },
+        Some(Status::Late) => {
+            RpcError::DeadlineExceeded { may_have_run: false, waited: Waited::InServerQueue }
+        }
+        Some(Status::Expired) => {
+            RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForHandler }
+        }
         Some(Status::Cancelled) => RpcError::Cancelled,
-        Some(Status::TooLarge) => RpcError::TooLarge { len: word(0), max: word(8) },
+        // The server says it of its response only: a request over the limit does not reach it.
+        Some(Status::TooLarge) => {
+            RpcError::TooLarge { may_have_run: true, len: word(0), max: word(8) }
+        }
         Some(Status::Overloaded) => RpcError::Overloaded(match body.first() {
             Some(first) if *first == OVER_QUOTA[0] => Backpressure::Quota,
             _ => Backpressure::Server,
         }),
         Some(Status::ResponseDropped) => RpcError::ResponseDropped,
-        Some(Status::ShuttingDown) => RpcError::PeerGone { may_have_run: false },
+        Some(Status::ShuttingDown) => RpcError::not_sent(GoneReason::ShuttingDown),
         Some(Status::Value | Status::ServiceError | Status::Gone) | None => {
-            RpcError::PeerMisbehaved { what: "a response with an unknown status" }
+            misbehaved("a response with an unknown status")
         }
     }
+}
+
+/// There is a response, so that the call may have run.
+#[cold]
+fn misbehaved(what: &'static str) -> RpcError {
+    RpcError::PeerMisbehaved { may_have_run: true, what }
 }
 
 #[cfg(test)]
@@ -252,6 +266,9 @@ mod tests {
             );
         }
         let short = open_response(Message::Borrowed(&[8, 0, 0, 0, 0, 0, 0, 0, 1]));
-        assert!(matches!(short, Answer::Failed(RpcError::TooLarge { len: 0, max: 0 })));
+        assert!(matches!(
+            short,
+            Answer::Failed(RpcError::TooLarge { may_have_run: true, len: 0, max: 0 })
+        ));
     }
 }

@@ -188,7 +188,13 @@ fn every_end_of_a_stolen_call_reaches_its_caller() {
     let mut call = bench.start::<Grow, _>(&2000_u32.to_le_bytes());
     bench.settle();
     let result = bench.take(&mut call);
-    assert!(matches!(result, Some(Err(RpcError::TooLarge { len: 2008, max: 1024 }))), "{result:?}");
+    assert!(
+        matches!(
+            result,
+            Some(Err(RpcError::TooLarge { may_have_run: true, len: 2008, max: 1024 }))
+        ),
+        "{result:?}"
+    );
 
     behind(&mut bench);
     bench.net.set_reply_memory(false);

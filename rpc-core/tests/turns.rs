@@ -8,7 +8,7 @@ use farcall_core::server::ServerThread;
 use farcall_core::time::PollAt;
 use farcall_core::{
     Call, Channel, ChannelDriver, ChannelOptions, Connection, ConnectionOptions, DrivenServer,
-    RpcError, Server, Site,
+    RpcError, Server, Site, Waited,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -153,11 +153,20 @@ fn calls_of_a_driven_channel_end_with_their_deadline_and_with_their_driver() {
     assert_eq!(driver.turn(bench.net.clock.now()).next, PollAt::At(until));
     bench.net.clock.advance(SECOND);
     driver.turn(bench.net.clock.now());
-    let exceeded = Err(RpcError::DeadlineExceeded { may_have_run: true });
+    let exceeded =
+        Err(RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForAnswer });
     assert_eq!(poll(&mut late), Poll::Ready(exceeded));
     assert!(poll(&mut held).is_pending());
     drop(driver);
-    assert_eq!(poll(&mut held), Poll::Ready(Err(RpcError::PeerGone { may_have_run: true })));
+    let ended = poll(&mut held);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: true, .. }))),
+        "{ended:?}"
+    );
     let mut after = channel.call::<Echo, _>(&bytes(b"after"));
-    assert_eq!(poll(&mut after), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+    let ended = poll(&mut after);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: false, .. }))),
+        "{ended:?}"
+    );
 }

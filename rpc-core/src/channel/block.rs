@@ -4,6 +4,7 @@ use super::drive::{Driven, Leave};
 use super::job::Job;
 use super::shared::Shared;
 use super::ticket::{GRACE, Ticket};
+use crate::blocking;
 use crate::panics::catch;
 use crate::time::Instant;
 use core::task::Waker;
@@ -124,6 +125,7 @@ pub(super) fn until_done(
             if left.is_zero() {
                 return None;
             }
+            blocking::warn_of_server_thread();
             // A wake-up that was meant for an earlier call ends this early; the loop looks again.
             if let Some(job) = sleep(ticket, left) {
                 return Some(job);

@@ -5,7 +5,7 @@ use super::drive::{Drive, Driven, Leave};
 use super::handle::Channel;
 use super::job::Job;
 use super::ticket::Ticket;
-use crate::error::RpcError;
+use crate::error::{GoneReason, RpcError, Waited};
 use crate::service::Answer;
 use crate::time::saturating_nanos;
 use core::fmt;
@@ -15,6 +15,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 const POLLED_AGAIN: &str = "a call was polled after it had ended";
+
+/// The one who drives has not ended the call, and may have sent it.
+const OVERDUE: RpcError =
+    RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForDriver };
 
 /// A call through a [`Channel`]: await it on any executor, or [`wait`](Self::wait) for it.
 ///
@@ -67,6 +71,9 @@ impl<R> Call<R> {
 
     /// Sends the call and blocks this thread until it ends, at the latest at its deadline. The thread drives the connection meanwhile,
     /// unless another does.
+    ///
+    /// In a handler, this blocks the thread of the server, on which no other handler runs meanwhile: a call to the same server may wait
+    /// for itself.
     pub fn wait(mut self) -> R {
         let answer = match core::mem::replace(&mut self.state, State::Over) {
             State::Prepared(job) => match self.begin(job) {
@@ -77,7 +84,7 @@ impl<R> Call<R> {
             State::Failed(error) => Err(error),
             State::Over => Err(RpcError::Misuse { what: POLLED_AGAIN }),
         };
-        self.end(answer)
+        self.end(answer, Job::answer_blocked)
     }
 
     /// Counts the timeout from now.
@@ -89,7 +96,7 @@ impl<R> Call<R> {
         }
         if job.timeout_ns == 0 {
             self.channel.shared().recycle(job);
-            return Err(RpcError::DeadlineExceeded { may_have_run: false });
+            return Err(RpcError::NO_TIME);
         }
         Ok(job)
     }
@@ -107,7 +114,9 @@ impl<R> Call<R> {
         match drive.until_done(own) {
             Driven::Ended(job) => Ok(job),
             Driven::GivenUp(Some(ticket)) => self.wait_on(ticket, block::PARK),
-            Driven::GivenUp(None) => Err(RpcError::PeerGone { may_have_run: true }),
+            Driven::GivenUp(None) => {
+                Err(RpcError::PeerGone { may_have_run: true, why: GoneReason::Closed })
+            }
         }
     }
 
@@ -120,16 +129,20 @@ impl<R> Call<R> {
         if ended.is_some() {
             self.state = State::Over;
         }
-        ended.ok_or(RpcError::DeadlineExceeded { may_have_run: true })
+        ended.ok_or(OVERDUE)
     }
 
     /// Reads the answer.
     #[inline]
-    fn end(&mut self, answer: Result<Box<Job>, RpcError>) -> R {
-        match answer {
+    fn end(
+        &mut self,
+        ended: Result<Box<Job>, RpcError>,
+        answer: impl FnOnce(&mut Job) -> Answer<'_>,
+    ) -> R {
+        match ended {
             Ok(job) => {
                 let mut job = self.channel.shared().lend(job);
-                let result = (self.read)(job.answer());
+                let result = (self.read)(answer(&mut job));
                 job.recycle();
                 result
             }
@@ -188,7 +201,7 @@ impl<R> Call<R> {
     fn expire(&self, ticket: &Ticket) -> Result<Box<Job>, RpcError> {
         ticket.cancel().ok_or_else(|| {
             self.channel.shared().cancel_one();
-            RpcError::DeadlineExceeded { may_have_run: true }
+            OVERDUE
         })
     }
 
@@ -244,7 +257,7 @@ impl<R> Future for Call<R> {
             State::Failed(error) => Poll::Ready(Err(error)),
             State::Over => Poll::Ready(Err(RpcError::Misuse { what: POLLED_AGAIN })),
         };
-        answer.map(|answer| call.end(answer))
+        answer.map(|answer| call.end(answer, Job::answer))
     }
 }
 

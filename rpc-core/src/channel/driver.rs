@@ -5,7 +5,7 @@ use super::shared::Shared;
 use super::ticket::Ticket;
 use super::waking::{self, wake_all};
 use crate::compatibility::{Compatibility, Fit};
-use crate::error::{FailureKind, ReserveError, RpcError, TransportFailure};
+use crate::error::{FailureKind, GoneReason, ReserveError, RpcError, TransportFailure, Waited};
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
@@ -33,6 +33,8 @@ pub(super) struct Driver {
     /// The server of this connection has refused a call because it shuts down: calls wait for the next connection.
     is_refused: bool,
     lost: Option<TransportFailure>,
+    /// Why there is no connection, if there is none.
+    outage: GoneReason,
     /// The ticket of the call that whoever drives waits for; 0 for none.
     own: usize,
     /// That call, when it has ended.
@@ -83,6 +85,7 @@ impl Driver {
             now: Instant::ZERO,
             is_refused: false,
             lost: None,
+            outage: GoneReason::Closed,
             own: 0,
             own_done: None,
             alone: 0,
@@ -102,6 +105,7 @@ impl Driver {
         if self.is_refused && self.in_flight_count == 0 {
             // The server has answered what it accepted. It accepts no more, and the next one may be there already.
             self.lost.get_or_insert(TransportFailure::new(FailureKind::Goodbye, false));
+            self.outage = GoneReason::ShuttingDown;
         }
         let mut worked = self.accept();
         worked += self.sweep_cancelled(Some(&mut *transport));
@@ -281,6 +285,18 @@ impl Driver {
         self.waiting.push_back(job);
     }
 
+    /// No new connection could be made.
+    #[cold]
+    pub(super) fn set_outage(&mut self, why: GoneReason) {
+        self.outage = why;
+    }
+
+    /// Ends all calls that were not sent: there is no connection for them.
+    #[cold]
+    pub(super) fn give_up_waiting(&mut self) {
+        self.fail_waiting(&RpcError::not_sent(self.outage.clone()));
+    }
+
     /// Why the connection is over, if it is.
     pub(super) fn lost(&self) -> Option<TransportFailure> {
         self.lost
@@ -299,6 +315,7 @@ impl Driver {
     /// There is a new connection.
     pub(super) fn connected(&mut self, window: u32, compatibility: Option<Box<Compatibility>>) {
         (self.lost, self.is_refused) = (None, false);
+        self.outage = GoneReason::Closed;
         self.in_flight.resize_with(window as usize, || None);
         self.compatibility = compatibility;
         // The server may be another than the one that the calls were made for.
@@ -411,11 +428,19 @@ impl Driver {
     #[cold]
     fn expire(&mut self, transport: Option<&mut dyn ClientTransport>) -> u32 {
         let (now, connected) = (self.now, transport.is_some());
+        let outage = self.outage.clone();
         let sent = |job: &Job| job.sent.is_some();
         let ended = self.end_where(transport, |job| {
             let error = match (connected, sent(job)) {
-                (false, _) => RpcError::PeerGone { may_have_run: false },
-                (true, may_have_run) => RpcError::DeadlineExceeded { may_have_run },
+                (false, _) => RpcError::not_sent(outage.clone()),
+                (true, false) => {
+                    let waited = Waited::ForWindow;
+                    RpcError::DeadlineExceeded { may_have_run: false, waited }
+                }
+                (true, true) => {
+                    let waited = Waited::ForAnswer;
+                    RpcError::DeadlineExceeded { may_have_run: true, waited }
+                }
             };
             (job.deadline <= now).then_some(Outcome::Failed(error))
         });
@@ -529,6 +554,9 @@ impl ReplySink for Driver {
 
     #[cold]
     fn closed(&mut self, why: TransportFailure) {
+        if self.lost.is_none() {
+            self.outage = GoneReason::of(why.kind);
+        }
         self.lost.get_or_insert(why);
         self.compatibility = None;
         self.fail_in_flight(why);
@@ -540,7 +568,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.own = 0;
         self.fail_in_flight(TransportFailure::new(FailureKind::Closed, true));
-        self.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+        self.fail_waiting(&RpcError::not_sent(self.outage.clone()));
         self.shared.die();
         wake_all(&mut self.woken);
     }

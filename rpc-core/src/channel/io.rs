@@ -5,7 +5,7 @@ use super::job::Job;
 use super::options::ChannelOptions;
 use super::redial::{Redial, Step};
 use super::shared::Shared;
-use crate::error::{ConnectError, RpcError, TransportFailure};
+use crate::error::{ConnectError, GoneReason, TransportFailure};
 use crate::idle::{IdlePolicy, Idler};
 use crate::panics::contain;
 use crate::service::ServiceDescription;
@@ -13,6 +13,7 @@ use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Closing, Dial, DialOptions, NewConnection, SlotId};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use std::io;
 use std::sync::Arc;
 use std::thread;
 
@@ -177,34 +178,57 @@ impl ChannelIo {
             }
             Some(Ok(Err(error))) => {
                 *dialling = None;
-                tracing::debug!(service = self.dialler.service.name, %error, "dialling failed");
-                if let Some(error) = redial.failed(now, &error) {
-                    self.driver.fail_waiting(&error);
-                }
+                self.dialling_failed(now, error);
                 progress.worked += 1;
             }
             Some(Err(TryRecvError::Disconnected)) => {
                 *dialling = None;
-                self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                self.cannot_dial(io::Error::other("the thread that dialled has panicked"));
                 progress.worked += 1;
             }
             None if !self.driver.is_waiting() => redial.stop_waiting(),
             None => match redial.step(now) {
                 Step::Dial => {
-                    *dialling = self.dialler.dial();
-                    if dialling.is_none() {
-                        self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                    match self.dialler.dial() {
+                        Ok(answer) => *dialling = Some(answer),
+                        Err(cause) => self.cannot_dial(cause),
                     }
                     progress.worked += 1;
                 }
                 Step::Wait(until) => progress.next = progress.next.earlier(PollAt::At(until)),
                 Step::GiveUp => {
-                    self.driver.fail_waiting(&RpcError::PeerGone { may_have_run: false });
+                    self.driver.give_up_waiting();
                     progress.worked += 1;
                 }
             },
         }
         progress
+    }
+
+    /// An attempt to connect has failed. The first one since the connection was lost is worth a warning.
+    #[cold]
+    fn dialling_failed(&mut self, now: Instant, error: ConnectError) {
+        let Link::Down { redial, .. } = &mut self.link else { return };
+        let service = self.dialler.service.name;
+        if redial.is_first() {
+            tracing::warn!(service, %error, "the connection was lost, and no new one could be made");
+        } else {
+            tracing::debug!(service, %error, "dialling failed again");
+        }
+        match redial.failed(now, Arc::new(error)) {
+            Ok(why) => self.driver.set_outage(why),
+            Err(lasting) => self.driver.fail_waiting(&lasting),
+        }
+    }
+
+    /// This end could not even try: the calls that wait end at once, and a later one tries again.
+    #[cold]
+    fn cannot_dial(&mut self, cause: io::Error) {
+        let service = self.dialler.service.name;
+        let error = ConnectError::Io { address: service.into(), doing: "dialling", cause };
+        tracing::warn!(service, %error, "the connection was lost, and this end cannot dial");
+        self.driver.set_outage(GoneReason::Dial(Arc::new(error)));
+        self.driver.give_up_waiting();
     }
 }
 
@@ -217,8 +241,11 @@ impl Drop for ChannelIo {
 }
 
 impl Dialler {
-    /// Dials on a thread of its own, because dialling blocks. `None` if the system has no thread.
-    fn dial(&self) -> Option<Receiver<Dialled>> {
+    /// Dials on a thread of its own, because dialling blocks.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    fn dial(&self) -> io::Result<Receiver<Dialled>> {
         let (answer, dialled) = bounded(1);
         let (address, service) = (self.address.clone(), self.service);
         let (site, options): (Site, DialOptions) = (self.site.clone(), self.options.dial.clone());
@@ -227,7 +254,8 @@ impl Dialler {
             // If it panics, the answer is dropped.
             contain(DIALLING, || answer.send(address.dial(service, &site, &options)));
         };
-        thread::Builder::new().name("farcall-dial".into()).spawn(dial).ok().map(|_| dialled)
+        thread::Builder::new().name("farcall-dial".into()).spawn(dial)?;
+        Ok(dialled)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::arguments::{Arguments, KEPT_BYTES};
 use super::ticket::Ticket;
+use crate::blocking;
 use crate::error::{ReserveError, RpcError};
 use crate::older::{Ends, Older};
 use crate::service::Answer;
@@ -121,12 +122,24 @@ impl Job {
         };
     }
 
-    /// The answer, for the caller.
+    /// The answer, for a caller that was woken.
+    #[inline]
     pub(super) fn answer(&mut self) -> Answer<'_> {
+        self.answer_or(|error| error)
+    }
+
+    /// The answer, for a caller that has blocked its thread.
+    #[inline]
+    pub(super) fn answer_blocked(&mut self) -> Answer<'_> {
+        self.answer_or(blocking::on_this_thread)
+    }
+
+    #[inline]
+    fn answer_or(&mut self, failed: impl FnOnce(RpcError) -> RpcError) -> Answer<'_> {
         match core::mem::replace(&mut self.outcome, Outcome::Pending) {
             Outcome::Replied => wire::open_response(Message::Borrowed(&self.response)),
             Outcome::RepliedOwned(bytes) => wire::open_response(Message::Owned(bytes)),
-            Outcome::Failed(error) => Answer::Failed(error),
+            Outcome::Failed(error) => Answer::Failed(failed(error)),
             Outcome::Pending => Answer::Failed(RpcError::Cancelled),
         }
     }
@@ -136,7 +149,7 @@ impl Job {
         let number = match &self.outcome {
             Outcome::Replied => self.response.first(),
             Outcome::RepliedOwned(bytes) => bytes.first(),
-            Outcome::Failed(RpcError::DeadlineExceeded { may_have_run: false }) => {
+            Outcome::Failed(RpcError::DeadlineExceeded { may_have_run: false, .. }) => {
                 return Status::Late;
             }
             Outcome::Failed(RpcError::DeadlineExceeded { .. }) => return Status::Expired,

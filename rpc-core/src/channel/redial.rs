@@ -1,8 +1,9 @@
 //! When to dial again, and what a failed attempt means for the calls that wait. Pure: time is an argument.
 
 use super::options::ReconnectPolicy;
-use crate::error::{ConnectError, RpcError};
+use crate::error::{ConnectError, GoneReason, RpcError};
 use crate::time::Instant;
+use std::sync::Arc;
 
 /// The attempts since a connection was lost.
 pub(super) struct Redial {
@@ -48,17 +49,27 @@ impl Redial {
         self.waiting_since = None;
     }
 
-    /// An attempt has failed. Returns the error that ends the waiting calls, if another attempt would not help.
-    pub(super) fn failed(&mut self, now: Instant, error: &ConnectError) -> Option<RpcError> {
+    /// No attempt has failed since the connection was lost.
+    pub(super) fn is_first(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// An attempt has failed. Returns the error that ends the waiting calls if another attempt would not help; otherwise why there is no
+    /// connection.
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        error: Arc<ConnectError>,
+    ) -> Result<GoneReason, RpcError> {
         let doublings = self.failures.min(20);
         let pause = self.policy.first_pause.saturating_mul(1 << doublings);
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
         self.next_attempt = now + pause.min(self.policy.longest_pause);
-        match RpcError::from(error) {
-            RpcError::PeerGone { .. } => None,
+        match RpcError::not_connected(error) {
+            RpcError::PeerGone { why, .. } => Ok(why),
             lasting => {
                 self.waiting_since = None;
-                Some(lasting)
+                Err(lasting)
             }
         }
     }
@@ -73,8 +84,8 @@ mod tests {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    fn no_server() -> ConnectError {
-        ConnectError::NoServer { address: "shm://kv".into(), hint: String::new() }
+    fn no_server() -> Arc<ConnectError> {
+        Arc::new(ConnectError::NoServer { address: "shm://kv".into(), hint: String::new() })
     }
 
     #[test]
@@ -85,7 +96,8 @@ mod tests {
         let mut redial = Redial::new(pauses);
         assert_eq!(redial.step(at_ms(0)), Step::Dial);
         for (now, next) in [(0, 10), (10, 30), (30, 65), (65, 100)] {
-            assert_eq!(redial.failed(at_ms(now), &no_server()), None);
+            let why = redial.failed(at_ms(now), no_server());
+            assert_eq!(why, Ok(GoneReason::Dial(no_server())));
             assert_eq!(redial.step(at_ms(now)), Step::Wait(at_ms(next)));
             assert_eq!(redial.step(at_ms(next)), Step::Dial);
         }
@@ -96,7 +108,9 @@ mod tests {
         let mut redial =
             Redial::new(ReconnectPolicy::default().give_up_after(Duration::from_millis(50)));
         assert_eq!(redial.step(at_ms(0)), Step::Dial);
-        redial.failed(at_ms(0), &no_server());
+        assert!(redial.is_first());
+        redial.failed(at_ms(0), no_server()).expect("it is tried again");
+        assert!(!redial.is_first());
         assert_eq!(redial.step(at_ms(50)), Step::GiveUp);
         assert_eq!(redial.step(at_ms(1000)), Step::Dial);
     }
@@ -105,7 +119,8 @@ mod tests {
     fn a_refusal_ends_the_calls_at_once() {
         let mut redial = Redial::new(ReconnectPolicy::default());
         let refused = ConnectError::Refused { address: "shm://kv".into(), reason: "full".into() };
-        let error = redial.failed(at_ms(0), &refused);
-        assert!(matches!(error, Some(RpcError::Refused { .. })), "{error:?}");
+        let refused = Arc::new(refused);
+        let error = redial.failed(at_ms(0), Arc::clone(&refused));
+        assert_eq!(error, Err(RpcError::Refused { why: refused }));
     }
 }

@@ -6,7 +6,7 @@ use super::job::{Job, Outcome};
 use super::parking::Parking;
 use super::ticket::Ticket;
 use super::waking;
-use crate::error::RpcError;
+use crate::error::{GoneReason, RpcError};
 use crate::growing_queue::GrowingQueue;
 use crate::panics::{catch, contain};
 use crate::site::Site;
@@ -287,7 +287,7 @@ impl Shared {
 
     fn fail_submitted(&self) {
         while let Some(mut job) = self.submitted.pop() {
-            job.outcome = Outcome::Failed(RpcError::PeerGone { may_have_run: false });
+            job.outcome = Outcome::Failed(RpcError::not_sent(GoneReason::Closed));
             let ticket = Arc::clone(&job.ticket);
             if let Some(waker) = self.finish(&ticket, job) {
                 waking::wake_one(waker);

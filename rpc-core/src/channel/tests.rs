@@ -5,7 +5,7 @@ use super::driver::Driver;
 use super::job::Job;
 use super::shared::Shared;
 use crate::compatibility::{Compatibility, MethodMismatch};
-use crate::error::{FailureKind, RpcError};
+use crate::error::{FailureKind, GoneReason, RpcError, Waited};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::panics::tests::Bomb;
 use crate::service::{Answer, Method};
@@ -217,7 +217,9 @@ fn deadlines_say_whether_the_call_was_sent() {
     bench.net.clock.advance(Duration::from_secs(1));
     bench.turn();
     for (n, call) in calls.iter_mut().enumerate() {
-        let error = RpcError::DeadlineExceeded { may_have_run: n < WINDOW as usize };
+        let may_have_run = n < WINDOW as usize;
+        let waited = if may_have_run { Waited::ForAnswer } else { Waited::ForWindow };
+        let error = RpcError::DeadlineExceeded { may_have_run, waited };
         assert_eq!(poll(call), Poll::Ready(Err(error)));
     }
     assert_eq!(bench.transport.owned_slots(), WINDOW as usize, "slots outlive their calls");
@@ -273,7 +275,7 @@ fn the_server_dies_and_what_was_not_sent_goes_over_the_next_connection() {
     bench.turn();
     assert!(bench.driver.lost().is_some());
     for call in &mut calls[..2] {
-        let error = RpcError::PeerGone { may_have_run: true };
+        let error = RpcError::PeerGone { may_have_run: true, why: GoneReason::Lost };
         assert_eq!(poll(call), Poll::Ready(Err(error)));
     }
     assert!(poll(&mut calls[2]).is_pending());
@@ -374,7 +376,11 @@ fn without_a_connection_deadlines_still_hold() {
     assert_eq!(progress.next, PollAt::At(bench.net.clock.now() + LONG));
     bench.net.clock.advance(LONG);
     bench.driver.turn_unconnected(bench.net.clock.now());
-    assert_eq!(poll(&mut call), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+    let ended = poll(&mut call);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: false, .. }))),
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -431,7 +437,7 @@ fn a_call_that_is_alone_has_its_whole_timeout_from_when_it_left() {
     bench.turn();
     let mut job = bench.driver.take_own().expect("its deadline has passed");
     bench.driver.record_own(&job, sent + timeout);
-    let late = RpcError::DeadlineExceeded { may_have_run: true };
+    let late = RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForAnswer };
     assert!(matches!(job.answer(), Answer::Failed(why) if why == late));
     let snapshot = bench.metrics.snapshot();
     let echo = snapshot.method(TEST.name, "echo").expect("known");
@@ -503,9 +509,21 @@ fn when_the_driver_ends_no_caller_keeps_waiting() {
     bench.turn();
     let mut submitted = bench.call(b"x", LONG);
     drop(bench.driver);
-    assert_eq!(poll(&mut sent), Poll::Ready(Err(RpcError::PeerGone { may_have_run: true })));
-    assert_eq!(poll(&mut submitted), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+    let ended = poll(&mut sent);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: true, .. }))),
+        "{ended:?}"
+    );
+    let ended = poll(&mut submitted);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: false, .. }))),
+        "{ended:?}"
+    );
     let channel = super::handle::Channel::detached(&bench.shared, bench.metrics.clone());
     let mut later = channel.call::<Echo, _>(&bytes(b"x"));
-    assert_eq!(poll(&mut later), Poll::Ready(Err(RpcError::PeerGone { may_have_run: false })));
+    let ended = poll(&mut later);
+    assert!(
+        matches!(ended, Poll::Ready(Err(RpcError::PeerGone { may_have_run: false, .. }))),
+        "{ended:?}"
+    );
 }

@@ -1,5 +1,6 @@
 //! The calls of one connection that were started and not yet taken, and their deadlines.
 
+use crate::blocking;
 use crate::error::{FailureKind, RpcError, TransportFailure};
 use crate::service::{Answer, Method};
 use crate::time::Instant;
@@ -183,7 +184,7 @@ impl Calls {
                 transport.abandon(entry.slot);
                 self.by_slot[entry.slot.index as usize].call = NO_CALL;
                 self.waiting -= 1;
-                entry.state = State::Failed(RpcError::DeadlineExceeded { may_have_run: true });
+                entry.state = State::Failed(blocking::late_answer());
             } else {
                 self.earliest = self.earliest.min(entry.deadline);
             }

@@ -2,9 +2,10 @@
 
 use super::calls::{Calls, read_into};
 use super::{ConnectionOptions, PendingCall};
+use crate::blocking;
 use crate::codec::{self, Payload};
 use crate::compatibility::{Compatibility, Fit};
-use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure};
+use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure, Waited};
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
@@ -156,7 +157,7 @@ impl Connection {
             if self.now >= deadline {
                 self.transport.abandon(slot);
                 self.transport.flush();
-                return M::read(Answer::Failed(RpcError::DeadlineExceeded { may_have_run: true }));
+                return M::read(Answer::Failed(blocking::late_answer()));
             }
             if self.now >= sink.calls.earliest() {
                 sink.calls.expire(self.now, &mut *self.transport);
@@ -291,7 +292,7 @@ impl Connection {
             Err(error) => return Err(unencodable(M::NAME, error)),
         };
         if self.timeout_ns == 0 {
-            return Err(RpcError::DeadlineExceeded { may_have_run: false });
+            return Err(RpcError::NO_TIME);
         }
         let delivery = match &self.compatibility {
             None => const { Delivery::of(M::IDEMPOTENT) },
@@ -397,7 +398,8 @@ impl Connection {
             } else if idler.wants_clock() {
                 self.now = self.site.now();
                 if self.now >= deadline {
-                    return Err(RpcError::DeadlineExceeded { may_have_run: false });
+                    let waited = Waited::ForWindow;
+                    return Err(RpcError::DeadlineExceeded { may_have_run: false, waited });
                 }
                 let wake = deadline.min(self.calls.earliest());
                 let (site, transport) = (&self.site, &mut *self.transport);
@@ -415,7 +417,8 @@ impl Drop for Connection {
 
 #[cold]
 pub(crate) fn unencodable(method: &str, error: codec::EncodeError) -> RpcError {
-    RpcError::Malformed { what: format!("arguments of {method}: {error}").into() }
+    let what = format!("arguments of {method}: {error}").into();
+    RpcError::Malformed { may_have_run: false, what }
 }
 
 /// Rests after an empty poll, after the clock was read.
@@ -437,6 +440,7 @@ fn rest(
 
 /// Sleeps until an event or `until`, unless something has arrived already.
 fn sleep(site: &Site, transport: &mut dyn ClientTransport, until: Instant) {
+    blocking::warn_of_server_thread();
     let asleep = site.fall_asleep();
     if transport.arm() {
         asleep.sleep((until != Instant::FAR_FUTURE).then_some(until));

@@ -3,7 +3,7 @@
 use super::calls::{Calls, read_into};
 use super::{Connection, ConnectionOptions};
 use crate::compatibility::Compatibility;
-use crate::error::{Backpressure, FailureKind, RpcError};
+use crate::error::{Backpressure, FailureKind, RpcError, Waited};
 use crate::idle::IdlePolicy;
 use crate::support::loopback::{Clock, Loopback, ServerEnd};
 use crate::support::service::{Echo, TEST, bytes};
@@ -170,7 +170,7 @@ fn a_deadline_ends_the_call_and_a_late_reply_frees_the_slot_only() {
     bench.net.clock.advance(Duration::from_millis(10));
     bench.client.park(None);
     bench.client.poll();
-    let error = RpcError::DeadlineExceeded { may_have_run: true };
+    let error = RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForAnswer };
     assert_eq!(bench.client.take(&mut late), Some(Err(error)));
     assert_eq!(bench.client.in_flight(), 0);
 
@@ -213,7 +213,10 @@ fn a_blocking_call_to_a_silent_server_ends_at_its_deadline() {
     let mut bench = bench();
     let before = bench.net.clock.now();
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
-    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert!(
+        matches!(result, Err(RpcError::DeadlineExceeded { may_have_run: true, .. })),
+        "{result:?}"
+    );
     assert_eq!(bench.net.clock.now() - before, Duration::from_millis(10));
     assert_eq!(bench.receive(), 1);
     assert_eq!(bench.inbox.cancelled.len(), 1, "the server need not answer");
@@ -226,7 +229,7 @@ fn a_blocking_call_ends_others_at_their_deadlines() {
     bench.client.poll();
     bench.net.clock.advance(Duration::from_millis(5));
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
-    let late = RpcError::DeadlineExceeded { may_have_run: true };
+    let late = RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForAnswer };
     assert_eq!(result, Err(late.clone()));
     // Without a poll in between.
     assert_eq!(bench.client.take(&mut early), Some(Err(late)));
@@ -284,7 +287,10 @@ fn a_deadline_in_the_past_sends_nothing() {
     let mut bench = bench();
     bench.client.set_timeout(Duration::ZERO);
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
-    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    assert!(
+        matches!(result, Err(RpcError::DeadlineExceeded { may_have_run: false, .. })),
+        "{result:?}"
+    );
     assert_eq!(bench.receive(), 0);
 }
 
@@ -311,12 +317,13 @@ fn when_the_server_dies_every_call_says_so() {
     bench.receive();
     bench.server.die(FailureKind::PeerGone);
     bench.client.poll();
-    assert_eq!(bench.client.take(&mut call), Some(Err(RpcError::PeerGone { may_have_run: true })));
+    let ended = bench.client.take(&mut call);
+    assert!(matches!(ended, Some(Err(RpcError::PeerGone { may_have_run: true, .. }))), "{ended:?}");
     assert!(bench.client.is_closed());
     let later = bench.client.start::<Echo, _>(&bytes(b"x")).expect_err("closed");
-    assert_eq!(later, RpcError::PeerGone { may_have_run: false });
+    assert!(matches!(later, RpcError::PeerGone { may_have_run: false, .. }), "{later:?}");
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
-    assert_eq!(result, Err(RpcError::PeerGone { may_have_run: false }));
+    assert!(matches!(result, Err(RpcError::PeerGone { may_have_run: false, .. })), "{result:?}");
 }
 
 #[test]
@@ -328,7 +335,10 @@ fn a_blocking_call_keeps_the_answers_of_others() {
     bench.answer(0);
     // Its own answer never comes; the other's does, meanwhile.
     let result = bench.client.call::<Echo, _>(&bytes(b"x"));
-    assert_eq!(result, Err(RpcError::DeadlineExceeded { may_have_run: true }));
+    assert!(
+        matches!(result, Err(RpcError::DeadlineExceeded { may_have_run: true, .. })),
+        "{result:?}"
+    );
     assert_eq!(bench.client.take(&mut early), Some(Ok(b"early".to_vec())));
 }
 
@@ -337,7 +347,7 @@ fn a_message_over_the_limit_is_refused_by_its_size() {
     let mut bench = bench();
     let result = bench.client.call::<Echo, _>(&bytes(&vec![0; 2 << 20]));
     let (len, max) = ((2 << 20) + 8, 1 << 20);
-    assert_eq!(result, Err(RpcError::TooLarge { len, max }));
+    assert_eq!(result, Err(RpcError::TooLarge { may_have_run: false, len, max }));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::table::Table;
 use super::turn::Turn;
 use super::{CallContext, CancelPolicy};
 use crate::client::{Connection, ConnectionOptions, PendingCall};
-use crate::error::{Backpressure, CallError, RpcError};
+use crate::error::{Backpressure, CallError, RpcError, Waited};
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::Method;
 use crate::site::Site;
@@ -202,7 +202,7 @@ fn a_result_over_the_limit_says_its_size() {
     let mut bench = bench();
     let (len, max) = ((2 << 20) + 8, 1 << 20);
     let result = bench.call::<Grow, _>(&(2_u32 << 20).to_le_bytes());
-    assert_eq!(result, Err(RpcError::TooLarge { len, max }));
+    assert_eq!(result, Err(RpcError::TooLarge { may_have_run: true, len, max }));
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn a_deadline_that_passes_drops_the_handler() {
     bench.net.clock.advance(Duration::from_millis(10));
     bench.turn();
     assert_eq!(bench.test.gate.dropped.load(SeqCst), 1);
-    let error = RpcError::DeadlineExceeded { may_have_run: true };
+    let error = RpcError::DeadlineExceeded { may_have_run: true, waited: Waited::ForHandler };
     assert_eq!(bench.take(&mut call), Some(Err(error)));
     assert_eq!(bench.turn().next, PollAt::OnEvent);
 }
@@ -519,7 +519,7 @@ fn a_server_that_shuts_down_refuses_new_calls_and_answers_old_ones() {
     bench.turn();
     bench.dispatcher.refuse_requests();
     let new = bench.call::<Echo, _>(b"new");
-    assert_eq!(new, Err(RpcError::PeerGone { may_have_run: false }));
+    assert!(matches!(new, Err(RpcError::PeerGone { may_have_run: false, .. })), "{new:?}");
     assert!(!bench.dispatcher.is_done());
     bench.test.gate.open();
     bench.turn();
@@ -552,7 +552,8 @@ fn a_call_that_waited_past_its_deadline_behind_slow_ones_does_not_run() {
     bench.turn();
     assert!(matches!(bench.take(&mut calls[0]), Some(Ok(_))));
     for call in &mut calls[1..] {
-        let error = RpcError::DeadlineExceeded { may_have_run: false };
+        let waited = Waited::InServerQueue;
+        let error = RpcError::DeadlineExceeded { may_have_run: false, waited };
         assert_eq!(bench.take(call), Some(Err(error)));
     }
     assert_eq!(bench.test.ran.load(SeqCst), 2);

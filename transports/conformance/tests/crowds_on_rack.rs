@@ -177,7 +177,7 @@ fn a_server_that_stops_polling_is_given_up_by_waiting_clients() {
     let stopped = place.rack.now_ns();
     place.rack.run_for(4 * SECOND);
     let (error, noticed) = waiting.take().expect("it has given up");
-    assert_eq!(error, Err(RpcError::PeerGone { may_have_run: true }));
+    assert!(matches!(error, Err(RpcError::PeerGone { may_have_run: true, .. })), "{error:?}");
     let noticed = noticed.as_nanos() as u64 - stopped;
     assert!((2 * SECOND..3 * SECOND).contains(&noticed), "after {noticed} ns");
     place.rack.run_for(10 * SECOND);

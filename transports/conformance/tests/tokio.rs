@@ -72,7 +72,10 @@ async fn timeouts_and_selects_drop_calls_without_harm() {
     .await
     .expect("the tasks of dropped calls are gone");
     let past = client.tally(1).timeout(Duration::ZERO).await;
-    assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    assert!(
+        matches!(past, Err(RpcError::DeadlineExceeded { may_have_run: false, .. })),
+        "{past:?}"
+    );
     drop(client);
     server.shutdown();
 }

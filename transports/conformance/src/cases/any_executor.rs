@@ -174,12 +174,15 @@ pub fn deadlines_end_single_calls(world: &World) {
     let mut lasting = client.hold(1, 7);
     assert!(poll_once(&mut lasting).is_pending());
     let past = client.tally(1).timeout(Duration::ZERO).wait();
-    assert_eq!(past, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    assert!(
+        matches!(past, Err(RpcError::DeadlineExceeded { may_have_run: false, .. })),
+        "{past:?}"
+    );
     // On a busy machine the deadline of a call may pass before it is sent.
     let (mut late, mut sent) = (0, 0);
     while late < 20 || (sent == 0 && late < 1000) {
         match client.hold(1, 0).timeout(patient(Duration::from_millis(3))).wait() {
-            Err(RpcError::DeadlineExceeded { may_have_run }) => sent += u64::from(may_have_run),
+            Err(RpcError::DeadlineExceeded { may_have_run, .. }) => sent += u64::from(may_have_run),
             other => panic!("a call that nobody ends has ended: {other:?}"),
         }
         late += 1;
@@ -202,7 +205,10 @@ pub fn a_deadline_passes_while_waiting_for_the_window(world: &World) {
         (world.call(&mut helper, |c| c.start_held(1)) == Ok(1)).then_some(())
     });
     let late = client.tally(2).timeout(patient(Duration::from_millis(5))).wait();
-    assert_eq!(late, Err(RpcError::DeadlineExceeded { may_have_run: false }));
+    assert!(
+        matches!(late, Err(RpcError::DeadlineExceeded { may_have_run: false, .. })),
+        "{late:?}"
+    );
     server.open(1);
     assert_eq!(block_on(first), Ok(1));
     assert_eq!(client.tallied(2).wait(), Ok(0), "the late call has not run");
@@ -265,7 +271,7 @@ pub fn a_client_dials_again(world: &World) {
         let address = server.address.clone();
         server.kill();
         match block_on(held) {
-            Err(RpcError::PeerGone { may_have_run: true } | RpcError::Cancelled) => {}
+            Err(RpcError::PeerGone { may_have_run: true, .. } | RpcError::Cancelled) => {}
             other => panic!("{other:?}"),
         }
         // This call waits for the next server.
@@ -286,8 +292,12 @@ pub fn a_call_without_a_server_ends_in_time(world: &World) {
     server.kill();
     world.until("the client has noticed", || client.tally(1).wait().err());
     let before = world.now();
-    assert_eq!(client.tally(1).wait(), Err(RpcError::PeerGone { may_have_run: false }));
+    let ended = client.tally(1).wait();
+    assert!(matches!(ended, Err(RpcError::PeerGone { may_have_run: false, .. })), "{ended:?}");
     let deadline = client.tally(1).timeout(Duration::from_millis(20)).wait();
-    assert_eq!(deadline, Err(RpcError::PeerGone { may_have_run: false }));
+    assert!(
+        matches!(deadline, Err(RpcError::PeerGone { may_have_run: false, .. })),
+        "{deadline:?}"
+    );
     assert!(world.now() - before < patient(Duration::from_secs(3)));
 }

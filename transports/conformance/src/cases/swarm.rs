@@ -102,7 +102,9 @@ impl Swarm<'_> {
                 }
                 actor.calls.push(call);
             }
-            Err(RpcError::Overloaded(_) | RpcError::DeadlineExceeded { may_have_run: false }) => {}
+            Err(
+                RpcError::Overloaded(_) | RpcError::DeadlineExceeded { may_have_run: false, .. },
+            ) => {}
             Err(other) => panic!("{other:?}"),
         }
         if late {

@@ -142,7 +142,7 @@ pub(super) fn a_server_that_closes_half_or_stops_in_a_frame(world: &World) {
             stays.then_some(end)
         });
         for end in ends {
-            assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true })), "{end:?}");
+            assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true, .. })), "{end:?}");
         }
     }
 }
@@ -155,6 +155,6 @@ pub(super) fn a_server_that_grants_and_leaves(world: &World) {
         Some(end)
     });
     for end in ends {
-        assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true })), "{end:?}");
+        assert!(matches!(end, Err(RpcError::PeerGone { may_have_run: true, .. })), "{end:?}");
     }
 }
