@@ -54,7 +54,7 @@ impl<C: ServiceClient> Connecting<C> {
         self.with(|options| options.endpoint(endpoint))
     }
 
-    /// What the client's own I/O thread does when there is nothing to do: see [`ChannelOptions::idle`].
+    /// What callers that wait, and the client's own I/O thread, do while there is nothing to do: see [`ChannelOptions::idle`].
     pub fn idle(self, idle: IdlePolicy) -> Self {
         self.with(|options| options.idle(idle))
     }

@@ -50,8 +50,9 @@ impl ChannelOptions {
         self
     }
 
-    /// What the channel's own I/O thread does when there is nothing to do. An [`endpoint`](Self::endpoint) has its own
-    /// policy.
+    /// What waits while there is nothing to do: a caller that drives the connection, and the channel's own I/O thread. With
+    /// [`IdlePolicy::PARK`] callers leave their calls to that thread at once, with [`IdlePolicy::SPIN`] never. An
+    /// [`endpoint`](Self::endpoint) has its own policy.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = idle;
         self
