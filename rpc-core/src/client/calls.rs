@@ -1,5 +1,7 @@
 //! The calls of one connection that were started and not yet taken, and their deadlines.
 
+use super::PendingCall;
+use super::pending::{DroppedCalls, Started};
 use crate::blocking;
 use crate::error::{FailureKind, RpcError, TransportFailure};
 use crate::service::{Answer, Method};
@@ -8,12 +10,19 @@ use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
 use crate::wire;
 use bytes::Bytes;
 use core::any::Any;
+use std::sync::Arc;
 
 /// In the table of slots: no call.
 const NO_CALL: u32 = u32::MAX;
 
 /// Longer reply buffers are freed after use instead of kept for the next call.
 const KEPT_REPLY_BYTES: usize = 64 << 10;
+
+/// Index and generation of a call in one word, which moves in a register.
+#[inline]
+fn id_of(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
 
 /// The calls, found by token (index and generation) or by slot.
 pub(super) struct Calls {
@@ -27,6 +36,10 @@ pub(super) struct Calls {
     earliest: Instant,
     waiting: u32,
     capacity: usize,
+    /// Those whose tokens were dropped.
+    dropped: Arc<DroppedCalls>,
+    /// Empty, and keeps its memory.
+    swept: Vec<u64>,
     closed: Option<TransportFailure>,
 }
 
@@ -45,6 +58,9 @@ struct Entry {
     /// Makes the method's result from the answer; the token is too small to carry it.
     read: Read,
     reply: Vec<u8>,
+    /// A share of the connection's list, which is the token's from the start of a call to its end: counting each time would be
+    /// two atomic operations per call. `None` before the first call, too.
+    spare: Option<Arc<DroppedCalls>>,
 }
 
 /// Reads an answer into an `Option` of the method's result type.
@@ -82,6 +98,7 @@ impl Calls {
             deadline: Instant::FAR_FUTURE,
             read: |_, _| {},
             reply: Vec::new(),
+            spare: None,
         };
         Calls {
             entries: (0..capacity).map(entry).collect(),
@@ -92,6 +109,8 @@ impl Calls {
             earliest: Instant::FAR_FUTURE,
             waiting: 0,
             capacity,
+            dropped: Arc::default(),
+            swept: Vec::new(),
             closed: None,
         }
     }
@@ -112,9 +131,9 @@ impl Calls {
     }
 
     /// This call has not ended.
-    pub(super) fn is_waiting(&self, index: u32, generation: u32) -> bool {
-        let entry = self.entries.get(index as usize).filter(|e| e.generation == generation);
-        entry.is_some_and(|e| matches!(e.state, State::Waiting))
+    pub(super) fn is_waiting<R>(&self, call: &PendingCall<R>) -> bool {
+        let entry = self.entries.get(call.id() as u32 as usize);
+        call.is_of(&self.dropped) && entry.is_some_and(|e| matches!(e.state, State::Waiting))
     }
 
     /// Fails all calls: this end closes the connection.
@@ -124,7 +143,7 @@ impl Calls {
 
     /// Records a call that leaves in this slot. The caller has checked [`has_room`](Self::has_room). Returns its token.
     #[inline]
-    pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64, read: Read) -> (u32, u32) {
+    pub(super) fn start(&mut self, slot: SlotId, timeout_ns: u64, read: Read) -> Started {
         let index = self.free.pop().expect("the caller has checked for room");
         let entry = &mut self.entries[index as usize];
         entry.state = State::Waiting;
@@ -132,13 +151,15 @@ impl Calls {
         entry.timeout_ns = timeout_ns;
         entry.read = read;
         entry.deadline = Instant::FAR_FUTURE;
+        let id = id_of(index, entry.generation);
+        let spare = entry.spare.take();
         self.by_slot[slot.index as usize] = Posted { generation: slot.generation, call: index };
         if self.unstamped.len() == self.capacity {
             self.remove_cancelled_from_unstamped();
         }
         self.unstamped.push(index);
         self.waiting += 1;
-        (index, self.entries[index as usize].generation)
+        Started { id, dropped: spare.unwrap_or_else(|| Arc::clone(&self.dropped)) }
     }
 
     /// Needed only after a caller started and cancelled many calls without a poll.
@@ -193,8 +214,12 @@ impl Calls {
 
     /// The result of a call, if it has ended.
     #[inline]
-    pub(super) fn take<R: 'static>(&mut self, index: u32, generation: u32) -> Option<R> {
-        let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
+    pub(super) fn take<R: 'static>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
+        if !call.is_of(&self.dropped) {
+            return None;
+        }
+        let index = call.id() as u32;
+        let entry = self.entries.get_mut(index as usize)?;
         let mut result: Option<R> = None;
         match &mut entry.state {
             State::Free | State::Waiting => return None,
@@ -208,13 +233,45 @@ impl Calls {
             }
             State::Failed(error) => (entry.read)(Answer::Failed(error.clone()), &mut result),
         }
+        entry.spare = call.end();
         self.release(index);
         result
     }
 
-    /// Removes a call. Returns its slot if it is still in flight, to be abandoned.
-    pub(super) fn cancel(&mut self, index: u32, generation: u32) -> Option<SlotId> {
-        let entry = self.entries.get_mut(index as usize).filter(|e| e.generation == generation)?;
+    /// Removes a call. Returns its slot if it is still in flight, to be abandoned. A call of another connection is cancelled
+    /// there.
+    pub(super) fn cancel<R>(&mut self, mut call: PendingCall<R>) -> Option<SlotId> {
+        if !call.is_of(&self.dropped) {
+            return None;
+        }
+        self.entries.get_mut(call.id() as u32 as usize)?.spare = call.end();
+        self.remove(call.id())
+    }
+
+    /// Tokens were dropped since the last [`cancel_dropped`](Self::cancel_dropped).
+    #[inline]
+    pub(super) fn has_dropped(&self) -> bool {
+        self.dropped.is_some()
+    }
+
+    /// Cancels the calls whose tokens were dropped.
+    #[cold]
+    pub(super) fn cancel_dropped(&mut self, transport: &mut dyn ClientTransport) {
+        let mut ids = core::mem::take(&mut self.swept);
+        self.dropped.swap(&mut ids);
+        for id in ids.drain(..) {
+            if let Some(slot) = self.remove(id) {
+                transport.abandon(slot);
+            }
+        }
+        self.swept = ids;
+    }
+
+    /// Removes a call. Returns its slot if it is still in flight.
+    fn remove(&mut self, id: u64) -> Option<SlotId> {
+        let index = id as u32;
+        let entry = self.entries.get_mut(index as usize);
+        let entry = entry.filter(|entry| id_of(index, entry.generation) == id)?;
         let in_flight = match entry.state {
             State::Free => return None,
             State::Waiting => Some(entry.slot),

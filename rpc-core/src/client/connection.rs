@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
 ///
 /// [`call`](Self::call) makes one call and spins until it ends. For a window of calls: [`start`](Self::start) some,
-/// [`poll`](Self::poll), [`take`](Self::take) the results of those that have ended.
+/// [`poll`](Self::poll), [`take`](Self::take) the results of those that have ended. Dropping a [`PendingCall`] cancels it.
 ///
 /// A handler runs at most once per call, unless its method is marked idempotent. A call ends by its deadline at the
 /// latest, which counts from the poll that sends it. When the server is gone, every call ends in
@@ -108,7 +108,7 @@ impl Connection {
         self.transport.limits().window
     }
 
-    /// Calls in flight now.
+    /// Calls in flight now. One whose token was dropped counts until the next poll.
     pub fn in_flight(&self) -> u32 {
         self.calls.waiting()
     }
@@ -162,6 +162,10 @@ impl Connection {
             if self.now >= sink.calls.earliest() {
                 sink.calls.expire(self.now, &mut *self.transport);
             }
+            if sink.calls.has_dropped() {
+                sink.calls.cancel_dropped(&mut *self.transport);
+                self.transport.flush();
+            }
             let wake = deadline.min(sink.calls.earliest());
             rest(&self.site, &mut *self.transport, &mut idler, self.now, wake, progress.next);
         }
@@ -182,13 +186,12 @@ impl Connection {
     where
         M::Output: 'static,
     {
-        if !self.calls.has_room() {
+        if !self.calls.has_room() && !self.makes_room() {
             return Err(RpcError::Overloaded(Backpressure::Calls));
         }
         let slot = self.post::<M, P>(arguments)?;
         self.has_unflushed = true;
-        let (index, generation) = self.calls.start(slot, self.timeout_ns, read_into::<M>);
-        Ok(PendingCall::new(index, generation))
+        Ok(PendingCall::new(self.calls.start(slot, self.timeout_ns, read_into::<M>)))
     }
 
     /// Sends the started calls, takes the answers that arrived, and ends the calls whose deadline has passed.
@@ -207,6 +210,9 @@ impl Connection {
         self.now = now;
         if self.calls.has_unstamped() {
             self.calls.stamp(now);
+        }
+        if self.calls.has_dropped() {
+            self.cancel_dropped();
         }
         if self.has_unflushed {
             self.has_unflushed = false;
@@ -227,7 +233,7 @@ impl Connection {
     /// The result of a started call, once it has ended; `None` before that, and after it was taken.
     #[inline]
     pub fn take<R: 'static>(&mut self, pending: &mut PendingCall<R>) -> Option<R> {
-        self.calls.take(pending.index(), pending.generation())
+        self.calls.take(pending)
     }
 
     /// Polls until a started call has ended. `None` if its result was taken before.
@@ -238,8 +244,8 @@ impl Connection {
             if let Some(result) = self.take(&mut pending) {
                 return Some(result);
             }
-            if !self.calls.is_waiting(pending.index(), pending.generation()) {
-                return None; // taken or cancelled before
+            if !self.calls.is_waiting(&pending) {
+                return None; // taken before, or of another connection
             }
             if !progress.is_idle() {
                 idler.worked();
@@ -253,11 +259,26 @@ impl Connection {
     }
 
     /// Gives up a started call: its answer is dropped when it comes, and the server is told to stop working on it.
+    /// Dropping its token does the same, with the next poll.
     pub fn cancel<R>(&mut self, pending: PendingCall<R>) {
-        if let Some(slot) = self.calls.cancel(pending.index(), pending.generation()) {
+        if let Some(slot) = self.calls.cancel(pending) {
             self.transport.abandon(slot);
             self.has_unflushed = true;
         }
+    }
+
+    /// The tokens of some calls were dropped.
+    #[cold]
+    fn cancel_dropped(&mut self) {
+        self.calls.cancel_dropped(&mut *self.transport);
+        self.has_unflushed = true;
+    }
+
+    /// All calls are started and not taken. Returns whether some of them had been dropped.
+    #[cold]
+    fn makes_room(&mut self) -> bool {
+        self.cancel_dropped();
+        self.calls.has_room()
     }
 
     /// Sleeps until something arrives, or until `until` or the next deadline. May return early. Poll again afterwards.
@@ -266,7 +287,9 @@ impl Connection {
     pub fn park(&mut self, until: Option<Instant>) {
         let deadline = self.calls.earliest();
         let until = until.unwrap_or(Instant::FAR_FUTURE).min(deadline);
-        sleep(&self.site, &mut *self.transport, until);
+        if !self.calls.has_dropped() {
+            sleep(&self.site, &mut *self.transport, until);
+        }
         self.now = self.site.now();
     }
 
@@ -275,7 +298,8 @@ impl Connection {
     ///
     /// Call it between [`Site::fall_asleep`] and [`Asleep::sleep`](crate::site::Asleep::sleep).
     pub fn arm(&mut self) -> bool {
-        self.transport.arm()
+        // Calls that were dropped leave with the next poll.
+        !self.calls.has_dropped() && self.transport.arm()
     }
 
     /// Closes the connection. Calls in flight end in [`RpcError::PeerGone`].

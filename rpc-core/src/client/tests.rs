@@ -1,7 +1,7 @@
 //! The poll-mode client against a server driven by hand, in virtual time.
 
 use super::calls::{Calls, read_into};
-use super::{Connection, ConnectionOptions};
+use super::{Connection, ConnectionOptions, PendingCall};
 use crate::compatibility::Compatibility;
 use crate::error::{Backpressure, FailureKind, RpcError, Waited};
 use crate::idle::IdlePolicy;
@@ -146,19 +146,103 @@ fn a_full_window_is_backpressure_and_loses_nothing() {
 #[test]
 fn answers_that_are_not_taken_are_bounded() {
     let mut bench = bench();
-    let mut started = 0;
+    let mut untaken = Vec::new();
     let error = loop {
         match bench.client.start::<Echo, _>(&bytes(b"x")) {
-            Ok(_untaken) => started += 1,
+            Ok(call) => untaken.push(call),
             Err(error) => break error,
         }
         bench.client.poll();
         bench.receive();
         bench.answer(0);
         bench.client.poll();
-        assert!(started < 10_000);
+        assert!(untaken.len() < 10_000);
     };
     assert_eq!(error, RpcError::Overloaded(Backpressure::Calls));
+    // Dropping one makes room for one, without a poll.
+    untaken.pop();
+    let call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    let refused = bench.client.start::<Echo, _>(&bytes(b"x")).expect_err("no more room");
+    assert_eq!(refused, RpcError::Overloaded(Backpressure::Calls));
+    bench.client.cancel(call);
+}
+
+#[test]
+fn calls_that_are_dropped_are_cancelled_and_others_go_on() {
+    const DROPPED: usize = 1_000;
+    let mut bench = bench();
+    let mut kept = bench.client.start::<Echo, _>(&bytes(b"kept")).expect("room");
+    bench.client.poll();
+    for n in 0..DROPPED {
+        let call = bench.client.start::<Echo, _>(&bytes(b"dropped")).expect("room");
+        if n % 2 == 0 {
+            // Before it leaves, which it does all the same.
+            drop(call);
+            bench.client.poll();
+        } else {
+            bench.client.poll();
+            drop(call);
+            assert!(!bench.client.arm(), "there is something to send");
+            let before = bench.net.clock.now();
+            bench.client.park(None);
+            assert_eq!(bench.net.clock.now(), before, "it did not sleep");
+            bench.client.poll();
+        }
+        assert_eq!(bench.client.in_flight(), 1);
+        assert_eq!(bench.receive(), 2);
+        assert_eq!(bench.inbox.cancelled.len(), n + 1, "the server is told");
+        bench.answer(1);
+        bench.client.poll();
+    }
+    bench.answer(0);
+    bench.client.poll();
+    assert_eq!(bench.client.take(&mut kept), Some(Ok(b"kept".to_vec())));
+}
+
+#[test]
+fn a_blocking_call_cancels_dropped_ones() {
+    let mut bench = bench();
+    let dropped = bench.client.start::<Echo, _>(&bytes(b"dropped")).expect("room");
+    bench.client.poll();
+    drop(dropped);
+    bench.client.set_timeout(Duration::from_millis(5));
+    let result = bench.client.call::<Echo, _>(&bytes(b"x"));
+    assert!(matches!(result, Err(RpcError::DeadlineExceeded { may_have_run: true, .. })));
+    bench.receive();
+    assert_eq!(bench.inbox.cancelled.len(), 2, "its deadline was later");
+}
+
+#[test]
+fn a_call_is_dropped_on_another_thread_and_after_its_connection() {
+    let mut bench = bench();
+    let mut start = || bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+    let (first, second) = (start(), start());
+    bench.client.poll();
+    std::thread::spawn(move || drop(first)).join().expect("no panic");
+    bench.client.poll();
+    bench.receive();
+    assert_eq!((bench.client.in_flight(), bench.inbox.cancelled.len()), (1, 1));
+    drop(bench);
+    drop(second);
+}
+
+#[test]
+fn a_call_of_another_connection_is_none_of_this_one() {
+    let (mut one, mut other) = (bench(), bench());
+    let mut calls = [&mut one, &mut other].map(|bench| {
+        let call = bench.client.start::<Echo, _>(&bytes(b"x")).expect("room");
+        bench.client.poll();
+        bench.receive();
+        bench.answer(0);
+        bench.client.poll();
+        call
+    });
+    let [of_one, of_other] = &mut calls;
+    assert_eq!(one.client.take(of_other), None);
+    assert_eq!(other.client.take(of_one), None);
+    assert_eq!(one.client.take(of_one), Some(Ok(b"x".to_vec())));
+    let [_, of_other] = calls;
+    assert_eq!(one.client.wait(of_other), None);
 }
 
 #[test]
@@ -271,15 +355,17 @@ fn a_reply_to_an_earlier_call_of_a_slot_is_dropped() {
     let mut calls = Calls::new(WINDOW);
     let slot = |generation| SlotId { index: 1, generation };
     let read = read_into::<Echo>;
-    let (index, generation) = calls.start(slot(7), 1, read);
-    assert_eq!(calls.cancel(index, generation), Some(slot(7)));
-    let (index, generation) = calls.start(slot(8), 1, read);
+    let call: PendingCall<Result<Vec<u8>, RpcError>> =
+        PendingCall::new(calls.start(slot(7), 1, read));
+    assert_eq!(calls.cancel(call), Some(slot(7)));
+    let call: PendingCall<Result<Vec<u8>, RpcError>> =
+        PendingCall::new(calls.start(slot(8), 1, read));
     let mut reply = vec![0; HEADER_BYTES];
     Status::Value.write(&mut reply);
     calls.reply(slot(7), Message::Borrowed(&reply));
-    assert!(calls.is_waiting(index, generation));
+    assert!(calls.is_waiting(&call));
     calls.reply(slot(8), Message::Borrowed(&reply));
-    assert!(!calls.is_waiting(index, generation));
+    assert!(!calls.is_waiting(&call));
 }
 
 #[test]

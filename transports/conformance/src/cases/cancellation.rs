@@ -15,6 +15,11 @@ pub fn a_dropped_call_ends_its_task(world: &World) {
     world.wait_held(&mut client, &mut helper, 1, 1);
     client.connection().cancel(pending);
     world.wait_held(&mut client, &mut helper, 1, 0);
+    // Dropping its token does the same.
+    let pending = world.start(&mut client, |c| c.start_hold(1, 0));
+    world.wait_held(&mut client, &mut helper, 1, 1);
+    drop(pending);
+    world.wait_held(&mut client, &mut helper, 1, 0);
 }
 
 /// Dropping one call of a window does not affect the others, and errors reach the right call.
@@ -53,7 +58,10 @@ pub fn thousands_of_dropped_calls_leave_a_full_window(world: &World) {
         for _ in 0..i % 7 {
             world.turn(&mut client);
         }
-        client.connection().cancel(pending);
+        match i % 2 {
+            0 => drop(pending),
+            _ => client.connection().cancel(pending),
+        }
     }
     world.assert_full_window_works(&mut client, &mut helper, WINDOW);
 }

@@ -5,7 +5,9 @@
 
 use std::{io::Write, process::exit, str::SplitWhitespace};
 
-use farcall_core::{BindError, Connection, ConnectionOptions, PollClient, RpcError, Site};
+use farcall_core::{
+    BindError, Connection, ConnectionOptions, PendingCall, PollClient, RpcError, Site,
+};
 
 use crate::{
     Fixture, Setup, World,
@@ -21,6 +23,8 @@ struct Driven<'f> {
     fixture: &'f dyn Fixture,
     served: Option<Box<dyn Served>>,
     client: Option<SuitePollClient>,
+    /// Its calls that stay in flight until it ends.
+    held: Vec<PendingCall<Result<u64, RpcError>>>,
     /// Clients that share what connections of one thread can share.
     sessions: Vec<SuitePollClient>,
     /// Where these share it.
@@ -30,8 +34,8 @@ struct Driven<'f> {
 /// Carries out the commands on standard input until it ends. Panics at an unknown command: that is an error of the suite.
 pub fn main(fixture: &dyn Fixture) {
     silence_requested_panics();
-    let (sessions, site) = (Vec::new(), Site::new());
-    let mut driven = Driven { fixture, served: None, client: None, sessions, site };
+    let (held, sessions, site) = (Vec::new(), Vec::new(), Site::new());
+    let mut driven = Driven { fixture, served: None, client: None, held, sessions, site };
     let mut line = String::new();
     // Standard input is locked for each line only: a stream listens too.
     while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
@@ -131,21 +135,20 @@ impl Driven<'_> {
     /// Sends one call, and waits for nothing.
     fn post(&mut self, gate: u64) -> String {
         let world = World::new(self.fixture);
-        let client = self.client();
-        // The token is dropped; its call stays until the connection ends.
-        let _ = world.start(client, |c| c.start_hold(gate, 0));
-        client.connection().poll();
+        let pending = world.start(self.client(), |c| c.start_hold(gate, 0));
+        self.held.push(pending);
+        self.client().connection().poll();
         "posted".to_owned()
     }
 
     /// Leaves calls in flight.
     fn hold(&mut self, gate: u64, count: u64) -> String {
         let world = World::new(self.fixture);
-        let client = self.client();
         for value in 0..count {
-            // The token is dropped; its call stays until the connection ends.
-            let _ = world.start(client, |c| c.start_hold(gate, value));
+            let pending = world.start(self.client(), |c| c.start_hold(gate, value));
+            self.held.push(pending);
         }
+        let client = self.client();
         // A client notices a lost datagram only while it is polled.
         world.until("the server has them", || {
             let held: Result<u64, RpcError> = world.call(client, |c| c.start_held(gate));
