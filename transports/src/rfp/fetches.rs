@@ -206,9 +206,10 @@ impl ClientCarrier for Fetches {
     }
 
     #[inline]
-    fn fetched(&mut self, what: Fetched, messages: usize, outstanding: usize) {
+    fn fetched(&mut self, what: Fetched, messages: usize, outstanding: usize) -> bool {
         if what != Fetched::Ready {
-            return self.reader.read_long();
+            self.reader.read_long();
+            return true;
         }
         let goes_on = if self.switch.is_draining() { 1 } else { outstanding };
         let brought = self.reader.read_lines(messages, goes_on, self.now);
@@ -223,6 +224,7 @@ impl ClientCarrier for Fetches {
         } else if !brought && self.outstanding > 0 {
             self.switch.failed();
         }
+        brought
     }
 
     fn next_read(&mut self) -> Option<ReadNumber> {

@@ -131,8 +131,11 @@ pub(crate) trait ClientCarrier: Carrier {
         Ok(None)
     }
 
-    /// All messages of a READ have been taken; so many they were, and so many calls still have no response.
-    fn fetched(&mut self, _what: Fetched, _messages: usize, _outstanding: usize) {}
+    /// All messages of a READ have been taken; so many they were, and so many calls still have no response. `false`: it has brought
+    /// nothing.
+    fn fetched(&mut self, _what: Fetched, _messages: usize, _outstanding: usize) -> bool {
+        true
+    }
 
     /// The number of the first READ that finds all that the server has left by now, if it may have left something. From now on
     /// there is such a READ, as long as calls are outstanding.

@@ -185,8 +185,10 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         }
         let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         if C::FETCHES {
-            if let Err(broken) = self.window.take_responses(sink) {
-                self.window.close(broken, sink);
+            match self.window.take_responses(sink) {
+                // Who reads in vain waits: the server may need this core.
+                Ok(in_vain) => progress.worked = progress.worked.saturating_sub(in_vain),
+                Err(broken) => self.window.close(broken, sink),
             }
             self.window.fetch(now);
         }

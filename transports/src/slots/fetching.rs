@@ -30,9 +30,10 @@ impl<C: ClientCarrier> Window<C> {
         self.link.fetch_responses();
     }
 
-    /// Handles the responses that have been read.
+    /// Handles the responses that have been read. Answers how many READs have brought nothing.
     #[inline]
-    pub(super) fn take_responses(&mut self, sink: &mut dyn ReplySink) -> Result<(), Broken> {
+    pub(super) fn take_responses(&mut self, sink: &mut dyn ReplySink) -> Result<u32, Broken> {
+        let mut in_vain = 0;
         while let Some((what, mut bytes)) = self.arrived.responses.pop() {
             let messages = match what {
                 Fetched::Ready => self.take_ready(&mut bytes, sink)?,
@@ -43,7 +44,8 @@ impl<C: ClientCarrier> Window<C> {
             };
             self.link.give_back(bytes);
             let outstanding = self.outstanding();
-            self.link.carrier.fetched(what, messages, outstanding);
+            let has_brought = self.link.carrier.fetched(what, messages, outstanding);
+            in_vain += u32::from(!has_brought);
             if !self.dropped.is_empty() {
                 self.end_dropped();
             }
@@ -54,7 +56,7 @@ impl<C: ClientCarrier> Window<C> {
         while let Some(argument) = self.link.carrier.take_request_of_mode() {
             self.link.post_op(Op::Mode, argument);
         }
-        Ok(())
+        Ok(in_vain)
     }
 
     fn take_ready(&mut self, bytes: &mut [u8], sink: &mut dyn ReplySink) -> Result<usize, Broken> {
