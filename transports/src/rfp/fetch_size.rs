@@ -9,6 +9,8 @@ const MEMORY: u32 = 64;
 /// Most lines that a response may have in the ring.
 pub(super) const MAX_LINES: usize = 16;
 
+const _: () = assert!(MAX_LINES <= super::lines::MOST_LINES_PER_READ as usize);
+
 /// Chooses the fetch size that would have cost least for the responses seen: a longer one costs bytes with each response, a
 /// shorter one a second READ with those that are longer.
 #[derive(Debug)]

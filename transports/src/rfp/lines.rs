@@ -2,7 +2,7 @@
 //!
 //! The server leaves its responses there in the order in which they are made, each from a new line on. Each line begins with a
 //! word that says which lap of the ring it belongs to; the word is stored after the rest of its line. A NIC reads a line
-//! as a whole, and this code from low addresses to high ones, so a line with the word of the lap is whole too, whatever of
+//! as a whole, and a device in memory its first word before the rest, so a line with the word of the lap is whole too, whatever of
 //! the others was still missing (FaRM, NSDI 2014, section 4.1, has a version per line too).
 //!
 //! A ring for two messages of each slot never overtakes its reader: a slot has at most a response and the notice that its
@@ -14,6 +14,10 @@ use crate::planted::{Bug, is_planted};
 
 /// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
+
+/// Most lines of one READ of the ring: 4 KiB, as a device in memory does not promise how it [reads](farcall_verbs::WorkRequest::read) the
+/// lines of a longer one.
+pub(super) const MOST_LINES_PER_READ: u32 = 64;
 
 /// Bytes of the word at the front of a line.
 const WORD_BYTES: usize = 8;

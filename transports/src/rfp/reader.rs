@@ -6,7 +6,7 @@ use std::ops::Range;
 use farcall_core::time::Instant;
 
 use super::fetch_size::FetchSize;
-use super::lines::{Cursor, LINE_BYTES, Line, join, lines_of, ring_lines};
+use super::lines::{Cursor, LINE_BYTES, Line, MOST_LINES_PER_READ, join, lines_of, ring_lines};
 use crate::rendezvous::server::Misbehaved;
 
 /// When the ring is read next.
@@ -138,7 +138,8 @@ impl Reader {
         // As many as twice those that were ready the last time.
         let responses = (2 * self.run).clamp(1, responses.max(1));
         let lines = (responses * self.size.lines()).max(self.need);
-        let lines = lines.min((most / LINE_BYTES) as u32).min(self.cursor.left());
+        let most = (most / LINE_BYTES).min(MOST_LINES_PER_READ as usize) as u32;
+        let lines = lines.min(most).min(self.cursor.left());
         self.pace = Pace::Reading { since: now, lines };
         Some(Read::Lines(self.cursor.line..self.cursor.line + lines))
     }

@@ -30,6 +30,27 @@ pub(crate) unsafe fn copy_forward(target: *mut u8, source: *const u8, len: usize
     }
 }
 
+/// Copies as [`copy_forward`] what a peer may be storing. Of each line of the source, the first word is loaded no later than the rest, and
+/// before all that this thread loads afterwards: a line whose first word was stored last, with release ordering, is whole if the copy has
+/// that word.
+///
+/// # Safety
+/// As for [`copy_forward`].
+#[inline]
+pub(crate) unsafe fn copy_polled(target: *mut u8, source: *const u8, len: usize) {
+    // x86 performs loads in program order (Intel SDM 3A 9.2.2).
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: passed on from the caller.
+    unsafe {
+        x86_64::copy_forward(target, source, len);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: passed on from the caller.
+    unsafe {
+        portable::copy_polled(target, source, len);
+    }
+}
+
 /// Hints that these bytes will be copied to a peer, if that makes the copy faster.
 #[inline]
 pub(crate) fn claim(target: *const u8, len: usize) {
@@ -313,7 +334,28 @@ mod x86_64 {
 
 #[cfg_attr(target_arch = "x86_64", cfg(test))]
 mod portable {
-    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+    use super::LINE_BYTES;
+
+    /// # Safety
+    /// As for [`super::copy_polled`].
+    pub(super) unsafe fn copy_polled(target: *mut u8, source: *const u8, len: usize) {
+        let mut done = 0;
+        while done < len {
+            let line = LINE_BYTES - source.addr().wrapping_add(done) % LINE_BYTES;
+            let line = line.min(len - done);
+            let word = line.min(8);
+            // SAFETY: `done + line <= len`; the rest is passed on from the caller.
+            unsafe {
+                copy_forward(target.add(done), source.add(done), word);
+                // The load of the word comes before those of the rest: the loads of a copy are relaxed.
+                fence(Ordering::Acquire);
+                copy_forward(target.add(done + word), source.add(done + word), line - word);
+            }
+            done += line;
+        }
+    }
 
     /// # Safety
     /// As for [`super::copy_forward`].
@@ -345,8 +387,15 @@ mod tests {
 
     type Copy = unsafe fn(*mut u8, *const u8, usize);
 
-    const COPIES: [Copy; 5] =
-        [copy_forward, copy_unordered, copy_fetched, copy_streaming, portable::copy_forward];
+    const COPIES: [Copy; 7] = [
+        copy_forward,
+        copy_polled,
+        copy_unordered,
+        copy_fetched,
+        copy_streaming,
+        portable::copy_forward,
+        portable::copy_polled,
+    ];
 
     #[test]
     fn long_copies_move_all_of_their_bytes() {

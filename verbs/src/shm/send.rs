@@ -14,7 +14,8 @@ use super::pair::Pair;
 use super::peer::Peer;
 use super::region::MappedRegion;
 use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
-use crate::memory::bytes::{claim, copy_fetched, copy_forward, copy_streaming, copy_unordered};
+use crate::memory::bytes::{claim, copy_fetched, copy_forward, copy_polled};
+use crate::memory::bytes::{copy_streaming, copy_unordered};
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
 
@@ -175,7 +176,7 @@ impl SendSide {
             return false;
         }
         // SAFETY: `known_target` checked the range in a mapping; peers may race with it, which the copy tolerates.
-        unsafe { copy_forward(into.as_mut_ptr(), source, into.len()) };
+        unsafe { copy_polled(into.as_mut_ptr(), source, into.len()) };
         true
     }
 
@@ -455,7 +456,7 @@ impl SendSide {
                 // peers may race with shared memory, which the copy tolerates.
                 unsafe {
                     match len <= MTU_BYTES {
-                        true => copy_forward(room.start(), source, len),
+                        true => copy_polled(room.start(), source, len),
                         // It takes several packets: nothing is promised of their order.
                         false => copy_fetched(room.start(), source, len),
                     }

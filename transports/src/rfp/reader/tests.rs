@@ -1,7 +1,7 @@
 use farcall_verbs::{Access, Device};
 use proptest::prelude::*;
 
-use super::super::lines::{LINE_BYTES, Ring, ring_lines};
+use super::super::lines::{LINE_BYTES, MOST_LINES_PER_READ, Ring, ring_lines};
 use super::*;
 
 const WINDOW: u32 = 4;
@@ -122,4 +122,21 @@ fn a_long_response_is_read_from_its_own_place() {
     assert!(!bench.reader.has_no_long());
     bench.reader.read_long();
     assert!(bench.reader.has_no_long());
+}
+
+/// A device promises nothing of how it reads more.
+#[test]
+fn no_read_of_lines_is_longer_than_what_is_read_in_order() {
+    let most = MOST_LINES_PER_READ;
+    for device in ["shm", "shm-plain"] {
+        let mtu = Device::open(device).unwrap().caps().mtu;
+        assert!(most as usize * LINE_BYTES <= mtu, "{device}: {mtu}");
+    }
+    // As many were ready the last time as half of what is asked for now.
+    for (asked, read) in [(most - 2, most - 2), (most, most), (most + 2, most), (1000, most)] {
+        let mut reader = Reader::new(1000, 1 << 16, MOST);
+        reader.read_lines(asked as usize / 2, 1, Instant::ZERO);
+        let next = reader.next(1000, 1 << 16, Instant::ZERO);
+        assert_eq!(next, Some(Read::Lines(0..read)), "{asked}");
+    }
 }
