@@ -338,7 +338,7 @@ impl Calls {
         if session != self.session || !self.peer.has_sent(epoch, source) {
             return Ok(());
         }
-        self.retransmission.note_datagram();
+        self.retransmission.note_datagram(&mut self.window, &mut self.releases, now);
         for message in messages {
             self.handle_message(&message, now, sink)?;
         }

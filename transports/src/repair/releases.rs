@@ -48,6 +48,20 @@ impl Releases {
         }
     }
 
+    /// The server answers again: those that were repeated are sent at the next timeout, which is short.
+    pub(crate) fn restart_timers(
+        &mut self,
+        now: Instant,
+        round_trip: &RoundTrip,
+        timers: &mut Timers,
+    ) {
+        for release in self.0.iter_mut().filter(|release| release.repeats > 1) {
+            release.repeats = 1;
+            release.due = now.saturating_add_nanos(round_trip.timeout(0));
+            timers.set(release.due);
+        }
+    }
+
     /// Queues again what is due. Tells whether anything is.
     pub(crate) fn queue_due(
         &mut self,

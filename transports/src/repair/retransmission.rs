@@ -121,8 +121,35 @@ impl Retransmission {
 
     /// The server has sent a datagram.
     #[inline]
-    pub(crate) fn note_datagram(&mut self) {
-        self.timers.note_answer();
+    pub(crate) fn note_datagram(
+        &mut self,
+        window: &mut Window,
+        releases: &mut Releases,
+        now: Instant,
+    ) {
+        if let Some(since) = self.timers.note_answer() {
+            self.end_silence(window, releases, since, now);
+        }
+    }
+
+    /// The server answers again, after messages were repeated since that moment. How often they were says nothing of it
+    /// any more: no other message waits as long as the silence has made them wait (RFC 9002, section 6.2.1).
+    #[cold]
+    fn end_silence(
+        &mut self,
+        window: &mut Window,
+        releases: &mut Releases,
+        since: Instant,
+        now: Instant,
+    ) {
+        // An answer in time to a question about a call that runs: the next question may come later.
+        if since.saturating_add_nanos(self.round_trip.timeout(0)) >= now {
+            return;
+        }
+        for slot in window.slots.iter_mut().filter(|slot| slot.is_posted() && slot.repeats > 0) {
+            self.restart_timer(slot, now);
+        }
+        releases.restart_timers(now, &self.round_trip, &mut self.timers);
     }
 
     /// The server mentioned this slot; `mark` says which transmission it acknowledges.
@@ -251,6 +278,7 @@ mod tests {
     use farcall_verbs::Device;
 
     use super::*;
+    use crate::repair::round_trip::CAP_NANOS;
 
     const SILENCE: Duration = Duration::from_secs(1);
     const SLOTS: u32 = 64;
@@ -287,33 +315,135 @@ mod tests {
         None
     }
 
-    #[test]
-    fn repeats_to_a_silent_server_leave_ever_later() {
-        const CAP: Duration = Duration::from_millis(64);
-        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
-        let mut transfers = Transfers::new(SLOTS, &pd, 1 << 20, 1024, 1);
-        let (mut window, mut releases) = (Window::new(SLOTS), Releases::default());
-        let mut repair = Retransmission::new(SLOTS, 0, SILENCE);
-        let (id, _) = window.reserve(1).unwrap();
-        window.post(id, Delivery::AtMostOnce);
-        let mut left = Vec::new();
-        for turn in 0..500 {
-            let now = Instant::from_nanos(1) + turn * TURN;
-            repair.start_timers(&mut window, now);
-            if repair.is_due(now) {
-                repair.queue_due(&mut window, &mut transfers, &mut releases, now);
-            }
-            while let Some(index) = window.outbox.pop_front() {
-                left.push(now);
-                repair.add_request(index, &mut window.slots[index as usize], turn);
+    const CAP: Duration = Duration::from_nanos(CAP_NANOS);
+
+    /// A client with one small call, whose messages all leave at once.
+    struct Client {
+        window: Window,
+        transfers: Transfers,
+        releases: Releases,
+        repair: Retransmission,
+        turn: u32,
+    }
+
+    impl Client {
+        fn with_a_call() -> Client {
+            let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+            let mut window = Window::new(SLOTS);
+            let (id, _) = window.reserve(1).unwrap();
+            window.post(id, Delivery::AtMostOnce);
+            Client {
+                window,
+                transfers: Transfers::new(SLOTS, &pd, 1 << 20, 1024, 1),
+                releases: Releases::default(),
+                repair: Retransmission::new(SLOTS, 0, SILENCE),
+                turn: 0,
             }
         }
-        let gaps: Vec<Duration> = left.windows(2).map(|two| two[1] - two[0]).collect();
-        assert!(gaps.len() >= 4 && gaps[0] < CAP / 4, "{gaps:?}");
+
+        fn now(&self) -> Instant {
+            Instant::from_nanos(1) + self.turn * TURN
+        }
+
+        /// One turn. Tells whether the call's message left, or a release.
+        fn turn(&mut self) -> bool {
+            self.turn += 1;
+            let now = self.now();
+            let Client { window, transfers, releases, repair, turn } = self;
+            repair.start_timers(window, now);
+            if repair.is_due(now) {
+                repair.queue_due(window, transfers, releases, now);
+            }
+            let mut has_left = false;
+            while let Some(index) = window.outbox.pop_front() {
+                has_left = true;
+                match window.slots[index as usize].is_unknown() {
+                    true => repair.add_request(index, &mut window.slots[index as usize], *turn),
+                    false => repair.add(index, &mut window.slots[index as usize]),
+                }
+            }
+            releases.send(|_, _| {
+                has_left = true;
+                true
+            });
+            has_left
+        }
+
+        /// The server sends something that says nothing of the call.
+        fn hear(&mut self) {
+            let now = self.now();
+            self.repair.note_datagram(&mut self.window, &mut self.releases, now);
+        }
+
+        /// The turns until something leaves.
+        fn turns_until_something_leaves(&mut self) -> u32 {
+            let before = self.turn;
+            while !self.turn() {
+                assert!(self.turn < 10_000, "nothing leaves");
+            }
+            self.turn - before
+        }
+    }
+
+    /// Each takes twice as long as the one before, up to the longest timeout.
+    fn assert_doubling(gaps: &[u32]) {
+        assert!(TURN * gaps[0] < CAP / 4, "{gaps:?}");
         for two in gaps.windows(2) {
             // A timer starts with the turn after its message, and is looked at once a turn.
-            assert!(two[1] + 3 * TURN >= CAP.min(2 * two[0]), "{gaps:?}");
+            assert!((two[1] + 3) * TURN >= CAP.min(2 * two[0] * TURN), "{gaps:?}");
         }
+    }
+
+    #[test]
+    fn repeats_to_a_silent_server_leave_ever_later() {
+        let mut client = Client::with_a_call();
+        assert!(client.turn());
+        let gaps: Vec<u32> = (0..8).map(|_| client.turns_until_something_leaves()).collect();
+        assert_doubling(&gaps);
+    }
+
+    #[test]
+    fn once_the_server_answers_again_repeats_leave_soon() {
+        let mut client = Client::with_a_call();
+        for _ in 0..300 {
+            client.turn();
+        }
+        while TURN * client.turns_until_something_leaves() < CAP {}
+        client.hear();
+        let gaps: Vec<u32> = (0..4).map(|_| client.turns_until_something_leaves()).collect();
+        assert_doubling(&gaps);
+    }
+
+    #[test]
+    fn once_the_server_answers_again_releases_leave_soon() {
+        let mut client = Client::with_a_call();
+        client.window.outbox.clear();
+        client.window.free(0);
+        client.releases.push(0, 1);
+        client.repair.queue_release();
+        for _ in 0..300 {
+            client.turn();
+        }
+        while TURN * client.turns_until_something_leaves() < CAP {}
+        client.hear();
+        let gaps: Vec<u32> = (0..4).map(|_| client.turns_until_something_leaves()).collect();
+        assert_doubling(&gaps);
+    }
+
+    #[test]
+    fn questions_about_a_call_that_runs_leave_ever_later_though_they_are_answered() {
+        let mut client = Client::with_a_call();
+        assert!(client.turn());
+        client.window.slots[0].phase = Phase::Known;
+        let gaps: Vec<u32> = (0..8)
+            .map(|_| {
+                let gap = client.turns_until_something_leaves();
+                assert!(!client.turn());
+                client.hear();
+                gap
+            })
+            .collect();
+        assert_doubling(&gaps);
     }
 
     #[test]

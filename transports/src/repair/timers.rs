@@ -42,12 +42,14 @@ impl Timers {
         self.next = Instant::FAR_FUTURE;
     }
 
-    /// The server has said something.
+    /// The server has said something. Tells since when messages were repeated without an answer, if they were.
     #[inline]
-    pub(crate) fn note_answer(&mut self) {
-        if self.repeats > 0 {
-            (self.silent_since, self.repeats) = (None, 0);
+    pub(crate) fn note_answer(&mut self) -> Option<Instant> {
+        if self.repeats == 0 {
+            return None;
         }
+        self.repeats = 0;
+        self.silent_since.take()
     }
 
     /// Something has left again.
@@ -81,7 +83,8 @@ mod tests {
         assert!((0..100).all(|_| !repeat(&mut timers, 1)));
         assert!(!repeat(&mut timers, 5));
         assert!(repeat(&mut timers, 6));
-        timers.note_answer();
+        assert_eq!(timers.note_answer(), Some(at(1)));
+        assert_eq!(timers.note_answer(), None, "nothing was repeated since");
         assert!(!repeat(&mut timers, 30));
         assert!(!repeat(&mut timers, 50), "nothing was repeated meanwhile");
     }
