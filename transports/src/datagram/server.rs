@@ -230,12 +230,12 @@ impl ServerTransport for Server {
         for completion in completed {
             sessions.complete(completion, now, sink);
         }
+        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         if sessions.outgoing.port.is_broken() {
-            return self.renew(&"its queue pair is in error", now, sink);
+            return progress.and(self.renew(&"its queue pair is in error", now, sink));
         }
         let has_shortage = sessions.lending.has_shortage();
         let needs_attention = sessions.has_posts() || has_shortage || !sessions.broken.is_empty();
-        let mut progress = Progress { worked: found as u32, ..Progress::IDLE };
         // Where requests arrived, what waits leaves with their replies, in the turn's flush.
         if needs_attention && (found == 0 || has_shortage) {
             let (parts, next) = self.attend(now, sink);

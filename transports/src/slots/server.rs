@@ -154,7 +154,7 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
         {
             let completed = match queue.poll() {
                 Ok(completed) => completed,
-                Err(error) => return self.give_up_queue(number, error, sink),
+                Err(error) => return progress.and(self.give_up_queue(number, error, sink)),
             };
             let found = completed.len();
             // After the poll: a client that has sent a request was announced before.

@@ -164,7 +164,10 @@ impl Host {
     pub(super) fn turn(&mut self) {
         self.now += 1000;
         let now = Instant::from_nanos(self.now);
-        self.transport.poll(now, &mut self.handlers);
+        let requests = self.handlers.requests;
+        let progress = self.transport.poll(now, &mut self.handlers);
+        let has_handed_over = self.handlers.requests > requests;
+        assert!(!has_handed_over || !progress.is_idle(), "requests came in a poll without work");
         self.transport.flush();
     }
 

@@ -51,6 +51,16 @@ fn a_broken_queue_pair_ends_its_sessions_and_another_serves_new_ones() {
 }
 
 #[test]
+fn requests_that_come_with_the_end_of_their_queue_pair_are_work() {
+    let mut host = Host::new();
+    let mut hand = host.admit();
+    hand.send(Kind::Request, 0, 1, b"the last");
+    host.break_queue_pair();
+    host.turn();
+    assert_eq!((host.connections(), host.handlers.requests), (0, 1));
+}
+
+#[test]
 fn a_server_drains_until_its_clients_have_their_responses() {
     let mut host = Host::new();
     // Longer than a client waits before it asks again, shorter than it may be silent.
