@@ -57,9 +57,9 @@ impl Bench {
         call
     }
 
-    /// One turn of a thread.
+    /// Turns of a thread, until it is idle.
     fn turn(&mut self, thread: usize) {
-        self.threads[thread].turn(self.net.clock.now());
+        while !self.threads[thread].turn(self.net.clock.now()).is_idle() {}
     }
 
     /// Turns of all threads, until all are idle.

@@ -6,6 +6,9 @@ use crate::transport::CallToken;
 /// Where there is no call.
 const NONE: u32 = u32::MAX;
 
+/// Rows grow by so many elements: that is a window of the usual size, so that later calls of its client allocate nothing.
+const ROW_STEP: usize = 64;
+
 /// A slot of a client.
 #[derive(Clone, Copy)]
 pub(super) struct ClientSlot {
@@ -88,7 +91,7 @@ impl CallIndex {
 fn element<T>(elements: &mut Vec<T>, index: u32, new: impl FnMut() -> T) -> &mut T {
     let index = index as usize;
     if index >= elements.len() {
-        elements.resize_with(index + 1, new);
+        elements.resize_with((index + 1).next_multiple_of(ROW_STEP), new);
     }
     &mut elements[index]
 }

@@ -1,5 +1,6 @@
 //! The work of one server thread, as a state machine: time and transports are arguments.
 
+use super::backlog::{Backlog, Waiting};
 use super::call_index::Cancel;
 use super::context::CallContext;
 use super::executor::{Executor, Task};
@@ -7,6 +8,7 @@ use super::panics;
 use super::paths::ReplyPaths;
 use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
+use super::run_times::{Length, RunTimes};
 use super::stealing::{Giver, Returned};
 use super::table::{Table, Target};
 use super::turn::{Extras, Turn};
@@ -18,11 +20,22 @@ use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
 
+/// After handlers have run for so long, the thread takes in what has arrived before it runs further ones: cancellations of those, for
+/// example.
+pub(super) const SLICE_NS: u64 = 100_000;
+
+/// A thread polls at most so often for more that has arrived before it runs a handler: what arrives may never end.
+const POLLS_BEFORE_RUNS: u32 = 16;
+
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
     services: Services,
     pub(super) turn: Turn,
     executor: Executor,
+    /// Requests that wait for their handlers.
+    backlog: Backlog,
+    /// Polls since a request of the backlog was run.
+    polls: u32,
     /// Gives requests to idle threads, if the server's threads steal.
     giver: Option<Giver>,
 }
@@ -35,6 +48,7 @@ struct Services {
     unknown_row: u32,
     /// Which requests are refused, and why.
     refusing: Cell<Refusing>,
+    run_times: RunTimes,
 }
 
 /// Whether requests are refused before they run.
@@ -58,13 +72,14 @@ impl Dispatcher {
     ) -> Self {
         turn.extras.set(Extras::STEALS, giver.is_some());
         let refusing = Cell::new(Refusing::No);
-        let services = Services { instances, methods, unknown_row, refusing };
-        Dispatcher { services, turn, executor, giver }
+        let run_times = RunTimes::new(unknown_row as usize);
+        let services = Services { instances, methods, unknown_row, refusing, run_times };
+        Dispatcher { services, turn, executor, backlog: Backlog::default(), polls: 0, giver }
     }
 
     /// There is work for a turn that no transport announces.
     pub(super) fn has_ready(&self) -> bool {
-        self.executor.has_ready() || self.has_answers()
+        self.executor.has_ready() || self.has_answers() || !self.backlog.is_empty()
     }
 
     /// Other threads have answered requests of this one.
@@ -106,7 +121,7 @@ impl Dispatcher {
             progress = progress.and(self.poll::<STEALS, METERED>(number as u32, &mut **transport));
         }
         if self.has_chores() || (STEALS && self.has_answers()) {
-            progress.worked += self.do_chores(&mut ReplyPaths::new(transports));
+            progress.worked += self.do_chores(progress.next, transports);
         }
         if progress.is_idle() {
             self.turn.end_empty();
@@ -126,10 +141,10 @@ impl Dispatcher {
         number: u32,
         transport: &mut dyn ServerTransport,
     ) -> Progress {
-        let Dispatcher { services, turn, executor, giver } = self;
+        let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
         turn.transport = number;
         let now = turn.now;
-        let mut sink = Sink { services, turn, executor };
+        let mut sink = Sink { services, turn, executor, backlog };
         match giver {
             Some(giver) if STEALS => transport.poll(now, &mut StealingSink { sink, giver }),
             _ if METERED => transport.poll(now, &mut MeteredSink { sink }),
@@ -140,7 +155,9 @@ impl Dispatcher {
     /// Ends a turn that worked, after its replies have left.
     #[inline]
     pub(super) fn end_turn(&mut self, now: Instant) {
-        self.turn.end(now);
+        if self.turn.end(now) {
+            self.services.run_times.doubt_all();
+        }
     }
 
     #[inline]
@@ -149,11 +166,14 @@ impl Dispatcher {
             || self.executor.has_cancelled()
             || self.turn.now >= self.executor.earliest()
             || self.turn.deferred.is_due(self.turn.now)
+            || !self.backlog.is_empty()
     }
 
-    /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers.
-    fn do_chores(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let Dispatcher { services, turn, executor, giver } = self;
+    /// Does the work that does not come with a request: woken handlers, cancellations, deadlines, deferred answers, requests that have
+    /// waited. `next` is when the transports are to be polled again.
+    fn do_chores(&mut self, next: PollAt, transports: &mut [Box<dyn ServerTransport>]) -> u32 {
+        let paths = &mut ReplyPaths::new(transports);
+        let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
         let mut worked = 0;
         if let Some(giver) = giver {
             giver.set_idle(false);
@@ -161,21 +181,101 @@ impl Dispatcher {
             while let Some(Returned { call, transport, content }) = giver.take_returned() {
                 // It has been admitted, and is not given away again.
                 let replies = paths.enter(transport, turn);
-                let mut sink = Sink { services, turn, executor };
+                let mut sink = Sink { services, turn, executor, backlog };
                 let _ = sink.handle_metered(call, content.message(), replies);
             }
         }
         if executor.has_cancelled() {
             worked += executor.end_cancelled(turn, paths);
         }
-        worked += executor.run(turn, paths);
         if turn.now >= executor.earliest() {
             worked += executor.expire(turn, paths);
         }
-        if turn.deferred.is_due(turn.now) {
-            worked += turn.send_deferred(paths);
+        worked += executor.run(turn, paths);
+        if !self.backlog.is_empty() {
+            worked += self.work_off_backlog(next, paths);
+        }
+        if self.turn.deferred.is_due(self.turn.now) {
+            worked += self.turn.send_deferred(paths);
         }
         worked
+    }
+
+    /// Removes the requests whose callers have given up. If nothing else has arrived, runs others for a [slice](SLICE_NS) of time.
+    #[inline(never)]
+    fn work_off_backlog(&mut self, next: PollAt, paths: &mut ReplyPaths<'_>) -> u32 {
+        let mut worked = 0;
+        while self.backlog.has_cancelled() {
+            let Some(request) = self.backlog.take_cancelled() else { break };
+            self.end_waiting(request, Status::Cancelled, paths);
+            worked += 1;
+        }
+        self.polls += 1;
+        if next == PollAt::Now && self.polls < POLLS_BEFORE_RUNS {
+            return worked + 1;
+        }
+        self.polls = 0;
+        self.turn.read_clock();
+        let began = self.turn.now;
+        while (self.turn.now - began).as_nanos() < u128::from(SLICE_NS) {
+            let Some(request) = self.backlog.take_next(self.turn.now, &self.services.run_times)
+            else {
+                break;
+            };
+            worked += 1;
+            match request.is_late(self.turn.now) {
+                true => self.end_waiting(request, Status::Late, paths),
+                false => self.run_waiting(request, paths),
+            }
+        }
+        self.turn.backlog_ns += (self.turn.now - began).as_nanos() as u64;
+        worked
+    }
+
+    /// Answers a request that has not run.
+    fn end_waiting(&mut self, request: Waiting, status: Status, paths: &mut ReplyPaths<'_>) {
+        let Waiting { call, transport, target, arrived, deadline, content, .. } = request;
+        let task = Task::new(call, transport, target.row, arrived, deadline);
+        let replies = paths.enter(transport, &mut self.turn);
+        self.turn.counters.started(target.row);
+        UnansweredCall::new(task, replies, &mut self.turn, None).reply().fail_with(status);
+        self.backlog.keep(content);
+    }
+
+    /// Runs the handler of a request that has waited, here or on another thread.
+    fn run_waiting(&mut self, request: Waiting, paths: &mut ReplyPaths<'_>) {
+        let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
+        let Waiting { mut call, transport, target, arrived, deadline, identity, content } = request;
+        let replies = paths.enter(transport, turn);
+        let waited_ns = turn.now.as_nanos().saturating_sub(arrived.as_nanos());
+        if let Some(giver) = giver
+            && may_give(giver, target, &call, turn, waited_ns)
+        {
+            match giver.give(call, &content.message(), (transport, identity)) {
+                None => {
+                    turn.counters.stolen(target.row);
+                    return backlog.keep(content);
+                }
+                Some(kept) => call = kept,
+            }
+        }
+        turn.counters.started(target.row);
+        let client = Client::of(transport, &call);
+        let task = Task::new(call, transport, target.row, arrived, deadline);
+        let now = turn.now;
+        let mut unanswered = UnansweredCall::new(task, replies, turn, Some(executor));
+        CallContext::enter(deadline, now, false, identity);
+        if let Some(arguments) = content.message().skip(HEADER_BYTES) {
+            services.dispatch(target, arguments, unanswered.reply());
+        }
+        CallContext::leave();
+        let nanos = turn.read_clock();
+        turn.charge(client, nanos);
+        services.run_times.record(target.row, nanos);
+        if let Some(giver) = giver {
+            giver.ran(target.row, nanos);
+        }
+        backlog.keep(content);
     }
 
     /// When the next turn has work that no event announces.
@@ -206,14 +306,17 @@ impl Dispatcher {
     /// Every accepted request is answered.
     pub(super) fn is_done(&self) -> bool {
         let given = self.giver.as_ref().map_or(0, Giver::outstanding);
-        self.executor.len() == 0 && !self.turn.has_deferred() && given == 0
+        let is_at_work = self.executor.len() > 0 || !self.backlog.is_empty();
+        !is_at_work && !self.turn.has_deferred() && given == 0
     }
 
     /// Ends the calls that other threads gave to this one, which has panicked.
     pub(super) fn end_taken(&mut self, transports: &mut [Box<dyn ServerTransport>]) {
-        let Dispatcher { turn, executor, giver, .. } = self;
-        if let Some(giver) = giver {
-            executor.end_of(giver.taker(), turn, &mut ReplyPaths::new(transports));
+        let Some(taker) = self.giver.as_ref().map(Giver::taker) else { return };
+        let paths = &mut ReplyPaths::new(transports);
+        self.executor.end_of(taker, &mut self.turn, paths);
+        while let Some(request) = self.backlog.take_any(Some(taker)) {
+            self.end_waiting(request, Status::HandlerPanicked, paths);
         }
     }
 
@@ -222,15 +325,21 @@ impl Dispatcher {
     pub(super) fn renew(&mut self, turn: Turn, executor: Executor) -> impl Sized + use<> {
         let turn = core::mem::replace(&mut self.turn, turn);
         let executor = core::mem::replace(&mut self.executor, executor);
-        (turn, executor, self.giver.take())
+        let backlog = core::mem::take(&mut self.backlog);
+        (turn, executor, backlog, self.giver.take())
     }
 
-    /// Drops the handlers that are left. Returns how many.
+    /// Drops the handlers that are left, and the requests that wait for one. Returns how many.
     pub(super) fn abort_all(&mut self, transports: &mut [Box<dyn ServerTransport>]) -> u32 {
-        let Dispatcher { turn, executor, giver, .. } = self;
         let paths = &mut ReplyPaths::new(transports);
+        let mut waited = 0;
+        while let Some(request) = self.backlog.take_any(None) {
+            self.end_waiting(request, Status::Cancelled, paths);
+            waited += 1;
+        }
+        let Dispatcher { turn, executor, giver, .. } = self;
         let given = giver.as_mut().map_or(0, |giver| giver.abort_all(turn, paths));
-        given + executor.abort_all(turn, paths)
+        waited + given + executor.abort_all(turn, paths)
     }
 }
 
@@ -239,6 +348,7 @@ struct Sink<'a> {
     services: &'a Services,
     turn: &'a mut Turn,
     executor: &'a mut Executor,
+    backlog: &'a mut Backlog,
 }
 
 impl RequestSink for Sink<'_> {
@@ -249,18 +359,81 @@ impl RequestSink for Sink<'_> {
         let method = header.map_or(0, RequestHeader::method);
         let target = header.and_then(|_| self.services.methods.find(method));
         let row = target.map_or(self.services.unknown_row, |target| target.row);
-        self.turn.counters.started(row);
         let arrived = self.turn.arrival();
         let deadline = match header.map_or(0, RequestHeader::timeout_us) {
             0 => Instant::FAR_FUTURE,
             us => arrived.saturating_add_nanos(u64::from(us) * 1000),
         };
         let now = self.turn.now;
+        let found = Found { header, target, row, arrived, deadline };
+        if self.services.run_times.are_all_short() || now >= deadline {
+            self.handle(call, message, replies, found);
+        } else {
+            self.handle_or_keep(call, message, replies, found);
+        }
+    }
+
+    #[inline]
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.services.is_idempotent(request)
+    }
+
+    #[cold]
+    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
+        let transport = self.turn.transport;
+        let (client, slot) = ((client, client_generation), (slot, generation));
+        self.cancel(&Cancel::of_call(transport, client, slot));
+    }
+
+    #[cold]
+    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
+        let transport = self.turn.transport;
+        self.turn.identities.set(transport, (client, client_generation), identity);
+        if let Some(accounts) = &mut self.turn.accounts {
+            let client = Client { transport, index: client, generation: client_generation };
+            accounts.identify(client, identity);
+        }
+    }
+
+    #[cold]
+    fn disconnected(&mut self, client: u32, client_generation: u32) {
+        self.cancel(&Cancel::of_client(self.turn.transport, (client, client_generation)));
+    }
+
+    #[cold]
+    fn device_lost(&mut self) {
+        self.turn.note_lost(self.turn.transport);
+    }
+}
+
+/// A request as it was found.
+#[derive(Clone, Copy)]
+struct Found {
+    header: Option<RequestHeader>,
+    target: Option<Target>,
+    row: u32,
+    arrived: Instant,
+    deadline: Instant,
+}
+
+impl Sink<'_> {
+    /// Runs the handler of a request, or refuses it.
+    #[inline(always)]
+    fn handle(
+        &mut self,
+        call: CallToken,
+        message: Message<'_>,
+        replies: &mut dyn Replies,
+        found: Found,
+    ) {
+        let Found { header, target, row, arrived, deadline } = found;
+        let now = self.turn.now;
+        self.turn.counters.started(row);
         let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
-            return reply.no_such_method(method);
+            return reply.no_such_method(header.map_or(0, RequestHeader::method));
         };
         let refusing = self.services.refusing.get();
         if refusing != Refusing::No {
@@ -278,40 +451,57 @@ impl RequestSink for Sink<'_> {
         CallContext::leave();
     }
 
-    #[inline]
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.services.is_idempotent(request)
-    }
-
-    #[cold]
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let transport = self.turn.transport;
-        let (client, slot) = ((client, client_generation), (slot, generation));
-        self.executor.cancel(&Cancel::of_call(transport, client, slot));
-    }
-
-    #[cold]
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        let transport = self.turn.transport;
-        self.turn.identities.set(transport, (client, client_generation), identity);
-        if let Some(accounts) = &mut self.turn.accounts {
-            let client = Client { transport, index: client, generation: client_generation };
-            accounts.identify(client, identity);
+    /// As [`handle`](Self::handle), while some methods are not known to be short: a request of a long one waits, and a run of one of which
+    /// it is not known is measured.
+    #[inline(never)]
+    fn handle_or_keep(
+        &mut self,
+        call: CallToken,
+        message: Message<'_>,
+        replies: &mut dyn Replies,
+        found: Found,
+    ) {
+        match self.services.run_times.length(found.row) {
+            Length::Long(_) if self.may_wait(&call, message.len()) => {
+                if let Some(target) = found.target {
+                    self.keep(call, message, target, found);
+                }
+            }
+            Length::Unknown { .. } => {
+                let began = self.turn.clock();
+                self.handle(call, message, replies, found);
+                let nanos = self.turn.nanos_since(began);
+                self.services.run_times.record(found.row, nanos);
+            }
+            Length::Short | Length::Long(_) => self.handle(call, message, replies, found),
         }
     }
 
-    #[cold]
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.executor.cancel(&Cancel::of_client(self.turn.transport, (client, client_generation)));
+    /// The backlog takes a request of this call.
+    fn may_wait(&mut self, call: &CallToken, len: usize) -> bool {
+        let Sink { services, turn, backlog, .. } = self;
+        services.refusing.get() == Refusing::No
+            && !turn.deferred.is_full(turn.transport, call)
+            && backlog.has_room(len)
+    }
+
+    /// Lets a request wait.
+    fn keep(&mut self, call: CallToken, message: Message<'_>, target: Target, found: Found) {
+        let Found { arrived, deadline, .. } = found;
+        self.turn.kept += 1;
+        let transport = self.turn.transport;
+        let identity = self.turn.identities.of(transport, &call);
+        let content = self.backlog.content(message);
+        let request = Waiting { call, transport, target, arrived, deadline, identity, content };
+        self.backlog.push(request);
     }
 
     #[cold]
-    fn device_lost(&mut self) {
-        self.turn.note_lost(self.turn.transport);
+    fn cancel(&mut self, cancel: &Cancel) {
+        self.executor.cancel(cancel);
+        self.backlog.cancel(cancel);
     }
-}
 
-impl Sink<'_> {
     /// The client of a call.
     #[inline]
     fn client(&self, call: &CallToken) -> Client {
@@ -411,19 +601,21 @@ impl RequestSink for StealingSink<'_> {
         let Some(target) = services.methods.find(method) else {
             return self.sink.request(call, message, replies);
         };
-        let is_refusing = services.refusing.get() != Refusing::No;
-        let is_refused = is_refusing || turn.deferred.is_full(turn.transport, &call);
-        let may_give = target.any_thread && !is_refused && turn.may_give_away(&call);
-        if may_give && self.giver.wants_rid_of(target.row, turn) {
+        let is_refused = services.refusing.get() != Refusing::No;
+        let waited_ns = turn.nanos_so_far();
+        if !is_refused && may_give(self.giver, target, &call, turn, waited_ns) {
             let identity = turn.identities.of(turn.transport, &call);
             match self.giver.give(call, &message, (turn.transport, identity)) {
                 None => return turn.counters.stolen(target.row),
                 Some(kept) => call = kept,
             }
         }
+        let kept = self.sink.turn.kept;
         let measured = self.sink.handle_metered(call, message, replies);
         let nanos = measured.unwrap_or_else(|| self.sink.turn.read_clock());
-        self.giver.ran(target.row, nanos);
+        if self.sink.turn.kept == kept {
+            self.giver.ran(target.row, nanos);
+        }
     }
 
     #[inline]
@@ -435,7 +627,7 @@ impl RequestSink for StealingSink<'_> {
         let (client, slot) = ((client, client_generation), (slot, generation));
         let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
         self.giver.cancel(&cancel);
-        self.sink.executor.cancel(&cancel);
+        self.sink.cancel(&cancel);
     }
 
     fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
@@ -445,12 +637,20 @@ impl RequestSink for StealingSink<'_> {
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
         self.giver.cancel(&cancel);
-        self.sink.executor.cancel(&cancel);
+        self.sink.cancel(&cancel);
     }
 
     fn device_lost(&mut self) {
         self.sink.device_lost();
     }
+}
+
+/// Whether an idle thread would better run this request, which was noticed so long ago.
+fn may_give(giver: &Giver, target: Target, call: &CallToken, turn: &Turn, waited_ns: u64) -> bool {
+    target.any_thread
+        && !turn.deferred.is_full(turn.transport, call)
+        && turn.may_give_away(call)
+        && giver.wants_rid_of(target.row, turn.transport, waited_ns)
 }
 
 impl Services {

@@ -7,6 +7,7 @@
 use super::CancelPolicy;
 use super::call_index::{CallIndex, Cancel, ClientSlot};
 use super::context::CallContext;
+use super::dispatcher::SLICE_NS;
 use super::panics;
 use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
@@ -108,6 +109,8 @@ pub(super) struct Executor {
     capacity: usize,
     /// No task's deadline is before this.
     earliest: Instant,
+    /// Woken tasks ran for longer than a slice: read the clock after each.
+    is_slow: bool,
     policy: CancelPolicy,
 }
 
@@ -123,6 +126,7 @@ impl Executor {
             woken: Arc::new(WokenTasks { queue: ArrayQueue::new(capacity.max(1)), site }),
             capacity,
             earliest: Instant::FAR_FUTURE,
+            is_slow: false,
             policy,
         }
     }
@@ -202,11 +206,12 @@ impl Executor {
         id
     }
 
-    /// Polls the tasks that were woken before this turn. Returns how many.
+    /// Polls the tasks that were woken before this turn, for a slice of time at most. Returns how many.
     pub(super) fn run(&mut self, turn: &mut Turn, paths: &mut ReplyPaths<'_>) -> u32 {
         // Tasks that are woken meanwhile run in the next turn: the transports are polled in between.
         let woken = self.woken.queue.len() as u32;
-        for _ in 0..woken {
+        let began = turn.now;
+        for ran in 1..=woken {
             let Some(id) = self.woken.queue.pop() else { break };
             let slot = &self.slots[id as usize];
             // Before the poll: a wake-up during it must queue the task again.
@@ -218,7 +223,12 @@ impl Executor {
                 self.run_one(id, turn, replies);
                 turn.end_work(client);
             }
+            if (self.is_slow || ran.is_multiple_of(8)) && turn.nanos_since(began) >= SLICE_NS {
+                self.is_slow = true;
+                return ran;
+            }
         }
+        self.is_slow = false;
         woken
     }
 

@@ -5,6 +5,8 @@
 //! counters, and each counter is written by one thread only; except in a server whose threads
 //! [steal](ServerBuilder::work_stealing).
 
+mod backlog;
+mod buffers;
 mod builder;
 mod call_index;
 mod context;
@@ -21,6 +23,7 @@ mod pool;
 mod quota;
 mod recovery;
 mod reply;
+mod run_times;
 mod running;
 mod stealing;
 mod table;

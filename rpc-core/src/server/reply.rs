@@ -181,7 +181,8 @@ impl Reply<'_> {
         if self.state.arrived == self.state.turn.arrival() {
             self.state.turn.record_in_place(self.state.row);
         } else {
-            let nanos = (self.state.turn.now - self.state.arrived).as_nanos() as u64;
+            // Its handler has run since the clock was last read.
+            let nanos = self.state.turn.nanos_since(self.state.arrived);
             self.state.turn.counters.latency(self.state.row, nanos, 1);
         }
     }

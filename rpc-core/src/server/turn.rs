@@ -1,6 +1,7 @@
 //! The state of one turn of a server thread, and what waits from one turn to the next.
 
 use super::deferred::DeferredReplies;
+use super::dispatcher::SLICE_NS;
 use super::identities::Identities;
 use super::quota::{Accounts, Client};
 use crate::metrics::{RefusalReason, ThreadCounters};
@@ -67,6 +68,10 @@ pub(super) struct Turn {
     /// Rows of the calls answered in place.
     in_place: Vec<u32>,
     requests: u32,
+    /// Those of them that were not run, but [wait](super::backlog).
+    pub(super) kept: u32,
+    /// How long handlers of requests that had waited ran in this turn.
+    pub(super) backlog_ns: u64,
     empty_turns: u32,
     hot_turns: u32,
     /// When the turn's first request was noticed; the far future before.
@@ -97,6 +102,8 @@ impl Turn {
             lost: Vec::new(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,
+            kept: 0,
+            backlog_ns: 0,
             empty_turns: 0,
             hot_turns: 0,
             noticed: Instant::FAR_FUTURE,
@@ -148,6 +155,18 @@ impl Turn {
         self.now.as_nanos().saturating_sub(self.noticed.as_nanos())
     }
 
+    /// What the clock shows, for a measurement of its own.
+    #[inline]
+    pub(super) fn clock(&self) -> Instant {
+        self.site.now()
+    }
+
+    /// The nanoseconds since then, by the clock.
+    #[inline]
+    pub(super) fn nanos_since(&self, then: Instant) -> u64 {
+        self.clock().as_nanos().saturating_sub(then.as_nanos())
+    }
+
     /// Reads the clock. Returns the nanoseconds since it was read last.
     #[inline]
     pub(super) fn read_clock(&mut self) -> u64 {
@@ -185,6 +204,14 @@ impl Turn {
         Some(nanos)
     }
 
+    /// Charges to this client's quota that the thread was busy with it for so long until now.
+    #[inline]
+    pub(super) fn charge(&mut self, client: Client, nanos: u64) {
+        if let Some(accounts) = self.accounts.as_mut().filter(|accounts| accounts.limits_cpu()) {
+            accounts.charge(client, nanos, self.now);
+        }
+    }
+
     /// Whether another thread may run this call.
     #[inline]
     pub(super) fn may_give_away(&self, call: &CallToken) -> bool {
@@ -213,13 +240,15 @@ impl Turn {
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 
-    /// Ends a turn that worked, after its replies have left.
+    /// Ends a turn that worked, after its replies have left. Returns whether handlers that ran as their requests were found have held up
+    /// the thread.
     #[inline]
-    pub(super) fn end(&mut self, now: Instant) {
+    pub(super) fn end(&mut self, now: Instant) -> bool {
         self.now = now;
         self.empty_turns = 0;
+        let backlog_ns = core::mem::take(&mut self.backlog_ns);
         if self.requests == 0 {
-            return;
+            return false;
         }
         let nanos = now.as_nanos().saturating_sub(self.noticed.as_nanos());
         let weight = if nanos >= SLOW_TURN_NS { 1 } else { self.weight };
@@ -228,10 +257,13 @@ impl Turn {
                 self.counters.latency(*row, nanos, weight);
             }
         }
-        self.is_slow = nanos / u64::from(self.requests) >= SLOW_TURN_NS;
+        let found_ns = nanos.saturating_sub(backlog_ns);
+        let ran = self.requests - core::mem::take(&mut self.kept);
+        self.is_slow = found_ns / u64::from(ran.max(1)) >= SLOW_TURN_NS;
         self.in_place.clear();
         self.requests = 0;
         self.noticed = Instant::FAR_FUTURE;
+        self.is_slow && ran > 0 && found_ns >= SLICE_NS
     }
 
     #[inline]

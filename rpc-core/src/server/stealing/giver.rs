@@ -1,10 +1,10 @@
 //! The requests that a thread gives away, until their answers are back.
 
 use super::LONG_NS;
-use super::buffers::{Buffers, Content};
 use super::shared::{Answer, GivenCall, Shared};
 use crate::error::ReserveError;
 use crate::identity::Identity;
+use crate::server::buffers::{Buffers, Content};
 use crate::server::call_index::{CallIndex, Cancel, ClientSlot};
 use crate::server::deferred::{DeferredReply, post_whole};
 use crate::server::paths::ReplyPaths;
@@ -81,12 +81,11 @@ impl Giver {
         }
     }
 
-    /// Whether to give away a request of this row's method: it would hold up the thread's other clients, or has been held up
-    /// itself.
+    /// Whether to give away a request of this row's method that was noticed so long ago: it would hold up the thread's other clients, or
+    /// has been held up itself.
     #[inline]
-    pub(in crate::server) fn wants_rid_of(&self, row: u32, turn: &Turn) -> bool {
-        let is_behind = || turn.nanos_so_far() >= LONG_NS;
-        turn.transport != self.taker && (self.shared.runs_long(row) || is_behind())
+    pub(in crate::server) fn wants_rid_of(&self, row: u32, transport: u32, waited_ns: u64) -> bool {
+        transport != self.taker && (waited_ns >= LONG_NS || self.shared.runs_long(row))
     }
 
     /// Gives a request to an idle thread. Without one, or without room in its inbox, it returns the call.

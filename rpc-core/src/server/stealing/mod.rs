@@ -8,7 +8,6 @@
 //! DaRPC (SoCC 2014) lets idle threads take requests out of a loaded thread's queue. A thread here runs handlers as it finds
 //! their requests, so only it knows which have not begun: it must give.
 
-mod buffers;
 mod giver;
 mod shared;
 mod taker;

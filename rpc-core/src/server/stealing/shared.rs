@@ -1,9 +1,9 @@
 //! What the threads of a server share to give each other requests.
 
 use super::LONG_NS;
-use super::buffers::Content;
 use super::giver::MAX_GIVEN;
 use crate::identity::Identity;
+use crate::server::buffers::Content;
 use crate::site::Site;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crossbeam_queue::ArrayQueue;

@@ -1,8 +1,8 @@
 //! The requests that a thread takes from others, as the requests of one more transport.
 
-use super::buffers::{Buffers, Content};
 use super::shared::{Answer, Answered, Given, GivenCall, Shared};
 use crate::error::ReserveError;
+use crate::server::buffers::{Buffers, Content};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{CallToken, Replies, RequestSink, ServerTransport, WindDown};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The bytes of requests and answers between two threads, in reused buffers.
+//! The bytes of requests and answers that a thread keeps or gives to another, in reused buffers.
 
 use crate::transport::Message;
 use bytes::Bytes;
@@ -9,8 +9,8 @@ const MAX_KEPT: usize = 64;
 /// Longer buffers are not kept.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
-/// A request on its way to another thread.
-pub(in crate::server) enum Content {
+/// The bytes of a request that waits, here or on its way to another thread.
+pub(super) enum Content {
     Copied(Vec<u8>),
     /// A large one has memory of its own already.
     Owned(Bytes),
@@ -21,6 +21,14 @@ impl Content {
         match self {
             Content::Copied(bytes) => Message::Borrowed(bytes),
             Content::Owned(bytes) => Message::Owned(bytes.clone()),
+        }
+    }
+
+    /// The bytes that were copied to keep them.
+    pub(super) fn copied_bytes(&self) -> usize {
+        match self {
+            Content::Copied(bytes) => bytes.len(),
+            Content::Owned(_) => 0,
         }
     }
 }

@@ -1,0 +1,157 @@
+//! How long handlers run, by method: the requests of which methods wait until everything that has arrived is taken in.
+//!
+//! A request of a method that runs long waits in the [backlog](super::backlog), where its caller can still cancel it. One of a short method
+//! is handled where it lies. Only measured runs tell what a method is.
+
+use core::cell::Cell;
+
+/// A handler that runs for less is short: what it costs to let its request wait (a copy, two readings of the clock) would be more than a
+/// hundredth of it.
+const LONG_NS: u64 = 20_000;
+
+/// A method that has run long is short again after so many short runs in a row.
+const SHORT_RUNS: u8 = 16;
+
+/// What is known of each method, by its row in the counters.
+pub(super) struct RunTimes {
+    methods: Box<[Cell<Runs>]>,
+    /// Some method is not short.
+    have_others: Cell<bool>,
+}
+
+#[derive(Clone, Copy)]
+struct Runs {
+    length: Length,
+    mean_ns: u64,
+    /// Mean distance from the mean.
+    deviation_ns: u64,
+}
+
+/// How long a method's handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    Short,
+    /// The next run is to be measured. One long run tells nothing: the system may have run something else meanwhile.
+    Unknown {
+        last_was_long: bool,
+    },
+    /// So many short runs are missing until it is short.
+    Long(u8),
+}
+
+impl Length {
+    /// After a run of that many nanoseconds.
+    fn after(self, nanos: u64) -> Length {
+        match (self, nanos >= LONG_NS) {
+            (Length::Unknown { last_was_long: true } | Length::Long(_), true) => {
+                Length::Long(SHORT_RUNS)
+            }
+            (_, true) => Length::Unknown { last_was_long: true },
+            (Length::Long(left @ 2..), false) => Length::Long(left - 1),
+            (_, false) => Length::Short,
+        }
+    }
+}
+
+impl RunTimes {
+    pub(super) fn new(methods: usize) -> RunTimes {
+        let length = Length::Unknown { last_was_long: false };
+        let unknown = Runs { length, mean_ns: 0, deviation_ns: 0 };
+        RunTimes {
+            methods: vec![Cell::new(unknown); methods].into_boxed_slice(),
+            have_others: Cell::new(true),
+        }
+    }
+
+    /// All methods are short, as in the steady state of many servers.
+    #[inline]
+    pub(super) fn are_all_short(&self) -> bool {
+        !self.have_others.get()
+    }
+
+    /// How long the handler of this method runs.
+    pub(super) fn length(&self, row: u32) -> Length {
+        self.methods.get(row as usize).map_or(Length::Short, |method| method.get().length)
+    }
+
+    /// What a run of this method hardly exceeds, in nanoseconds.
+    pub(super) fn expected_ns(&self, row: u32) -> u64 {
+        let runs = self.methods.get(row as usize).map(Cell::get);
+        runs.map_or(0, |runs| runs.mean_ns.saturating_add(runs.deviation_ns.saturating_mul(2)))
+    }
+
+    /// A handler of this method ran for so long.
+    pub(super) fn record(&self, row: u32, nanos: u64) {
+        let Some(method) = self.methods.get(row as usize) else { return };
+        let Runs { length, mean_ns, deviation_ns } = method.get();
+        let length = length.after(nanos);
+        method.set(match mean_ns {
+            0 => Runs { length, mean_ns: nanos.max(1), deviation_ns: nanos / 2 },
+            // As TCP's round trip (RFC 6298): an eighth and a quarter of what is new.
+            _ => Runs {
+                length,
+                mean_ns: (mean_ns / 8 * 7).saturating_add(nanos / 8).max(1),
+                deviation_ns: (deviation_ns / 4 * 3).saturating_add(mean_ns.abs_diff(nanos) / 4),
+            },
+        });
+        let is_short = |method: &Cell<Runs>| method.get().length == Length::Short;
+        self.have_others.set(!self.methods.iter().all(is_short));
+    }
+
+    /// Handlers of methods that were taken for short have held up the thread: each of these shows again what it is.
+    #[cold]
+    pub(super) fn doubt_all(&self) {
+        for method in &self.methods {
+            let runs = method.get();
+            if runs.length == Length::Short {
+                method.set(Runs { length: Length::Unknown { last_was_long: false }, ..runs });
+            }
+        }
+        self.have_others.set(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_long_after_two_long_runs_and_short_again_after_many_short_ones() {
+        let times = RunTimes::new(2);
+        let unknown = Length::Unknown { last_was_long: false };
+        assert!(times.length(0) == unknown && times.length(1) == unknown && !times.are_all_short());
+        times.record(0, LONG_NS - 1);
+        times.record(1, LONG_NS);
+        assert_eq!(times.length(0), Length::Short);
+        assert_eq!(times.length(1), Length::Unknown { last_was_long: true });
+        times.record(1, LONG_NS);
+        (1..SHORT_RUNS).for_each(|_| times.record(1, 10));
+        assert_eq!(times.length(1), Length::Long(1));
+        times.record(1, 10);
+        assert!(times.length(1) == Length::Short && times.are_all_short());
+        times.doubt_all();
+        assert!(times.length(0) == unknown && !times.are_all_short());
+        assert_eq!(times.length(2), Length::Short, "no method");
+    }
+
+    #[test]
+    fn one_long_run_among_short_ones_tells_nothing() {
+        let times = RunTimes::new(1);
+        for run in 0..10 {
+            times.record(0, if run % 2 == 0 { 2 * LONG_NS } else { 10 });
+            assert!(!matches!(times.length(0), Length::Long(_)));
+        }
+        assert!(times.are_all_short());
+    }
+
+    #[test]
+    fn what_is_expected_covers_runs_that_vary() {
+        let times = RunTimes::new(1);
+        (0..100).for_each(|_| times.record(0, 1_000_000));
+        let steady = times.expected_ns(0);
+        assert!((990_000..1_010_000).contains(&steady), "{steady}");
+        (0..100).for_each(|run| times.record(0, if run % 2 == 0 { 500_000 } else { 1_500_000 }));
+        let varying = times.expected_ns(0);
+        assert!((1_500_000..2_500_000).contains(&varying), "{varying}");
+    }
+}
