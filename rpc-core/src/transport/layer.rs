@@ -3,6 +3,7 @@
 use super::{Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
+use core::task::Waker;
 
 /// A layer around a client's transport. It overrides some methods; the transport does the rest.
 pub trait ClientLayer: Send {
@@ -43,6 +44,11 @@ pub trait ClientLayer: Send {
     /// As [`ClientTransport::arm`].
     fn arm(&mut self) -> bool {
         self.inner_mut().arm()
+    }
+
+    /// As [`ClientTransport::wake_with`]. A layer with events of its own calls the waker, too.
+    fn wake_with(&mut self, waker: &Waker) -> bool {
+        self.inner_mut().wake_with(waker)
     }
 }
 
@@ -93,11 +99,133 @@ impl<L: ClientLayer> ClientTransport for L {
         ClientLayer::arm(self)
     }
 
+    fn wake_with(&mut self, waker: &Waker) -> bool {
+        ClientLayer::wake_with(self, waker)
+    }
+
     fn disarm(&mut self) {
         self.inner_mut().disarm();
     }
 
     fn close(&mut self, why: Closing) {
         self.inner_mut().close(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::TransportFailure;
+    use crate::time::PollAt;
+    use crate::transport::Message;
+
+    /// Notes which of its methods were called, and answers unlike the defaults.
+    #[derive(Default)]
+    struct Recorder {
+        called: Vec<&'static str>,
+        bytes: [u8; 4],
+    }
+
+    const SLOT: SlotId = SlotId { index: 3, generation: 7 };
+
+    impl ClientTransport for Recorder {
+        fn limits(&self) -> Limits {
+            Limits { window: 5, max_message: 77 }
+        }
+
+        fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+            self.called.push("reserve");
+            Ok((SLOT, &mut self.bytes[..len]))
+        }
+
+        fn release(&mut self, _: SlotId) {
+            self.called.push("release");
+        }
+
+        fn post(&mut self, _: SlotId, _: Delivery) {
+            self.called.push("post");
+        }
+
+        fn post_parts(
+            &mut self,
+            _: &[u8],
+            _: Body<'_>,
+            _: Delivery,
+        ) -> Result<SlotId, ReserveError> {
+            self.called.push("post_parts");
+            Ok(SLOT)
+        }
+
+        fn flush(&mut self) {
+            self.called.push("flush");
+        }
+
+        fn abandon(&mut self, _: SlotId) {
+            self.called.push("abandon");
+        }
+
+        fn poll(&mut self, _: Instant, _: &mut dyn ReplySink) -> Progress {
+            self.called.push("poll");
+            Progress { worked: 9, next: PollAt::Now, ..Progress::IDLE }
+        }
+
+        fn arm(&mut self) -> bool {
+            self.called.push("arm");
+            true
+        }
+
+        fn wake_with(&mut self, _: &Waker) -> bool {
+            self.called.push("wake_with");
+            true
+        }
+
+        fn disarm(&mut self) {
+            self.called.push("disarm");
+        }
+
+        fn close(&mut self, _: Closing) {
+            self.called.push("close");
+        }
+    }
+
+    struct Layer(Recorder);
+
+    impl ClientLayer for Layer {
+        fn inner(&self) -> &dyn ClientTransport {
+            &self.0
+        }
+
+        fn inner_mut(&mut self) -> &mut dyn ClientTransport {
+            &mut self.0
+        }
+    }
+
+    struct NoSink;
+
+    impl ReplySink for NoSink {
+        fn reply(&mut self, _: SlotId, _: Message<'_>) {}
+        fn failed(&mut self, _: SlotId, _: TransportFailure) {}
+        fn closed(&mut self, _: TransportFailure) {}
+    }
+
+    #[test]
+    fn a_layer_that_overrides_nothing_passes_on_every_method_once() {
+        let mut layer = Layer(Recorder::default());
+        let transport: &mut dyn ClientTransport = &mut layer;
+        assert_eq!(transport.limits(), Limits { window: 5, max_message: 77 });
+        assert_eq!(transport.reserve(4).map(|(slot, bytes)| (slot, bytes.len())), Ok((SLOT, 4)));
+        transport.release(SLOT);
+        transport.post(SLOT, Delivery::Idempotent);
+        let posted = transport.post_parts(b"front", Body::Borrowed(b"body"), Delivery::AtMostOnce);
+        assert_eq!(posted, Ok(SLOT));
+        transport.flush();
+        transport.abandon(SLOT);
+        assert_eq!(transport.poll(Instant::FAR_FUTURE, &mut NoSink).worked, 9);
+        assert!(transport.arm());
+        assert!(transport.wake_with(Waker::noop()));
+        transport.disarm();
+        transport.close(Closing::Goodbye);
+        let all = "reserve release post post_parts flush abandon poll arm wake_with disarm close";
+        assert_eq!(layer.0.called.join(" "), all);
     }
 }

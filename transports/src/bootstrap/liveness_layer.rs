@@ -1,7 +1,8 @@
 //! A client's connection that ends when its peer is gone, as the liveness socket tells.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, Progress};
@@ -13,10 +14,29 @@ use super::liveness::OnPeerGone;
 struct LivenessLayer {
     // First: the connection says goodbye before the peer sees the liveness socket close.
     inner: Box<dyn ClientTransport>,
-    is_peer_gone: Arc<AtomicBool>,
+    peer: Arc<Peer>,
     /// The transport was told.
     is_told: bool,
     _watch: Box<dyn Send>,
+}
+
+/// What the one who watches the peer shares with the connection.
+#[derive(Default)]
+struct Peer {
+    is_gone: AtomicBool,
+    /// Called when it is, once there is one.
+    waker: OnceLock<Waker>,
+}
+
+impl Peer {
+    fn end(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        // Either this sees the waker, or the connection sees that the peer is gone when it arms.
+        fence(Ordering::SeqCst);
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
 }
 
 /// Ends the connection when the peer is gone: `watch` gets what to call then, and gives what is dropped with the
@@ -29,20 +49,20 @@ pub fn end_with_peer<E>(
     site: &Site,
     watch: impl FnOnce(OnPeerGone) -> Result<Box<dyn Send>, E>,
 ) -> Result<Box<dyn ClientTransport>, E> {
-    let is_peer_gone = Arc::new(AtomicBool::new(false));
-    let (flag, site) = (Arc::clone(&is_peer_gone), site.clone());
+    let peer = Arc::new(Peer::default());
+    let (watched, site) = (Arc::clone(&peer), site.clone());
     let on_peer_gone = move || {
-        flag.store(true, Ordering::Release);
+        watched.end();
         site.wake();
     };
     let watch = watch(Box::new(on_peer_gone))?;
-    Ok(Box::new(LivenessLayer { inner, is_peer_gone, is_told: false, _watch: watch }))
+    Ok(Box::new(LivenessLayer { inner, peer, is_told: false, _watch: watch }))
 }
 
 impl LivenessLayer {
     #[inline]
     fn has_news(&self) -> bool {
-        self.is_peer_gone.load(Ordering::Acquire) && !self.is_told
+        self.peer.is_gone.load(Ordering::Acquire) && !self.is_told
     }
 
     /// The server is gone, and everything that it sent has been taken.
@@ -77,6 +97,130 @@ impl ClientLayer for LivenessLayer {
     }
 
     fn arm(&mut self) -> bool {
+        // After the waker was stored: see `Peer::end`.
+        fence(Ordering::SeqCst);
         !self.has_news() && self.inner.arm()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) -> bool {
+        let known = self.peer.waker.get_or_init(|| waker.clone());
+        known.will_wake(waker) && self.inner.wake_with(waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
+    use farcall_core::transport::{Delivery, Limits, Message, SlotId};
+
+    use super::*;
+
+    /// A transport on which nothing arrives.
+    struct Silent {
+        calls_wakers: bool,
+        end: Option<TransportFailure>,
+    }
+
+    impl ClientTransport for Silent {
+        fn limits(&self) -> Limits {
+            Limits { window: 1, max_message: 1 }
+        }
+
+        fn reserve(&mut self, _: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+            Err(ReserveError::Closed)
+        }
+
+        fn release(&mut self, _: SlotId) {}
+        fn post(&mut self, _: SlotId, _: Delivery) {}
+        fn flush(&mut self) {}
+        fn abandon(&mut self, _: SlotId) {}
+
+        fn poll(&mut self, _: Instant, sink: &mut dyn ReplySink) -> Progress {
+            if let Some(why) = self.end.take() {
+                sink.closed(why);
+            }
+            Progress::IDLE
+        }
+
+        fn arm(&mut self) -> bool {
+            true
+        }
+
+        fn wake_with(&mut self, _: &Waker) -> bool {
+            self.calls_wakers
+        }
+
+        fn close(&mut self, _: Closing) {
+            self.end = Some(TransportFailure::new(FailureKind::PeerGone, true));
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[derive(Default)]
+    struct Ends(u32);
+
+    impl ReplySink for Ends {
+        fn reply(&mut self, _: SlotId, _: Message<'_>) {}
+        fn failed(&mut self, _: SlotId, _: TransportFailure) {}
+
+        fn closed(&mut self, _: TransportFailure) {
+            self.0 += 1;
+        }
+    }
+
+    /// A connection, and what to call when its peer is gone.
+    fn connection(calls_wakers: bool) -> (Box<dyn ClientTransport>, OnPeerGone) {
+        let mut tell = None;
+        let inner = Box::new(Silent { calls_wakers, end: None });
+        let client = end_with_peer(inner, &Site::new(), |on_peer_gone| {
+            tell = Some(on_peer_gone);
+            Ok::<_, Infallible>(Box::new(()))
+        });
+        (client.unwrap_or_else(|never| match never {}), tell.expect("it was given"))
+    }
+
+    #[test]
+    fn the_end_of_the_peer_calls_the_waker_of_a_connection_that_sleeps() {
+        let (mut client, on_peer_gone) = connection(true);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(client.wake_with(&waker));
+        assert!(client.arm());
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+        on_peer_gone();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        let mut ends = Ends::default();
+        client.poll(Instant::from_nanos(0), &mut ends);
+        assert_eq!(ends.0, 1);
+        assert!(client.arm(), "it was told");
+    }
+
+    #[test]
+    fn a_connection_whose_peer_went_before_it_slept_does_not_sleep() {
+        let (mut client, on_peer_gone) = connection(true);
+        on_peer_gone();
+        assert!(client.wake_with(Waker::noop()));
+        assert!(!client.arm());
+    }
+
+    #[test]
+    fn the_waker_is_called_for_everything_only_if_the_transport_calls_it() {
+        assert!(!connection(false).0.wake_with(Waker::noop()));
+        let (mut client, _) = connection(true);
+        assert!(client.wake_with(Waker::noop()));
+        let another = Waker::from(Arc::new(Woken::default()));
+        assert!(!client.wake_with(&another), "the first one is called");
     }
 }

@@ -1,6 +1,7 @@
 //! A backend that takes the socket of the handshake over.
 
 pub(super) mod lost_device;
+mod parked_clients;
 mod refusals;
 
 use std::fs::File;

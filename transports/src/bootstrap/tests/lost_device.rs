@@ -17,10 +17,10 @@ use crate::address::{Address, Place};
 use crate::bootstrap::DeviceError;
 
 static METHODS: [MethodDescription; 1] = [MethodDescription::new("echo", 1, 0)];
-static ECHO: ServiceDescription =
+pub(super) static ECHO: ServiceDescription =
     ServiceDescription { name: "Echo", fingerprint: 11, methods: &METHODS };
 
-enum Echo {}
+pub(super) enum Echo {}
 
 impl Method for Echo {
     const NAME: &'static str = "Echo.echo";
@@ -37,7 +37,7 @@ impl Method for Echo {
 }
 
 #[derive(Clone)]
-struct EchoServer;
+pub(super) struct EchoServer;
 
 impl Service for EchoServer {
     fn description(&self) -> &'static ServiceDescription {
