@@ -183,8 +183,11 @@ impl AddressOptions {
                     config.window = parse_in(key, value, 1, most.into())? as u32;
                 }
                 "slot" => {
-                    let (least, most) = (MIN_SLOT_BYTES.into(), MAX_SLOT_BYTES.into());
-                    let slot = parse_in(key, value, least, most)?;
+                    let most = match carrier {
+                        Carrier::Memory => backend.max_slot_in_memory(),
+                        _ => MAX_SLOT_BYTES,
+                    };
+                    let slot = parse_in(key, value, MIN_SLOT_BYTES.into(), most.into())?;
                     // Whole cache lines, so that two slots never share one.
                     config.slot = slot.next_multiple_of(64) as u32;
                 }

@@ -117,6 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_as_long_as_the_backend_takes_there() {
+        for (text, slot) in [
+            ("shm://a?backend=send_recv&slot=16k", 16 << 10),
+            ("shm://a?backend=write_imm&slot=1m", 1 << 20),
+            ("rdma://a:1?backend=send_recv&slot=1m", 1 << 20),
+        ] {
+            assert_eq!(parse(text).unwrap().config().slot, slot, "{text}");
+        }
+    }
+
+    #[test]
     fn a_slot_is_made_of_whole_cache_lines() {
         assert_eq!(parse("shm://a?slot=65").unwrap().config().slot, 128);
     }
@@ -173,6 +184,7 @@ mod tests {
             ("shm://kv?window=x", "`window=x`"),
             ("shm://kv?window", "`window=`"),
             ("shm://kv?slot=99999999999999999999g", "slot="),
+            ("shm://kv?backend=send_recv&slot=16385", "a number from 64 to 16384"),
             ("shm://kv?window=1&window=2", "twice"),
             ("shm://kv?slot=é", "slot=é"),
             ("shm://kv?silence=5", "from 1s to 60m"),

@@ -7,6 +7,7 @@ use farcall_core::Identity;
 use farcall_core::time::Instant;
 use farcall_core::transport::{ClientTransport, ServerTransport};
 
+use super::config::MAX_SLOT_BYTES;
 use super::{
     Config, Fabric, MAX_WINDOW, OnDisconnect, OptionSpec, Placement, SetupError, SharedSlices,
     Source, Stream, Terms,
@@ -31,6 +32,11 @@ pub trait Backend: fmt::Debug + Sync {
     /// one costs nothing until a long message comes.
     fn slot_in_memory(&self) -> u32 {
         Config::default().slot
+    }
+
+    /// The longest slot there: see [`slot_in_memory`](Backend::slot_in_memory).
+    fn max_slot_in_memory(&self) -> u32 {
+        MAX_SLOT_BYTES
     }
 
     /// Whether the fabric can carry this backend.

@@ -58,6 +58,10 @@ pub(crate) struct SendRecv;
 
 const NAME: &str = "send_recv";
 
+/// The longest slot on shared memory. A message there passes through the receiver's inbox, as much at a time as that takes, some KiB; what
+/// does not fit waits, by a timer if both ends sleep. A rendezvous is faster long before.
+const MAX_SLOT_IN_MEMORY: u32 = 16 << 10;
+
 /// Clients of the first completion queue of a server thread.
 const FIRST_CLUSTER: usize = 64;
 
@@ -68,6 +72,10 @@ impl Backend for SendRecv {
 
     fn max_window(&self) -> u32 {
         MAX_WINDOW
+    }
+
+    fn max_slot_in_memory(&self) -> u32 {
+        MAX_SLOT_IN_MEMORY
     }
 
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
