@@ -8,12 +8,13 @@
 //! than expected, so it lets the others pass. It runs if no other waits; of several, the newest runs first.
 
 use super::buffers::{Buffers, Content};
-use super::call_index::{CallIndex, Cancel, ClientSlot};
+use super::call_index::{Cancel, ClientSlot};
 use super::run_times::RunTimes;
 use super::table::Target;
 use crate::identity::Identity;
 use crate::time::Instant;
 use crate::transport::{CallToken, Message};
+use foldhash::{HashMap, HashMapExt};
 use std::collections::VecDeque;
 
 /// Most requests that wait. Further ones run as they are found.
@@ -55,8 +56,13 @@ fn margin_ns(request: &Waiting, run_times: &RunTimes) -> u64 {
     (timeout / 4).saturating_add(expected.saturating_mul(2))
 }
 
+/// So many requests wait in memory that is there from the beginning.
+const USUAL: usize = 64;
+
+/// Bytes of each of their buffers, which grow when they must.
+const USUAL_BYTES: usize = 256;
+
 /// The requests of one thread that wait for their handlers.
-#[derive(Default)]
 pub(super) struct Backlog {
     places: Vec<Place>,
     /// Places that are in no queue.
@@ -67,7 +73,8 @@ pub(super) struct Backlog {
     nearly_late: VecDeque<u32>,
     /// Places of requests whose callers have given up; each once.
     cancelled: Vec<u32>,
-    index: CallIndex,
+    /// The places of requests, by where they came from.
+    index: HashMap<ClientSlot, u32>,
     buffers: Buffers,
     len: usize,
     bytes: usize,
@@ -77,6 +84,23 @@ pub(super) struct Backlog {
 struct Place {
     request: Option<Waiting>,
     is_cancelled: bool,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        let queue = || VecDeque::with_capacity(USUAL);
+        Backlog {
+            places: Vec::with_capacity(USUAL),
+            free: Vec::with_capacity(USUAL),
+            in_time: queue(),
+            nearly_late: queue(),
+            cancelled: Vec::with_capacity(USUAL),
+            index: HashMap::with_capacity(USUAL),
+            buffers: Buffers::prepared(USUAL_BYTES),
+            len: 0,
+            bytes: 0,
+        }
+    }
 }
 
 impl Backlog {
@@ -120,7 +144,8 @@ impl Backlog {
         let at = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             // So that freeing never allocates.
-            self.free.reserve(self.places.len());
+            let missing = self.places.len().saturating_sub(self.free.len());
+            self.free.reserve(missing);
             self.places.len() as u32 - 1
         });
         self.places[at as usize] = Place { request: Some(request), is_cancelled: false };
@@ -166,7 +191,10 @@ impl Backlog {
 
     fn take(&mut self, at: u32) -> Option<Waiting> {
         let request = self.places[at as usize].request.take()?;
-        self.index.remove(ClientSlot::of(request.transport, &request.call), at);
+        let from = ClientSlot::of(request.transport, &request.call);
+        if self.index.get(&from) == Some(&at) {
+            self.index.remove(&from);
+        }
         self.len -= 1;
         self.bytes -= request.content.copied_bytes();
         Some(request)
@@ -179,18 +207,27 @@ impl Backlog {
         }
     }
 
-    /// A client gave up calls: those that wait here are [removed](Self::take_cancelled). Of a call that is not here, this costs a look at
-    /// its place.
+    /// A client gave up a call, or all of them: those that wait here are to be [taken](Self::take_cancelled). A call that is not here costs
+    /// a look into a table.
     #[cold]
     pub(super) fn cancel(&mut self, cancel: &Cancel) {
-        let Backlog { index, places, cancelled, .. } = self;
-        for &at in index.candidates(cancel) {
-            let Some(place) = places.get_mut(at as usize) else { continue };
-            let Some(request) = place.request.as_ref() else { continue };
-            if !place.is_cancelled && cancel.is_meant(request.transport, &request.call) {
-                place.is_cancelled = true;
-                cancelled.push(at);
+        match cancel.slot() {
+            Some(slot) => {
+                if let Some(&at) = self.index.get(&slot) {
+                    self.cancel_at(at, cancel);
+                }
             }
+            None if self.is_empty() => {}
+            None => (0..self.places.len() as u32).for_each(|at| self.cancel_at(at, cancel)),
+        }
+    }
+
+    fn cancel_at(&mut self, at: u32, cancel: &Cancel) {
+        let place = &mut self.places[at as usize];
+        let Some(request) = &place.request else { return };
+        if !place.is_cancelled && cancel.is_meant(request.transport, &request.call) {
+            place.is_cancelled = true;
+            self.cancelled.push(at);
         }
     }
 

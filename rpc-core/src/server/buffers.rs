@@ -38,6 +38,11 @@ impl Content {
 pub(super) struct Buffers(Vec<Vec<u8>>);
 
 impl Buffers {
+    /// As many as are kept, with room for so many bytes each.
+    pub(super) fn prepared(bytes: usize) -> Buffers {
+        Buffers((0..MAX_KEPT).map(|_| Vec::with_capacity(bytes)).collect())
+    }
+
     /// A copy of a message, unless it has memory of its own.
     pub(super) fn content(&mut self, message: Message<'_>) -> Content {
         match message {

@@ -6,11 +6,8 @@ use crate::transport::CallToken;
 /// Where there is no call.
 const NONE: u32 = u32::MAX;
 
-/// Rows grow by so many elements: that is a window of the usual size, so that later calls of its client allocate nothing.
-const ROW_STEP: usize = 64;
-
 /// A slot of a client.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ClientSlot {
     transport: u32,
     client: u32,
@@ -40,6 +37,12 @@ impl Cancel {
 
     pub(super) fn of_client(transport: u32, client: (u32, u32)) -> Cancel {
         Cancel { transport, client, slot: None }
+    }
+
+    /// Where the call is that it concerns; `None`: all of a client.
+    pub(super) fn slot(&self) -> Option<ClientSlot> {
+        let (transport, client) = (self.transport, self.client.0);
+        self.slot.map(|(slot, _)| ClientSlot { transport, client, slot })
     }
 
     /// It concerns this call, which that transport brought.
@@ -91,7 +94,7 @@ impl CallIndex {
 fn element<T>(elements: &mut Vec<T>, index: u32, new: impl FnMut() -> T) -> &mut T {
     let index = index as usize;
     if index >= elements.len() {
-        elements.resize_with((index + 1).next_multiple_of(ROW_STEP), new);
+        elements.resize_with(index + 1, new);
     }
     &mut elements[index]
 }

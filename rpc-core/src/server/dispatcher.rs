@@ -155,9 +155,7 @@ impl Dispatcher {
     /// Ends a turn that worked, after its replies have left.
     #[inline]
     pub(super) fn end_turn(&mut self, now: Instant) {
-        if self.turn.end(now) {
-            self.services.run_times.doubt_all();
-        }
+        self.turn.end(now, &self.services.run_times);
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! How long handlers run, by method: the requests of which methods wait until everything that has arrived is taken in.
 //!
 //! A request of a method that runs long waits in the [backlog](super::backlog), where its caller can still cancel it. One of a short method
-//! is handled where it lies. Only measured runs tell what a method is.
+//! is handled where it lies. A method is short until a turn in which it ran has held up the thread; then measured runs tell.
 
 use core::cell::Cell;
 
@@ -55,11 +55,10 @@ impl Length {
 
 impl RunTimes {
     pub(super) fn new(methods: usize) -> RunTimes {
-        let length = Length::Unknown { last_was_long: false };
-        let unknown = Runs { length, mean_ns: 0, deviation_ns: 0 };
+        let short = Runs { length: Length::Short, mean_ns: 0, deviation_ns: 0 };
         RunTimes {
-            methods: vec![Cell::new(unknown); methods].into_boxed_slice(),
-            have_others: Cell::new(true),
+            methods: vec![Cell::new(short); methods].into_boxed_slice(),
+            have_others: Cell::new(false),
         }
     }
 
@@ -98,16 +97,14 @@ impl RunTimes {
         self.have_others.set(!self.methods.iter().all(is_short));
     }
 
-    /// Handlers of methods that were taken for short have held up the thread: each of these shows again what it is.
-    #[cold]
-    pub(super) fn doubt_all(&self) {
-        for method in &self.methods {
-            let runs = method.get();
-            if runs.length == Length::Short {
-                method.set(Runs { length: Length::Unknown { last_was_long: false }, ..runs });
-            }
+    /// A turn has held up the thread in which this method ran: if it was taken for short, its next run is measured.
+    pub(super) fn doubt(&self, row: u32) {
+        if let Some(method) = self.methods.get(row as usize)
+            && method.get().length == Length::Short
+        {
+            method.set(Runs { length: Length::Unknown { last_was_long: true }, ..method.get() });
+            self.have_others.set(true);
         }
-        self.have_others.set(true);
     }
 }
 
@@ -116,22 +113,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_long_after_two_long_runs_and_short_again_after_many_short_ones() {
+    fn a_method_is_long_if_a_run_is_after_it_held_up_a_turn_and_short_again_after_many_short_runs()
+    {
         let times = RunTimes::new(2);
-        let unknown = Length::Unknown { last_was_long: false };
-        assert!(times.length(0) == unknown && times.length(1) == unknown && !times.are_all_short());
+        assert!(times.are_all_short());
+        times.doubt(0);
+        times.doubt(1);
+        assert_eq!(times.length(0), Length::Unknown { last_was_long: true });
         times.record(0, LONG_NS - 1);
         times.record(1, LONG_NS);
-        assert_eq!(times.length(0), Length::Short);
-        assert_eq!(times.length(1), Length::Unknown { last_was_long: true });
-        times.record(1, LONG_NS);
+        assert_eq!((times.length(0), times.are_all_short()), (Length::Short, false));
         (1..SHORT_RUNS).for_each(|_| times.record(1, 10));
+        times.doubt(1);
         assert_eq!(times.length(1), Length::Long(1));
         times.record(1, 10);
         assert!(times.length(1) == Length::Short && times.are_all_short());
-        times.doubt_all();
-        assert!(times.length(0) == unknown && !times.are_all_short());
-        assert_eq!(times.length(2), Length::Short, "no method");
+        times.doubt(2);
+        assert!(times.length(2) == Length::Short && times.are_all_short(), "no method");
     }
 
     #[test]

@@ -146,10 +146,12 @@ impl ServerThread {
             false => self.take_turn(now),
             true => Progress::IDLE,
         };
-        self.end_turn(now, progress);
         if !progress.is_idle() {
+            // By a clock that goes on during turns, handlers have run.
+            self.end_turn(self.site.now().max(now), progress);
             return progress;
         }
+        self.end_turn(now, progress);
         self.asleep = Some(self.site.fall_asleep());
         let has_news = !self.has_said_goodbye() && !self.may_sleep();
         progress.next = match self.stage {

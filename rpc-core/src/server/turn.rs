@@ -4,6 +4,7 @@ use super::deferred::DeferredReplies;
 use super::dispatcher::SLICE_NS;
 use super::identities::Identities;
 use super::quota::{Accounts, Client};
+use super::run_times::RunTimes;
 use crate::metrics::{RefusalReason, ThreadCounters};
 use crate::planted::checks_quotas;
 use crate::site::Site;
@@ -240,15 +241,15 @@ impl Turn {
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 
-    /// Ends a turn that worked, after its replies have left. Returns whether handlers that ran as their requests were found have held up
-    /// the thread.
+    /// Ends a turn that worked, after its replies have left. If handlers that ran as their requests were found have held up the thread,
+    /// their methods may run long.
     #[inline]
-    pub(super) fn end(&mut self, now: Instant) -> bool {
+    pub(super) fn end(&mut self, now: Instant, run_times: &RunTimes) {
         self.now = now;
         self.empty_turns = 0;
         let backlog_ns = core::mem::take(&mut self.backlog_ns);
         if self.requests == 0 {
-            return false;
+            return;
         }
         let nanos = now.as_nanos().saturating_sub(self.noticed.as_nanos());
         let weight = if nanos >= SLOW_TURN_NS { 1 } else { self.weight };
@@ -260,10 +261,12 @@ impl Turn {
         let found_ns = nanos.saturating_sub(backlog_ns);
         let ran = self.requests - core::mem::take(&mut self.kept);
         self.is_slow = found_ns / u64::from(ran.max(1)) >= SLOW_TURN_NS;
+        if self.is_slow && found_ns >= SLICE_NS {
+            self.in_place.iter().for_each(|row| run_times.doubt(*row));
+        }
         self.in_place.clear();
         self.requests = 0;
         self.noticed = Instant::FAR_FUTURE;
-        self.is_slow && ran > 0 && found_ns >= SLICE_NS
     }
 
     #[inline]
