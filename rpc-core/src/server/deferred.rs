@@ -7,10 +7,8 @@
 use super::paths::ReplyPaths;
 use super::turn::Turn;
 use crate::error::ReserveError;
-use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
 use crate::wire::{HEADER_BYTES, Status};
-use core::ops::Bound::{Excluded, Unbounded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The part of a transport's limit that may wait for one client, so that with its share of the memory, which is half, and the
@@ -19,17 +17,6 @@ const CLIENT_PART: (u64, u64) = (3, 4);
 
 /// How many times a transport's limit may wait for all clients. Answers to clients that do fetch also wait if there are many.
 const ALL_CLIENTS: u64 = 4;
-
-/// Clients for which one turn tries again to send what waits; the next ones follow in a later turn. So a turn takes some
-/// microseconds more, however many clients do not fetch their answers.
-const CLIENTS_PER_TRY: usize = 32;
-
-/// The pause after a try that sent nothing, in turns of a thread that is busy.
-const PAUSE_NS: u64 = 10_000;
-
-/// The pause after such a try if the thread has nothing else to do: most memory is freed with an event, which ends the pause;
-/// memory that handlers free is not.
-const IDLE_PAUSE_NS: u64 = 100_000;
 
 /// A complete answer that found no memory and leaves in a later turn.
 pub(super) struct DeferredReply {
@@ -56,8 +43,6 @@ impl Client {
 
 /// What waits for one client.
 struct Waiting {
-    /// In the order in which they leave.
-    replies: VecDeque<DeferredReply>,
     bytes: u64,
     /// The longest answer that had to wait.
     longest: u64,
@@ -75,58 +60,17 @@ impl Waiting {
 /// The answers of one thread that wait for memory.
 #[derive(Default)]
 pub(super) struct DeferredReplies {
+    replies: VecDeque<DeferredReply>,
     /// Clients for whom answers wait.
     clients: BTreeMap<Client, Waiting>,
     /// How many of them are full.
     full: usize,
-    /// The client that was tried last.
-    last: Option<Client>,
-    /// When the last try was.
-    tried: Instant,
-    /// When the next one may be.
-    again: Instant,
 }
 
 impl DeferredReplies {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.clients.is_empty()
-    }
-
-    /// Answers wait, and it is time to try again.
-    #[inline]
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        !self.is_empty() && now >= self.again
-    }
-
-    /// When a thread that has nothing else to do at `now` tries again.
-    pub(super) fn next_try(&self, now: Instant) -> Option<Instant> {
-        let after = |at: Instant, pause| at.saturating_add_nanos(pause);
-        let at = match self.tried == now {
-            true => after(now, IDLE_PAUSE_NS),
-            false => self.again,
-        };
-        (!self.is_empty()).then_some(at)
-    }
-
-    /// The client whose turn it is to be tried.
-    fn next_client(&mut self) -> Option<Client> {
-        let behind = |last| self.clients.range((Excluded(last), Unbounded)).next();
-        let next = self.last.and_then(behind).or_else(|| self.clients.first_key_value());
-        self.last = next.map(|(client, _)| *client);
-        self.last
-    }
-
-    /// The first answer of a client, which is still counted as waiting.
-    fn pop(&mut self, client: Client) -> Option<DeferredReply> {
-        self.clients.get_mut(&client)?.replies.pop_front()
-    }
-
-    /// It found no room.
-    fn put_back(&mut self, client: Client, reply: DeferredReply) {
-        if let Some(waiting) = self.clients.get_mut(&client) {
-            waiting.replies.push_front(reply);
-        }
+        self.replies.is_empty()
     }
 
     /// The client of this call has so many answers waiting that it is to make no further calls.
@@ -171,9 +115,9 @@ impl DeferredReplies {
 
     /// Drops the answer that a client was given last; its call ends without it. `false` if there is none.
     fn drop_newest(&mut self, client: Client) -> bool {
-        let Some(waiting) = self.clients.get_mut(&client) else { return false };
-        let has_body = |reply: &&mut DeferredReply| reply.bytes.len() > HEADER_BYTES;
-        let newest = waiting.replies.iter_mut().rev().find(has_body);
+        let newest = self.replies.iter_mut().rev().find(|reply| {
+            reply.bytes.len() > HEADER_BYTES && Client::of(reply.transport, &reply.call) == client
+        });
         let Some(reply) = newest else { return false };
         let freed = reply.bytes.len() - HEADER_BYTES;
         reply.bytes = Status::ResponseDropped.alone().to_vec();
@@ -189,7 +133,7 @@ impl DeferredReplies {
         let client = Client::of(reply.transport, &reply.call);
         let len = reply.bytes.len() as u64;
         let limit = of_one_client(limit);
-        let new = Waiting { replies: VecDeque::new(), bytes: 0, longest: 0, limit };
+        let new = Waiting { bytes: 0, longest: 0, limit };
         let waiting = self.clients.entry(client).or_insert(new);
         let was_full = waiting.is_full();
         waiting.bytes += len;
@@ -202,7 +146,7 @@ impl DeferredReplies {
                 "a client does not fetch its responses; its calls are refused until it does"
             );
         }
-        waiting.replies.push_back(reply);
+        self.replies.push_back(reply);
     }
 
     /// So many bytes of a client wait no more.
@@ -224,41 +168,24 @@ fn of_one_client(limit: u64) -> u64 {
 }
 
 impl Turn {
-    /// Tries again to send what found no memory: for each client up to the first answer that finds none, and for some clients
-    /// at a time. Returns how many answers left.
+    /// Tries again to send what found no memory. Returns how many answers left.
     #[cold]
     pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
+        let mut sent = 0;
         let mut deferred = core::mem::take(&mut self.deferred);
-        let mut sent = 0;
-        for _ in 0..deferred.clients.len().min(CLIENTS_PER_TRY) {
-            let Some(client) = deferred.next_client() else { break };
-            sent += self.send_deferred_of(client, &mut deferred, paths);
-        }
-        let pause = if sent == 0 { PAUSE_NS } else { 0 };
-        deferred.tried = self.now;
-        deferred.again = self.now.saturating_add_nanos(pause);
-        self.deferred = deferred;
-        sent
-    }
-
-    /// Sends what waits for one client, up to the first answer that finds no room. Returns how many answers left.
-    fn send_deferred_of(
-        &mut self,
-        client: Client,
-        deferred: &mut DeferredReplies,
-        paths: &mut ReplyPaths<'_>,
-    ) -> u32 {
-        let mut sent = 0;
-        while let Some(reply) = deferred.pop(client) {
+        for _ in 0..deferred.replies.len() {
+            let Some(reply) = deferred.replies.pop_front() else { break };
             let DeferredReply { transport, call, bytes, counted } = reply;
+            let client = Client::of(transport, &call);
             let ended = match post_whole(paths.enter(transport, self), call, &bytes) {
                 Ok(()) => {
                     sent += 1;
                     counted
                 }
                 Err((call, ReserveError::Backpressure(_))) => {
-                    deferred.put_back(client, DeferredReply { transport, call, bytes, counted });
-                    break;
+                    let reply = DeferredReply { transport, call, bytes, counted };
+                    deferred.replies.push_back(reply);
+                    continue;
                 }
                 Err((_, ReserveError::TooLarge { .. } | ReserveError::Closed)) => {
                     counted.map(|(row, _)| (row, Status::Cancelled))
@@ -269,6 +196,7 @@ impl Turn {
                 self.counters.ended(row, status);
             }
         }
+        self.deferred = deferred;
         sent
     }
 }

@@ -27,6 +27,9 @@ pub(super) const SLICE_NS: u64 = 100_000;
 /// A thread polls at most so often for more that has arrived before it runs a handler: what arrives may never end.
 const POLLS_BEFORE_RUNS: u32 = 16;
 
+/// How often answers that found no memory are tried again.
+const DEFERRED_RETRY_NS: u64 = 100_000;
+
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
     services: Services,
@@ -163,7 +166,7 @@ impl Dispatcher {
         self.executor.has_ready()
             || self.executor.has_cancelled()
             || self.turn.now >= self.executor.earliest()
-            || self.turn.deferred.is_due(self.turn.now)
+            || self.turn.has_deferred()
             || !self.backlog.is_empty()
     }
 
@@ -193,7 +196,7 @@ impl Dispatcher {
         if !self.backlog.is_empty() {
             worked += self.work_off_backlog(next, paths);
         }
-        if self.turn.deferred.is_due(self.turn.now) {
+        if self.turn.has_deferred() {
             worked += self.turn.send_deferred(paths);
         }
         worked
@@ -285,10 +288,12 @@ impl Dispatcher {
             at if at != Instant::FAR_FUTURE && self.executor.len() > 0 => PollAt::At(at),
             _ => PollAt::OnEvent,
         };
-        match self.turn.deferred.next_try(self.turn.now) {
-            Some(again) => deadlines.earlier(PollAt::At(again)),
-            None => deadlines,
+        if self.turn.has_deferred() {
+            // Most memory is freed with an event; memory that handlers free is not.
+            let again = self.turn.now.saturating_add_nanos(DEFERRED_RETRY_NS);
+            return deadlines.earlier(PollAt::At(again));
         }
+        deadlines
     }
 
     /// Refuses requests from now on with [`Status::ShuttingDown`].

@@ -120,7 +120,6 @@ impl Swarm {
     /// From here on nothing goes wrong: all calls must end, without the help of a deadline.
     fn heal(&mut self) {
         self.bench.net.set_reply_memory(true);
-        self.bench.net.clock.advance(Duration::from_micros(10));
         self.bench.test.gate.open();
         for _ in 0..8 {
             self.bench.client.poll();

@@ -106,11 +106,6 @@ impl Bench {
         progress
     }
 
-    /// Time passes, until answers that found no memory are tried again.
-    fn pause(&self) {
-        self.net.clock.advance(Duration::from_micros(10));
-    }
-
     pub(super) fn take<R: 'static>(&mut self, call: &mut PendingCall<R>) -> Option<R> {
         self.client.poll();
         self.client.take(call)
@@ -219,77 +214,8 @@ fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
     assert!(!bench.dispatcher.is_done(), "an answer still has to leave");
     assert_eq!(bench.take(&mut call), None);
     bench.net.set_reply_memory(true);
-    bench.pause();
     bench.turn();
     assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
-}
-
-/// A thread that is busy does not spend its turns on answers that find no room.
-#[test]
-fn answers_that_wait_are_tried_one_per_client_with_pauses() {
-    let mut bench = bench();
-    bench.net.set_reply_memory(false);
-    let mut other = client(&bench.net, &bench.net.site());
-    let len = 1000_u32.to_le_bytes();
-    let mut calls: Vec<_> = (0..3).map(|_| bench.start::<Grow, Bytes>(&len)).collect();
-    let mut others: Vec<_> =
-        (0..3).map(|_| other.start::<Grow, _>(&bytes(&len)).expect("room")).collect();
-    other.poll();
-    bench.turn();
-    // Each was tried when it was made, and then the first of each client.
-    let made = bench.net.refused_replies();
-    assert_eq!(made, 6 + 2);
-    for _ in 0..100 {
-        assert_eq!(bench.call::<Echo, _>(b"busy"), Ok(b"busy".to_vec()));
-    }
-    assert_eq!(bench.net.refused_replies(), made, "no time has passed");
-    bench.pause();
-    for _ in 0..100 {
-        bench.turn();
-    }
-    assert_eq!(bench.net.refused_replies(), made + 2);
-
-    // Once there is memory, all leave at once.
-    bench.net.set_reply_memory(true);
-    bench.pause();
-    bench.turn();
-    for call in &mut calls {
-        assert_eq!(bench.take(call), Some(Ok(vec![7; 1000])));
-    }
-    for call in &mut others {
-        other.poll();
-        assert_eq!(other.take(call), Some(Ok(vec![7; 1000])));
-    }
-    assert!(bench.dispatcher.is_done());
-}
-
-/// A turn does not try for all of many clients, and leaves none out.
-#[test]
-fn many_clients_whose_answers_wait_are_tried_in_turns() {
-    const CLIENTS: usize = 100;
-    let mut bench = bench();
-    bench.net.set_reply_memory(false);
-    let len = 1000_u32.to_le_bytes();
-    let site = bench.net.site();
-    let mut calls = Vec::new();
-    for _ in 0..CLIENTS {
-        let mut client = client(&bench.net, &site);
-        let call = client.start::<Grow, _>(&bytes(&len)).expect("room");
-        client.poll();
-        calls.push((client, call));
-    }
-    bench.turn();
-    let made = bench.net.refused_replies();
-    assert!(made < CLIENTS as u64 + 50, "{made}");
-    bench.net.set_reply_memory(true);
-    bench.pause();
-    for _ in 0..4 {
-        bench.turn();
-    }
-    for (client, call) in &mut calls {
-        client.poll();
-        assert_eq!(client.take(call), Some(Ok(vec![7; 1000])));
-    }
 }
 
 /// Starts calls with answers of so many bytes, each handled in a turn of its own.
@@ -315,7 +241,6 @@ fn a_client_with_many_unread_answers_is_refused_before_its_calls_run() {
         assert_eq!(refused, Err(RpcError::Overloaded(Backpressure::Server)));
         assert_eq!(bench.test.ran.load(SeqCst), ran, "the call did not run");
         bench.net.set_reply_memory(true);
-        bench.pause();
         bench.turn();
         for mut call in waiting {
             assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
@@ -338,7 +263,6 @@ fn answers_beyond_what_may_wait_end_their_calls() {
         assert_eq!(bench.take(call), Some(Err(RpcError::ResponseDropped)));
     }
     bench.net.set_reply_memory(true);
-    bench.pause();
     bench.turn();
     for call in &mut calls[..2] {
         assert_eq!(bench.take(call), Some(Ok(vec![5; 1000])));
@@ -361,7 +285,6 @@ fn the_client_with_most_unread_answers_makes_room_for_another() {
         .collect();
     let modest = start_grown(&mut bench, 2, 800);
     bench.net.set_reply_memory(true);
-    bench.pause();
     bench.turn();
     for mut call in modest {
         assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 800])));
@@ -386,7 +309,6 @@ fn unread_answers_of_a_client_that_is_gone_wait_no_more() {
     bench.net.set_reply_memory(false);
     let _calls = start_grown(&mut bench, 2, 1000);
     bench.client = client(&bench.net, &bench.net.site());
-    bench.pause();
     bench.turn();
     assert!(bench.dispatcher.is_done());
 }
@@ -624,7 +546,6 @@ fn an_answer_that_waits_for_memory_leaves_by_its_own_address() {
     bench.turn();
     assert_eq!(bench.call::<Echo, _>(b"meanwhile"), Ok(b"meanwhile".to_vec()));
     bench.other_net.set_reply_memory(true);
-    bench.pause();
     bench.turn();
     other_client.poll();
     assert_eq!(other_client.take(&mut call), Some(Ok(vec![7; 1000])));

@@ -145,8 +145,6 @@ struct Shared {
     no_reply_memory: AtomicBool,
     /// Bytes of replies that may wait for memory; no limit if not set.
     waiting_limit: OnceLock<u64>,
-    /// How many replies found no memory.
-    refused_replies: AtomicU64,
     /// The drain of a server takes as many steps.
     drain_steps: AtomicU64,
     /// Times that a server thread was about to sleep.
@@ -255,11 +253,6 @@ impl Loopback {
     /// Whether replies longer than 32 bytes find memory.
     pub fn set_reply_memory(&self, there_is: bool) {
         self.shared.no_reply_memory.store(!there_is, Ordering::SeqCst);
-    }
-
-    /// How many replies found no memory.
-    pub fn refused_replies(&self) -> u64 {
-        self.shared.refused_replies.load(Ordering::SeqCst)
     }
 
     /// Limits the bytes of replies that may wait for memory.
@@ -602,7 +595,6 @@ impl Replies for Clients {
         let client = self.links.get_mut(call.client() as usize).and_then(Option::as_mut);
         let client = client.ok_or(ReserveError::Closed)?;
         if len > 32 && self.shared.no_reply_memory.load(Ordering::SeqCst) {
-            self.shared.refused_replies.fetch_add(1, Ordering::SeqCst);
             return Err(Backpressure::Memory.into());
         }
         client.reserved.resize(len, 0x5a);
