@@ -21,7 +21,7 @@ use farcall_core::transport::{
 use farcall_transports::Address;
 
 use super::busy::BusyEndpoint;
-use super::{EMPTY_ROUNDS, OwnServer, ROUND, argument};
+use super::{EMPTY_ROUNDS, OwnServer, argument};
 use crate::echo::service::EchoClient;
 
 thread_local! {
@@ -35,8 +35,8 @@ thread_local! {
 /// A turn of the server.
 #[inline]
 fn take_turn(server: &mut OwnServer) {
-    server.now += ROUND;
-    server.thread.turn(server.now);
+    server.begin_round();
+    server.turn();
 }
 
 /// The client; its server is the thread's.

@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{EMPTY_ROUNDS, OwnServer, ROUND, argument};
+use super::{EMPTY_ROUNDS, OwnServer, argument};
 use crate::echo::service::EchoPollClient;
 use crate::echo::shape::Pending;
 
@@ -29,18 +29,17 @@ impl Polling {
     /// Makes so many calls, a window of them outstanding.
     #[inline]
     pub(super) fn calls(&mut self, calls: usize) -> Result<()> {
-        let Self { client, server: OwnServer { thread: server, now, .. }, window, outstanding } =
-            self;
+        let Self { client, server, window, outstanding } = self;
         let (mut started, mut ended, mut empty_rounds) = (0, 0, 0);
         while ended < calls {
             while started < calls && outstanding.len() < *window {
                 outstanding.push_back(client.start_echo_32(argument(started))?);
                 started += 1;
             }
-            *now += ROUND;
-            client.connection().turn(*now);
-            server.turn(*now);
-            client.connection().turn(*now);
+            server.begin_round();
+            client.connection().turn(server.now);
+            server.turn();
+            client.connection().turn(server.now);
             let before = ended;
             while let Some(oldest) = outstanding.front_mut() {
                 let Some(answer) = client.take(oldest) else { break };
