@@ -20,12 +20,14 @@ use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
 
+mod sinks;
+mod waiting;
+
+use self::sinks::{MeteredSink, StealingSink};
+
 /// After handlers have run for so long, the thread takes in what has arrived before it runs further ones: cancellations of those, for
 /// example.
 pub(super) const SLICE_NS: u64 = 100_000;
-
-/// A thread polls at most so often for more that has arrived before it runs a handler: what arrives may never end.
-const POLLS_BEFORE_RUNS: u32 = 16;
 
 /// How often answers that found no memory are tried again.
 const DEFERRED_RETRY_NS: u64 = 100_000;
@@ -202,83 +204,6 @@ impl Dispatcher {
         worked
     }
 
-    /// Removes the requests whose callers have given up. If nothing else has arrived, runs others for a [slice](SLICE_NS) of time.
-    #[inline(never)]
-    fn work_off_backlog(&mut self, next: PollAt, paths: &mut ReplyPaths<'_>) -> u32 {
-        let mut worked = 0;
-        while self.backlog.has_cancelled() {
-            let Some(request) = self.backlog.take_cancelled() else { break };
-            self.end_waiting(request, Status::Cancelled, paths);
-            worked += 1;
-        }
-        self.polls += 1;
-        if next == PollAt::Now && self.polls < POLLS_BEFORE_RUNS {
-            return worked + 1;
-        }
-        self.polls = 0;
-        self.turn.read_clock();
-        let began = self.turn.now;
-        while (self.turn.now - began).as_nanos() < u128::from(SLICE_NS) {
-            let Some(request) = self.backlog.take_next(self.turn.now, &self.services.run_times)
-            else {
-                break;
-            };
-            worked += 1;
-            match request.is_late(self.turn.now) {
-                true => self.end_waiting(request, Status::Late, paths),
-                false => self.run_waiting(request, paths),
-            }
-        }
-        self.turn.backlog_ns += (self.turn.now - began).as_nanos() as u64;
-        worked
-    }
-
-    /// Answers a request that has not run.
-    fn end_waiting(&mut self, request: Waiting, status: Status, paths: &mut ReplyPaths<'_>) {
-        let Waiting { call, transport, target, arrived, deadline, content, .. } = request;
-        let task = Task::new(call, transport, target.row, arrived, deadline);
-        let replies = paths.enter(transport, &mut self.turn);
-        self.turn.counters.started(target.row);
-        UnansweredCall::new(task, replies, &mut self.turn, None).reply().fail_with(status);
-        self.backlog.keep(content);
-    }
-
-    /// Runs the handler of a request that has waited, here or on another thread.
-    fn run_waiting(&mut self, request: Waiting, paths: &mut ReplyPaths<'_>) {
-        let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
-        let Waiting { mut call, transport, target, arrived, deadline, identity, content } = request;
-        let replies = paths.enter(transport, turn);
-        let waited_ns = turn.now.as_nanos().saturating_sub(arrived.as_nanos());
-        if let Some(giver) = giver
-            && may_give(giver, target, &call, turn, waited_ns)
-        {
-            match giver.give(call, &content.message(), (transport, identity)) {
-                None => {
-                    turn.counters.stolen(target.row);
-                    return backlog.keep(content);
-                }
-                Some(kept) => call = kept,
-            }
-        }
-        turn.counters.started(target.row);
-        let client = Client::of(transport, &call);
-        let task = Task::new(call, transport, target.row, arrived, deadline);
-        let now = turn.now;
-        let mut unanswered = UnansweredCall::new(task, replies, turn, Some(executor));
-        CallContext::enter(deadline, now, false, identity);
-        if let Some(arguments) = content.message().skip(HEADER_BYTES) {
-            services.dispatch(target, arguments, unanswered.reply());
-        }
-        CallContext::leave();
-        let nanos = turn.read_clock();
-        turn.charge(client, nanos);
-        services.run_times.record(target.row, nanos);
-        if let Some(giver) = giver {
-            giver.ran(target.row, nanos);
-        }
-        backlog.keep(content);
-    }
-
     /// When the next turn has work that no event announces.
     fn poll_at(&self) -> PollAt {
         if self.has_ready() {
@@ -358,21 +283,11 @@ impl RequestSink for Sink<'_> {
     #[inline]
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.turn.begin_request();
-        let header = RequestHeader::read(&message);
-        let method = header.map_or(0, RequestHeader::method);
-        let target = header.and_then(|_| self.services.methods.find(method));
-        let row = target.map_or(self.services.unknown_row, |target| target.row);
-        let arrived = self.turn.arrival();
-        let deadline = match header.map_or(0, RequestHeader::timeout_us) {
-            0 => Instant::FAR_FUTURE,
-            us => arrived.saturating_add_nanos(u64::from(us) * 1000),
-        };
-        let now = self.turn.now;
-        let found = Found { header, target, row, arrived, deadline };
-        if self.services.run_times.are_all_short() || now >= deadline {
+        if self.services.run_times.are_all_short() {
+            let found = self.find(&message);
             self.handle(call, message, replies, found);
         } else {
-            self.handle_or_keep(call, message, replies, found);
+            self.handle_or_keep(call, message, replies);
         }
     }
 
@@ -412,7 +327,7 @@ impl RequestSink for Sink<'_> {
 /// A request as it was found.
 #[derive(Clone, Copy)]
 struct Found {
-    header: Option<RequestHeader>,
+    method: u32,
     target: Option<Target>,
     row: u32,
     arrived: Instant,
@@ -420,6 +335,20 @@ struct Found {
 }
 
 impl Sink<'_> {
+    #[inline(always)]
+    fn find(&self, message: &[u8]) -> Found {
+        let header = RequestHeader::read(message);
+        let method = header.map_or(0, RequestHeader::method);
+        let target = header.and_then(|_| self.services.methods.find(method));
+        let row = target.map_or(self.services.unknown_row, |target| target.row);
+        let arrived = self.turn.arrival();
+        let deadline = match header.map_or(0, RequestHeader::timeout_us) {
+            0 => Instant::FAR_FUTURE,
+            us => arrived.saturating_add_nanos(u64::from(us) * 1000),
+        };
+        Found { method, target, row, arrived, deadline }
+    }
+
     /// Runs the handler of a request, or refuses it.
     #[inline(always)]
     fn handle(
@@ -429,14 +358,14 @@ impl Sink<'_> {
         replies: &mut dyn Replies,
         found: Found,
     ) {
-        let Found { header, target, row, arrived, deadline } = found;
+        let Found { method, target, row, arrived, deadline } = found;
         let now = self.turn.now;
         self.turn.counters.started(row);
         let task = Task::new(call, self.turn.transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
-            return reply.no_such_method(header.map_or(0, RequestHeader::method));
+            return reply.no_such_method(method);
         };
         let refusing = self.services.refusing.get();
         if refusing != Refusing::No {
@@ -457,26 +386,20 @@ impl Sink<'_> {
     /// As [`handle`](Self::handle), while some methods are not known to be short: a request of a long one waits, and a run of one of which
     /// it is not known is measured.
     #[inline(never)]
-    fn handle_or_keep(
-        &mut self,
-        call: CallToken,
-        message: Message<'_>,
-        replies: &mut dyn Replies,
-        found: Found,
-    ) {
-        match self.services.run_times.length(found.row) {
-            Length::Long(_) if self.may_wait(&call, message.len()) => {
-                if let Some(target) = found.target {
-                    self.keep(call, message, target, found);
-                }
-            }
-            Length::Unknown { .. } => {
-                let began = self.turn.clock();
-                self.handle(call, message, replies, found);
-                let nanos = self.turn.nanos_since(began);
-                self.services.run_times.record(found.row, nanos);
-            }
-            Length::Short | Length::Long(_) => self.handle(call, message, replies, found),
+    fn handle_or_keep(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        let found = self.find(&message);
+        let length = self.services.run_times.length(found.row);
+        if matches!(length, Length::Long(_))
+            && let Some(target) = found.target
+            && self.turn.now < found.deadline
+            && self.may_wait(&call, message.len())
+        {
+            return self.keep(call, message, target, found);
+        }
+        let began = matches!(length, Length::Unknown { .. }).then(|| self.turn.clock());
+        self.handle(call, message, replies, found);
+        if let Some(began) = began {
+            self.services.run_times.record(found.row, self.turn.nanos_since(began));
         }
     }
 
@@ -504,40 +427,6 @@ impl Sink<'_> {
         self.executor.cancel(cancel);
         self.backlog.cancel(cancel);
     }
-
-    /// The client of a call.
-    #[inline]
-    fn client(&self, call: &CallToken) -> Client {
-        Client::of(self.turn.transport, call)
-    }
-
-    /// Handles a request that is within its client's quota, and charges the time that it takes. Returns that in nanoseconds, if
-    /// it is limited.
-    #[inline]
-    fn handle_metered(
-        &mut self,
-        call: CallToken,
-        message: Message<'_>,
-        replies: &mut dyn Replies,
-    ) -> Option<u64> {
-        let client = self.client(&call);
-        self.turn.begin_work();
-        self.request(call, message, replies);
-        self.turn.end_work(client)
-    }
-
-    /// Refuses a request of a client that is over its quota.
-    #[cold]
-    fn refuse_over_quota(
-        &mut self,
-        call: CallToken,
-        message: Message<'_>,
-        replies: &mut dyn Replies,
-    ) {
-        let before = self.services.refusing.replace(Refusing::OverQuota);
-        self.request(call, message, replies);
-        self.services.refusing.set(before);
-    }
 }
 
 #[cold]
@@ -545,106 +434,6 @@ fn refuse(reply: Reply<'_>, why: Refusing) {
     match why {
         Refusing::OverQuota => reply.over_quota(),
         Refusing::ShuttingDown | Refusing::No => reply.fail_with(Status::ShuttingDown),
-    }
-}
-
-/// Takes the requests of one transport from clients that have quotas. A type of its own, so that threads without quotas have nothing to
-/// decide.
-struct MeteredSink<'a> {
-    sink: Sink<'a>,
-}
-
-impl RequestSink for MeteredSink<'_> {
-    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        if self.sink.turn.admit(self.sink.client(&call)) {
-            let _ = self.sink.handle_metered(call, message, replies);
-        } else {
-            self.sink.refuse_over_quota(call, message, replies);
-        }
-    }
-
-    #[inline]
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.is_idempotent(request)
-    }
-
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        self.sink.cancelled(client, client_generation, slot, generation);
-    }
-
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        self.sink.identified(client, client_generation, identity);
-    }
-
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.sink.disconnected(client, client_generation);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
-    }
-}
-
-/// Takes the requests of one transport, and gives some to idle threads. A type of its own, so that threads that do not steal
-/// have nothing to decide.
-struct StealingSink<'a> {
-    sink: Sink<'a>,
-    giver: &'a mut Giver,
-}
-
-impl RequestSink for StealingSink<'_> {
-    /// Gives a call to an idle thread, if this one is behind; otherwise handles it, and notes how long that takes.
-    fn request(&mut self, mut call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        self.giver.set_idle(false);
-        if !self.sink.turn.admit(self.sink.client(&call)) {
-            return self.sink.refuse_over_quota(call, message, replies);
-        }
-        let Sink { services, turn, .. } = &mut self.sink;
-        let method = RequestHeader::read(&message).map_or(0, RequestHeader::method);
-        let Some(target) = services.methods.find(method) else {
-            return self.sink.request(call, message, replies);
-        };
-        let is_refused = services.refusing.get() != Refusing::No;
-        let waited_ns = turn.nanos_so_far();
-        if !is_refused && may_give(self.giver, target, &call, turn, waited_ns) {
-            let identity = turn.identities.of(turn.transport, &call);
-            match self.giver.give(call, &message, (turn.transport, identity)) {
-                None => return turn.counters.stolen(target.row),
-                Some(kept) => call = kept,
-            }
-        }
-        let kept = self.sink.turn.kept;
-        let measured = self.sink.handle_metered(call, message, replies);
-        let nanos = measured.unwrap_or_else(|| self.sink.turn.read_clock());
-        if self.sink.turn.kept == kept {
-            self.giver.ran(target.row, nanos);
-        }
-    }
-
-    #[inline]
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.services.is_idempotent(request)
-    }
-
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let (client, slot) = ((client, client_generation), (slot, generation));
-        let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
-        self.giver.cancel(&cancel);
-        self.sink.cancel(&cancel);
-    }
-
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        self.sink.identified(client, client_generation, identity);
-    }
-
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
-        self.giver.cancel(&cancel);
-        self.sink.cancel(&cancel);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
     }
 }
 
@@ -663,7 +452,7 @@ impl Services {
         target.is_some_and(|target| target.idempotent)
     }
 
-    #[inline]
+    #[inline(always)]
     fn dispatch(&self, target: Target, arguments: Message<'_>, reply: Reply<'_>) {
         let service = &*self.instances[target.service as usize];
         let method = target.method as usize;
