@@ -58,7 +58,7 @@ pub use farcall_core::{
     ConnectionOptions, DeviceFailure, DrivenServer, Endpoint, GoneReason, Identity, IdlePolicy,
     Key, KeyError, MethodDescription, MethodMismatch, Metrics, MetricsSnapshot, MissingMethod,
     PendingCall, PollClient, PollConnecting, ReconnectPolicy, RpcError, RunningServer,
-    ServerBuilder, Service, ServiceClient, ServiceDescription, Waited,
+    ServerBuilder, Service, ServiceClient, ServiceDescription, ThreadEnded, Waited,
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};

@@ -1,5 +1,5 @@
-//! A program that may start no more threads: each thread that a client needs is refused in turn. Connecting ends with an error that says
-//! so, within its time, and works when there are threads again, on the same endpoint.
+//! A program that may start no more threads: each thread that a client or a server needs is refused in turn. Connecting and listening end
+//! with an error that says so, within their time, and work when there are threads again, on the same endpoint or address.
 
 use std::env;
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall::{ConnectError, Endpoint, Server};
+use farcall::{BindError, ConnectError, Endpoint, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[farcall::service]
@@ -24,7 +24,7 @@ impl Counter for Numbers {
     }
 }
 
-/// What a started process does: `THREADS ADDRESS`.
+/// What a started process does: `connect THREADS ADDRESS`, or `listen` or `listen-pinned` instead.
 const ROLE: &str = "FARCALL_NO_THREADS_ROLE";
 
 /// The stack of each thread. Address space for so many of them is room for so many threads, for any user.
@@ -33,7 +33,7 @@ const STACK_BYTES: u64 = 1 << 30;
 /// What else may be mapped meanwhile: far less than a stack.
 const OTHER_BYTES: u64 = STACK_BYTES * 3 / 4;
 
-/// A client starts fewer.
+/// A client and a server start fewer.
 const MOST_THREADS: u64 = 12;
 
 /// Longer than the dial's timeout of 5 s.
@@ -60,8 +60,17 @@ fn with_threads<R>(threads: u64, work: impl FnOnce() -> R) -> R {
 #[ignore = "the other tests start it as a process"]
 fn process() {
     let Ok(role) = env::var(ROLE) else { return };
-    let (threads, address) = role.split_once(' ').unwrap();
+    let [does, threads, address] = role.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!() };
     let threads: u64 = threads.parse().unwrap();
+    let is_done = match does {
+        "connect" => connect(threads, address),
+        _ => listen(threads, address, does == "listen-pinned"),
+    };
+    println!("{}", if is_done { "done" } else { "refused" });
+}
+
+/// Connects, if so many threads are enough for it.
+fn connect(threads: u64, address: &str) -> bool {
     let endpoint = Endpoint::new();
     let connect = || CounterClient::connect(address).endpoint(&endpoint).wait();
     let connected = with_threads(threads, connect);
@@ -74,14 +83,34 @@ fn process() {
     }
     let later = connect().expect("there are threads again");
     assert_eq!(later.next(1).wait(), Ok(2));
-    println!("{}", if connected.is_ok() { "connected" } else { "refused" });
+    connected.is_ok()
 }
 
-/// Whether a process with so many threads to start connects.
-fn connects(threads: u64, address: &str) -> bool {
+/// Listens, if so many threads are enough for it.
+fn listen(threads: u64, address: &str, is_pinned: bool) -> bool {
+    let builder = || Server::builder().service(CounterServer::new(Numbers)).threads(2);
+    let cores = match builder().pin([usize::MAX]).listen(address) {
+        Err(BindError::NoSuchCore { available, .. }) if is_pinned => available,
+        _ => Vec::new(),
+    };
+    let listen = || builder().pin(cores.iter().copied()).listen(address);
+    let listening = with_threads(threads, listen);
+    if let Err(error) = &listening {
+        assert!(error.to_string().contains("thread"), "{error}");
+    }
+    let is_done = listening.is_ok();
+    drop(listening);
+    let server = listen().expect("there are threads again, and the address is free");
+    let client = CounterClient::connect(server.address()).wait().expect("it serves");
+    assert_eq!(client.next(1).wait(), Ok(2));
+    is_done
+}
+
+/// Whether a process with so many threads to start can do that: see [`ROLE`].
+fn can(does: &str, threads: u64, address: &str) -> bool {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, format!("{threads} {address}"))
+        .env(ROLE, format!("{does} {threads} {address}"))
         .env("RUST_MIN_STACK", STACK_BYTES.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -101,12 +130,16 @@ fn connects(threads: u64, address: &str) -> bool {
     let status = child.wait().unwrap();
     assert!(began.elapsed() < BOUND, "with {threads} threads it hangs");
     assert!(status.success(), "with {threads} threads: {status}, {said}");
-    said.contains("connected")
+    said.contains("done")
 }
 
 fn each_thread_is_refused_in_turn(address: &str) {
     let server = Server::builder().service(CounterServer::new(Numbers)).listen(address).unwrap();
-    let refused = (0..MOST_THREADS).take_while(|n| !connects(*n, server.address())).count();
+    refused_in_turn("connect", server.address());
+}
+
+fn refused_in_turn(does: &str, address: &str) {
+    let refused = (0..MOST_THREADS).take_while(|n| !can(does, *n, address)).count();
     assert!((1..MOST_THREADS as usize).contains(&refused), "{refused} processes were refused");
 }
 
@@ -123,4 +156,13 @@ fn connecting_over_tcp_without_threads_is_an_error() {
 #[test]
 fn looking_up_a_host_without_threads_is_an_error() {
     each_thread_is_refused_in_turn("tcp://localhost:0");
+}
+
+#[test]
+fn listening_without_threads_is_an_error() {
+    for does in ["listen", "listen-pinned"] {
+        refused_in_turn(does, &format!("shm://no-threads-{}", std::process::id()));
+        refused_in_turn(does, "tcp://127.0.0.1:0");
+        refused_in_turn(does, "tcp://localhost:0");
+    }
 }

@@ -309,6 +309,20 @@ fn served_instead(served: &[String]) -> String {
     }
 }
 
+/// A thread of a running server has ended although nothing shut the server down.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "server thread {thread} has ended: {reason}; the clients that it served are disconnected, and new ones may be refused: \
+     end the program, or drop the server and listen again"
+)]
+#[non_exhaustive]
+pub struct ThreadEnded {
+    /// The thread's number, from 0.
+    pub thread: usize,
+    /// Why it has ended.
+    pub reason: String,
+}
+
 /// Why a server could not start. Each message names what is wrong, and what to do, and is complete: it contains that of its
 /// [`source`](Error::source).
 #[derive(Debug, thiserror::Error)]
@@ -382,6 +396,14 @@ pub enum BindError {
     Quota {
         /// What is wrong with it.
         problem: &'static str,
+    },
+    /// No server could work with this setting.
+    #[error("{setting} of the server: {problem}")]
+    Setting {
+        /// The method of the builder that sets it.
+        setting: &'static str,
+        /// What would not work, and what to choose instead.
+        problem: String,
     },
     /// The number of threads is not possible.
     #[error("{threads} server threads asked for; choose 1 to {max}")]

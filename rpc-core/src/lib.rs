@@ -35,7 +35,7 @@ pub use client::{Connection, ConnectionOptions, PendingCall, PollConnecting};
 pub use compatibility::{Compatibility, DeclaredMethod, MethodMismatch, MissingMethod};
 pub use error::{
     Backpressure, BindError, CallError, ConnectError, DeviceFailure, FailureKind, GoneReason,
-    ReserveError, RpcError, TransportFailure, Waited,
+    ReserveError, RpcError, ThreadEnded, TransportFailure, Waited,
 };
 pub use identity::{Authentication, Identity, Key, KeyError};
 pub use idle::IdlePolicy;

@@ -182,8 +182,43 @@ fn a_server_whose_thread_cannot_start_again_shuts_down() {
 fn a_thread_whose_transports_are_made_once_ends_with_its_panic() {
     let (address, test) = (Fragile { can_renew: false, ..Fragile::new() }, Test::default());
     let server = address.serve(&test);
+    assert!(server.is_healthy());
     address.panic();
+    let ended = server.wait();
+    assert_eq!(ended.thread, 0);
+    assert!(ended.reason.contains("as asked") && ended.reason.contains("again"), "{ended}");
+    assert!(!server.is_healthy());
     assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_server_tells_that_a_threads_context_has_ended_it() {
+    let serve = |address: &Fragile, context: fn(&mut dyn FnMut())| {
+        let builder = Server::builder().service(Test::default()).threads(2);
+        builder.thread_context(context).serve(address).expect("the place is free")
+    };
+    let server = serve(&Fragile::new(), |_| panic!("the context failed"));
+    assert!(server.wait().reason.contains("panicked: the context failed"));
+    drop(server);
+    let server = serve(&Fragile::new(), |_| {});
+    assert!(server.wait().to_string().contains("thread_context has not run it"));
+    assert!(!server.is_healthy());
+    drop(server);
+    let server = serve(&Fragile::new(), |run| {
+        run();
+        panic!("the context failed at its end");
+    });
+    assert!(server.is_healthy());
+    assert_eq!(server.shutdown().stuck_threads, 0);
+}
+
+#[test]
+fn a_thread_that_starts_again_leaves_its_server_healthy() {
+    let (address, test) = (Fragile::new(), Test::default());
+    let server = address.serve(&test);
+    address.panic();
+    until("it serves again", || address.renewed.load(SeqCst) == 1);
+    assert!(server.is_healthy());
 }
 
 #[test]

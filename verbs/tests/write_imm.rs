@@ -1,11 +1,12 @@
 //! WRITE_WITH_IMM between two threads, each with its own device.
 
 use std::thread;
+use std::time::Duration;
 
 use farcall_verbs::{
-    Access, CompletionOpcode, CompletionQueue, ConnectOptions, Device, Endpoint, ProtectionDomain,
-    QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion, Status, WorkCompletion,
-    WorkRequest,
+    Access, CompletionOpcode, CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint,
+    ProtectionDomain, QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion, Status,
+    WorkCompletion, WorkRequest,
 };
 
 struct End {
@@ -57,6 +58,24 @@ fn pair_with(receives: usize) -> (End, End) {
     a.connect(&to_b);
     b.connect(&to_a);
     (a, b)
+}
+
+#[test]
+fn any_time_is_a_time_to_connect_in() {
+    for timeout in [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX] {
+        let (mut a, mut b) = (End::new(1), End::new(1));
+        let options = ConnectOptions::default().setup_timeout(timeout);
+        // The first one connects to a device that it does not know yet; no time may be too little for that.
+        let connected = a.qp.connect(&b.qp.endpoint(), &options);
+        let is_in_time = connected.is_ok();
+        assert!(
+            is_in_time || timeout.is_zero() && matches!(connected, Err(ConnectError::Timeout(_))),
+            "{timeout:?}: {connected:?}"
+        );
+        if is_in_time {
+            b.connect(&a.qp.endpoint());
+        }
+    }
 }
 
 #[test]

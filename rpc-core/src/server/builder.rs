@@ -4,6 +4,7 @@ use super::control::Control;
 use super::driven::{DrivenServer, Listeners};
 use super::quota::{ClientQuota, SharedAccounts};
 use super::running::RunningServer;
+use super::settings::{check_async_calls, check_bind, check_cores, check_threads};
 use super::stealing;
 use super::table::Table;
 use super::thread::{ServerThread, ThreadParts};
@@ -19,9 +20,6 @@ use crate::transport::{
 use core::fmt;
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
-
-/// Most threads of one server.
-const MAX_THREADS: usize = 1024;
 
 /// A server: [`builder`](Server::builder) makes one.
 #[derive(Debug)]
@@ -151,7 +149,7 @@ impl ServerBuilder {
     }
 
     /// The limit of `async` handlers in flight per thread; further calls end in
-    /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). Default 16384.
+    /// [`RpcError::Overloaded`](crate::RpcError::Overloaded). 1 to 1,048,576; default 16384.
     pub fn async_calls(mut self, calls: usize) -> Self {
         self.async_calls = calls;
         self
@@ -200,14 +198,14 @@ impl ServerBuilder {
         })
     }
 
-    /// The limit for one client's handshake. Default 5 s.
+    /// The limit for one client's handshake. More than nothing; default 5 s.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.bind.handshake_timeout = timeout;
         self
     }
 
-    /// The limit of clients at each address, over all threads; further ones are refused. Default 4096. A device may have
-    /// room for fewer.
+    /// The limit of clients at each address, over all threads; further ones are refused. At least 1; default 4096. A
+    /// device may have room for fewer.
     pub fn max_clients(mut self, clients: usize) -> Self {
         self.bind.max_clients = clients;
         self
@@ -288,6 +286,7 @@ impl ServerBuilder {
     /// - [`BindError::NoService`], [`DuplicateService`](BindError::DuplicateService),
     ///   [`MethodCollision`](BindError::MethodCollision): the services cannot be served together.
     /// - [`BindError::Threads`], [`NoSuchCore`](BindError::NoSuchCore): the number of threads, or a core, is not possible.
+    /// - [`BindError::Setting`]: another setting cannot work.
     /// - Any other: the address or its device cannot be had.
     pub fn serve(self, address: &dyn Binding) -> Result<RunningServer, BindError> {
         self.serve_all(&[address])
@@ -333,6 +332,8 @@ impl ServerBuilder {
         addresses: &[&dyn Binding],
         sites: Vec<Site>,
     ) -> Result<(DrivenServer, Vec<ThreadParts>), BindError> {
+        check_async_calls(self.async_calls)?;
+        check_bind(&self.bind)?;
         if self.services.is_empty() {
             return Err(BindError::NoService);
         }
@@ -426,32 +427,6 @@ impl fmt::Debug for ServerBuilder {
     }
 }
 
-/// The highest core that an affinity mask of the system's usual size can name.
-const MAX_CORE: usize = 1023;
-
-fn check_threads(threads: usize) -> Result<(), BindError> {
-    match threads {
-        1..=MAX_THREADS => Ok(()),
-        _ => Err(BindError::Threads { threads, max: MAX_THREADS }),
-    }
-}
-
-/// Refuses cores that no thread can be pinned to. It tries, on a thread of its own: a caller that is pinned itself sees
-/// only its own core in the list of cores.
-fn check_cores(cores: &[usize]) -> Result<(), BindError> {
-    let wanted = cores.to_vec();
-    let can_pin = |id: &usize| {
-        *id <= MAX_CORE && core_affinity::set_for_current(core_affinity::CoreId { id: *id })
-    };
-    let tried = std::thread::spawn(move || {
-        let core = wanted.into_iter().find(|core| !can_pin(core))?;
-        Some(BindError::NoSuchCore { core, available: (0..=MAX_CORE).filter(can_pin).collect() })
-    });
-    match tried.join() {
-        Ok(Some(error)) => Err(error),
-        Ok(None) | Err(_) => Ok(()),
-    }
-}
 #[cfg(test)]
 mod tests {
     use super::*;

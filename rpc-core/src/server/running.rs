@@ -2,14 +2,17 @@
 
 use super::builder::ThreadContext;
 use super::driven::DrivenServer;
+use super::health::Health;
+use super::panics;
 use super::thread::ThreadParts;
-use crate::error::BindError;
+use crate::error::{BindError, ThreadEnded};
 use crate::idle::IdlePolicy;
 use crate::metrics::Metrics;
-use crate::panics::Panic;
+use crate::panics::catch;
 use core::fmt;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -46,12 +49,19 @@ pub struct RunningServer {
     threads: Vec<JoinHandle<()>>,
     /// Each thread sends here when it ends.
     ended: (Sender<()>, Receiver<()>),
+    health: Arc<Health>,
     is_down: bool,
 }
 
 impl RunningServer {
     pub(super) fn new(server: DrivenServer) -> Self {
-        RunningServer { server, threads: Vec::new(), ended: unbounded(), is_down: false }
+        RunningServer {
+            server,
+            threads: Vec::new(),
+            ended: unbounded(),
+            health: Arc::default(),
+            is_down: false,
+        }
     }
 
     pub(super) fn spawn(
@@ -61,7 +71,7 @@ impl RunningServer {
         context: Option<ThreadContext>,
         parts: ThreadParts,
     ) -> Result<(), BindError> {
-        let ended = self.ended.0.clone();
+        let (ended, health) = (self.ended.0.clone(), Arc::clone(&self.health));
         let body = move || {
             // Made here: a thread that cannot be started announces no end.
             let _ended = EndNotice(ended);
@@ -70,13 +80,7 @@ impl RunningServer {
             {
                 tracing::warn!(core = id, "could not pin a server thread");
             }
-            let mut parts = Some(parts);
-            let mut run =
-                || parts.take().into_iter().for_each(|parts| parts.into_thread().run(idle));
-            match context {
-                Some(context) => context(&mut run),
-                None => run(),
-            }
+            run_thread(idle, context, parts, &health);
         };
         let name = format!("farcall-server-{}", self.threads.len());
         let thread = thread::Builder::new().name(name).spawn(body).map_err(|source| {
@@ -107,6 +111,19 @@ impl RunningServer {
         self.server.connections()
     }
 
+    /// Whether all threads run. One that starts again after a panic, or waits until a lost device is back, does: see
+    /// [`wait`](Self::wait) for those that do not.
+    pub fn is_healthy(&self) -> bool {
+        self.health.is_good()
+    }
+
+    /// Blocks as long as all threads run, and tells which one has ended and why. That is a failure: a thread starts again after most
+    /// panics. It ends if [`thread_context`](super::ServerBuilder::thread_context) panics or does not run it, or if its address cannot be
+    /// listened at again. The log tells it, too, when it happens.
+    pub fn wait(&self) -> ThreadEnded {
+        self.health.wait()
+    }
+
     /// Stops accepting clients, answers the calls in flight (at most for 5 s), says goodbye, and ends the threads.
     ///
     /// Blocks until the threads have ended: at most the 5 s, and some 2 s more if a handler does not return.
@@ -133,10 +150,8 @@ impl RunningServer {
         }
         if running == 0 {
             for thread in self.threads.drain(..) {
-                if let Err(panic) = thread.join().map_err(Panic::of_thread) {
-                    let panic = panic.text();
-                    tracing::error!(panic, "a server thread had panicked");
-                }
+                // A panic was logged when it happened.
+                let _ = thread.join();
             }
         }
         let drained =
@@ -149,6 +164,41 @@ impl RunningServer {
 impl Drop for RunningServer {
     fn drop(&mut self) {
         self.end(Duration::ZERO, DROP_BOUND);
+    }
+}
+
+/// The work of a server thread. Reports an end that nothing asked for.
+fn run_thread(
+    idle: IdlePolicy,
+    context: Option<ThreadContext>,
+    parts: ThreadParts,
+    health: &Health,
+) {
+    let (thread, control) = (parts.index, Arc::clone(&parts.control));
+    let mut parts = Some(parts);
+    let mut ended = Ok(());
+    let ran = catch(|| {
+        let mut run = || {
+            if let Some(parts) = parts.take() {
+                ended = parts.into_thread().run(idle);
+            }
+        };
+        match context {
+            Some(context) => context(&mut run),
+            None => run(),
+        }
+    });
+    let reason = match (ran, ended) {
+        (Err(panic), _) => format!("it panicked: {}", panics::describe(&panic)),
+        (Ok(()), _) if parts.is_some() => "its thread_context has not run it".to_owned(),
+        (Ok(()), Err(why)) => why,
+        // Nothing but a shutdown ends it.
+        (Ok(()), Ok(())) => return,
+    };
+    let ended = ThreadEnded { thread, reason };
+    let _ = catch(|| tracing::error!(%ended, "a server thread has ended"));
+    if control.draining().is_none() {
+        health.report(ended);
     }
 }
 

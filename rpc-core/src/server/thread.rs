@@ -5,6 +5,7 @@ use super::control::Control;
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
 use super::lost::Replacements;
+use super::panics;
 use super::quota::{Accounts, SharedAccounts};
 use super::recovery::Recovery;
 use super::stealing::{self, Giver, Taker};
@@ -172,17 +173,31 @@ impl ServerThread {
     }
 
     /// Runs until the server is told to end and has drained. After a panic it starts again.
-    pub(super) fn run(mut self, idle: IdlePolicy) {
+    ///
+    /// # Errors
+    /// It cannot start again after a panic.
+    pub(super) fn run(mut self, idle: IdlePolicy) -> Result<(), String> {
         let mut panicked: Option<Panic> = None;
         loop {
             let ended = catch(|| {
-                let panic = panicked.take();
-                if panic.is_none_or(|panic| self.recover(&panic)) {
-                    self.serve(idle);
+                if let Some(panic) = panicked.take()
+                    && !self.recover(&panic)
+                {
+                    return match self.control.draining() {
+                        Some(_) => Ok(()),
+                        None => Err(panics::describe(&panic)),
+                    };
                 }
+                self.serve(idle);
+                Ok(())
             });
             match ended {
-                Ok(()) => return,
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(panic)) => {
+                    return Err(format!(
+                        "it panicked ({panic}), and an address cannot be listened at again"
+                    ));
+                }
                 Err(panic) => panicked = Some(panic),
             }
         }

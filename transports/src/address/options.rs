@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::AddressError;
 use crate::contract::{
     Backend, Config, Fabric, LEAST_MEMORY_BYTES, MAX_IDLE_TIMEOUT, MAX_MESSAGE_BYTES, MAX_SILENCE,
-    MAX_SLOT_BYTES, MIN_IDLE_TIMEOUT, MIN_SILENCE, MIN_SLOT_BYTES, default_memory,
+    MAX_SLOT_BYTES, MIN_IDLE_TIMEOUT, MIN_MESSAGE_BYTES, MIN_SILENCE, MIN_SLOT_BYTES,
+    default_memory,
 };
 use crate::registry;
 
@@ -191,7 +192,9 @@ impl AddressOptions {
                     // Whole cache lines, so that two slots never share one.
                     config.slot = slot.next_multiple_of(64) as u32;
                 }
-                "max_message" => config.max_message = parse_in(key, value, 1, MAX_MESSAGE_BYTES)?,
+                "max_message" => {
+                    config.max_message = parse_in(key, value, MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES)?
+                }
                 "silence" => {
                     config.silence = parse_time_in(key, value, MIN_SILENCE, MAX_SILENCE)?;
                 }

@@ -195,6 +195,7 @@ mod tests {
             ("shm://kv?idle_timeout=0s", "from 1s to 1440m"),
             ("shm://kv?idle_timeout=1441m", "`idle_timeout=1441m`"),
             ("shm://kv?max_clients_per_source=0", "from 1 to 4294967295"),
+            ("shm://kv?max_message=7", "a number from 64 to"),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

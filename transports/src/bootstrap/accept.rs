@@ -26,14 +26,14 @@ use super::liveness::{LivenessSocket, OnPeerGone};
 use super::nonce;
 use super::socket::{Listener, Liveness, Socket};
 use super::waiting::{self, Waiting};
-use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream};
+use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream, bounded, deadline_in};
 use crate::handshake::{
     FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep, begins_as_frame,
 };
 use crate::tls;
 
-/// How long to wait for a file descriptor to come back.
-const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait for a file descriptor, or memory, to come back.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a client waits for a place that another one makes room at: a server thread that is not stuck drops one at once.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
@@ -352,7 +352,7 @@ impl Accepting {
             tls,
             timeout,
             site: site.clone(),
-            handshakes: Handshakes::new(timeout),
+            handshakes: Handshakes::new(bounded(timeout)),
             open: Mutex::new(true),
             wake,
         });
@@ -386,15 +386,14 @@ fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
     let mut clients = Waiting::new(waiting::most());
     let mut look_again_in = None;
     while acceptance.is_open() {
-        let Some(is_client) = wait(acceptance, listener, look_again_in) else { return };
-        if is_client {
+        if wait(acceptance, listener, look_again_in) {
             match listener.accept() {
                 Ok(socket) => acceptance.let_wait(socket, &mut clients),
                 Err(error) if is_transient(&error) => {}
                 Err(error) => {
                     // Out of file descriptors, most likely: they come back when clients leave.
                     tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
-                    thread::park_timeout(DESCRIPTOR_PAUSE);
+                    thread::park_timeout(PAUSE);
                 }
             }
         }
@@ -405,7 +404,7 @@ fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
 impl Acceptance {
     /// The client's handshake is to begin. Hangs up on one of the clients that wait if there are too many.
     fn let_wait(&self, socket: Box<dyn Socket>, clients: &mut Waiting<DeadlineStream>) {
-        let stream = DeadlineStream::new(socket, Instant::now() + self.timeout);
+        let stream = DeadlineStream::new(socket, deadline_in(self.timeout));
         if let Some(refused) = clients.push(stream.source(), stream) {
             self.admission.count_refusal(RefusalReason::Crowd);
             // Without an answer: a source that takes so many sockets learns nothing.
@@ -436,12 +435,8 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
 }
 
-/// Waits until woken, or for a client, or for so long. Tells whether there is a client; `None` if waiting is impossible.
-fn wait(
-    acceptance: &Acceptance,
-    listener: &dyn Listener,
-    timeout: Option<Duration>,
-) -> Option<bool> {
+/// Waits until woken, or for a client, or for so long. Tells whether there is a client.
+fn wait(acceptance: &Acceptance, listener: &dyn Listener, timeout: Option<Duration>) -> bool {
     let mut events = [
         PollFd::new(&acceptance.wake, PollFlags::IN),
         PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
@@ -453,15 +448,17 @@ fn wait(
     match rustix::event::poll(&mut events, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
-            tracing::error!(address = acceptance.address, %error, "cannot accept any more");
-            return None;
+            // Out of memory, most likely.
+            tracing::error!(address = acceptance.address, %error, "cannot wait for clients now");
+            thread::park_timeout(PAUSE);
+            return false;
         }
     }
     if !events[0].revents().is_empty() {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&acceptance.wake, &mut counter);
     }
-    Some(events[1].revents().contains(PollFlags::IN))
+    events[1].revents().contains(PollFlags::IN)
 }
 
 fn begin_handshake(acceptance: &Arc<Acceptance>, stream: DeadlineStream) {

@@ -16,7 +16,7 @@ use super::nonce;
 use super::socket::{Liveness, Socket, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError};
+use crate::contract::{Answer, NoticedBy, PendingClient, Placement, SetupError, deadline_in};
 use crate::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
 use crate::tls::{self, Failure, Session};
 
@@ -46,7 +46,7 @@ impl Dialler<'_> {
     /// A connected socket.
     pub(super) fn connect(&self, deadline: Instant) -> Result<Box<dyn Socket>, ConnectError> {
         match self.address.place() {
-            Place::Shm { name } => match unix::connect(name, self.attempt.timeout) {
+            Place::Shm { name } => match unix::connect(name, deadline) {
                 Ok(stream) => Ok(Box::new(stream)),
                 Err(failed) => Err(self.no_unix(failed)),
             },
@@ -196,7 +196,7 @@ impl Dial for Address {
         let attempt = Attempt { address: self, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
         let session = options.tls.as_ref().map(|tls| dialler.session(tls)).transpose()?;
-        let deadline = Instant::now() + options.timeout;
+        let deadline = deadline_in(options.timeout);
         let mut pending = dialler.prepare(site, options.share)?;
         let mut stream = DeadlineStream::new(dialler.connect(deadline)?, deadline);
         stream

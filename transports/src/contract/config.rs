@@ -10,6 +10,9 @@ pub const MAX_WINDOW: u32 = 1024;
 /// Largest slot: a larger message costs less by rendezvous than by a copy out of the slot.
 pub const MAX_SLOT_BYTES: u32 = 1 << 20;
 
+/// Smallest `max_message`: a message without a body takes 8 bytes, and one with less than a line of arguments helps nobody.
+pub const MIN_MESSAGE_BYTES: u64 = 64;
+
 /// Largest `max_message`. No buffer is this large; the bound keeps sums far from overflow.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 

@@ -12,6 +12,7 @@
 
 mod backend;
 mod config;
+mod deadline;
 mod fabric;
 mod on_disconnect;
 mod options;
@@ -27,9 +28,10 @@ pub use backend::{
 };
 pub use config::{
     Config, MAX_IDLE_TIMEOUT, MAX_MESSAGE_BYTES, MAX_SILENCE, MAX_SLOT_BYTES, MAX_WINDOW,
-    MIN_IDLE_TIMEOUT, MIN_SILENCE,
+    MIN_IDLE_TIMEOUT, MIN_MESSAGE_BYTES, MIN_SILENCE,
 };
 pub(crate) use config::{LEAST_MEMORY_BYTES, default_memory};
+pub(crate) use deadline::{bounded, deadline_in};
 pub use fabric::{Fabric, Placement, ThreadOf};
 pub(crate) use on_disconnect::DropGuard;
 pub use on_disconnect::OnDisconnect;

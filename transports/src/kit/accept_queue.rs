@@ -12,7 +12,7 @@ use farcall_core::site::Site;
 
 use super::places::{Candidate, ClientLimits, Places};
 use super::tear_down::TearDown;
-use crate::contract::{Accepted, OnDisconnect, SetupError, Source};
+use crate::contract::{Accepted, OnDisconnect, SetupError, Source, deadline_in};
 
 /// How long a server thread that ends waits until clients are gone which it has dropped before.
 const TEAR_DOWN_BOUND: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ impl<T> AcceptQueue<T> {
     /// All places are taken, or all that the source may have, and a client from that source wants one. Has the server thread drop
     /// a client that is idle, and waits for that at most for `wait`. `false`: there is none that must make room.
     pub(crate) fn make_room(&self, source: Source, wait: Duration) -> bool {
-        let deadline = Instant::now() + wait;
+        let deadline = deadline_in(wait);
         let mut places = self.places();
         while places.check_room(source).is_err() {
             if !places.will_have_room(source) {

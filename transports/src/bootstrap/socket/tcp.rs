@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use super::resolve::{self, ResolveError};
 use super::{Listener, Liveness, Socket};
 use crate::address::NetworkPlace;
-use crate::contract::Source;
+use crate::contract::{Source, deadline_in};
 
 /// Questions after which an idle machine that answers none is gone, after as long a silence. A cable may be out for a
 /// moment.
@@ -64,7 +64,7 @@ const BACKLOG: i32 = 4096;
 
 /// Listens at the first of the host's addresses that this machine has.
 pub(crate) fn listen(place: &NetworkPlace, timeout: Duration) -> Result<TcpListener, Failed> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_in(timeout);
     let targets = resolve::resolve(&place.host, place.port, deadline).map_err(Failed::Resolve)?;
     let listener = TcpListener::bind(targets.as_slice()).map_err(Failed::Io)?;
     // Again, as the standard library has a backlog of 128.

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::PeerCredentials;
 use rustix::io::Errno;
@@ -34,12 +34,17 @@ fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Connects to the server of that name. A full backlog waits, at most for `timeout`.
-pub(crate) fn connect(name: &str, timeout: Duration) -> Result<UnixStream, Failed> {
+/// Connects to the server of that name. A full backlog waits until the deadline at most.
+pub(crate) fn connect(name: &str, deadline: Instant) -> Result<UnixStream, Failed> {
     let failed = |doing| move |error| (doing, error);
     let target = socket_address(name).map_err(failed("naming its socket"))?;
     let socket = socket(SocketFlags::empty()).map_err(failed("making a socket"))?;
-    set_socket_timeout(&socket, Timeout::Send, Some(timeout))
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        // What the system says when the time is over. No time at all would be no bound for it.
+        return Err(("connecting to its socket", Errno::AGAIN));
+    }
+    set_socket_timeout(&socket, Timeout::Send, Some(left))
         .map_err(failed("bounding the wait for it"))?;
     loop {
         match rustix::net::connect(&socket, &target) {

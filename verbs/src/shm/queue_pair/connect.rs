@@ -17,6 +17,12 @@ use crate::shm::shared_receive::CreditPage;
 use crate::shm::wire::{Question, ask, receives};
 use crate::{ConnectError, ConnectOptions, QpState, QpType};
 
+/// Sockets take no time at all for no bound.
+const LEAST_SETUP: Duration = Duration::from_millis(1);
+
+/// Sockets do not take every time: what waits longer waits as long as this.
+const LONGEST_SETUP: Duration = Duration::from_secs(365 * 24 * 3600);
+
 impl QueuePair {
     pub(crate) fn connect(
         &mut self,
@@ -39,8 +45,9 @@ impl QueuePair {
         if !pair.bind_to(peer.gid, peer.qp) {
             return Err(ConnectError::Mismatch("another queue pair has connected to this one"));
         }
-        let context = pair.context.peer(peer.gid, options.setup_timeout)?;
-        let outbox = attach(pair, &context, peer.qp, peer.secret, options.setup_timeout)?;
+        let timeout = options.setup_timeout.clamp(LEAST_SETUP, LONGEST_SETUP);
+        let context = pair.context.peer(peer.gid, timeout)?;
+        let outbox = attach(pair, &context, peer.qp, peer.secret, timeout)?;
         for region in &options.regions {
             // Who accesses one that there is not, or of a peer that is gone, hears of it.
             let _ = context.ask_for_region(region.rkey);
