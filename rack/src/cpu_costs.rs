@@ -170,6 +170,10 @@ impl RequestSink for Requests<'_> {
         self.sink.request(call, message, replies);
     }
 
+    fn have_waited(&mut self, nanos: u64) {
+        self.sink.have_waited(nanos);
+    }
+
     fn is_idempotent(&self, request: &[u8]) -> bool {
         self.sink.is_idempotent(request)
     }

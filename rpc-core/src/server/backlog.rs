@@ -30,6 +30,8 @@ pub(super) struct Waiting {
     pub(super) transport: u32,
     pub(super) target: Target,
     pub(super) arrived: Instant,
+    /// How long it had waited at its client by then, if that is known.
+    pub(super) waited_ns: u64,
     pub(super) deadline: Instant,
     /// Who makes the call.
     pub(super) identity: Option<Identity>,
@@ -48,12 +50,13 @@ impl Waiting {
     }
 }
 
-/// The time that a request must have left to be run in its turn: twice what its handler is expected to take, and a quarter of its
-/// timeout, for what is not known (how long the request was under way, and how long the answer will be).
+/// The time that a request must have left to be run in its turn: twice what its handler is expected to take, what it is known to have
+/// waited before it arrived, and a quarter of its timeout, for what is not known (how long the request was under way, and how long the
+/// answer will be).
 fn margin_ns(request: &Waiting, run_times: &RunTimes) -> u64 {
     let timeout = request.deadline.as_nanos().saturating_sub(request.arrived.as_nanos());
     let expected = run_times.expected_ns(request.target.row);
-    (timeout / 4).saturating_add(expected.saturating_mul(2))
+    (timeout / 4).saturating_add(request.waited_ns).saturating_add(expected.saturating_mul(2))
 }
 
 /// So many requests wait in memory that is there from the beginning.
@@ -271,6 +274,7 @@ mod tests {
             transport: 0,
             target: TARGET,
             arrived: Instant::ZERO,
+            waited_ns: 0,
             deadline: Instant::from_nanos(deadline_us * 1000),
             identity: None,
             content: Content::Copied(vec![0; 8]),
@@ -298,6 +302,16 @@ mod tests {
         }
         assert_eq!(slots(&mut backlog, 300, &times), [2, 4, 5, 3, 1], "the slot 4 is late");
         assert!(backlog.is_empty() && backlog.bytes == 0);
+    }
+
+    #[test]
+    fn the_time_that_a_request_waited_at_its_client_counts() {
+        let (mut backlog, times) = (Backlog::default(), times());
+        let long_ago =
+            |slot, waited_us: u64| Waiting { waited_ns: waited_us * 1000, ..request(slot, 10_000) };
+        backlog.push(long_ago(0, 8_000));
+        backlog.push(long_ago(1, 5_000));
+        assert_eq!(slots(&mut backlog, 1000, &times), [1, 0], "the slot 0 has 1 ms left");
     }
 
     #[test]

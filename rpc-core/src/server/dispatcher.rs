@@ -291,6 +291,10 @@ impl RequestSink for Sink<'_> {
         }
     }
 
+    fn have_waited(&mut self, nanos: u64) {
+        self.turn.waited_ns = nanos;
+    }
+
     #[inline]
     fn is_idempotent(&self, request: &[u8]) -> bool {
         self.services.is_idempotent(request)
@@ -418,7 +422,9 @@ impl Sink<'_> {
         let transport = self.turn.transport;
         let identity = self.turn.identities.of(transport, &call);
         let content = self.backlog.content(message);
-        let request = Waiting { call, transport, target, arrived, deadline, identity, content };
+        let waited_ns = self.turn.waited_ns;
+        let request =
+            Waiting { call, transport, target, arrived, waited_ns, deadline, identity, content };
         self.backlog.push(request);
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Turn {
     requests: u32,
     /// Those of them that were not run, but [wait](super::backlog).
     pub(super) kept: u32,
+    /// How long the next requests have waited at their client, if that is known.
+    pub(super) waited_ns: u64,
     /// How long handlers of requests that had waited ran in this turn.
     pub(super) backlog_ns: u64,
     empty_turns: u32,
@@ -103,6 +105,7 @@ impl Turn {
             lost: Vec::new(),
             in_place: Vec::with_capacity(MEASURED_CALLS),
             requests: 0,
+            waited_ns: 0,
             kept: 0,
             backlog_ns: 0,
             empty_turns: 0,

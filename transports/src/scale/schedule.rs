@@ -120,13 +120,14 @@ impl Schedule {
     /// The log of a client has grown, or that of an earlier client of this number that has departed.
     fn note_requests(&mut self, client: u32, clients: &mut Scaled, now: Instant) {
         let Some(connection) = clients.roster.get(client) else { return };
-        let carrier = &connection.link.carrier;
+        let carrier = &mut connection.link.carrier;
         if !carrier.is_outside() || !carrier.has_more() {
             return;
         }
         if carrier.is_pinned() {
             return self.enter(client, clients);
         }
+        carrier.wait_since(now);
         self.groups.wait(client);
         if self.is_idle() && self.groups.is_served(client) {
             self.slices.restart(now);
@@ -261,7 +262,20 @@ impl Schedule {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        let taken = clients.take_requests(client, most, scratch, now, sink);
+        let carrier = clients.roster.get(client).map(|connection| &mut connection.link.carrier);
+        let since = carrier.and_then(|carrier| carrier.take_waits_since());
+        let taken = match since {
+            None => clients.take_requests(client, most, scratch, now, sink),
+            Some(since) => {
+                sink.have_waited(now.as_nanos().saturating_sub(since.as_nanos()));
+                let taken = clients.take_requests(client, most, scratch, now, sink);
+                sink.have_waited(0);
+                if let (0, Some(connection)) = (taken, clients.roster.get(client)) {
+                    connection.link.carrier.wait_since(since);
+                }
+                taken
+            }
+        };
         self.long_calls.record(client, taken);
         taken
     }
@@ -296,6 +310,7 @@ impl Schedule {
                 self.leaving.swap_remove(at);
                 self.places.free(client, used);
                 if has_more {
+                    carrier.wait_since(now);
                     self.groups.wait(client);
                 }
                 continue;
@@ -364,6 +379,9 @@ impl Schedule {
                 }
                 Leave::AtOnce => {
                     let has_more = connection.link.carrier.has_more();
+                    if has_more {
+                        connection.link.carrier.wait_since(now);
+                    }
                     self.places.free(client, 0);
                     match work.requests {
                         _ if !has_more => {}

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use farcall_core::time::Instant;
 use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, RemoteSlice, SharedRegion, WorkCompletion, WorkRequest};
 
@@ -78,6 +79,8 @@ pub(super) struct Served {
     used: u32,
     /// Requests that were taken, since the schedule asked last.
     work: Work,
+    /// Since when requests of its log wait for its group to be served.
+    waits_since: Option<Instant>,
     /// Operations that were handled, round in 16 bits.
     operations: u16,
     log: LogReader,
@@ -131,6 +134,7 @@ impl Served {
             turn: CellTurn::new(window),
             used: 0,
             work: Work::default(),
+            waits_since: None,
             operations: 0,
             log,
             end_word: 0,
@@ -193,8 +197,22 @@ impl Served {
         self.used + 1
     }
 
+    /// Its requests wait for its group, now if not before.
+    pub(super) fn wait_since(&mut self, now: Instant) {
+        self.waits_since.get_or_insert(now);
+    }
+
+    /// Since when its requests wait: once, when the first are taken.
+    #[inline]
+    pub(super) fn take_waits_since(&mut self) -> Option<Instant> {
+        self.waits_since.take()
+    }
+
     /// The requests that were taken since this was called last.
     pub(super) fn take_work(&mut self) -> Work {
+        if self.work.requests > 0 {
+            self.waits_since = None;
+        }
         std::mem::take(&mut self.work)
     }
 

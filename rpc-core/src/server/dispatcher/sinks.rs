@@ -59,6 +59,10 @@ impl RequestSink for MeteredSink<'_> {
         }
     }
 
+    fn have_waited(&mut self, nanos: u64) {
+        self.sink.have_waited(nanos);
+    }
+
     #[inline]
     fn is_idempotent(&self, request: &[u8]) -> bool {
         self.sink.is_idempotent(request)
@@ -115,6 +119,10 @@ impl RequestSink for StealingSink<'_> {
         if self.sink.turn.kept == kept {
             self.giver.ran(target.row, nanos);
         }
+    }
+
+    fn have_waited(&mut self, nanos: u64) {
+        self.sink.have_waited(nanos);
     }
 
     #[inline]

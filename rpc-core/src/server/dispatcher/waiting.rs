@@ -63,7 +63,8 @@ impl Dispatcher {
     /// Runs the handler of a request that has waited, here or on another thread.
     fn run_waiting(&mut self, request: Waiting, paths: &mut ReplyPaths<'_>) {
         let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
-        let Waiting { mut call, transport, target, arrived, deadline, identity, content } = request;
+        let Waiting { mut call, transport, target, arrived, deadline, identity, content, .. } =
+            request;
         let replies = paths.enter(transport, turn);
         let waited_ns = turn.now.as_nanos().saturating_sub(arrived.as_nanos());
         if let Some(giver) = giver
