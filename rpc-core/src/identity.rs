@@ -1,10 +1,9 @@
 //! Who a client is: identities, the keys that prove them, and which services they may use.
 
 use core::fmt;
-use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Longest name of an identity, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -21,42 +20,28 @@ pub const MAX_SECRETS_OF_A_NAME: usize = 4;
 /// Most keys of one server.
 const MAX_KEYS: usize = 4096;
 
-/// Most identities that a process ever meets: their names are kept for good.
-const MAX_IDENTITIES: usize = 1 << 16;
-
 /// Who a client has proven to be: the name of its key, or that in its certificate.
 ///
-/// It is a small copy. The process keeps each name once and for good, so that the context of a call can have it without
-/// allocating, locking or counting references.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Identity(&'static Name);
-
-#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Name(Box<str>);
-
-/// The names of all identities that this process has met.
-static NAMES: Mutex<BTreeSet<&'static Name>> = Mutex::new(BTreeSet::new());
+/// A clone is a reference to the same name, which allocates nothing. Each connection has a name of its own, which is freed with the
+/// connection and the last clone: a process may meet any number of identities.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(Arc<str>);
 
 impl Identity {
-    /// The identity of this name; `None` if the process has met as many as it may.
+    /// The identity of this name.
     #[doc(hidden)]
-    pub fn named(name: &str) -> Option<Identity> {
-        let name = Name(name.into());
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = names.get(&name) {
-            return Some(Identity(known));
-        }
-        if names.len() == MAX_IDENTITIES {
-            return None;
-        }
-        let name = Box::leak(Box::new(name));
-        names.insert(name);
-        Some(Identity(name))
+    pub fn named(name: &str) -> Identity {
+        Identity(name.into())
     }
 
     /// The name.
-    pub fn name(&self) -> &'static str {
-        &self.0.0
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Both are clones of one.
+    pub(crate) fn is_same_clone(&self, other: &Identity) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -297,11 +282,23 @@ mod tests {
     }
 
     #[test]
-    fn one_name_is_one_identity() {
+    fn identities_of_one_name_are_equal() {
         let (one, same) = (Identity::named("a"), Identity::named("a"));
         assert_eq!(one, same);
         assert_ne!(one, Identity::named("b"));
-        assert_eq!(one.unwrap().name(), "a");
+        assert_eq!(one.name(), "a");
+        assert!(one.is_same_clone(&one.clone()) && !one.is_same_clone(&same));
+    }
+
+    #[test]
+    fn a_name_is_freed_with_its_last_clone() {
+        let identity = Identity::named("a");
+        let name = Arc::downgrade(&identity.0);
+        let clone = identity.clone();
+        drop(identity);
+        assert_eq!(name.upgrade().as_deref(), Some("a"));
+        drop(clone);
+        assert!(name.upgrade().is_none());
     }
 
     #[test]

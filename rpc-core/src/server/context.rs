@@ -2,14 +2,14 @@
 
 use crate::identity::Identity;
 use crate::time::Instant;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 
 /// The call that the current handler serves, as of the start of the thread's turn.
 ///
 /// It does not change. In an `async` handler, call [`current`](Self::current) again after each `.await`: time has passed,
 /// and the caller may have given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallContext {
     deadline: Instant,
     now: Instant,
@@ -17,14 +17,28 @@ pub struct CallContext {
     identity: Option<Identity>,
 }
 
+/// What each call has of its context.
+#[derive(Clone, Copy)]
+struct Current {
+    deadline: Instant,
+    now: Instant,
+    cancelled: bool,
+    /// [`CALLER`] makes the call.
+    is_identified: bool,
+}
+
 thread_local! {
-    static CURRENT: Cell<Option<CallContext>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+    /// Who has made the last call of a client with an identity. Apart from the other parts: most servers identify nobody, and a client's
+    /// next call finds it here.
+    static CALLER: RefCell<Option<Identity>> = const { RefCell::new(None) };
 }
 
 impl CallContext {
     /// The context of the call whose handler runs now on this thread; `None` outside of handlers.
     pub fn current() -> Option<CallContext> {
-        CURRENT.get()
+        let Current { deadline, now, cancelled, .. } = CURRENT.get()?;
+        Some(CallContext { deadline, now, cancelled, identity: CallContext::caller() })
     }
 
     /// Time left until the call's deadline, as of the start of the thread's turn; `None` if the call has no deadline.
@@ -40,27 +54,35 @@ impl CallContext {
 
     /// Who the caller is; `None` if the server [authenticates](super::ServerBuilder::authenticate) nobody.
     pub fn identity(&self) -> Option<Identity> {
-        self.identity
+        self.identity.clone()
     }
 
     /// Who makes the call whose handler runs now.
     pub(super) fn caller() -> Option<Identity> {
-        CURRENT.get().and_then(|context| context.identity)
+        if !CURRENT.get()?.is_identified {
+            return None;
+        }
+        // Without the thread's own state, it ends and serves nobody.
+        CALLER.try_with(|caller| caller.borrow().clone()).ok().flatten()
     }
 
+    /// A handler runs, for a caller that is unknown so far.
     #[inline]
-    pub(super) fn enter(
-        deadline: Instant,
-        now: Instant,
-        cancelled: bool,
-        identity: Option<Identity>,
-    ) {
-        CURRENT.set(Some(CallContext { deadline, now, cancelled, identity }));
+    pub(super) fn enter(deadline: Instant, now: Instant, cancelled: bool) {
+        CURRENT.set(Some(Current { deadline, now, cancelled, is_identified: false }));
     }
 
     /// The call whose handler runs next is made by this caller.
-    pub(super) fn identify(identity: Option<Identity>) {
-        CURRENT.set(CURRENT.get().map(|context| CallContext { identity, ..context }));
+    pub(super) fn identify(identity: Option<&Identity>) {
+        let Some(identity) = identity else { return };
+        let is_set = CALLER.try_with(|caller| {
+            let mut caller = caller.borrow_mut();
+            if !caller.as_ref().is_some_and(|last| last.is_same_clone(identity)) {
+                *caller = Some(identity.clone());
+            }
+        });
+        let is_identified = is_set.is_ok();
+        CURRENT.set(CURRENT.get().map(|current| Current { is_identified, ..current }));
     }
 
     #[inline]

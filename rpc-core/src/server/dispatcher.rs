@@ -310,16 +310,18 @@ impl RequestSink for Sink<'_> {
     #[cold]
     fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
         let transport = self.turn.transport;
-        self.turn.identities.set(transport, (client, client_generation), identity);
         if let Some(accounts) = &mut self.turn.accounts {
             let client = Client { transport, index: client, generation: client_generation };
-            accounts.identify(client, identity);
+            accounts.identify(client, identity.as_ref(), self.turn.now);
         }
+        self.turn.identities.set(transport, (client, client_generation), identity);
     }
 
     #[cold]
     fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.cancel(&Cancel::of_client(self.turn.transport, (client, client_generation)));
+        let (transport, client) = (self.turn.transport, (client, client_generation));
+        self.cancel(&Cancel::of_client(transport, client));
+        self.turn.identities.forget(transport, client);
     }
 
     #[cold]
@@ -381,7 +383,7 @@ impl Sink<'_> {
         if now >= deadline {
             return reply.fail_with(Status::Late);
         }
-        CallContext::enter(deadline, now, false, None);
+        CallContext::enter(deadline, now, false);
         reply.identify_caller();
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();
@@ -420,7 +422,7 @@ impl Sink<'_> {
         let Found { arrived, deadline, .. } = found;
         self.turn.kept += 1;
         let transport = self.turn.transport;
-        let identity = self.turn.identities.of(transport, &call);
+        let identity = self.turn.identities.of(transport, &call).cloned();
         let content = self.backlog.content(message);
         let waited_ns = self.turn.waited_ns;
         let request =

@@ -235,8 +235,8 @@ impl Executor {
     fn run_one(&mut self, id: u32, turn: &mut Turn, replies: &mut dyn Replies) {
         let TaskSlot { task, pool, entry, waker, .. } = &mut self.slots[id as usize];
         let Some(running) = task else { return };
-        let Task { deadline, is_cancelled, identity, .. } = *running;
-        CallContext::enter(deadline, turn.now, is_cancelled, identity);
+        CallContext::enter(running.deadline, turn.now, running.is_cancelled);
+        CallContext::identify(running.identity.as_ref());
         let pool = &mut self.pools[*pool as usize];
         let mut cx = Context::from_waker(waker);
         let ended = catch(|| pool.poll(*entry, &mut cx, task, &mut *turn, &mut *replies));

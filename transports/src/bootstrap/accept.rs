@@ -116,7 +116,8 @@ impl Acceptance {
             }
         };
         running.set_heard();
-        let (greeting, accepted) = match self.admit(&stream, (&hello, handshake.identity())) {
+        let identity = handshake.identity();
+        let (greeting, accepted) = match self.admit(&stream, (&hello, identity.as_ref())) {
             Ok(admitted) => admitted,
             Err(reject) => return self.refuse(&mut stream, reject),
         };
@@ -251,7 +252,7 @@ impl Acceptance {
     fn admit(
         &self,
         stream: &DeadlineStream,
-        hello: (&Hello, Option<Identity>),
+        hello: (&Hello, Option<&Identity>),
     ) -> Result<(Greeting, Accepted), Reject> {
         self.admission.admit(hello, (stream.source(), ROOM_WAIT), || {
             if !self.is_open() {

@@ -87,7 +87,7 @@ impl Admission {
     /// Why the client is refused, for the log; [`told_to`](Reject::told_to) gives the answer. It is counted.
     pub fn admit(
         &self,
-        (hello, identity): (&Hello, Option<Identity>),
+        (hello, identity): (&Hello, Option<&Identity>),
         source: (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Reject> {
@@ -99,7 +99,7 @@ impl Admission {
 
     fn try_admit(
         &self,
-        (hello, identity): (&Hello, Option<Identity>),
+        (hello, identity): (&Hello, Option<&Identity>),
         (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Refused> {

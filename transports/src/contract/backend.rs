@@ -188,7 +188,7 @@ pub struct NewClient<'a> {
     /// Where it comes from.
     pub source: Source,
     /// Who it has proven to be.
-    pub identity: Option<Identity>,
+    pub identity: Option<&'a Identity>,
 }
 
 /// A client that was handed to its server thread.

@@ -1,7 +1,7 @@
 //! Tests of handshakes in which both ends prove that they have a key.
 
 use farcall_core::service::ServiceDescription;
-use farcall_core::{Authentication, Key};
+use farcall_core::{Authentication, Identity, Key};
 use proptest::prelude::*;
 
 use super::samples::{self, TERMS};
@@ -115,7 +115,7 @@ fn ends_with_the_same_key_connect_and_the_server_knows_the_client() {
     assert_eq!(server.identity(), None);
     let agreement = honestly(&mut client, &mut server).unwrap();
     assert_eq!(agreement.welcome.setup, SERVER_SETUP);
-    assert_eq!(server.identity().map(|identity| identity.name()), Some("a"));
+    assert_eq!(server.identity(), Some(Identity::named("a")));
     assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));
 }
 

@@ -111,8 +111,8 @@ impl ServerHandshake {
     /// Who the client has proven to be.
     pub fn identity(&self) -> Option<Identity> {
         let proven = self.demand.as_ref().and_then(|demand| demand.proven.as_ref());
-        let proven = proven.map(|(identity, _)| *identity);
-        proven.or(self.known.as_ref().map(|(identity, _)| *identity))
+        let proven = proven.map(|(identity, _)| identity);
+        proven.or(self.known.as_ref().map(|(identity, _)| identity)).cloned()
     }
 
     /// The versions that the server speaks; once the client has said hello, the one that both take.
@@ -208,10 +208,7 @@ impl ServerHandshake {
             let reason = "the server has no key of that name with that secret; check both";
             return ServerStep::Reject(Reject::NotPermitted { reason: reason.into() });
         };
-        let Some(identity) = Identity::named(name) else {
-            let reason = "the server's process has met as many identities as it may".into();
-            return ServerStep::Reject(Reject::Refused { reason });
-        };
+        let identity = Identity::named(name);
         self.hear();
         if let Some(demand) = &mut self.demand {
             if !demand.authentication.permits(&identity, &hello.service) {

@@ -63,7 +63,7 @@ impl<T: Send + 'static> AcceptQueue<T> {
     /// Accepts a client: `make` makes the server's end of its connection, with the setup bytes for the client.
     pub(crate) fn accept(
         self: &Arc<Self>,
-        (source, identity): (Source, Option<Identity>),
+        (source, identity): (Source, Option<&Identity>),
         make: impl FnOnce(ClientId, &OnDisconnect) -> Result<(Vec<u8>, T), SetupError>,
     ) -> Result<Accepted, SetupError> {
         // In a simulation clients are torn down at the moment of virtual time at which they are dropped.
@@ -73,7 +73,7 @@ impl<T: Send + 'static> AcceptQueue<T> {
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
-        if !self.push(Arrival::New(Box::new(client), identity)) {
+        if !self.push(Arrival::New(Box::new(client), identity.cloned())) {
             self.give_back(id.number);
             return Err(SetupError::Full(
                 "the server's threads start again after a failure".into(),

@@ -154,13 +154,14 @@ impl Places {
     }
 
     /// Whether this identity may have another connection.
-    fn check_identity(&self, identity: Option<Identity>) -> Result<(), SetupError> {
+    fn check_identity(&self, identity: Option<&Identity>) -> Result<(), SetupError> {
         let most = self.limits.max_per_identity;
         let Some(identity) = identity.filter(|_| most < self.limits.max_clients) else {
             return Ok(());
         };
         // Those that are being torn down are no connections any more.
-        let is_own = |place: &&Place| place.identity == Some(identity) && !place.is_leaving;
+        let is_own =
+            |place: &&Place| place.identity.as_ref() == Some(identity) && !place.is_leaving;
         if self.taken.values().filter(is_own).count() < most {
             return Ok(());
         }
@@ -172,7 +173,7 @@ impl Places {
     /// A free number, in its next generation, for a client from that source, with that identity.
     pub(super) fn take(
         &mut self,
-        (source, identity): (Source, Option<Identity>),
+        (source, identity): (Source, Option<&Identity>),
         now: Instant,
     ) -> Result<ClientId, SetupError> {
         self.check_identity(identity)?;
@@ -184,6 +185,7 @@ impl Places {
         });
         let generation = self.generation;
         let (calls, is_leaving) = (Calls::None, false);
+        let identity = identity.cloned();
         let place = Place { generation, source, identity, calls, since: now, is_leaving };
         self.taken.insert(number, place);
         Ok(ClientId { number, generation })
@@ -377,17 +379,17 @@ mod tests {
     fn an_identity_with_as_many_connections_as_it_may_have_leaves_room_for_others() {
         let limits = ClientLimits { max_per_identity: 2, ..ClientLimits::of(8) };
         let mut places = Places::new(limits);
-        let (alice, bob) = (Identity::named("alice"), Identity::named("bob"));
+        let (alice, bob) = (&Identity::named("alice"), &Identity::named("bob"));
         let mut take =
             |source, identity| places.take((source, identity), Instant::ZERO).map(|id| id.number);
-        let first = take(CROWD, alice).unwrap();
-        take(OTHER, alice).unwrap();
-        let refused = take(Source::Unknown, alice).unwrap_err();
+        let first = take(CROWD, Some(alice)).unwrap();
+        take(OTHER, Some(alice)).unwrap();
+        let refused = take(Source::Unknown, Some(alice)).unwrap_err();
         assert!(matches!(refused, SetupError::IdentityFull(_)), "{refused}");
         assert!(refused.to_string().contains("alice"), "{refused}");
         // Others are not meant, and neither is a client that has not proven who it is.
-        assert!(take(CROWD, bob).is_ok() && take(CROWD, None).is_ok());
+        assert!(take(CROWD, Some(bob)).is_ok() && take(CROWD, None).is_ok());
         places.give_back(first);
-        assert!(places.take((CROWD, alice), Instant::ZERO).is_ok());
+        assert!(places.take((CROWD, Some(alice)), Instant::ZERO).is_ok());
     }
 }

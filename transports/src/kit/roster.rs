@@ -358,9 +358,9 @@ mod tests {
     fn the_sink_is_told_who_a_client_is_before_its_first_request() {
         let (queue, mut roster) = roster();
         let _unknown = accept(&queue);
-        let alice = Identity::named("alice");
+        let alice = Some(Identity::named("alice"));
         let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, calls: Calls::None }));
-        let _known = queue.accept((Source::Unknown, alice), make).unwrap();
+        let _known = queue.accept((Source::Unknown, alice.as_ref()), make).unwrap();
         let mut told = Disconnects::default();
         assert_eq!(roster.take_arrivals(&mut told), None);
         assert_eq!((told.1, roster.count()), (vec![(1, 2, alice)], 2));

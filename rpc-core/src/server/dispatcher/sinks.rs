@@ -107,7 +107,7 @@ impl RequestSink for StealingSink<'_> {
         let is_refused = services.refusing.get() != Refusing::No;
         let waited_ns = turn.nanos_so_far();
         if !is_refused && may_give(self.giver, target, &call, turn, waited_ns) {
-            let identity = turn.identities.of(turn.transport, &call);
+            let identity = turn.identities.of(turn.transport, &call).cloned();
             match self.giver.give(call, &message, (turn.transport, identity)) {
                 None => return turn.counters.stolen(target.row),
                 Some(kept) => call = kept,
@@ -144,7 +144,7 @@ impl RequestSink for StealingSink<'_> {
     fn disconnected(&mut self, client: u32, client_generation: u32) {
         let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
         self.giver.cancel(&cancel);
-        self.sink.cancel(&cancel);
+        self.sink.disconnected(client, client_generation);
     }
 
     fn device_lost(&mut self) {

@@ -70,7 +70,7 @@ impl Dispatcher {
         if let Some(giver) = giver
             && may_give(giver, target, &call, turn, waited_ns)
         {
-            match giver.give(call, &content.message(), (transport, identity)) {
+            match giver.give(call, &content.message(), (transport, identity.clone())) {
                 None => {
                     turn.counters.stolen(target.row);
                     return backlog.keep(content);
@@ -83,7 +83,8 @@ impl Dispatcher {
         let task = Task::new(call, transport, target.row, arrived, deadline);
         let now = turn.now;
         let mut unanswered = UnansweredCall::new(task, replies, turn, Some(executor));
-        CallContext::enter(deadline, now, false, identity);
+        CallContext::enter(deadline, now, false);
+        CallContext::identify(identity.as_ref());
         if let Some(arguments) = content.message().skip(HEADER_BYTES) {
             services.dispatch(target, arguments, unanswered.reply());
         }

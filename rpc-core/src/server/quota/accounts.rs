@@ -15,24 +15,62 @@ struct Account {
     cpu: Bucket,
 }
 
-/// The accounts of identities, for all threads of a server. There are no more than the process has identities, which are bounded.
+impl Account {
+    /// It is as good as a new one.
+    fn is_full(&self, now: Instant) -> bool {
+        self.calls.is_full(now) && self.cpu.is_full(now)
+    }
+}
+
+/// The accounts of identities, for all threads of a server.
 #[derive(Debug)]
 pub(in crate::server) struct SharedAccounts {
     rates: Rates,
-    /// Taken when a thread meets an identity for the first time.
-    of_identities: Mutex<HashMap<Identity, Arc<Account>>>,
+    /// Taken when a client connects.
+    of_identities: Mutex<AccountsOfIdentities>,
+}
+
+/// Those of identities that have connections, or have used of their quota lately.
+#[derive(Debug)]
+struct AccountsOfIdentities {
+    accounts: HashMap<Identity, Arc<Account>>,
+    /// With so many, those that are not needed are dropped first.
+    most: usize,
+}
+
+/// As many identities as a server with few clients may remember needlessly.
+const FEW: usize = 1024;
+
+impl AccountsOfIdentities {
+    fn of(&mut self, identity: &Identity, now: Instant) -> Arc<Account> {
+        if let Some(account) = self.accounts.get(identity) {
+            return Arc::clone(account);
+        }
+        if self.accounts.len() >= self.most {
+            self.accounts.retain(|_, it| Arc::strong_count(it) > 1 || !it.is_full(now));
+            // So that each drop looks at no more accounts than were added since the last.
+            self.most = FEW.max(2 * self.accounts.len());
+        }
+        Arc::clone(self.accounts.entry(identity.clone()).or_default())
+    }
 }
 
 impl SharedAccounts {
     /// Those of a server with this quota; `None` if it limits neither calls nor CPU time.
     pub(in crate::server) fn new(quota: &ClientQuota) -> Option<Arc<SharedAccounts>> {
         let rates = quota.rates()?;
-        Some(Arc::new(SharedAccounts { rates, of_identities: Mutex::new(HashMap::new()) }))
+        let accounts = AccountsOfIdentities { accounts: HashMap::new(), most: FEW };
+        Some(Arc::new(SharedAccounts { rates, of_identities: Mutex::new(accounts) }))
     }
 
-    fn of(&self, identity: Identity) -> Arc<Account> {
-        let mut accounts = self.of_identities.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(accounts.entry(identity).or_default())
+    fn of(&self, identity: &Identity, now: Instant) -> Arc<Account> {
+        self.of_identities.lock().unwrap_or_else(PoisonError::into_inner).of(identity, now)
+    }
+
+    /// Identities that it remembers.
+    #[cfg(test)]
+    pub(super) fn identities(&self) -> usize {
+        self.of_identities.lock().unwrap_or_else(PoisonError::into_inner).accounts.len()
     }
 }
 
@@ -65,8 +103,6 @@ struct Entry {
 /// The accounts of one thread's clients.
 pub(in crate::server) struct Accounts {
     shared: Arc<SharedAccounts>,
-    /// The identities that this thread has met.
-    known: HashMap<Identity, Arc<Account>>,
     /// By the number of the transport, and the index of the client.
     of_transports: Vec<Vec<Entry>>,
     /// The transport with calls of other threads, which have counted them.
@@ -75,8 +111,7 @@ pub(in crate::server) struct Accounts {
 
 impl Accounts {
     pub(in crate::server) fn new(shared: Arc<SharedAccounts>) -> Accounts {
-        let known = HashMap::new();
-        Accounts { shared, known, of_transports: Vec::new(), counted_elsewhere: None }
+        Accounts { shared, of_transports: Vec::new(), counted_elsewhere: None }
     }
 
     /// Calls of this transport count on the threads that gave them to this one.
@@ -92,7 +127,7 @@ impl Accounts {
     }
 
     /// Whether another thread may run calls of this client: it must find the client's account.
-    pub(in crate::server) fn may_give_away(&self, identity: Option<Identity>) -> bool {
+    pub(in crate::server) fn may_give_away(&self, identity: Option<&Identity>) -> bool {
         identity.is_some() || !self.limits_cpu()
     }
 
@@ -117,11 +152,13 @@ impl Accounts {
     }
 
     /// That is who this client is.
-    pub(in crate::server) fn identify(&mut self, client: Client, identity: Option<Identity>) {
-        let Accounts { shared, known, .. } = self;
-        let account = identity.map(|identity| {
-            Arc::clone(known.entry(identity).or_insert_with(|| shared.of(identity)))
-        });
+    pub(in crate::server) fn identify(
+        &mut self,
+        client: Client,
+        identity: Option<&Identity>,
+        now: Instant,
+    ) {
+        let account = identity.map(|identity| self.shared.of(identity, now));
         self.entry(client).shared = account;
     }
 

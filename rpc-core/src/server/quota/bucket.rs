@@ -57,6 +57,11 @@ impl Bucket {
         self.full_at.load(Relaxed) < now.as_nanos().saturating_add(DEPTH_NS)
     }
 
+    /// Nothing is missing.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        self.full_at.load(Relaxed) <= now.as_nanos()
+    }
+
     /// Takes out what flows in in this time, if it is there.
     #[inline]
     pub(super) fn take(&self, nanos: u64, now: Instant) -> bool {

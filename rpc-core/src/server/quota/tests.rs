@@ -133,9 +133,9 @@ fn the_connections_of_an_identity_share_its_quota_on_all_threads() {
     let of = |index| Client { transport: 0, index, generation: 9 };
     let now = Instant::from_nanos(1);
     for thread in &mut threads {
-        thread.identify(of(0), Identity::named("quota-alice"));
-        thread.identify(of(1), Identity::named("quota-alice"));
-        thread.identify(of(2), Identity::named("quota-bob"));
+        thread.identify(of(0), Some(&Identity::named("quota-alice")), now);
+        thread.identify(of(1), Some(&Identity::named("quota-alice")), now);
+        thread.identify(of(2), Some(&Identity::named("quota-bob")), now);
     }
     for (thread, index) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         assert!(threads[thread].admit(of(index), now));
@@ -150,6 +150,33 @@ fn the_connections_of_an_identity_share_its_quota_on_all_threads() {
     let next = Client { generation: 10, ..of(0) };
     assert!(threads[0].admit(next, now));
     assert!(threads[0].admit(Client { transport: 3, ..of(0) }, now));
+}
+
+#[test]
+fn identities_are_remembered_while_they_have_connections_or_less_than_their_quota() {
+    let quota = ClientQuota::new().calls_per_second(4);
+    let shared = SharedAccounts::new(&quota).expect("it limits something");
+    let mut accounts = Accounts::new(Arc::clone(&shared));
+    let client = |index, generation| Client { transport: 0, index, generation };
+    let at = |millis: u64| Instant::from_nanos(1_000_000 * millis);
+    let (stays, used) = (client(0, 0), 9_000);
+    accounts.identify(stays, Some(&Identity::named("stays")), at(1));
+    for number in 0..10_000 {
+        let now = at(number / 100 + 1);
+        let next = client(1, number as u32);
+        accounts.identify(next, Some(&Identity::named(&format!("number {number}"))), now);
+        while number == used && accounts.admit(next, now) {}
+    }
+    assert!(shared.identities() <= 3_000, "{} are remembered", shared.identities());
+    let (soon, later) = (at(110), at(10_000));
+    let again = client(2, 0);
+    accounts.identify(again, Some(&Identity::named(&format!("number {used}"))), soon);
+    assert!(!accounts.admit(again, soon), "who connects again has no more than before");
+    assert!(accounts.admit(again, later));
+    // The other connection is still known by its name.
+    while accounts.admit(stays, later) {}
+    accounts.identify(again, Some(&Identity::named("stays")), later);
+    assert!(!accounts.admit(again, later));
 }
 
 #[test]
