@@ -55,6 +55,7 @@ pub use open_options::OpenOptions;
 pub use peer_credentials::PeerCredentials;
 pub use peer_refusal::PeerRefusal;
 pub use port::{GidInfo, GidType, PortInfo, PortState};
+pub use process::{PerProcess, process_word};
 pub use queue_pair::{
     ConnectOptions, Doorbell, QpNumber, QpState, QpType, QueuePair, QueuePairConfig,
     SharedReceiveQueue, SharedReceiveQueueHandle,

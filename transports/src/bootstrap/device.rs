@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::iter;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
-use farcall_verbs::{Device, OpenError, OpenOptions, PeerRefusal};
+use farcall_verbs::{Device, OpenError, OpenOptions, PeerRefusal, PerProcess};
 
 use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
 use crate::contract::Fabric;
@@ -14,8 +14,9 @@ use crate::contract::Fabric;
 /// The device for connections within this machine.
 const SHARED_MEMORY: &str = "shm";
 
-/// The devices of this process's dialled connections.
-static OPENED: LazyLock<Mutex<HashMap<DeviceChoice, Device>>> = LazyLock::new(Mutex::default);
+/// The devices of this process's dialled connections. A forked child opens its own: those of its parent have their memory and their
+/// threads there.
+static OPENED: PerProcess<Mutex<HashMap<DeviceChoice, Device>>> = PerProcess::new();
 
 /// Why an address gives no device.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +94,7 @@ pub(crate) fn shared(address: &Address) -> Result<Option<Device>, DeviceError> {
         return Ok(None);
     }
     let choice = choice(address)?;
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&choice) {
         return Ok(Some(device.clone()));
     }
@@ -106,7 +107,7 @@ pub(crate) fn shared(address: &Address) -> Result<Option<Device>, DeviceError> {
 /// have been removed and come back.
 pub(crate) fn forget(address: &Address) {
     if let Ok(choice) = choice(address) {
-        OPENED.lock().unwrap_or_else(PoisonError::into_inner).remove(&choice);
+        OPENED.get().lock().unwrap_or_else(PoisonError::into_inner).remove(&choice);
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use farcall_verbs::PerProcess;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -79,10 +80,10 @@ struct Watch {
 const EVENTS: usize = 64;
 
 impl Watch {
-    /// The watch of this process; it starts with the first liveness socket.
+    /// The watch of this process, which has a thread; it starts with the first liveness socket.
     fn of_this_process() -> io::Result<Arc<Watch>> {
-        static WATCH: Mutex<Option<Arc<Watch>>> = Mutex::new(None);
-        let mut watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+        static WATCH: PerProcess<Mutex<Option<Arc<Watch>>>> = PerProcess::new();
+        let mut watch = WATCH.get().lock().unwrap_or_else(PoisonError::into_inner);
         match &*watch {
             Some(watch) => Ok(Arc::clone(watch)),
             None => Ok(Arc::clone(watch.insert(Watch::start()?))),

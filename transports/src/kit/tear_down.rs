@@ -8,6 +8,7 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use farcall_core::panics::contain;
+use farcall_verbs::PerProcess;
 
 /// Most clients that wait for the thread: each still holds its memory and its descriptors. Beyond that, server threads drop them in
 /// place.
@@ -23,8 +24,8 @@ pub(crate) struct TearDown(Sender<Remains>);
 impl TearDown {
     /// The thread of this process, started if there is none. `None`: it cannot be started now.
     pub(crate) fn of_this_process() -> Option<TearDown> {
-        static THREAD: Mutex<Option<TearDown>> = Mutex::new(None);
-        let mut running = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+        static THREAD: PerProcess<Mutex<Option<TearDown>>> = PerProcess::new();
+        let mut running = THREAD.get().lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
             let (sender, receiver) = bounded(MOST_WAITING);
             let thread = thread::Builder::new().name("farcall-teardown".into());

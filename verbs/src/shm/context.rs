@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use crate::memory::mapping::{Population, page_rounded};
 use crate::memory::region::{Region, RegionParts};
 use crate::random;
 use crate::{
-    Access, COMPLETION_PAYLOAD_BYTES, Capabilities, ConnectError, OpenError, Operation, VerbsError,
-    Visibility, WriteOrder,
+    Access, COMPLETION_PAYLOAD_BYTES, Capabilities, ConnectError, OpenError, Operation, PerProcess,
+    VerbsError, Visibility, WriteOrder,
 };
 
 /// Payload bytes of a datagram, as in RoCE with jumbo frames.
@@ -44,9 +44,8 @@ const PLAIN_MAX_INLINE_BYTES: usize = 256;
 pub(super) const MAPPED_FOR_WRITING: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
 
-/// The opened devices of this process.
-static OF_THIS_PROCESS: LazyLock<Mutex<HashMap<Gid, Weak<Context>>>> =
-    LazyLock::new(Mutex::default);
+/// The opened devices of this process. Those of a parent that forked it are for it like those of any other process.
+static OF_THIS_PROCESS: PerProcess<Mutex<HashMap<Gid, Weak<Context>>>> = PerProcess::new();
 
 /// An opened device.
 #[derive(Debug)]
@@ -123,13 +122,13 @@ impl Context {
                 source,
             })?;
         let _ = context.thread.set(thread);
-        lock(&OF_THIS_PROCESS).insert(gid, Arc::downgrade(&context));
+        lock(OF_THIS_PROCESS.get()).insert(gid, Arc::downgrade(&context));
         Ok(context)
     }
 
     /// The device of this process with this identifier.
     pub(super) fn of_this_process(gid: &Gid) -> Option<Weak<Context>> {
-        lock(&OF_THIS_PROCESS).get(gid).cloned()
+        lock(OF_THIS_PROCESS.get()).get(gid).cloned()
     }
 
     pub(crate) fn caps(&self) -> &Capabilities {
@@ -341,7 +340,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        lock(&OF_THIS_PROCESS).remove(&self.gid);
+        lock(OF_THIS_PROCESS.get()).remove(&self.gid);
         self.control.stop();
         // The control thread may hold the last reference while it answers a request.
         if let Some(thread) = self.thread.take()
