@@ -119,6 +119,9 @@ pub enum FailureKind {
     /// This end closed the connection.
     #[error("this end closed the connection")]
     Closed,
+    /// This process was forked off the one that has the connection.
+    #[error("the connection belongs to the process that forked this one")]
+    Forked,
 }
 
 impl TransportFailure {

@@ -38,6 +38,18 @@ impl Home {
     }
 }
 
-/// What a forked child is told.
-pub(crate) const FORKED: &str =
-    "it belongs to the process that forked this one; a forked child makes its own";
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_is_left_when_the_word_changes() {
+        static WORD_OF_TEST: AtomicU64 = AtomicU64::new(7);
+        let home = Home::by(&WORD_OF_TEST);
+        assert!(home.is_here());
+        // As a fork does.
+        WORD_OF_TEST.store(0, Ordering::Relaxed);
+        assert!(!home.is_here());
+        assert!(Home::here().is_here());
+    }
+}

@@ -8,6 +8,8 @@ pub mod codec;
 mod compatibility;
 pub mod error;
 mod growing_queue;
+#[doc(hidden)]
+pub mod home;
 pub mod identity;
 mod idle;
 pub mod lock;

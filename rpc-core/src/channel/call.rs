@@ -123,6 +123,9 @@ impl<R> Call<R> {
     /// Waits for a call that was submitted.
     #[cold]
     fn wait_on(&mut self, ticket: Arc<Ticket>, round: u32) -> Result<Box<Job>, RpcError> {
+        if !self.channel.shared().is_here() {
+            return self.in_forked_child(&ticket);
+        }
         // If the wait panics, the call is cancelled.
         self.state = State::Submitted(ticket.clone());
         let ended = block::until_done(self.channel.shared(), &ticket, round);
@@ -189,11 +192,21 @@ impl<R> Call<R> {
         {
             return take_turn(drive, ticket, waker, &mut self.state).map(Ok);
         }
+        if !shared.is_here() {
+            return Poll::Ready(self.in_forked_child(&ticket));
+        }
         ticket.register(waker);
         if ticket.is_overdue(shared.site.now()) {
             return Poll::Ready(self.expire(&ticket));
         }
         self.pending(ticket).map(Ok)
+    }
+
+    /// The call ended before the fork, or ends in the parent alone.
+    #[cold]
+    fn in_forked_child(&self, ticket: &Ticket) -> Result<Box<Job>, RpcError> {
+        self.channel.shared().leave_to_driver();
+        ticket.take().ok_or(RpcError::PeerGone { may_have_run: true, why: GoneReason::Forked })
     }
 
     /// The one who drives is stopped, and does not end the call at its deadline.

@@ -88,6 +88,9 @@ impl Shared {
     /// The same, without reading the clock: the caller sends a call first.
     #[inline]
     pub(super) fn drive_unstamped(&self) -> Option<Drive<'_>> {
+        if !self.is_here() {
+            return None;
+        }
         let mut io = self.io.take()?;
         self.clear_attendant();
         io.is_handed_over = false;

@@ -3,6 +3,7 @@
 use super::parking::{Called, Parking};
 use super::shared::Shared;
 use super::thread::IoThread;
+use crate::home::Home;
 use crate::idle::IdlePolicy;
 use crate::site::Site;
 use core::fmt;
@@ -48,11 +49,12 @@ struct NewChannels {
     thread: ThreadState,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 enum ThreadState {
     #[default]
     NotStarted,
-    Running,
+    /// In this process.
+    Running(Home),
     Ended,
 }
 
@@ -94,12 +96,17 @@ impl Endpoint {
     /// Hands a channel to the thread, which is started if this is the first one.
     ///
     /// # Errors
-    /// The thread cannot be started, or has panicked.
+    /// The thread cannot be started, has panicked, or is in the process that forked this one.
     pub(super) fn add(&self, channel: Arc<Shared>) -> io::Result<()> {
         let shared = &self.handle.shared;
         let mut new = shared.lock();
         match new.thread {
-            ThreadState::Running => {}
+            ThreadState::Running(home) if home.is_here() => {}
+            ThreadState::Running(_) => {
+                return Err(io::Error::other(
+                    "the endpoint's thread is in the process that forked this one; make an endpoint in the child",
+                ));
+            }
             ThreadState::Ended => {
                 return Err(io::Error::other("the endpoint's thread has panicked"));
             }
@@ -108,7 +115,7 @@ impl Endpoint {
                 let builder = thread::Builder::new().name("farcall-io".into());
                 // Made on the thread: where there is none, it would be dropped here, and its drop takes the lock.
                 builder.spawn(move || IoThread::new(of_thread, idle).run())?;
-                new.thread = ThreadState::Running;
+                new.thread = ThreadState::Running(Home::here());
             }
         }
         let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
@@ -143,6 +150,11 @@ impl EndpointShared {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// The thread is in the process that forked this one.
+    fn is_parents(&self) -> bool {
+        matches!(self.lock().thread, ThreadState::Running(home) if !home.is_here())
+    }
+
     /// The thread has ended; the channels that it did not take fail.
     pub(super) fn end(&self) {
         let mut new = self.lock();
@@ -155,6 +167,9 @@ impl EndpointShared {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.shared.is_parents() {
+            return;
+        }
         self.shared.is_closed.store(true, Ordering::SeqCst);
         self.shared.site.rouse();
     }

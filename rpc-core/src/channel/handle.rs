@@ -171,6 +171,9 @@ impl Channel {
     /// Dropping the last clone closes it too, without waiting.
     pub fn close(self) {
         self.inner.shared.stop();
+        if !self.inner.shared.is_here() {
+            return;
+        }
         // Nothing is ever sent: the channel's I/O ends, and its sender is dropped.
         let _ = self.inner.ended.recv_timeout(CLOSE_BOUND);
     }

@@ -8,6 +8,7 @@ use super::ticket::Ticket;
 use super::waking;
 use crate::error::{GoneReason, RpcError};
 use crate::growing_queue::GrowingQueue;
+use crate::home::Home;
 use crate::panics::{catch, contain};
 use crate::site::Site;
 use crate::time::Instant;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     is_looking: AtomicBool,
     cancels: CachePadded<AtomicU64>,
     pub(super) site: Site,
+    /// A forked child has none of it.
+    home: Home,
     stop: AtomicBool,
     /// The channel's I/O has ended: the queue is not read any more.
     dead: AtomicBool,
@@ -60,14 +63,25 @@ impl Shared {
             is_looking: AtomicBool::new(false),
             cancels: CachePadded::new(AtomicU64::new(0)),
             site,
+            home: Home::here(),
             stop: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             parking: Parking::default(),
         }
     }
 
+    /// This process has the channel, and is not a child that was forked since.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+
     /// Has the I/O thread look at this channel.
     pub(super) fn rouse(&self) {
+        // A forked child would wake its parent's thread.
+        if !self.is_here() {
+            return;
+        }
         self.parking.unpark();
         self.site.rouse();
     }
@@ -189,7 +203,9 @@ impl Shared {
             self.site.rouse();
         }
         if self.dead.load(Ordering::SeqCst) {
-            self.fail_submitted();
+            self.fail_submitted(GoneReason::Closed);
+        } else if !self.is_here() {
+            self.fail_submitted(GoneReason::Forked);
         }
     }
 
@@ -282,12 +298,12 @@ impl Shared {
     /// The channel's I/O has ended: submitted calls fail, and so do later ones.
     pub(super) fn die(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        self.fail_submitted();
+        self.fail_submitted(GoneReason::Closed);
     }
 
-    fn fail_submitted(&self) {
+    fn fail_submitted(&self, why: GoneReason) {
         while let Some(mut job) = self.submitted.pop() {
-            job.outcome = Outcome::Failed(RpcError::not_sent(GoneReason::Closed));
+            job.outcome = Outcome::Failed(RpcError::not_sent(why.clone()));
             let ticket = Arc::clone(&job.ticket);
             if let Some(waker) = self.finish(&ticket, job) {
                 waking::wake_one(waker);
@@ -299,6 +315,15 @@ impl Shared {
     #[inline]
     pub(super) fn has_news(&self, seen_cancels: u64) -> bool {
         !self.submitted.is_empty() || self.cancels() != seen_cancels || self.stopped()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            // A forked child: to drop it would say goodbye to the server in the parent's name.
+            core::mem::forget(self.io.take());
+        }
     }
 }
 

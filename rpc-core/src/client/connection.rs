@@ -5,13 +5,17 @@ use super::{ConnectionOptions, PendingCall};
 use crate::blocking;
 use crate::codec::{self, Payload};
 use crate::compatibility::{Compatibility, Fit};
-use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure, Waited};
+use crate::error::{
+    Backpressure, ConnectError, FailureKind, ReserveError, RpcError, TransportFailure, Waited,
+};
+use crate::home::Home;
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress, saturating_nanos};
 use crate::transport::{
-    Body, ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
+    Body, ClientTransport, Closing, Delivery, Dial, Limits, Message, NewConnection, ReplySink,
+    SlotId,
 };
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
 use core::any::Any;
@@ -42,6 +46,8 @@ pub struct Connection {
     unposted: Option<SlotId>,
     empty_polls: u32,
     idle: IdlePolicy,
+    /// A forked child does not have the connection.
+    home: Home,
 }
 
 /// A longer buffer is freed after use instead of kept for the next call.
@@ -86,6 +92,7 @@ impl Connection {
             unposted: None,
             empty_polls: 0,
             idle: options.idle,
+            home: Home::here(),
         };
         connection.set_timeout(options.timeout);
         connection
@@ -207,6 +214,7 @@ impl Connection {
     /// [`poll`](Self::poll) at `now` on the site's clock, for a driver that has read it: a simulator.
     #[inline]
     pub fn turn(&mut self, now: Instant) -> Progress {
+        self.check_home();
         self.now = now;
         if self.calls.has_unstamped() {
             self.calls.stamp(now);
@@ -261,6 +269,7 @@ impl Connection {
     /// Gives up a started call: its answer is dropped when it comes, and the server is told to stop working on it.
     /// Dropping its token does the same, with the next poll.
     pub fn cancel<R>(&mut self, pending: PendingCall<R>) {
+        self.check_home();
         if let Some(slot) = self.calls.cancel(pending) {
             self.transport.abandon(slot);
             self.has_unflushed = true;
@@ -277,6 +286,7 @@ impl Connection {
     /// All calls are started and not taken. Returns whether some of them had been dropped.
     #[cold]
     fn makes_room(&mut self) -> bool {
+        self.check_home();
         self.cancel_dropped();
         self.calls.has_room()
     }
@@ -285,6 +295,7 @@ impl Connection {
     ///
     /// Wakes for the site's other connections too.
     pub fn park(&mut self, until: Option<Instant>) {
+        self.check_home();
         let deadline = self.calls.earliest();
         let until = until.unwrap_or(Instant::FAR_FUTURE).min(deadline);
         if !self.calls.has_dropped() {
@@ -298,12 +309,14 @@ impl Connection {
     ///
     /// Call it between [`Site::fall_asleep`] and [`Asleep::sleep`](crate::site::Asleep::sleep).
     pub fn arm(&mut self) -> bool {
+        self.check_home();
         // Calls that were dropped leave with the next poll.
         !self.calls.has_dropped() && self.transport.arm()
     }
 
     /// Closes the connection. Calls in flight end in [`RpcError::PeerGone`].
     pub fn close(&mut self) {
+        self.check_home();
         self.transport.close(Closing::Goodbye);
         self.calls.close();
     }
@@ -318,6 +331,7 @@ impl Connection {
         if self.timeout_ns == 0 {
             return Err(RpcError::NO_TIME);
         }
+        self.check_home();
         let delivery = match &self.compatibility {
             None => const { Delivery::of(M::IDEMPOTENT) },
             // For other methods the arguments need not be in memory before there is a slot.
@@ -384,6 +398,25 @@ impl Connection {
         posted.map_err(|error| self.no_slot(error.into()))
     }
 
+    /// A forked child must not touch the transport: its memory is not there, and its sockets are its parent's too.
+    #[inline]
+    fn check_home(&mut self) {
+        if !self.home.is_here() {
+            self.lose_to_parent();
+        }
+    }
+
+    /// This is a forked child, and the connection is its parent's, where it goes on.
+    #[cold]
+    fn lose_to_parent(&mut self) {
+        self.home = Home::here();
+        let of_parent = core::mem::replace(&mut self.transport, Box::new(Forked));
+        // To drop it would say goodbye to the server in the parent's name.
+        core::mem::forget(of_parent);
+        self.unposted = None;
+        ReplySink::closed(&mut self.calls, TransportFailure::new(FailureKind::Forked, true));
+    }
+
     #[cold]
     fn release_unposted(&mut self) {
         if let Some(slot) = self.unposted.take() {
@@ -435,8 +468,37 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.check_home();
         self.transport.close(Closing::Goodbye);
     }
+}
+
+/// What a forked child has instead of its parent's connection.
+struct Forked;
+
+impl ClientTransport for Forked {
+    fn limits(&self) -> Limits {
+        Limits { window: 0, max_message: 0 }
+    }
+
+    fn reserve(&mut self, _: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        Err(ReserveError::Closed)
+    }
+
+    fn release(&mut self, _: SlotId) {}
+    fn post(&mut self, _: SlotId, _: Delivery) {}
+    fn flush(&mut self) {}
+    fn abandon(&mut self, _: SlotId) {}
+
+    fn poll(&mut self, _: Instant, _: &mut dyn ReplySink) -> Progress {
+        Progress::IDLE
+    }
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    fn close(&mut self, _: Closing) {}
 }
 
 #[cold]

@@ -115,6 +115,8 @@ pub enum GoneReason {
     ShuttingDown,
     /// This end closed the connection, or dropped the client; or had to close it because the server broke the protocol.
     Closed,
+    /// This process was forked off the one that connected. The connection is the parent's, where it goes on: connect in the child.
+    Forked,
     /// This end's device failed.
     Device(Arc<DeviceFailure>),
     /// A channel has lost its connection, and could not make another one. This is why the last attempt failed.
@@ -137,6 +139,7 @@ impl GoneReason {
         match failure {
             FailureKind::Goodbye => GoneReason::Goodbye,
             FailureKind::PeerGone => GoneReason::Lost,
+            FailureKind::Forked => GoneReason::Forked,
             FailureKind::Device(what) => GoneReason::Device(Arc::new(DeviceFailure { what })),
             FailureKind::Closed | FailureKind::PeerMisbehaved(_) | FailureKind::TooLarge { .. } => {
                 GoneReason::Closed
@@ -205,7 +208,10 @@ impl fmt::Display for RpcError {
                 write!(f, "the call's deadline passed {waited} ({})", ran(*may_have_run))?;
                 write!(f, "; {}", waited.advice())
             }
-            RpcError::PeerGone { may_have_run, why: why @ GoneReason::Closed } => {
+            RpcError::PeerGone {
+                may_have_run,
+                why: why @ (GoneReason::Closed | GoneReason::Forked),
+            } => {
                 write!(f, "{why} ({})", ran(*may_have_run))
             }
             RpcError::PeerGone { may_have_run, why } => {
@@ -259,6 +265,9 @@ impl fmt::Display for GoneReason {
             GoneReason::Lost => f.write_str("it died, or cannot be reached any more"),
             GoneReason::ShuttingDown => f.write_str("it is shutting down"),
             GoneReason::Closed => f.write_str("this end closed the connection"),
+            GoneReason::Forked => f.write_str(
+                "the connection belongs to the process that forked this one; make another one in the child",
+            ),
             GoneReason::Device(why) => why.fmt(f),
             GoneReason::Dial(why) => write!(f, "no new connection: {why}"),
         }

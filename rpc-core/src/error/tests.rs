@@ -150,16 +150,23 @@ fn a_call_without_a_connection_tells_why_there_is_none() {
 
 #[test]
 fn messages_say_whether_the_call_may_have_run_and_advise_nothing_that_does_not_help() {
-    let reasons =
-        [GoneReason::Goodbye, GoneReason::Lost, GoneReason::ShuttingDown, GoneReason::Closed];
+    let reasons = [
+        GoneReason::Goodbye,
+        GoneReason::Lost,
+        GoneReason::ShuttingDown,
+        GoneReason::Closed,
+        GoneReason::Forked,
+    ];
     for why in reasons {
         let text = gone(true, why.clone()).to_string();
         assert!(text.contains("it may have run") && text.contains(&why.to_string()), "{text}");
         // A polling client does not.
         assert!(!text.contains("dials"), "{text}");
     }
-    let closed = gone(false, GoneReason::Closed).to_string();
-    assert!(!closed.contains("server is gone"), "{closed}");
+    for why in [GoneReason::Closed, GoneReason::Forked] {
+        let text = gone(false, why).to_string();
+        assert!(!text.contains("server is gone"), "{text}");
+    }
     let texts = [true, false]
         .map(|may_have_run| RpcError::TooLarge { may_have_run, len: 2, max: 1 }.to_string());
     assert!(texts[0].contains("the response") && texts[1].contains("the request"), "{texts:?}");

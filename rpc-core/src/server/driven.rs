@@ -63,6 +63,12 @@ impl DrivenServer {
         self.sites.iter().for_each(Site::wake);
     }
 
+    /// This is a forked child: what listens goes on in its parent, which has the threads.
+    #[cold]
+    pub(super) fn leave_to_parent(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.listeners.acceptors));
+    }
+
     /// All threads have ended, or were dropped.
     pub fn is_down(&self) -> bool {
         self.control.threads() == 0

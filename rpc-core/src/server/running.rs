@@ -6,6 +6,7 @@ use super::health::Health;
 use super::panics;
 use super::thread::ThreadParts;
 use crate::error::{BindError, ThreadEnded};
+use crate::home::Home;
 use crate::idle::IdlePolicy;
 use crate::metrics::Metrics;
 use crate::panics::catch;
@@ -33,7 +34,8 @@ pub struct Drained {
     /// Calls whose handlers were dropped at the bound; they were answered with
     /// [`RpcError::Cancelled`](crate::RpcError::Cancelled).
     pub aborted_calls: u64,
-    /// Threads whose handler did not return within the bound. They end when it does; the shutdown did not wait for them.
+    /// Threads whose handler did not return within the bound, and those of a server that one of its own handlers shuts down. They end when
+    /// it does; the shutdown did not wait for them.
     pub stuck_threads: usize,
 }
 
@@ -51,6 +53,8 @@ pub struct RunningServer {
     ended: (Sender<()>, Receiver<()>),
     health: Arc<Health>,
     is_down: bool,
+    /// A forked child has none of the threads.
+    home: Home,
 }
 
 impl RunningServer {
@@ -61,6 +65,7 @@ impl RunningServer {
             ended: unbounded(),
             health: Arc::default(),
             is_down: false,
+            home: Home::here(),
         }
     }
 
@@ -126,7 +131,9 @@ impl RunningServer {
 
     /// Stops accepting clients, answers the calls in flight (at most for 5 s), says goodbye, and ends the threads.
     ///
-    /// Blocks until the threads have ended: at most the 5 s, and some 2 s more if a handler does not return.
+    /// Blocks until the threads have ended: at most the 5 s, and some 2 s more if a handler does not return. In a handler of this server
+    /// it does not block: the handler's thread can only end when the handler has returned, so that the threads drain afterwards, and
+    /// count as [stuck](Drained::stuck_threads). In a child that was forked since, it does nothing.
     pub fn shutdown(self) -> Drained {
         self.shutdown_within(DRAIN_BOUND)
     }
@@ -141,8 +148,14 @@ impl RunningServer {
         if core::mem::replace(&mut self.is_down, true) {
             return Drained::default();
         }
+        if !self.home.is_here() {
+            self.leave_to_parent();
+            return Drained::default();
+        }
         let began = Instant::now();
         self.server.shut_down(drain);
+        // The caller is a handler, and its thread waits for it. To wait for the others would only delay what else that thread has.
+        let wait = if self.is_on_own_thread() { Duration::ZERO } else { wait };
         let mut running = self.threads.len();
         while running > 0 && self.ended.1.recv_timeout(wait.saturating_sub(began.elapsed())).is_ok()
         {
@@ -158,6 +171,22 @@ impl RunningServer {
             Drained { aborted_calls: self.server.aborted_calls(), stuck_threads: running };
         tracing::info!(?drained, "server down");
         drained
+    }
+}
+
+impl RunningServer {
+    /// The caller is a handler of this server.
+    fn is_on_own_thread(&self) -> bool {
+        let this = thread::current().id();
+        self.threads.iter().any(|thread| thread.thread().id() == this)
+    }
+
+    /// This is a forked child, and the server is its parent's, where it goes on.
+    #[cold]
+    fn leave_to_parent(&mut self) {
+        self.server.leave_to_parent();
+        // There is nothing to join.
+        core::mem::forget(core::mem::take(&mut self.threads));
     }
 }
 

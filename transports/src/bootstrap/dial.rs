@@ -4,6 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use farcall_core::error::ConnectError;
+use farcall_core::home;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::transport::{ClientTransport, Dial, DialOptions, DialTls, NewConnection};
@@ -193,6 +194,7 @@ impl Dial for Address {
         site: &Site,
         options: &DialOptions,
     ) -> Result<NewConnection, ConnectError> {
+        home::tell_processes_by(farcall_verbs::process_word());
         let attempt = Attempt { address: self, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
         let session = options.tls.as_ref().map(|tls| dialler.session(tls)).transpose()?;

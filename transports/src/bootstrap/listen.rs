@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use farcall_core::error::BindError;
+use farcall_core::home;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, BindTls, Binding, Bound};
@@ -30,6 +31,7 @@ impl Binding for Address {
         services: &[&'static ServiceDescription],
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
+        home::tell_processes_by(farcall_verbs::process_word());
         check_services(sites.len(), services)?;
         if let Some(tls) = &options.tls {
             check_tls(self, tls)?;
