@@ -114,7 +114,7 @@ impl Report {
 
 /// Where the clients connect to.
 enum Host {
-    Thread(RunningServer),
+    Thread(Box<RunningServer>),
     /// It ends with its standard input.
     Process(Child),
 }
@@ -125,7 +125,7 @@ impl Host {
         if !options.processes {
             let server = listen(&address, options.clients)?;
             let address = server.address().to_owned();
-            return Ok((Host::Thread(server), address));
+            return Ok((Host::Thread(Box::new(server)), address));
         }
         let program = env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
