@@ -1,5 +1,10 @@
 //! Calls while a thread, or the process, ends: in the destructor of a thread's variable, when farcall's own variables may be gone.
 
+#[cfg(feature = "tls")]
+#[allow(dead_code)] // Each test uses a part of it.
+#[path = "support/certificates.rs"]
+mod certificates;
+
 use std::cell::RefCell;
 use std::env;
 use std::process::Command;
@@ -26,6 +31,9 @@ impl Clock for Slow {
 /// Which end a started process calls at, and the server's address.
 const ROLE: &str = "FARCALL_END_OF_THREAD_ROLE";
 
+/// Whom a started process trusts, in PEM, if the server is to prove itself.
+const TRUSTED: &str = "FARCALL_END_OF_THREAD_TRUSTED";
+
 /// Longer than a caller stays awake.
 const LONG_MS: u64 = 20;
 
@@ -42,15 +50,38 @@ impl Drop for Session {
             let answer = match self {
                 Session::Shared(client) => client.after(ms).wait(),
                 Session::Polling(client) => client.after(ms),
-                Session::Connecting(address) => {
-                    let client = ClockClient::connect(address.as_str()).wait();
-                    client.expect("a server listens").after(ms).wait()
-                }
+                Session::Connecting(address) => connect(address).after(ms).wait(),
             };
             assert_eq!(answer, Ok(ms));
         }
         println!("all answered");
     }
+}
+
+fn connect(address: &str) -> ClockClient {
+    let connecting = ClockClient::connect(address);
+    #[cfg(feature = "tls")]
+    let connecting = match env::var(TRUSTED) {
+        Ok(trusted) => connecting.tls(trusting(&trusted)),
+        Err(_) => connecting,
+    };
+    connecting.wait().expect("a server listens")
+}
+
+fn connect_polling(address: &str) -> ClockPollClient {
+    let connecting = ClockPollClient::connect(address);
+    #[cfg(feature = "tls")]
+    let connecting = match env::var(TRUSTED) {
+        Ok(trusted) => connecting.tls(trusting(&trusted)),
+        Err(_) => connecting,
+    };
+    connecting.wait().expect("a server listens")
+}
+
+#[cfg(feature = "tls")]
+fn trusting(authority: &str) -> farcall::tls::ClientTls {
+    let trusted = farcall::tls::Authorities::from_pem(authority).unwrap();
+    farcall::tls::ClientTls::without_certificate(trusted).unwrap()
 }
 
 thread_local! {
@@ -64,7 +95,6 @@ fn process() {
     let Ok(role) = env::var(ROLE) else { return };
     let (role, address) = role.split_once(' ').unwrap();
     let address = address.to_owned();
-    let connect = |address: &str| ClockClient::connect(address).wait().expect("a server listens");
     let slept = |client: ClockClient| {
         // Now the thread has what a thread that sleeps needs.
         assert_eq!(client.after(LONG_MS).wait(), Ok(LONG_MS));
@@ -81,12 +111,27 @@ fn process() {
         }),
         "connecting" => thread::spawn(move || SESSION.set(Some(Session::Connecting(address)))),
         "polling" => thread::spawn(move || {
-            let client = ClockPollClient::connect(address.as_str()).wait();
-            SESSION.set(Some(Session::Polling(Box::new(client.expect("a server listens")))));
+            SESSION.set(Some(Session::Polling(Box::new(connect_polling(&address)))));
         }),
         _ => panic!("{role}"),
     };
     thread.join().unwrap();
+}
+
+/// Starts a process for each role.
+fn are_answered(address: &str, trusted: Option<String>) {
+    for role in ["made-first", "made-last", "first-call", "connecting", "polling"] {
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["process", "--exact", "--ignored", "--nocapture"])
+            .env(ROLE, format!("{role} {address}"))
+            .envs(trusted.as_ref().map(|trusted| (TRUSTED, trusted)))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let is_answered = output.status.success() && said.contains("all answered");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(is_answered, "{address}, {role}: {}, {said}, {errors}", output.status);
+    }
 }
 
 #[test]
@@ -94,17 +139,17 @@ fn a_long_call_in_a_destructor_of_a_thread_that_ends_is_answered() {
     let server = Server::builder().service(ClockServer::new(Slow)).threads(2);
     let server = server.listen_all(["shm://ends-of-threads", "tcp://127.0.0.1:0"]).unwrap();
     for address in server.addresses() {
-        let roles = ["made-first", "made-last", "first-call", "connecting", "polling"];
-        for role in roles {
-            let output = Command::new(env::current_exe().unwrap())
-                .args(["process", "--exact", "--ignored", "--nocapture"])
-                .env(ROLE, format!("{role} {address}"))
-                .output()
-                .unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            let is_answered = output.status.success() && said.contains("all answered");
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(is_answered, "{address}, {role}: {}, {said}, {errors}", output.status);
-        }
+        are_answered(&address.to_string(), None);
     }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn such_a_call_is_answered_over_tls() {
+    let authority = certificates::Authority::new("ends of threads");
+    let certificate = authority.issue(certificates::names(&["127.0.0.1"]));
+    let tls = farcall::tls::ServerTls::without_client_certificates(certificate).unwrap();
+    let server = Server::builder().service(ClockServer::new(Slow)).threads(2).tls(tls);
+    let server = server.listen("tcp://127.0.0.1:0").unwrap();
+    are_answered(server.address(), Some(authority.pem()));
 }

@@ -1,6 +1,6 @@
 //! A socket whose bytes travel within TLS, for a backend that never waits.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,7 +27,7 @@ const BATCH_SLICES: usize = 4;
 
 thread_local! {
     /// What was read from a socket, until its session has taken it, which is at once: one for all sockets of the thread.
-    static RECORDS: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+    static RECORDS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A socket in non-blocking mode, and the session that it carries.
@@ -79,24 +79,36 @@ impl TlsStream {
     fn read(
         &mut self,
         into: &mut [IoSliceMut<'_>],
-        mut filled: usize,
+        filled: usize,
         most: usize,
     ) -> io::Result<usize> {
-        RECORDS.with_borrow_mut(|records| {
-            let read = rustix::io::read(&self.socket, &mut records[..most])?;
-            self.has_ended = read == 0;
-            let mut bytes = &records[..read];
-            while !bytes.is_empty() && !self.has_ended {
-                self.connection.read_tls(&mut bytes)?;
-                match self.connection.process_new_packets() {
-                    Ok(state) if state.peer_has_closed() => self.end(),
-                    Ok(_) => {}
-                    Err(error) => return Err(self.break_off(&error)),
-                }
-                filled = self.drain(into, filled);
+        // The destructor of another variable of the thread may call when this one is gone.
+        let mut records = RECORDS.try_with(Cell::take).unwrap_or_default();
+        records.resize(READ_BYTES, 0);
+        let read = self.read_through(&mut records[..most], into, filled);
+        let _ = RECORDS.try_with(|kept| kept.set(records));
+        read
+    }
+
+    fn read_through(
+        &mut self,
+        records: &mut [u8],
+        into: &mut [IoSliceMut<'_>],
+        mut filled: usize,
+    ) -> io::Result<usize> {
+        let read = rustix::io::read(&self.socket, &mut *records)?;
+        self.has_ended = read == 0;
+        let mut bytes = &records[..read];
+        while !bytes.is_empty() && !self.has_ended {
+            self.connection.read_tls(&mut bytes)?;
+            match self.connection.process_new_packets() {
+                Ok(state) if state.peer_has_closed() => self.end(),
+                Ok(_) => {}
+                Err(error) => return Err(self.break_off(&error)),
             }
-            Ok(filled)
-        })
+            filled = self.drain(into, filled);
+        }
+        Ok(filled)
     }
 
     /// The peer has said that it says nothing more.
