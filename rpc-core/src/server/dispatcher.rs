@@ -420,6 +420,7 @@ impl Sink<'_> {
     /// Lets a request wait.
     fn keep(&mut self, call: CallToken, message: Message<'_>, target: Target, found: Found) {
         let Found { arrived, deadline, .. } = found;
+        let deadline = self.turn.not_before(deadline);
         self.turn.kept += 1;
         let transport = self.turn.transport;
         let identity = self.turn.identities.of(transport, &call).cloned();

@@ -169,15 +169,16 @@ impl Executor {
         let typed = self.pools[pool as usize].as_any().downcast_mut::<TypedPool<F, D>>();
         let typed = typed.expect("pools are found by the type that they are made for");
         let entry = typed.insert(future, finish);
-        if self.policy == CancelPolicy::Abort {
-            self.earliest = self.earliest.min(task.deadline);
-        }
         let from = ClientSlot::of(task.transport, &task.call);
         let id = self.allocate_slot(from);
         let slot = &mut self.slots[id as usize];
         (slot.task, slot.from, slot.pool, slot.entry) = (Some(task), from, pool, entry);
         self.run_one(id, turn, replies);
-        if self.slots[id as usize].task.is_some() {
+        if let Some(task) = &mut self.slots[id as usize].task {
+            task.deadline = turn.not_before(task.deadline);
+            if self.policy == CancelPolicy::Abort {
+                self.earliest = self.earliest.min(task.deadline);
+            }
             self.index.insert(from, id);
         }
     }

@@ -416,6 +416,20 @@ fn a_deadline_that_passes_drops_the_handler() {
     assert_eq!(bench.turn().next, PollAt::OnEvent);
 }
 
+/// A thread that the system stops between a look at the clock and a look for requests.
+#[test]
+fn a_deadline_counts_from_when_the_request_was_there() {
+    let mut bench = bench();
+    let stale = bench.net.clock.now();
+    bench.net.clock.advance(Duration::from_millis(8));
+    let mut call = bench.start::<Later, Bytes>(b"x");
+    bench.dispatcher.turn(stale, &mut bench.transports);
+    let at = bench.net.clock.now() + Duration::from_millis(10);
+    bench.dispatcher.end_turn(bench.net.clock.now());
+    assert_eq!(bench.turn().next, PollAt::At(at));
+    assert!(bench.take(&mut call).is_none());
+}
+
 #[test]
 fn the_handlers_of_a_client_that_is_gone_are_dropped() {
     let mut bench = bench();

@@ -159,6 +159,12 @@ impl Turn {
         self.now.as_nanos().saturating_sub(self.noticed.as_nanos())
     }
 
+    /// This deadline, later by what has passed since the clock was read last: the system may have run something else between that and the
+    /// arrival of the request, which would end before its time.
+    pub(super) fn not_before(&self, deadline: Instant) -> Instant {
+        deadline.saturating_add_nanos(self.nanos_since(self.now))
+    }
+
     /// What the clock shows, for a measurement of its own.
     #[inline]
     pub(super) fn clock(&self) -> Instant {
