@@ -47,6 +47,7 @@ pub const COMMON: &[Case] = cases! {
         Nothing: thousands_of_dropped_calls_leave_a_full_window,
         Nothing: dropped_large_calls_free_their_memory,
         Nothing: a_whole_window_cancelled_at_once,
+        Threads: clients_that_cancel_delay_no_other,
     }
     slow {
         Nothing: a_waiting_handler_stalls_no_other_call,

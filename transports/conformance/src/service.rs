@@ -6,6 +6,8 @@ use std::{
     panic,
     sync::{Mutex, PoisonError},
     task::Poll,
+    thread,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -110,6 +112,8 @@ pub trait Suite {
     fn open(&self, gate: u64);
     /// Waits at `gate` in place: the server's thread does nothing else.
     fn block(&self, gate: u64);
+    /// Counts one execution under `id`, and keeps the server's thread for so many microseconds.
+    fn work(&self, id: u64, micros: u64);
     /// Gives the service's own error.
     fn refuse(&self, code: u32) -> Result<(), SuiteError>;
     /// Panics in the handler.
@@ -238,6 +242,11 @@ impl Suite for Handlers {
 
     fn block(&self, gate: u64) {
         self.gates.block(gate);
+    }
+
+    fn work(&self, id: u64, micros: u64) {
+        self.count(id);
+        thread::sleep(Duration::from_micros(micros));
     }
 
     fn refuse(&self, code: u32) -> Result<(), SuiteError> {

@@ -3,6 +3,7 @@
 use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, CompletionOpcode, Status, WorkCompletion, WorkRequest};
 
+use super::receives::Grant;
 use crate::kit::memory::Charge;
 use crate::kit::scratch::Scratch;
 use crate::kit::sender::Sender;
@@ -16,24 +17,33 @@ pub(crate) struct Sends {
     /// Buffers of messages that have been handled.
     used: Vec<Buffer>,
     repost_at: usize,
+    /// Receives that the client has for operations.
+    spare: u32,
     /// At the server, the credits of its client.
     _credits: Option<Charge>,
 }
 
 impl Sends {
-    /// A client's end: slots of so many bytes, and so many receives that are posted again at a time.
-    pub(crate) fn of_client(slot_bytes: u32, repost_at: u32) -> Sends {
+    /// A client's end: slots of so many bytes, and so many receives that are posted again at a time. At the server, it has so many
+    /// spare ones.
+    pub(crate) fn of_client(slot_bytes: u32, repost_at: u32, spare: u32) -> Sends {
         let (slot_bytes, repost_at) = (slot_bytes as usize, repost_at as usize);
-        Sends { slot_bytes, used: Vec::with_capacity(repost_at), repost_at, _credits: None }
+        Sends { slot_bytes, used: Vec::with_capacity(repost_at), repost_at, spare, _credits: None }
     }
 
-    /// A server's end, of a client that has these credits.
-    pub(crate) fn of_server(slot_bytes: u32, credits: Charge) -> Sends {
-        Sends { _credits: Some(credits), ..Sends::of_client(slot_bytes, 0) }
+    /// A server's end, of a client that was granted this.
+    pub(crate) fn of_server(slot_bytes: u32, Grant { spare, charge, .. }: Grant) -> Sends {
+        Sends { _credits: Some(charge), ..Sends::of_client(slot_bytes, 0, spare) }
     }
 }
 
 impl Carrier for Sends {
+    const SHARES_RECEIVES: bool = true;
+
+    fn spare_receives(&self) -> u32 {
+        self.spare
+    }
+
     /// An arrived message says it in its immediate: its receive was posted for any client. Other work requests say it in
     /// their ids.
     #[inline]

@@ -18,7 +18,7 @@
 //!
 //! A client may have as many requests outstanding as the server granted it when it came: its window, as long as the shared
 //! queue has receives for that, and at least two. So requests never find the
-//! queue empty. Other messages, which are few, share a reserve. A client that sends more than it may is
+//! queue empty. Its other messages are [counted](crate::slots::operations), too. A client that sends more than it may is
 //! dropped; until then, a message without a receive waits, and its sender tries again.
 //!
 //! # Knobs

@@ -16,16 +16,35 @@ use crate::slots::link::stride;
 /// Requests that each client may have outstanding, however many clients there are.
 pub(crate) const LEAST_CREDITS: u32 = 2;
 
-/// Receives for messages that are no requests: cancellations, releases, chunks of large requests, goodbyes. One that finds
-/// none waits at its sender.
-pub(crate) const RESERVE: usize = 256;
+/// Receives that no client has for itself: for goodbyes, for those that are used and not posted again yet, and for what clients send
+/// beyond what they may. A message that finds no receive waits at its sender.
+pub(crate) const RESERVE: usize = 64;
 
-/// Receives beyond the least that all clients of a thread have together: 32 MiB of slots of 4 KiB.
-const MOST_BEYOND_LEAST: usize = 8192;
+/// Receives beyond the least that all clients of a thread have together: 64 MiB of slots of 4 KiB.
+const MOST_BEYOND_LEAST: usize = 16_384;
 
 /// What one client gets of the receives that are left: one of so many parts. The first hundred clients get all of the usual
 /// window; however many come, something is left for the next.
 const SHARE: u64 = 8;
+
+/// Receives for the [operations](crate::slots::operations) of a client that has so many for its requests, at least.
+const fn least_spare(credits: u32) -> u32 {
+    credits.div_ceil(4)
+}
+
+/// The same, at most: each request may be cancelled at once, and in a short window there is one for a chunk that the client writes while
+/// the server reads another.
+const fn most_spare(credits: u32) -> u32 {
+    if credits < 4 { 4 } else { credits }
+}
+
+/// Receives that each client has, however many clients there are.
+const LEAST_RECEIVES: u64 = LEAST_CREDITS as u64 + least_spare(LEAST_CREDITS) as u64;
+
+/// The most credits that so many receives are for, with those for operations at least.
+const fn credits_of(receives: u64) -> u64 {
+    receives * 4 / 5
+}
 
 /// Receives that are posted again at a time.
 const REPOST_AT: usize = 16;
@@ -33,7 +52,7 @@ const REPOST_AT: usize = 16;
 /// The id of every receive: no client has a number this high.
 const ANY_CLIENT: u64 = u64::MAX;
 
-/// How many requests clients may send. The accepting threads grant them and make the receives, which the server thread posts: to
+/// How many requests clients may send, each with its part of the operations. The accepting threads grant them and make the receives, which the server thread posts: to
 /// register memory takes longer than a turn may.
 #[derive(Debug, Clone)]
 pub(crate) struct Grants {
@@ -88,6 +107,8 @@ impl Stock {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) credits: u32,
+    /// Receives for its operations.
+    pub(crate) spare: u32,
     pub(crate) charge: Charge,
 }
 
@@ -100,7 +121,7 @@ impl Grants {
         pd: ProtectionDomain,
     ) -> Grants {
         let requests = stock.depth.saturating_sub(RESERVE).max(1);
-        let all_windows = max_clients.saturating_mul(window as usize) <= requests;
+        let all_windows = all_receives(window, max_clients) <= requests;
         let (budget, least) = (Budget::new(requests as u64), least(max_clients) as u64);
         Grants { budget, stock, all_windows, least, queue, pd }
     }
@@ -114,12 +135,19 @@ impl Grants {
     /// The requests that one more client may have outstanding, at most `window`.
     pub(crate) fn grant(&self, window: u32) -> Grant {
         if self.all_windows {
-            return Grant { credits: window, charge: self.budget.charge_beyond(window.into()) };
+            return self.grant_receives(window, most_spare(window));
         }
         let left = self.budget.limit().saturating_sub(self.least + self.budget.used());
-        let most = (left / SHARE + u64::from(LEAST_CREDITS)).min(window.into());
-        let charge = self.budget.charge_beyond(most);
-        Grant { credits: most as u32, charge }
+        let most = left / SHARE + LEAST_RECEIVES;
+        let credits = credits_of(most).min(window.into()) as u32;
+        let rest = most - u64::from(credits);
+        let spare = rest.clamp(least_spare(credits).into(), most_spare(credits).into());
+        self.grant_receives(credits, spare as u32)
+    }
+
+    fn grant_receives(&self, credits: u32, spare: u32) -> Grant {
+        let charge = self.budget.charge_beyond(u64::from(credits) + u64::from(spare));
+        Grant { credits, spare, charge }
     }
 }
 
@@ -197,14 +225,19 @@ impl<C: ServerCarrier> Shared<C> for SharedReceives {
     }
 }
 
-/// Requests that all clients may have outstanding in any case.
+/// Receives that all clients have in any case.
 fn least(max_clients: usize) -> usize {
-    max_clients.saturating_mul(LEAST_CREDITS as usize)
+    max_clients.saturating_mul(LEAST_RECEIVES as usize)
+}
+
+/// Receives of all clients, each with its whole window.
+fn all_receives(window: u32, max_clients: usize) -> usize {
+    max_clients.saturating_mul((window + most_spare(window)) as usize)
 }
 
 /// How many receives a thread may need, of a device that allows `most`.
 fn depth(window: u32, max_clients: usize, most: usize) -> usize {
-    let all = max_clients.saturating_mul(window as usize);
+    let all = all_receives(window, max_clients);
     let usual = least(max_clients).saturating_add(MOST_BEYOND_LEAST);
     all.min(usual).saturating_add(RESERVE).min(most)
 }
@@ -227,8 +260,19 @@ mod tests {
             let grants = grants(window, max_clients);
             let all: Vec<_> = (0..max_clients).map(|_| grants.grant(window)).collect();
             assert!(all.iter().all(|grant| grant.credits >= LEAST_CREDITS.min(window)));
-            let sum: u64 = all.iter().map(|grant| u64::from(grant.credits)).sum();
+            assert!(all.iter().all(|grant| grant.spare >= least_spare(grant.credits)));
+            let sum: u64 = all.iter().map(|it| u64::from(it.credits + it.spare)).sum();
             assert!(sum <= grants.budget.limit(), "{max_clients} clients: {sum}");
+        }
+    }
+
+    #[test]
+    fn credits_are_as_many_as_have_receives() {
+        for receives in 3..5000 {
+            let credits = credits_of(receives) as u32;
+            let with_operations = |credits| u64::from(credits + least_spare(credits));
+            assert!(with_operations(credits) <= receives, "{receives}");
+            assert!(with_operations(credits + 1) > receives, "{receives}");
         }
     }
 
@@ -236,7 +280,7 @@ mod tests {
     fn a_few_clients_get_their_whole_windows() {
         let grants = grants(64, 4096);
         let all: Vec<_> = (0..100).map(|_| grants.grant(64)).collect();
-        assert!(all.iter().all(|grant| grant.credits == 64));
+        assert!(all.iter().all(|grant| (grant.credits, grant.spare) == (64, 64)));
         drop(all);
         assert_eq!(grants.budget.used(), 0);
     }

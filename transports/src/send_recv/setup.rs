@@ -9,14 +9,18 @@ use farcall_verbs::{
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Sends;
-use super::receives::{Grant, Grants, RESERVE};
+use super::receives::{Grants, RESERVE};
 use crate::contract::{Answer, MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::accept_queue::ClientId;
 use crate::kit::setup;
 use crate::rendezvous::{LONGEST_CHUNK_BYTES, RING_CHUNKS};
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::{Link, LinkSizes, stride};
-use crate::slots::wire::MAX_CLIENTS;
+use crate::slots::operations::MOST_CREDITS;
+use crate::slots::wire::{MAX_CLIENTS, MAX_WINDOW};
+
+/// Receives of a shared queue, at least: half are for requests.
+const LEAST_DEPTH: usize = 8 * RESERVE;
 
 /// Refuses devices that cannot carry this backend.
 pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
@@ -34,7 +38,7 @@ pub(crate) fn check(caps: &Capabilities) -> Result<(), SetupError> {
             "send_recv needs shared receive queues, which this device does not have; use backend=write_imm".into(),
         ));
     }
-    let least = 2 * RESERVE;
+    let least = LEAST_DEPTH;
     if caps.max_send_wr < 2 || caps.max_recv_wr < least || caps.max_cqe < 2 * least {
         return Err(SetupError::Unsupported(format!(
             "send_recv needs room for 2 sends, {least} receives and {} completions; this device has {}, {} and {}",
@@ -70,8 +74,10 @@ impl Sizes {
         // the queue), and a few control messages. More is not an error: the send queue makes it wait.
         let sends = 2 * terms.window as usize + 32;
         let repost_at = (terms.window / 4).clamp(1, 16);
-        // A response to each slot while a batch of receives is not posted again, and the credits of two landing rings.
-        let receives = terms.window as usize + repost_at as usize + 2 * RING_CHUNKS as usize + 4;
+        // A response to each slot while a batch of receives is not posted again, and the credits of two landing rings and of
+        // operations.
+        let credits = 2 * RING_CHUNKS as usize + MOST_CREDITS;
+        let receives = terms.window as usize + repost_at as usize + credits + 4;
         let recv_depth = receives.min(caps.max_recv_wr).min(caps.max_cqe / 2);
         let send_depth = sends.min(caps.max_send_wr).min(caps.max_cqe / 4);
         let link = LinkSizes {
@@ -108,12 +114,14 @@ struct EndSetup {
     client: u32,
     /// Requests that the client may have outstanding. The server says it.
     credits: u32,
+    /// Receives that it has beside those. The server says it.
+    spare: u32,
 }
 
 impl EndSetup {
-    fn encode(qp: &QueuePair, client: u32, credits: u32) -> Vec<u8> {
+    fn encode(qp: &QueuePair, client: u32, (credits, spare): (u32, u32)) -> Vec<u8> {
         let endpoint = qp.endpoint().to_bytes().to_vec();
-        postcard::to_allocvec(&EndSetup { endpoint, client, credits }).unwrap_or_default()
+        postcard::to_allocvec(&EndSetup { endpoint, client, credits, spare }).unwrap_or_default()
     }
 
     fn decode(bytes: &[u8]) -> Result<(Endpoint, EndSetup), SetupError> {
@@ -156,7 +164,7 @@ impl ClientPort {
 
     /// What the server must know.
     pub(crate) fn setup(&self) -> Vec<u8> {
-        EndSetup::encode(&self.qp, 0, 0)
+        EndSetup::encode(&self.qp, 0, (0, 0))
     }
 
     /// Connects to the server that gave this answer. Its terms are at most what the port was opened with.
@@ -165,16 +173,21 @@ impl ClientPort {
         caps: &Capabilities,
         answer: &Answer<'_>,
     ) -> Result<((Link<Sends>, ProtectionDomain), Terms), SetupError> {
-        let (endpoint, EndSetup { client, credits, .. }) = EndSetup::decode(answer.setup)?;
+        let (endpoint, EndSetup { client, credits, spare, .. }) = EndSetup::decode(answer.setup)?;
         if client >= MAX_CLIENTS {
             return Err(SetupError::Misbehaved("it gave an impossible client number"));
         }
         if !(1..=answer.terms.window).contains(&credits) {
             return Err(SetupError::Misbehaved("it granted none of the window, or more than that"));
         }
+        if !(1..=MAX_WINDOW).contains(&spare) {
+            return Err(SetupError::Misbehaved(
+                "it granted no receive for operations, or too many",
+            ));
+        }
         let terms = Terms { window: credits, ..*answer.terms };
         connect(&mut self.qp, &endpoint, answer.timeout)?;
-        let sends = Sends::of_client(terms.slot, self.repost_at);
+        let sends = Sends::of_client(terms.slot, self.repost_at, spare);
         let link = Link::new(self.qp, sends, &Sizes::new(&terms, caps).link, client, &self.pd)?;
         Ok(((link, self.pd), terms))
     }
@@ -207,7 +220,8 @@ impl MakeEnds for Ports {
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Sends>, SetupError> {
         let (endpoint, _) = EndSetup::decode(client.setup)?;
-        let Grant { credits, charge } = self.grants.grant(client.terms.window);
+        let grant = self.grants.grant(client.terms.window);
+        let (credits, spare) = (grant.credits, grant.spare);
         self.grants.back()?;
         let terms = Terms { window: credits, ..*client.terms };
         let sizes = Sizes::new(&terms, self.device.caps());
@@ -221,9 +235,9 @@ impl MakeEnds for Ports {
             .max_recv_wr(sizes.inbox(self.device.caps()))
             .srq(&self.grants.queue);
         let mut qp = pd.create_qp(config)?;
-        let setup = EndSetup::encode(&qp, id.number, credits);
+        let setup = EndSetup::encode(&qp, id.number, (credits, spare));
         connect(&mut qp, &endpoint, client.timeout)?;
-        let sends = Sends::of_server(terms.slot, charge);
+        let sends = Sends::of_server(terms.slot, grant);
         let link = Link::new(qp, sends, &sizes.link, id.number, &pd)?;
         Ok(MadeEnd { link, pd, terms, setup })
     }
@@ -240,7 +254,7 @@ mod tests {
     #[test]
     fn a_connection_fits_the_device() {
         let mut caps = caps();
-        for limit in [2 * RESERVE, 4096, 32_767] {
+        for limit in [LEAST_DEPTH, 4096, 32_767] {
             (caps.max_cqe, caps.max_recv_wr) = (2 * limit, limit);
             for window in [1, 2, 64, 1024] {
                 let sizes = Sizes::new(&Terms { window, slot: 4096, max_message: 1 << 20 }, &caps);

@@ -21,6 +21,14 @@ pub(crate) trait Carrier: fmt::Debug + Send + 'static {
     /// A message that is [placed](Carrier::place) does not overtake what waits to be posted.
     const PLACES_IN_ORDER: bool = false;
 
+    /// All clients of a server thread share its receives: operations are [counted](super::operations) as requests are.
+    const SHARES_RECEIVES: bool = false;
+
+    /// Then the receives of the server that the client has beside one for each slot, at least one.
+    fn spare_receives(&self) -> u32 {
+        0
+    }
+
     /// The client that a completion names. Its queue pair shows whether that is true.
     #[inline]
     fn client_of(completion: &WorkCompletion) -> u32 {

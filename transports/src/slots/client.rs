@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 use super::carrier::ClientCarrier;
 use super::link::Link;
 use super::window::{Phase, Window};
-use super::wire::{HEADER_BYTES, Kind, Op};
+use super::wire::{HEADER_BYTES, Kind};
 use crate::contract::Terms;
 use crate::kit::completions::{Completions, failure};
 use crate::kit::scratch::Scratch;
@@ -147,7 +147,7 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
             Phase::Fetching => {}
             _ => {
                 window.transfers.forget(id.index);
-                window.link.post_op(Op::Cancel, id.index);
+                window.cancel(id.index);
             }
         }
     }

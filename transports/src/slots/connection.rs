@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     /// The response was reserved outside the slot.
     pub(crate) large_reply: bool,
+    /// The generation whose request was cancelled last.
+    cancelled: Option<u32>,
 }
 
 impl Slot {
@@ -53,6 +55,11 @@ impl Slot {
         self.generation = generation;
         Ok(announce.len.get())
     }
+
+    /// The client does not wait for this use of the slot any more. `false`: it has said so before.
+    pub(crate) fn cancel(&mut self) -> bool {
+        self.cancelled.replace(self.generation) != Some(self.generation)
+    }
 }
 
 #[derive(Debug)]
@@ -62,6 +69,8 @@ pub(crate) struct Connection<C> {
     id: ClientId,
     pub(crate) slots: Box<[Slot]>,
     in_line: bool,
+    /// Operations that were read since the client was last told of some, where receives are shared.
+    pub(super) operations: u32,
     pub(crate) max_message: u64,
     /// The longest response that goes in its slot.
     pub(crate) max_small: usize,
@@ -81,13 +90,14 @@ impl<C: ServerCarrier> Connection<C> {
         completions: Charge,
         drop_guard: DropGuard,
     ) -> Connection<C> {
-        let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false };
+        let slot = Slot { generation: 0, phase: Phase::Idle, large_reply: false, cancelled: None };
         let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         Connection {
             qp: link.qp().number(),
             id,
             slots: vec![slot; terms.window as usize].into(),
             in_line: false,
+            operations: 0,
             max_message: terms.max_message,
             max_small: link.max_in_slot().min(max_message),
             link,

@@ -8,6 +8,7 @@ use farcall_verbs::{Buffer, BufferPool, ProtectionDomain, QueuePair, RemoteSlice
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
 use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
+use super::operations::MOST_CREDITS;
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
 use crate::kit::scratch::Scratch;
@@ -38,8 +39,8 @@ const FEW_POSTS: usize = 16;
 /// asks for the next only when it has received these. A peer that asks without receiving is dropped.
 const MOST_WAITING_PER_SLOT: usize = MOST_OPERATIONS + 2;
 
-/// Posts of no slot that may wait: modes of a carrier that was asked and that ends, and the goodbye.
-const MOST_WAITING_OF_NONE: usize = 4;
+/// Posts of no slot that may wait: modes of a carrier that was asked and that ends, credits of operations, and the goodbye.
+const MOST_WAITING_OF_NONE: usize = 4 + MOST_CREDITS;
 
 /// Posts that may wait on a link with this window.
 const fn most_waiting(window: usize) -> usize {

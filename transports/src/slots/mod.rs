@@ -18,6 +18,7 @@ mod fetching;
 mod free_slots;
 mod large;
 pub(crate) mod link;
+pub(crate) mod operations;
 mod replies;
 pub(crate) mod requests;
 mod server;

@@ -173,9 +173,7 @@ impl<C: ServerCarrier> Clients<C> {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Result<(), Disconnect> {
-        let Some(Immediate { op, client: named, slot: index }) = Immediate::from_wire(imm) else {
-            return Err("an immediate that names no operation".into());
-        };
+        let Immediate { op, client: named, slot: index } = Immediate::from_wire(imm);
         if named != client {
             return Err("an immediate that names another client".into());
         }
@@ -205,7 +203,14 @@ impl<C: ServerCarrier> Clients<C> {
                     }
                 }
             }
-            return self.handle_operation(client, op, index, byte_len, now, sink);
+            self.handle_operation(client, op, index, byte_len, now, sink)?;
+            if C::SHARES_RECEIVES
+                && let Some(connection) = self.roster.get(client)
+                && connection.credit_operation()
+            {
+                self.roster.enter_line(client);
+            }
+            return Ok(());
         }
         if C::LOOKS {
             return Ok(());
@@ -298,9 +303,13 @@ impl<C: ServerCarrier> Clients<C> {
             }
             return Ok(());
         }
-        let Some(&slot) = connection.slots.get(index as usize) else {
+        let Some(slot) = connection.slots.get_mut(index as usize) else {
             return Err("a slot outside the window".into());
         };
+        if op == Op::Cancel && !slot.cancel() {
+            return Err("a second cancellation of the same request".into());
+        }
+        let slot = *slot;
         match op {
             Op::Chunk if slot.phase == Phase::Landing => {
                 self.handle_chunk(client, index, byte_len, now, sink)
@@ -324,7 +333,7 @@ impl<C: ServerCarrier> Clients<C> {
                 Ok(())
             }
             Op::Goodbye => Err(Disconnect::Goodbye),
-            Op::Chunk | Op::Release | Op::Dropped | Op::Message | Op::Mode => {
+            Op::Chunk | Op::Release | Op::Dropped | Op::Message | Op::Mode | Op::Credit => {
                 Err("an operation that the slot does not wait for".into())
             }
         }

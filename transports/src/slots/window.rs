@@ -10,6 +10,7 @@ use zerocopy::FromBytes;
 use super::carrier::{ClientCarrier, ReadNumber};
 use super::free_slots::FreeSlots;
 use super::link::{Arrived, Link, owned};
+use super::operations::Operations;
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
 use crate::contract::Terms;
 use crate::kit::memory;
@@ -51,6 +52,8 @@ pub(super) struct Slot {
     pub(super) phase: Phase,
     /// Nobody waits for the reply; the slot is kept until it has come.
     pub(super) abandoned: bool,
+    /// The server has not been told so. Of no meaning otherwise.
+    pub(super) cancellation_waits: bool,
 }
 
 /// The slots, and what became of them.
@@ -59,6 +62,7 @@ pub(super) struct Window<C> {
     pub(super) link: Link<C>,
     pub(super) slots: Box<[Slot]>,
     pub(super) free: FreeSlots,
+    pub(super) operations: Operations,
     pub(super) transfers: Transfers,
     pub(super) arrived: Arrived,
     /// Slots of requests that the server has dropped, and the READ after which each is free.
@@ -96,10 +100,17 @@ impl<C: ClientCarrier> Window<C> {
         terms: &Terms,
         caps: &Capabilities,
     ) -> Window<C> {
-        let slot = Slot { generation: 0, len: 0, phase: Phase::Free, abandoned: false };
+        let slot = Slot {
+            generation: 0,
+            len: 0,
+            phase: Phase::Free,
+            abandoned: false,
+            cancellation_waits: false,
+        };
         let max_message = usize::try_from(terms.max_message).unwrap_or(usize::MAX);
         Window {
             max_small: link.max_in_slot().min(max_message),
+            operations: Operations::new(link.carrier.spare_receives()),
             link,
             slots: vec![slot; terms.window as usize].into(),
             free: FreeSlots::new(terms.window, caps),
@@ -200,9 +211,7 @@ impl<C: ClientCarrier> Window<C> {
         match (completion.opcode, completion.imm) {
             (CompletionOpcode::Recv | CompletionOpcode::RecvWriteWithImm, Some(imm)) => {
                 self.link.consume_receive();
-                let Some(Immediate { op, slot, .. }) = Immediate::from_wire(imm) else {
-                    return Err(NONSENSE);
-                };
+                let Immediate { op, slot, .. } = Immediate::from_wire(imm);
                 if op == Op::Message {
                     self.handle_message(completion, slot, scratch, sink)
                 } else {
@@ -310,8 +319,7 @@ impl<C: ClientCarrier> Window<C> {
                 let lent = Lent::read_from_bytes(body).map_err(|_| NONSENSE)?;
                 // Of one that is not all there, the server still has to tell: it is read like any other.
                 if slot.abandoned && lent.is_whole() {
-                    self.link.post_op(Op::Release, index);
-                    self.end(index);
+                    self.release(index);
                     return Ok(());
                 }
                 if !self.transfers.lent(index, &lent, self.max_message) {
@@ -335,8 +343,12 @@ impl<C: ClientCarrier> Window<C> {
 
     #[cold]
     fn handle_operation(&mut self, op: Op, index: u32) -> Result<(), Broken> {
-        if op == Op::Mode {
-            return if self.link.carrier.handle_mode(index) { Ok(()) } else { Err(NONSENSE) };
+        if op == Op::Mode || op == Op::Credit {
+            let makes_sense = match op {
+                Op::Mode => self.link.carrier.handle_mode(index),
+                _ => self.handle_credit(index),
+            };
+            return if makes_sense { Ok(()) } else { Err(NONSENSE) };
         }
         let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
         let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
@@ -388,7 +400,8 @@ impl<C: ClientCarrier> Window<C> {
     /// large ones that were posted before.
     #[inline]
     fn may_move(&self) -> bool {
-        self.link.has_room() && (!C::FETCHES || self.link.parts_under_way() < PARTS_AT_A_TIME)
+        let may_read = !C::FETCHES || self.link.parts_under_way() < PARTS_AT_A_TIME;
+        self.link.has_room() && may_read && self.has_receive_for_chunk()
     }
 
     /// Moves large messages on, a bounded number of bytes, and notices what broke. Answers how many
@@ -408,8 +421,7 @@ impl<C: ClientCarrier> Window<C> {
         }
         while let Some((index, buffer)) = self.transfers.take_whole() {
             let slot = self.slots[index as usize];
-            self.link.post_op(Op::Release, index);
-            self.end(index);
+            self.release(index);
             moved += 1;
             if !slot.abandoned {
                 sink.reply(SlotId { index, generation: slot.generation }, owned(buffer));
@@ -426,6 +438,7 @@ impl<C: ClientCarrier> Window<C> {
             match transfer {
                 Transfer::Chunk { chunk, remote, last } => {
                     self.link.write_chunk(index, chunk, remote);
+                    self.count_operation();
                     if last {
                         self.slots[index as usize].phase = Phase::Posted;
                     }

@@ -1,5 +1,10 @@
 //! Calls dropped by their callers: both ends release them, and other calls are not affected.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
 use crate::{
     pattern,
     setup::Setup,
@@ -111,4 +116,41 @@ pub fn a_whole_window_cancelled_at_once(world: &World) {
         }
     }
     world.assert_full_window_works(&mut client, &mut helper, WINDOW);
+}
+
+/// Clients that give up whole windows, on and on, while the server's thread is busy: another client's calls run in between, as if their
+/// calls were few.
+pub fn clients_that_cancel_delay_no_other(world: &World) {
+    const CLIENTS: u64 = 28;
+    const WINDOW: u32 = 64;
+    /// Of those, the middle one counts: a busy machine may hold up any client.
+    const CALLS: usize = 15;
+    const RUN: u64 = 1;
+    const RUN_MICROS: u64 = 1000;
+    let server = world.serve(Setup::default().threads(1).window(WINDOW));
+    let is_over = AtomicBool::new(false);
+    let ran_meanwhile = thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut client = world.client(&server);
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut start = || client.start_work(RUN, RUN_MICROS).ok();
+                    let calls: Vec<_> = (0..WINDOW).map_while(|_| start()).collect();
+                    world.turn(&mut client);
+                    calls.into_iter().for_each(|call| client.connection().cancel(call));
+                    world.turn(&mut client);
+                }
+            });
+        }
+        let mut other = world.client(&server);
+        let mut tallied = || world.call(&mut other, |c| c.start_tallied(RUN)).expect("a count");
+        world.until("the others are busy", || (tallied() > CLIENTS).then_some(()));
+        let counts: Vec<_> = (0..=CALLS).map(|_| tallied()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        let mut ran: Vec<_> = counts.windows(2).map(|two| two[1] - two[0]).collect();
+        ran.sort_unstable();
+        ran
+    });
+    let median = ran_meanwhile[CALLS / 2];
+    assert!(median <= CLIENTS, "so many calls ran while another client waited: {ran_meanwhile:?}");
 }

@@ -21,6 +21,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: a_client_by_hand_that_keeps_the_rules_is_served,
             HostileClients: garbage_in_slots,
             HostileClients: cancellations_of_nothing_are_ignored,
+            HostileClients: requests_that_are_cancelled_twice,
             HostileClients: lengths_beyond_the_slot,
             HostileClients: nonsense_in_trailers,
             HostileClients: modes_that_there_are_not,

@@ -390,6 +390,7 @@ impl End {
                     }
                     if !(is_of_cells && is_in_cell)
                         && !(of == op::MODE && (is_of_cells || is_of_logs))
+                        && !(of == op::CREDIT && self.pair.carrier == Carrier::Sends)
                     {
                         self.received.push_back((imm, bytes));
                     }

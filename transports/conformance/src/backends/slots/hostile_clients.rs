@@ -76,9 +76,10 @@ pub(crate) fn nonsense_immediates(world: &World) {
         mine << 10 | WINDOW,
         mine << 10 | 0x3ff,
         op::CANCEL << 29 | mine << 10 | 0x3ff,
-        // Unknown operations.
+        // Operations of a server.
         5 << 29 | mine << 10,
-        7 << 29 | mine << 10,
+        op::CREDIT << 29 | mine << 10,
+        op::CREDIT << 29 | mine << 10 | 1,
         u32::MAX,
         // Operations that do not fit the slot's state.
         op::CHUNK << 29 | mine << 10,
@@ -103,6 +104,23 @@ pub(crate) fn cancellations_of_nothing_are_ignored(world: &World) {
     }
     assert!(hostile.send(0, &request(1, ECHO, b"still here")));
     assert!(hostile.next_message().is_some(), "the client broke no rule");
+    assert_honest_clients_served(world, &server, &mut honest);
+}
+
+/// A request that is cancelled over and over: nothing bounds how many messages that takes.
+pub(crate) fn requests_that_are_cancelled_twice(world: &World) {
+    let (server, mut honest) = serve(world, WINDOW);
+    // While its handler waits, when it has been answered, and when there was none.
+    for method in [Some(method_id("hold")), Some(ECHO), None] {
+        let mut hostile = hostile_client(world, &server);
+        if let Some(method) = method {
+            assert!(hostile.send(3, &request(1, method, &[78, 1])));
+        }
+        assert!(hostile.operate(op::CANCEL, 3));
+        let sent = hostile.operate(op::CANCEL, 3);
+        assert!(!sent || hostile.is_dropped(), "a second cancellation was accepted: {method:?}");
+    }
+    assert!(server.refused(RefusalReason::BrokeProtocol) >= 3);
     assert_honest_clients_served(world, &server, &mut honest);
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn generation(message: &[u8]) -> u32 {
 /// Messages that match no request, or are malformed.
 pub(crate) fn responses_that_no_request_waits_for(world: &World) {
     type Attack = fn(&mut End, u32, u32) -> bool;
-    let attacks: [(&str, Attack); 9] = [
+    let attacks: [(&str, Attack); 10] = [
         ("another generation", |end, slot, generation| {
             end.send(slot, &message(generation ^ 1, kind::INLINE, &[0; 8]))
         }),
@@ -73,7 +73,8 @@ pub(crate) fn responses_that_no_request_waits_for(world: &World) {
             end.send(slot, &message(generation, kind::ANNOUNCE, &[0; 8]))
         }),
         ("a slot outside the window", |end, _, _| end.operate(op::MESSAGE, 0x3ff)),
-        ("an unknown operation", |end, slot, _| end.operate(7, slot)),
+        ("a credit of no operations", |end, _, _| end.operate(op::CREDIT, 0)),
+        ("a credit of operations that were not sent", |end, _, _| end.operate(op::CREDIT, 1)),
         ("a credit for nothing", |end, slot, _| end.operate(op::CHUNK, slot)),
         ("a client's operation", |end, slot, _| end.operate(op::RELEASE, slot)),
         ("a message shorter than its header", |end, slot, _| end.send(slot, &[1, 2, 3])),

@@ -21,6 +21,7 @@ pub(super) const BACKEND: Backend = Backend {
             HostileClients: garbage_in_slots,
             HostileClients: nonsense_immediates,
             HostileClients: cancellations_of_nothing_are_ignored,
+            HostileClients: requests_that_are_cancelled_twice,
             HostileClients: lengths_beyond_the_slot,
             HostileClients: writes_outside_the_region,
             HostileClients: requests_beyond_the_credits,

@@ -28,6 +28,8 @@ pub(crate) mod op {
     pub(crate) const GOODBYE: u32 = 4;
     /// How responses travel, in `rfp`.
     pub(crate) const MODE: u32 = 6;
+    /// So many operations have been read, in `send_recv`.
+    pub(crate) const CREDIT: u32 = 7;
 }
 
 /// A message: eight bytes of header, and its body.

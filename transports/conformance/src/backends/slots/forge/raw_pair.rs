@@ -51,6 +51,7 @@ struct SendsSetup {
     endpoint: Vec<u8>,
     client: u32,
     credits: u32,
+    spare: u32,
 }
 
 /// What the server of `rfp` says of itself.
@@ -154,7 +155,9 @@ impl RawPair {
             Carrier::Writes | Carrier::Cells => {
                 encode_setup(&WritesSetup { endpoint, slots: self.slots.remote(), client })
             }
-            Carrier::Sends => encode_setup(&SendsSetup { endpoint, client, credits: self.window }),
+            Carrier::Sends => {
+                encode_setup(&SendsSetup { endpoint, client, credits: self.window, spare: 4 })
+            }
             Carrier::Logs => {
                 let port = WritesSetup { endpoint, slots: self.slots.remote(), client };
                 let log = self.log.as_ref().expect("a log").region.remote();
