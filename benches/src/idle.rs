@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use farcall::ping::PingClient;
 use farcall::{Endpoint, RunningServer, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::latency::Latency;
@@ -186,8 +187,15 @@ fn descriptors_of(processes: &[u32]) -> Result<usize> {
     processes.iter().map(|process| memory::descriptors(*process)).sum()
 }
 
+/// A server raises it for itself; here are thousands of clients.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Connects the clients, and measures the threads of the process while there are no calls.
 pub fn run(options: &Options) -> Result<Report> {
+    raise_descriptor_limit();
     let (server, address) = Host::start(options)?;
     let processes = server.processes();
     let endpoint = Endpoint::new();

@@ -260,7 +260,7 @@ pub enum ConnectError {
         cause: Source,
     },
     /// The operating system failed.
-    #[error("{address}: {doing}: {cause}")]
+    #[error("{address}: {doing}: {}", with_mend(cause))]
     Io {
         /// The address dialled.
         address: String,
@@ -270,6 +270,22 @@ pub enum ConnectError {
         #[source]
         cause: std::io::Error,
     },
+}
+
+/// `EMFILE` of Linux: the process has as many descriptors as it may.
+const TOO_MANY_OPEN_FILES: i32 = 24;
+
+/// An error of the operating system, and what to do about it if that is known.
+fn with_mend(error: &std::io::Error) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        fmt::Display::fmt(error, f)?;
+        match error.raw_os_error() {
+            Some(TOO_MANY_OPEN_FILES) => {
+                f.write_str("; this process has as many as it may, raise that (ulimit -n, LimitNOFILE of systemd)")
+            }
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Two are equal if they say the same: the causes from lower layers cannot be compared.
@@ -434,7 +450,7 @@ pub enum BindError {
         cause: Source,
     },
     /// The operating system failed.
-    #[error("{address}: {doing}: {cause}")]
+    #[error("{address}: {doing}: {}", with_mend(cause))]
     Io {
         /// The address asked for.
         address: String,

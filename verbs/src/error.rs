@@ -1,7 +1,11 @@
 //! One error type per operation. Each error says what failed, where, and how to fix it.
 
+use std::fmt::{self, Display as _};
 use std::io;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::{Operation, QpState, QpType, WindowError};
 
@@ -83,7 +87,7 @@ pub enum OpenError {
         known: String,
     },
     /// The operating system refused something that the device needs.
-    #[error("device {device}: {what}: {source}")]
+    #[error("device {device}: {what}: {}", with_mend(source))]
     System {
         /// The device's name.
         device: String,
@@ -92,6 +96,28 @@ pub enum OpenError {
         /// The operating system's error.
         source: io::Error,
     },
+}
+
+/// An error of the operating system; if a limit of this process is the cause, with the limit.
+fn with_mend(error: &io::Error) -> impl fmt::Display {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    fmt::from_fn(move |f| {
+        error.fmt(f)?;
+        let current = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
+        match errno {
+            Some(Errno::FBIG) => write!(
+                f,
+                "; this process may make no file longer than {} bytes, and memory that processes share is a file; raise that (ulimit -f, LimitFSIZE of systemd)",
+                current(Resource::Fsize)
+            ),
+            Some(Errno::MFILE) => write!(
+                f,
+                "; this process may have {} open files; raise that (ulimit -n, LimitNOFILE of systemd)",
+                current(Resource::Nofile)
+            ),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Why a resource of a device could not be created or used.
@@ -140,7 +166,7 @@ pub enum VerbsError {
     #[error(transparent)]
     Unreachable(#[from] ConnectError),
     /// The operating system refused the operation.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", with_mend(source))]
     System {
         /// The attempted operation.
         what: &'static str,
@@ -202,7 +228,7 @@ pub enum ConnectError {
     #[error("the peer did not answer within {0:?}")]
     Timeout(Duration),
     /// The operating system refused the operation.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", with_mend(source))]
     System {
         /// The attempted operation.
         what: &'static str,

@@ -204,6 +204,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Whether to raise the soft limit of this process's open files (`ulimit -n`) to its hard limit: each client needs a descriptor or a few. It
+    /// stays raised, and programs that this process starts inherit it: some close all descriptors up to the limit, and `select` takes
+    /// none above 1,024. Default: yes. Clients leave it alone.
+    pub fn raise_descriptor_limit(mut self, raise: bool) -> Self {
+        self.bind.raise_descriptor_limit = raise;
+        self
+    }
+
     /// The limit of clients at each address, over all threads; further ones are refused. At least 1; default 4096. A
     /// device may have room for fewer.
     pub fn max_clients(mut self, clients: usize) -> Self {

@@ -138,6 +138,8 @@ pub struct BindOptions {
     ///
     /// A transport that cannot do that is to refuse to listen.
     pub tls: Option<BindTls>,
+    /// Raise the soft limit of the process's descriptors to its hard limit, if clients need descriptors. Default: yes.
+    pub raise_descriptor_limit: bool,
 }
 
 impl Default for BindOptions {
@@ -149,6 +151,7 @@ impl Default for BindOptions {
             authentication: None,
             tls: None,
             max_connections_per_identity: None,
+            raise_descriptor_limit: true,
         }
     }
 }

@@ -134,6 +134,10 @@ impl Admission {
                     let told = "the server's end cannot be made; its log says why";
                     return refuse(RefusalReason::Failed, told.into());
                 }
+                // What it says of "this process" is not about the client's.
+                Err(error @ SetupError::Device(_)) => {
+                    return refuse(RefusalReason::Failed, format!("at the server, {error}"));
+                }
                 Err(error) => return refuse(RefusalReason::Failed, error.to_string()),
             }
             if attempt >= turns {

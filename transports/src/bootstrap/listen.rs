@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::accept::Accepting;
 use super::admission::Admission;
+use super::descriptors;
 use super::device;
 use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
@@ -33,6 +34,10 @@ impl Binding for Address {
     ) -> Result<Bound, BindError> {
         home::tell_processes_by(farcall_verbs::process_word());
         check_services(sites.len(), services)?;
+        if options.raise_descriptor_limit {
+            // First: what is made from here on has a share of it.
+            descriptors::raise_limit();
+        }
         if let Some(tls) = &options.tls {
             check_tls(self, tls)?;
         }

@@ -7,6 +7,7 @@ mod accept;
 mod admission;
 mod attempt;
 mod deadline_stream;
+mod descriptors;
 mod device;
 mod dial;
 mod follow_time;

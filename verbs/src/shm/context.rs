@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
-use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use rustix::process::geteuid;
 
 use super::control::Control;
 use super::domain::Domain;
@@ -86,7 +86,6 @@ impl Context {
                 source: error.into(),
             }
         };
-        raise_descriptor_limit();
         let gid: Gid = random::bytes().map_err(system("random identifier"))?;
         let uid = geteuid().as_raw();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -348,15 +347,6 @@ impl Drop for Context {
         {
             let _ = thread.join();
         }
-    }
-}
-
-/// Raises the soft limit on descriptors to the hard limit. A connection needs a few descriptors, and the
-/// usual limit of 1,024 only serves programs that use `select`.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 

@@ -6,6 +6,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::io;
+use rustix::process::{Resource, getrlimit};
 
 use crate::memory::mapping::{Mapping, Population};
 
@@ -24,6 +25,10 @@ pub(crate) fn create(
     peers: Peers,
     population: Population,
 ) -> io::Result<(OwnedFd, Mapping)> {
+    // To go beyond the limit is not only an error: its signal, SIGXFSZ, ends the process.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
+        return Err(io::Errno::FBIG);
+    }
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
     let mapping = Mapping::of_file(file.as_fd(), len, true, population)?;
