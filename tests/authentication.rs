@@ -1,5 +1,7 @@
 //! Who may call: keys at both ends, over every backend, and what handlers see of them.
 
+use std::io;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -235,6 +237,55 @@ fn a_call_that_another_thread_runs_has_its_own_callers_identity() {
             }
         }
     }
+}
+
+/// Somebody on the way, who leads all clients to this server. Gives the address that they dial.
+fn detour(server: &RunningServer) -> String {
+    let place = server.address().strip_prefix("tcp://").unwrap();
+    let target = place.split('?').next().unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(&target).unwrap());
+            let pairs = [(&client, &server), (&server, &client)];
+            for (mut from, mut to) in
+                pairs.map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()))
+            {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn servers_with_one_key_cannot_be_exchanged_on_the_way_if_the_client_names_one() {
+    let named = |name: &str| {
+        let keys = Authentication::new().key(key("alice", 1)).server_name(name);
+        builder().authenticate(keys).listen("tcp://127.0.0.1:0").unwrap()
+    };
+    let servers = [named("eu-1"), named("eu-2")];
+    let [right, wrong] = servers.each_ref().map(detour);
+    let connect = |address: &str, key| MirrorClient::connect(address).key(key).wait();
+    for address in [&right, &wrong] {
+        let client = connect(address, key("alice", 1)).unwrap();
+        assert!(client.who().wait().is_ok(), "the key alone does not tell {address}");
+    }
+    let for_one = key("alice", 1).for_server("eu-1").unwrap();
+    let client = connect(&right, for_one.clone()).unwrap();
+    assert_eq!(client.who().wait().unwrap().as_deref(), Some("alice"));
+    let error = connect(&wrong, for_one.clone()).unwrap_err();
+    assert!(matches!(error, ConnectError::NotPermitted { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("wants the server \"eu-1\"") && text.contains("is \"eu-2\""), "{text}");
+    // A server without a name is none that was asked for.
+    let unnamed = serve(&[key("alice", 1)]);
+    let error = connect(unnamed.address(), for_one).unwrap_err();
+    assert!(error.to_string().contains("has no name"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,9 @@ pub(crate) struct Credentials {
     /// Proves to the server who this client is: the name of a key, and the file with its secret.
     #[arg(long, value_name = "NAME:PATH", value_parser = parse_key)]
     key_file: Option<Key>,
+    /// The name of the server, as it gives it itself: with a key, no other server that has the key will do.
+    #[arg(long, value_name = "NAME", requires = "key_file")]
+    server_name: Option<String>,
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: TlsArgs,
@@ -32,8 +35,12 @@ impl Credentials {
             Some(tls) => client.tls(tls),
             None => client,
         };
-        Ok(match &self.key_file {
-            Some(key) => client.key(key.clone()),
+        let key = match (self.key_file.clone(), &self.server_name) {
+            (Some(key), Some(server)) => Some(key.for_server(server)?),
+            (key, _) => key,
+        };
+        Ok(match key {
+            Some(key) => client.key(key),
             None => client,
         })
     }

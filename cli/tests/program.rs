@@ -142,7 +142,8 @@ fn every_server_answers_pings() {
 fn a_program_proves_itself_with_the_secret_of_a_file() {
     let file = std::env::temp_dir().join(format!("farcall-cli-key-{}", std::process::id()));
     std::fs::write(&file, [7; 32]).unwrap();
-    let authentication = Authentication::new().key(Key::from_file("probe", &file).unwrap());
+    let keys = Authentication::new().key(Key::from_file("probe", &file).unwrap());
+    let authentication = keys.server_name("eu-1");
     let builder = Server::builder().service(NothingServer::new(Idle));
     let server = builder.authenticate(authentication).listen(fresh()).unwrap();
     let ping = |key: &str| {
@@ -156,6 +157,14 @@ fn a_program_proves_itself_with_the_secret_of_a_file() {
     let key = format!("probe:{}", file.display());
     let (code, out, err) = run(&["info", server.address(), "--key-file", &key]);
     assert!(code == Some(0) && out.contains("not_permitted    1"), "{out}{err}");
+    let ping_named = |name: &str| {
+        let ping = ["ping", server.address(), "-c", "1", "--key-file", &key];
+        run(&[&ping[..], &["--server-name", name]].concat())
+    };
+    let (code, out, err) = ping_named("eu-1");
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (code, _, err) = ping_named("eu-2");
+    assert!(code == Some(2) && err.contains("wants the server \"eu-2\""), "{err}");
     let (code, _, err) = run(&["ping", server.address(), "-c", "1"]);
     assert!(code == Some(2) && err.contains("only clients with a key"), "{err}");
     let (_, _, err) = run(&["ping", server.address(), "--key-file", "probe:/nosuch"]);

@@ -61,7 +61,11 @@ impl fmt::Debug for Identity {
 ///
 /// `Debug` prints the name only.
 #[derive(Clone)]
-pub struct Key(Arc<Parts>);
+pub struct Key {
+    parts: Arc<Parts>,
+    /// The name of the only server that a client with this key connects to.
+    server: Option<Arc<str>>,
+}
 
 struct Parts {
     name: String,
@@ -75,6 +79,12 @@ pub enum KeyError {
     /// The name is empty or too long.
     #[error("the name of a key has {len} bytes; 1 to {MAX_NAME_BYTES} are possible")]
     Name {
+        /// Bytes of the name.
+        len: usize,
+    },
+    /// The name of the server is empty or too long.
+    #[error("the name of a server has {len} bytes; 1 to {MAX_NAME_BYTES} are possible")]
+    ServerName {
         /// Bytes of the name.
         len: usize,
     },
@@ -105,13 +115,13 @@ impl Key {
     /// [`KeyError::Name`], [`KeyError::Secret`].
     pub fn new(name: impl Into<String>, secret: impl Into<Vec<u8>>) -> Result<Key, KeyError> {
         let (name, secret) = (name.into(), secret.into());
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        if !is_name(&name) {
             return Err(KeyError::Name { len: name.len() });
         }
         if !(MIN_SECRET_BYTES..=MAX_SECRET_BYTES).contains(&secret.len()) {
             return Err(KeyError::Secret { len: secret.len() });
         }
-        Ok(Key(Arc::new(Parts { name, secret })))
+        Ok(Key { parts: Arc::new(Parts { name, secret }), server: None })
     }
 
     /// A key of this name with the bytes of a file, without a line end at their end. Give both ends the same file.
@@ -135,22 +145,51 @@ impl Key {
         Key::new(name, secret)
     }
 
+    /// The same key, for a client that connects to the server of this name only: see [`Authentication::server_name`]. A key alone does
+    /// not tell servers apart that all have it. At a server this has no effect.
+    ///
+    /// # Errors
+    /// [`KeyError::ServerName`].
+    pub fn for_server(self, name: impl Into<String>) -> Result<Key, KeyError> {
+        let name = name.into();
+        if !is_name(&name) {
+            return Err(KeyError::ServerName { len: name.len() });
+        }
+        Ok(Key { server: Some(name.into()), ..self })
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.parts.name
+    }
+
+    /// The name of the only server that a client with this key connects to.
+    #[doc(hidden)]
+    pub fn server_name(&self) -> Option<&str> {
+        self.server.as_deref()
     }
 
     /// The secret, for the handshake.
     #[doc(hidden)]
     pub fn secret(&self) -> &[u8] {
-        &self.0.secret
+        &self.parts.secret
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("name", &self.name()).finish_non_exhaustive()
+        let mut key = f.debug_struct("Key");
+        key.field("name", &self.name());
+        if let Some(server) = &self.server {
+            key.field("server", server);
+        }
+        key.finish_non_exhaustive()
     }
+}
+
+/// Whether a key or a server may have this name.
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&name.len())
 }
 
 type Permit = Arc<dyn Fn(&Identity, &str) -> bool + Send + Sync>;
@@ -161,6 +200,7 @@ type Permit = Arc<dyn Fn(&Identity, &str) -> bool + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Authentication {
     keys: Vec<Key>,
+    server_name: Option<Arc<str>>,
     permit: Option<Permit>,
 }
 
@@ -175,6 +215,19 @@ impl Authentication {
     pub fn key(mut self, key: Key) -> Self {
         self.keys.push(key);
         self
+    }
+
+    /// The server's own name, for clients that want no other server that has their key: [`Key::for_server`]. They are refused by a server of
+    /// another name or of none. Other clients do not ask for it.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into().into());
+        self
+    }
+
+    /// The server's own name, if it has one.
+    #[doc(hidden)]
+    pub fn name_of_server(&self) -> Option<&str> {
+        self.server_name.as_deref()
     }
 
     /// Asks this function for each client that has proven who it is: may this identity use the service of this name?
@@ -216,6 +269,21 @@ impl Authentication {
                  certificates with ServerBuilder::tls"
                     .into(),
             );
+        }
+        if let Some(name) = &self.server_name {
+            if self.keys.is_empty() {
+                return Some(
+                    "it has a server_name and no key to prove it with; add one with Authentication::key, or leave the name to the \
+                     server's certificate"
+                        .into(),
+                );
+            }
+            if !is_name(name) {
+                let len = name.len();
+                return Some(format!(
+                    "its server_name has {len} bytes; 1 to {MAX_NAME_BYTES} are possible"
+                ));
+            }
         }
         if self.keys.len() > MAX_KEYS {
             return Some(format!("it has {} keys; {MAX_KEYS} are the most", self.keys.len()));
@@ -261,6 +329,13 @@ mod tests {
         assert!(matches!(Key::new("n", [1; 15]), Err(KeyError::Secret { len: 15 })));
         assert!(matches!(Key::new("n", [1; 4097]), Err(KeyError::Secret { len: 4097 })));
         assert!(Key::new("n".repeat(255), [1; 4096]).is_ok());
+        let key = Key::new("n", SECRET).unwrap();
+        assert_eq!(key.server_name(), None);
+        assert_eq!(key.clone().for_server("eu-1").unwrap().server_name(), Some("eu-1"));
+        for len in [0, 256] {
+            let refused = key.clone().for_server("n".repeat(len));
+            assert!(matches!(refused, Err(KeyError::ServerName { len: told }) if told == len));
+        }
     }
 
     #[test]
@@ -306,6 +381,13 @@ mod tests {
         let key = |name: &str, byte| Key::new(name, [byte; 16]).unwrap();
         assert!(Authentication::new().problem(false).unwrap().contains("no key"));
         assert_eq!(Authentication::new().problem(true), None);
+        let unnamed = Authentication::new().key(key("a", 1)).server_name("");
+        assert!(unnamed.problem(false).unwrap().contains("its server_name has 0 bytes"));
+        let long = Authentication::new().key(key("a", 1)).server_name("n".repeat(256));
+        assert!(long.problem(false).unwrap().contains("its server_name has 256 bytes"));
+        let keyless = Authentication::new().server_name("eu-1");
+        assert!(keyless.problem(true).unwrap().contains("no key to prove it with"));
+        assert_eq!(keyless.key(key("a", 1)).problem(false), None);
         let four = (0..4).fold(Authentication::new(), |all, byte| all.key(key("a", byte)));
         assert_eq!(four.problem(false), None);
         assert_eq!(four.clone().key(key("b", 4)).problem(false), None);

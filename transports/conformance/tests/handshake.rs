@@ -378,7 +378,7 @@ fn clients_that_do_not_prove_themselves_take_no_place(kind: Kind) {
         stranger
     };
     let silent = [challenge(), challenge()];
-    let identify = Frame::Identify(Identify { key: "kv".into(), nonce: [0; 32] });
+    let identify = Frame::Identify(Identify { key: "kv".into(), server: None, nonce: [0; 32] });
     let proof = Frame::Proof([0; 32]);
     for frames in [vec![Frame::Ready], vec![proof.clone()], vec![identify.clone(), Frame::Ready]] {
         let mut early = challenge();

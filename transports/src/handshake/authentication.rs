@@ -145,6 +145,44 @@ fn a_name_may_have_several_secrets_and_a_server_several_names() {
     assert!(honestly(&mut client(Some(key("b", 1))), &mut server(authentication)).is_err());
 }
 
+/// A client connects to the one server that it names, of those with its key, and one on the way cannot change the name.
+#[test]
+fn a_client_that_names_a_server_connects_to_no_other() {
+    let wants = |name: &str| client(Some(key("a", 1).for_server(name).unwrap()));
+    let named = |name: &str| server(only(key("a", 1)).server_name(name));
+    assert!(honestly(&mut wants("eu-1"), &mut named("eu-1")).is_ok());
+    assert!(honestly(&mut client(Some(key("a", 1))), &mut named("eu-1")).is_ok(), "it names none");
+    let refuse = |server: &mut ServerHandshake| match honestly(&mut wants("eu-1"), server) {
+        Err(End::Server(Reject::NotPermitted { reason })) => reason,
+        other => panic!("not refused: {other:?}"),
+    };
+    let (other, none) = (refuse(&mut named("eu-2")), refuse(&mut server(only(key("a", 1)))));
+    assert!(
+        other.contains("wants the server \"eu-1\"") && other.contains("is \"eu-2\""),
+        "{other}"
+    );
+    assert!(none.contains("has no name"), "{none}");
+
+    let mut change = |number: usize, bytes: &mut Vec<u8>| {
+        if number == 2 {
+            let at = bytes.windows(4).position(|name| name == b"eu-1").expect("the name");
+            bytes[at + 3] = b'2';
+        }
+    };
+    let end = shake_hands(&mut wants("eu-1"), &mut named("eu-2"), &mut change);
+    let Err(End::Server(Reject::NotPermitted { reason })) = end else { panic!("{end:?}") };
+    assert!(reason.contains("no key of that name"), "the proof does not hold: {reason}");
+}
+
+#[test]
+fn a_stranger_hears_no_name_of_a_server() {
+    let mut server = server(only(key("a", 1)).server_name("eu-2"));
+    let wrong = key("a", 2).for_server("eu-1").unwrap();
+    let end = honestly(&mut client(Some(wrong)), &mut server);
+    let Err(End::Server(Reject::NotPermitted { reason })) = end else { panic!("{end:?}") };
+    assert!(reason.contains("no key of that name") && !reason.contains("eu-"), "{reason}");
+}
+
 #[test]
 fn a_key_at_one_end_only_is_refused_by_the_client() {
     let end = honestly(&mut client(None), &mut server(only(key("a", 1))));

@@ -190,7 +190,8 @@ impl ClientHandshake {
         if *stage != Stage::Unasked {
             return Err(Refusal::UnexpectedFrame);
         }
-        let identify = Identify { key: key.name().to_owned(), nonce: *nonce };
+        let server = key.server_name().map(str::to_owned);
+        let identify = Identify { key: key.name().to_owned(), server, nonce: *nonce };
         let identify = Frame::Identify(identify).to_bytes_in(versions);
         transcript.add(End::Client, &hello);
         transcript.add(End::Server, self.reader.last_bytes());

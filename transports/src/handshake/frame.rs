@@ -109,6 +109,8 @@ pub struct TimeTold {
 pub struct Identify {
     /// The name of its key.
     pub key: String,
+    /// The name of the only server that it wants.
+    pub server: Option<String>,
     /// For this handshake only.
     pub nonce: Nonce,
 }

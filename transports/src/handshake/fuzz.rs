@@ -54,7 +54,11 @@ impl Parts {
                 return Frame::Time(told);
             }
             11 => return Frame::Challenge(nonce),
-            12 => return Frame::Identify(Identify { key: text, nonce }),
+            12 => {
+                let [server, _] = texts;
+                let server = (number % 2 == 1).then_some(server);
+                return Frame::Identify(Identify { key: text, server, nonce });
+            }
             13 => return Frame::Proof(nonce),
             _ => Reject::NotPermitted { reason: text },
         };
@@ -83,7 +87,9 @@ fn size(frame: &Frame) -> usize {
         // Two times, and two numbers.
         Frame::Time(_) => 4,
         Frame::Challenge(nonce) | Frame::Proof(nonce) => nonce.len(),
-        Frame::Identify(Identify { key, nonce }) => key.len() + nonce.len(),
+        Frame::Identify(Identify { key, server, nonce }) => {
+            key.len() + server.as_ref().map_or(0, |server| 1 + server.len()) + nonce.len()
+        }
         Frame::Hello(hello) => hello.backend.len() + hello.service.len() + hello.setup.len(),
         Frame::Welcome(welcome) => welcome.setup.len(),
         Frame::Reject(Reject::Service { served }) => served.iter().map(|name| 1 + name.len()).sum(),

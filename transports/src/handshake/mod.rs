@@ -14,7 +14,7 @@
 //! ```text
 //!   Hello                           ->
 //!                                   <-   Challenge (nonce)
-//!   Identify (name of key, nonce)   ->
+//!   Identify (names of key, server) ->
 //!   Proof                           ->   check it, ask what the client may use, go on as above
 //!                                   <-   Methods, Welcome, or Reject
 //!   check it, connect               <-   Proof

@@ -1,6 +1,6 @@
 //! The server's half of the handshake.
 
-use farcall_core::identity::MAX_SECRETS_OF_A_NAME;
+use farcall_core::identity::{MAX_NAME_BYTES, MAX_SECRETS_OF_A_NAME};
 use farcall_core::metrics::RefusalReason;
 use farcall_core::service::ServiceDescription;
 use farcall_core::{Authentication, Identity, Key};
@@ -162,7 +162,7 @@ impl ServerHandshake {
                 ServerStep::Receive
             }
             (Frame::Proof(proof), Stage::Identified(hello, identify)) => {
-                self.check_proof(hello, &identify.key, &proof)
+                self.check_proof(hello, &identify, &proof)
             }
             (Frame::Ready, Stage::Welcomed) => ServerStep::Ready,
             (_, Stage::New) => refuse("no hello".into()),
@@ -201,16 +201,21 @@ impl ServerHandshake {
         }
     }
 
-    fn check_proof(&mut self, hello: Hello, name: &str, proof: &Proof) -> ServerStep {
-        let key = self.demand.as_ref().and_then(|demand| demand.key_of(name, proof));
+    fn check_proof(&mut self, hello: Hello, identify: &Identify, proof: &Proof) -> ServerStep {
+        let key = self.demand.as_ref().and_then(|demand| demand.key_of(&identify.key, proof));
         let Some(key) = key else {
             // The same words for a wrong name and a wrong secret: a stranger learns of no name.
             let reason = "the server has no key of that name with that secret; check both";
             return ServerStep::Reject(Reject::NotPermitted { reason: reason.into() });
         };
-        let identity = Identity::named(name);
+        let identity = Identity::named(&identify.key);
         self.hear();
         if let Some(demand) = &mut self.demand {
+            // The server's proof is over the name that was asked for, so nobody on the way can change it.
+            let own = demand.authentication.name_of_server();
+            if let Some(wanted) = identify.server.as_deref().filter(|wanted| own != Some(*wanted)) {
+                return not_wanted(wanted, own);
+            }
             if !demand.authentication.permits(&identity, &hello.service) {
                 return not_permitted(&identity, &hello.service);
             }
@@ -245,6 +250,19 @@ impl ServerHandshake {
     pub fn reject(reject: Reject) -> Vec<u8> {
         Frame::Reject(reject).to_bytes()
     }
+}
+
+/// The client wants another server.
+#[cold]
+fn not_wanted(wanted: &str, own: Option<&str>) -> ServerStep {
+    // No client of ours asks for a longer one.
+    let wanted: String = wanted.chars().take(MAX_NAME_BYTES).collect();
+    let own = own.map_or("has no name".to_owned(), |own| format!("is {own:?}"));
+    let reason = format!(
+        "the client wants the server {wanted:?}, and the one that answered {own}; check the address and the name: if both are \
+         right, somebody on the way connects clients to other servers"
+    );
+    ServerStep::Reject(Reject::NotPermitted { reason })
 }
 
 fn not_permitted(identity: &Identity, service: &str) -> ServerStep {
