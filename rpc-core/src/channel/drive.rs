@@ -202,7 +202,10 @@ impl Drive<'_> {
                 match (idler.rest(now), progress.next) {
                     _ if self.must_leave() => return self.give_up(),
                     (Rest::Spin, _) | (_, PollAt::Now) => {}
-                    (Rest::Yield, _) => thread::yield_now(),
+                    (Rest::Yield, _) => match self.yield_core(own) {
+                        Ok(still_driving) => self = still_driving,
+                        Err(driven) => return driven,
+                    },
                     (Rest::Park, _) => return self.give_up(),
                 }
             }
@@ -318,6 +321,35 @@ impl Drive<'_> {
         let woken = waking::take(io.driver.woken());
         self.shared.io.put(io);
         waking::wake(woken);
+        self.take_back(own, ticket)
+    }
+
+    /// Lets other threads have this core, while the I/O is put back. The system may let this thread wait long, for it has a lower priority,
+    /// or its group has used up its time: others drive meanwhile, and end its call.
+    #[cold]
+    fn yield_core(mut self, own: usize) -> Result<Self, Driven> {
+        let (shared, now) = (self.shared, self.now);
+        let ticket = self.io().driver.release_own();
+        let Some(mut io) = self.io.take() else { return Err(Driven::GivenUp(ticket)) };
+        // The I/O thread drives if no caller has for a while.
+        io.attendance.last = Some(now);
+        let must_rouse = matches!(io.watch, Watch::Disarmed(_)) && !io.driver.has_one_call();
+        if must_rouse {
+            io.watch = Watch::Naps;
+        }
+        let seen_cancels = io.driver.seen_cancels();
+        shared.io.put(io);
+        if must_rouse {
+            shared.rouse();
+        }
+        if !shared.has_news(seen_cancels) {
+            thread::yield_now();
+        }
+        self.take_back(own, ticket)
+    }
+
+    /// Drives on after the I/O was put back, unless somebody else does, or has ended the call of this ticket.
+    fn take_back(mut self, own: usize, ticket: Option<Arc<Ticket>>) -> Result<Self, Driven> {
         let Some(io) = self.shared.io.take() else { return Err(Driven::GivenUp(ticket)) };
         self.io = Some(io);
         self.shared.clear_attendant();
@@ -435,5 +467,45 @@ impl Drop for Drive<'_> {
             drop(io);
             self.shared.rouse();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Leave;
+    use crate::channel::{Channel, ChannelOptions};
+    use crate::error::RpcError;
+    use crate::idle::IdlePolicy;
+    use crate::support::loopback::{Clock, Loopback};
+    use crate::support::service::{Echo, TEST, bytes};
+    use core::time::Duration;
+    use std::thread;
+    use std::time::Instant;
+
+    const BOUND: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_caller_that_yields_its_core_does_not_keep_the_connection() {
+        let net = Loopback::new(Clock::real(), 4);
+        // It answers nothing.
+        let _server = net.listen(&net.site());
+        // Without the last step the caller would drive until its call ends.
+        let idle = IdlePolicy::default().spin(Duration::ZERO).park(false);
+        let options = ChannelOptions::default().idle(idle).timeout(2 * BOUND);
+        let channel = Channel::connect(net, &TEST, options).expect("it listens");
+        let caller = channel.clone();
+        let waiting = thread::spawn(move || caller.call::<Echo, _>(&bytes(b"x")).wait());
+        let (begin, mut taken) = (Instant::now(), 0);
+        // The caller must have driven in between.
+        while taken < 200 {
+            assert!(begin.elapsed() < BOUND, "nobody else gets the connection");
+            if let Some(mut drive) = channel.shared().drive() {
+                taken += u32::from(drive.io().driver.has_calls());
+                drive.leave(Leave::Done);
+            }
+            thread::yield_now();
+        }
+        channel.close();
+        assert!(matches!(waiting.join(), Ok(Err(RpcError::PeerGone { .. }))));
     }
 }

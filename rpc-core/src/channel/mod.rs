@@ -5,7 +5,8 @@
 //! of the transport and sends them, and back with the answer. A caller that drives carries its own job; others leave theirs in a
 //! lock-free queue, and get them back through the job's *ticket*. Jobs are reused, so the steady state allocates nothing.
 //!
-//! Who drives has taken the channel's I/O out of its `baton`. A blocking caller drives until its call has ended. A task takes a turn each
+//! Who drives has taken the channel's I/O out of its `baton`. A blocking caller drives until its call has ended, and puts
+//! the I/O back while it yields its core. A task takes a turn each
 //! time that it is polled; if its call goes on, it is polled again at once for some microseconds (it *attends*), and other tasks leave
 //! their calls to its next turn, so that they share doorbells and completions. A caller whose call takes long leaves it to the I/O
 //! thread, which sleeps until the device has an event. While callers drive, the I/O thread naps, and looks every few milliseconds whether
