@@ -295,7 +295,8 @@ fn without_a_server_connecting_says_so() {
     let options = ChannelOptions::default();
     let error = Channel::connect(net(), &TEST, options).expect_err("no server listens");
     assert!(error.to_string().contains("no server at loopback"), "{error}");
-    assert!(net().dial(&TEST, &Site::new(), &DialOptions::default()).is_err());
+    let dialled = net().dial(&TEST, &Site::new(), &DialOptions::default());
+    assert!(matches!(dialled, Err(ConnectError::NoServer { .. })), "{dialled:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use farcall::RunningServer;
@@ -13,6 +14,8 @@ pub(crate) struct Between {
     pub(crate) change: Option<(Toward, usize)>,
     /// The next bytes to this end are changed.
     pub(crate) change_next: Mutex<Option<Toward>>,
+    /// A byte was changed.
+    pub(crate) has_changed: AtomicBool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,9 +56,11 @@ impl Between {
                 && let Some(byte) = at.checked_sub(passed).and_then(|at| buffer[..len].get_mut(at))
             {
                 *byte ^= 1;
+                self.has_changed.store(true, Ordering::SeqCst);
             }
             if self.change_next.lock().unwrap().take_if(|of| *of == toward).is_some() {
                 buffer[len - 1] ^= 1;
+                self.has_changed.store(true, Ordering::SeqCst);
             }
             passed += len;
             if to.write_all(&buffer[..len]).is_err() {

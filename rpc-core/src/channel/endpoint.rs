@@ -185,6 +185,7 @@ impl fmt::Debug for Endpoint {
 mod tests {
     use super::*;
     use crate::channel::{Channel, ChannelOptions};
+    use crate::error::ConnectError;
     use crate::server::Server;
     use crate::support::loopback::{Clock, Loopback};
     use crate::support::service::{Echo, TEST, Test, bytes};
@@ -230,7 +231,8 @@ mod tests {
         let endpoint = Endpoint::new();
         let net = Loopback::new(Clock::real(), 4);
         let options = ChannelOptions::default().endpoint(&endpoint);
-        assert!(Channel::connect(net, &TEST, options).is_err(), "no server listens");
+        let connected = Channel::connect(net, &TEST, options);
+        assert!(matches!(connected, Err(ConnectError::NoServer { .. })), "{connected:?}");
         assert_eq!(Arc::strong_count(&endpoint.handle.shared), 1);
     }
 }

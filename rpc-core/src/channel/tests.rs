@@ -454,6 +454,12 @@ fn a_call_is_alone_only_next_to_no_other_and_with_a_server_that_takes_it() {
     assert_eq!(bench.receive(), 1);
     bench.answer();
     bench.turn();
+    // Nothing else is in its way: it is alone again.
+    let again = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
+    bench.driver.stamp(again.ok().expect("it is alone again"), bench.net.clock.now());
+    assert_eq!(bench.receive(), 1);
+    bench.answer();
+    bench.turn();
     bench.driver.accept_one(second, bench.net.clock.now());
     let third = bench.driver.send_alone(own(&bench, LONG), &mut bench.transport);
     assert!(third.is_err(), "another waits to be sent");

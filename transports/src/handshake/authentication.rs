@@ -142,7 +142,9 @@ fn a_name_may_have_several_secrets_and_a_server_several_names() {
         assert_eq!(server.identity().unwrap().name(), right.name());
     }
     let authentication = keys.iter().cloned().fold(Authentication::new(), Authentication::key);
-    assert!(honestly(&mut client(Some(key("b", 1))), &mut server(authentication)).is_err());
+    let end = honestly(&mut client(Some(key("b", 1))), &mut server(authentication));
+    let Err(End::Server(Reject::NotPermitted { reason })) = end else { panic!("{end:?}") };
+    assert!(reason.contains("no key of that name with that secret"), "{reason}");
 }
 
 /// A client connects to the one server that it names, of those with its key, and one on the way cannot change the name.
@@ -305,6 +307,7 @@ proptest! {
                 was = (at, bytes.len());
             }
         });
+        prop_assert!(was.1 > 0, "message {message} was never sent");
         prop_assert!(end.is_err(), "byte {} of {} of message {message}", was.0, was.1);
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     use farcall_core::transport::{CallToken, Message, Replies};
 
     use super::*;
-    use crate::contract::Source;
+    use crate::contract::{SetupError, Source};
     use crate::kit::accept_queue::AcceptQueue;
     use crate::kit::places::ClientLimits;
 
@@ -332,7 +332,11 @@ mod tests {
         let mut told = Disconnects::default();
         assert!(roster.remove(0, &mut told));
         assert_eq!((told.0, roster.count()), (vec![0], 1), "the thread has gone on");
-        assert!(accept().is_err(), "its memory is not free yet");
+        let refused = accept().err();
+        assert!(
+            matches!(refused, Some(SetupError::Full(_))),
+            "its memory is not free: {refused:?}"
+        );
         // Somebody wants room: the client that is left need not make any.
         assert!(queue.make_room(Source::Unknown, Duration::ZERO));
         assert!(!roster.has_news());

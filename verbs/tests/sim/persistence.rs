@@ -226,7 +226,8 @@ fn a_node_that_stops_without_losing_power_keeps_its_visible_bytes() {
     assert_eq!((again.load_u64(0), again.load_u64(64)), (0x0707_0707_0707_0707, 5));
     log.store_release_u64(64, 6);
     assert_eq!(again.load_u64(64), 5, "memory opened before the restart is separate");
-    assert!(log.persist(0..8).is_err());
+    let error = log.persist(0..8).expect_err("its node was killed");
+    assert!(error.to_string().contains("was killed"), "{error}");
 }
 
 #[test]

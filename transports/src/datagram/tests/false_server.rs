@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use farcall_core::error::TransportFailure;
+use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{ClientTransport, Closing, Delivery, Message, ReplySink, SlotId};
@@ -338,6 +338,6 @@ proptest! {
         pair.client.close(Closing::PeerGone);
         pair.turn(1);
         prop_assert!(pair.caller.closed);
-        prop_assert!(pair.client.reserve(1).is_err());
+        prop_assert!(matches!(pair.client.reserve(1), Err(ReserveError::Closed)));
     }
 }
