@@ -92,8 +92,42 @@ fn a_process_without_descriptors_writes_into_a_region_that_it_named_when_it_conn
     assert_eq!(u64::from_le(region.load_u64(0)), 0x5eed);
 }
 
+/// How many files of this length the process has open.
+fn open_files(len: usize) -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap();
+    let metadata = files.filter_map(|file| fs::metadata(file.unwrap().path()).ok());
+    metadata.filter(|file| file.is_file() && file.len() == len as u64).count()
+}
+
+/// Of a protection domain for one queue pair: no other peer can ask for its regions. A server with many clients would need a descriptor
+/// for each.
 #[test]
-#[ignore = "the other process of the test above"]
+fn a_region_for_one_peer_has_no_descriptor_once_the_peer_has_it() {
+    // No other test has files of this length.
+    const LEN: usize = 17 << 12;
+    let mut other = Other::start("the_process_that_writes");
+    let endpoint = to_endpoint(&other.hear());
+    let device = Device::open("shm").unwrap();
+    let (pd, queue) = (device.alloc_pd_for_one_qp().unwrap(), device.create_cq(16, None).unwrap());
+    let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &queue, &queue)).unwrap();
+    let region = pd.alloc_shared(LEN, Access::REMOTE_WRITE).unwrap();
+    assert_eq!(open_files(LEN), 1);
+    let RemoteRegion { addr, len, rkey, .. } = region.remote();
+    other.tell(&to_text(&qp.endpoint()));
+    other.tell(&format!("{addr} {len} {rkey}"));
+    qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
+    other.tell("write");
+    assert_eq!(other.hear(), "Success");
+    let end = Instant::now() + Duration::from_secs(20);
+    while open_files(LEN) > 0 {
+        assert!(Instant::now() < end, "it keeps its file");
+        thread::yield_now();
+    }
+    assert_eq!(u64::from_le(region.load_u64(0)), 0x5eed);
+}
+
+#[test]
+#[ignore = "the other process of the tests above"]
 fn the_process_that_writes() {
     let (_pd, mut queue, mut qp) = queue_pair();
     say(&to_text(&qp.endpoint()));
