@@ -3,12 +3,17 @@
 //! Answers wait if their client does not fetch the earlier ones, or if many clients fetch at a time. How many bytes may wait,
 //! for one client and for all, follows from the transport's memory. A client that comes near its limit is refused further
 //! calls before they run. If an answer would still exceed a limit, its call ends without it.
+//!
+//! A turn tries one of them if nothing says that there is memory, however many wait: most memory is freed with an event that makes a
+//! turn. If it finds room, one of each client is tried in turn, until none finds room any more; and so they are from time to time.
 
 use super::paths::ReplyPaths;
 use super::turn::Turn;
 use crate::error::ReserveError;
+use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
 use crate::wire::{HEADER_BYTES, Status};
+use core::ops::Bound::{Excluded, Unbounded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The part of a transport's limit that may wait for one client, so that with its share of the memory, which is half, and the
@@ -17,6 +22,12 @@ const CLIENT_PART: (u64, u64) = (3, 4);
 
 /// How many times a transport's limit may wait for all clients. Answers to clients that do fetch also wait if there are many.
 const ALL_CLIENTS: u64 = 4;
+
+/// Clients whose answers one turn tries, at most; the next ones follow in a later turn.
+const CLIENTS_PER_TURN: usize = 32;
+
+/// How often the answers of more than one client are tried though that of one found no room.
+const ALL_AGAIN_NS: u64 = 100_000;
 
 /// A complete answer that found no memory and leaves in a later turn.
 pub(super) struct DeferredReply {
@@ -43,6 +54,8 @@ impl Client {
 
 /// What waits for one client.
 struct Waiting {
+    /// In the order in which they leave.
+    replies: VecDeque<DeferredReply>,
     bytes: u64,
     /// The longest answer that had to wait.
     longest: u64,
@@ -60,17 +73,37 @@ impl Waiting {
 /// The answers of one thread that wait for memory.
 #[derive(Default)]
 pub(super) struct DeferredReplies {
-    replies: VecDeque<DeferredReply>,
     /// Clients for whom answers wait.
     clients: BTreeMap<Client, Waiting>,
     /// How many of them are full.
     full: usize,
+    /// The client that was tried last.
+    last: Option<Client>,
+    /// When more than one client is tried again.
+    all_again: Instant,
 }
 
 impl DeferredReplies {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.replies.is_empty()
+        self.clients.is_empty()
+    }
+
+    /// The first answer of the client whose turn it is. It is still counted as waiting.
+    fn take_next(&mut self) -> Option<(Client, DeferredReply)> {
+        let behind = |last| self.clients.range((Excluded(last), Unbounded)).next();
+        let next = self.last.and_then(behind).or_else(|| self.clients.first_key_value());
+        let client = *next?.0;
+        self.last = Some(client);
+        let reply = self.clients.get_mut(&client)?.replies.pop_front()?;
+        Some((client, reply))
+    }
+
+    /// It found no room.
+    fn put_back(&mut self, client: Client, reply: DeferredReply) {
+        if let Some(waiting) = self.clients.get_mut(&client) {
+            waiting.replies.push_front(reply);
+        }
     }
 
     /// The client of this call has so many answers waiting that it is to make no further calls.
@@ -115,9 +148,9 @@ impl DeferredReplies {
 
     /// Drops the answer that a client was given last; its call ends without it. `false` if there is none.
     fn drop_newest(&mut self, client: Client) -> bool {
-        let newest = self.replies.iter_mut().rev().find(|reply| {
-            reply.bytes.len() > HEADER_BYTES && Client::of(reply.transport, &reply.call) == client
-        });
+        let Some(waiting) = self.clients.get_mut(&client) else { return false };
+        let has_body = |reply: &&mut DeferredReply| reply.bytes.len() > HEADER_BYTES;
+        let newest = waiting.replies.iter_mut().rev().find(has_body);
         let Some(reply) = newest else { return false };
         let freed = reply.bytes.len() - HEADER_BYTES;
         reply.bytes = Status::ResponseDropped.alone().to_vec();
@@ -133,7 +166,7 @@ impl DeferredReplies {
         let client = Client::of(reply.transport, &reply.call);
         let len = reply.bytes.len() as u64;
         let limit = of_one_client(limit);
-        let new = Waiting { bytes: 0, longest: 0, limit };
+        let new = Waiting { replies: VecDeque::new(), bytes: 0, longest: 0, limit };
         let waiting = self.clients.entry(client).or_insert(new);
         let was_full = waiting.is_full();
         waiting.bytes += len;
@@ -146,7 +179,7 @@ impl DeferredReplies {
                 "a client does not fetch its responses; its calls are refused until it does"
             );
         }
-        self.replies.push_back(reply);
+        waiting.replies.push_back(reply);
     }
 
     /// So many bytes of a client wait no more.
@@ -168,24 +201,30 @@ fn of_one_client(limit: u64) -> u64 {
 }
 
 impl Turn {
-    /// Tries again to send what found no memory. Returns how many answers left.
+    /// Tries again to send what found no memory, one answer of each client in turn. Returns how many left.
     #[cold]
     pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let mut sent = 0;
         let mut deferred = core::mem::take(&mut self.deferred);
-        for _ in 0..deferred.replies.len() {
-            let Some(reply) = deferred.replies.pop_front() else { break };
+        let mut tries_all = self.now >= deferred.all_again;
+        if tries_all {
+            deferred.all_again = self.now.saturating_add_nanos(ALL_AGAIN_NS);
+        }
+        let (mut sent, mut refused) = (0, 0);
+        while refused < deferred.clients.len().min(CLIENTS_PER_TURN) {
+            let Some((client, reply)) = deferred.take_next() else { break };
             let DeferredReply { transport, call, bytes, counted } = reply;
-            let client = Client::of(transport, &call);
             let ended = match post_whole(paths.enter(transport, self), call, &bytes) {
                 Ok(()) => {
-                    sent += 1;
+                    (sent, refused, tries_all) = (sent + 1, 0, true);
                     counted
                 }
                 Err((call, ReserveError::Backpressure(_))) => {
-                    let reply = DeferredReply { transport, call, bytes, counted };
-                    deferred.replies.push_back(reply);
-                    continue;
+                    deferred.put_back(client, DeferredReply { transport, call, bytes, counted });
+                    refused += 1;
+                    if tries_all {
+                        continue;
+                    }
+                    break;
                 }
                 Err((_, ReserveError::TooLarge { .. } | ReserveError::Closed)) => {
                     counted.map(|(row, _)| (row, Status::Cancelled))

@@ -218,6 +218,72 @@ fn a_result_that_finds_no_memory_waits_and_is_not_lost() {
     assert_eq!(bench.take(&mut call), Some(Ok(vec![7; 1000])));
 }
 
+/// A thread that is busy does not spend its turns on answers that find no room, however many there are.
+#[test]
+fn a_turn_tries_one_of_the_answers_that_wait_for_memory() {
+    const CLIENTS: usize = 50;
+    let mut bench = bench();
+    bench.net.set_reply_memory(false);
+    let (len, site) = (1000_u32.to_le_bytes(), bench.net.site());
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&bench.net, &site)).collect();
+    let mut calls = Vec::new();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let start = |client: &mut Connection| client.start::<Grow, _>(&bytes(&len)).expect("room");
+        calls.extend((0..3).map(|_| (number, start(client))));
+        client.poll();
+    }
+    bench.turn();
+    assert_eq!(bench.test.ran.load(SeqCst), 3 * CLIENTS as u64);
+    for _ in 0..10 {
+        let before = bench.net.refused_replies();
+        assert_eq!(bench.call::<Echo, _>(b"busy"), Ok(b"busy".to_vec()));
+        assert_eq!(bench.net.refused_replies() - before, 1, "answers tried in one turn");
+    }
+    // From time to time one of each client is tried, of some clients at a time.
+    bench.net.clock.advance(Duration::from_micros(100));
+    let before = bench.net.refused_replies();
+    bench.turn();
+    let tried = bench.net.refused_replies() - before;
+    assert!((2..CLIENTS as u64).contains(&tried), "{tried}");
+
+    // Once there is memory, no time passes until they leave.
+    bench.net.set_reply_memory(true);
+    bench.turn();
+    bench.turn();
+    for (number, mut call) in calls {
+        clients[number].poll();
+        assert_eq!(clients[number].take(&mut call), Some(Ok(vec![7; 1000])));
+    }
+    assert!(bench.dispatcher.is_done());
+}
+
+/// A client's answer waits for one answer of each other client at most, however many those have.
+#[test]
+fn answers_that_wait_for_memory_leave_in_turns_of_their_clients() {
+    let mut bench = bench();
+    bench.net.set_reply_memory(false);
+    let mut modest = client(&bench.net, &bench.net.site());
+    let len = 1000_u32.to_le_bytes();
+    let _greedy: Vec<_> = (0..3).map(|_| bench.start::<Grow, Bytes>(&len)).collect();
+    bench.turn();
+    let mut call = modest.start::<Grow, _>(&bytes(&len)).expect("room");
+    modest.poll();
+    bench.turn();
+    let mut left = 0;
+    let result = loop {
+        bench.net.spare_replies(1);
+        bench.net.clock.advance(Duration::from_micros(100));
+        bench.turn();
+        left += 1;
+        modest.poll();
+        match modest.take(&mut call) {
+            Some(result) => break result,
+            None => assert!(left < 2, "it waits for all of another client"),
+        }
+    };
+    assert_eq!(result, Ok(vec![7; 1000]));
+}
+
 /// Starts calls with answers of so many bytes, each handled in a turn of its own.
 fn start_grown(bench: &mut Bench, calls: usize, len: u32) -> Vec<PendingCall<Bytes>> {
     let one = |_| {

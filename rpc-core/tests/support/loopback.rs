@@ -143,6 +143,10 @@ struct Shared {
     unanswered: AtomicUsize,
     /// Replies longer than 32 bytes find no memory.
     no_reply_memory: AtomicBool,
+    /// So many replies find some all the same.
+    spare_replies: AtomicU64,
+    /// How many replies found no memory.
+    refused_replies: AtomicU64,
     /// Bytes of replies that may wait for memory; no limit if not set.
     waiting_limit: OnceLock<u64>,
     /// The drain of a server takes as many steps.
@@ -253,6 +257,16 @@ impl Loopback {
     /// Whether replies longer than 32 bytes find memory.
     pub fn set_reply_memory(&self, there_is: bool) {
         self.shared.no_reply_memory.store(!there_is, Ordering::SeqCst);
+    }
+
+    /// So many replies find memory although there is none for others.
+    pub fn spare_replies(&self, count: u64) {
+        self.shared.spare_replies.store(count, Ordering::SeqCst);
+    }
+
+    /// How many replies found no memory.
+    pub fn refused_replies(&self) -> u64 {
+        self.shared.refused_replies.load(Ordering::SeqCst)
     }
 
     /// Limits the bytes of replies that may wait for memory.
@@ -594,7 +608,13 @@ impl Replies for Clients {
         }
         let client = self.links.get_mut(call.client() as usize).and_then(Option::as_mut);
         let client = client.ok_or(ReserveError::Closed)?;
-        if len > 32 && self.shared.no_reply_memory.load(Ordering::SeqCst) {
+        let take_one = |spare: u64| spare.checked_sub(1);
+        let spare = &self.shared.spare_replies;
+        if len > 32
+            && self.shared.no_reply_memory.load(Ordering::SeqCst)
+            && spare.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take_one).is_err()
+        {
+            self.shared.refused_replies.fetch_add(1, Ordering::SeqCst);
             return Err(Backpressure::Memory.into());
         }
         client.reserved.resize(len, 0x5a);

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use farcall::RefusalReason;
 
 use super::{
-    forge::{End, kind, message, op},
-    hostile_clients::{ask_for_large_responses, hostile_client_with_window},
+    forge::{End, kind, message, op, request},
+    hostile_clients::hostile_client_with_window,
 };
 use crate::{
     hostile::{LIMIT, assert_honest_clients_served, assert_served_after_message_limit, serve},
+    service::method_id,
     world::World,
 };
 
@@ -67,7 +68,8 @@ pub(crate) fn clients_that_write_chunk_by_chunk_are_dropped(world: &World) {
     assert_honest_clients_served(world, &server, &mut honest);
 }
 
-/// A client with large responses, which it releases one by one.
+/// A client with a large response in each slot, which it releases one by one: what it gives back is less than what a large call of
+/// another client needs. Where it is more, that client has it in its turn.
 struct Reader {
     end: End,
     lent: VecDeque<u32>,
@@ -75,10 +77,14 @@ struct Reader {
 
 impl Reader {
     fn new(mut end: End) -> Reader {
-        ask_for_large_responses(&mut end);
+        for slot in 0..end.terms.window {
+            // Seed 1, 190,000 bytes.
+            assert!(end.send(slot, &request(1, method_id("make"), &[1, 0xb0, 0xcc, 0x0b])));
+        }
         let mut reader = Reader { end, lent: VecDeque::new() };
         reader.take_lent();
-        assert!(reader.lent.len() > 6, "{} responses are lent", reader.lent.len());
+        let all = reader.end.terms.window as usize;
+        assert!(reader.lent.len() > all / 2, "{} responses are lent", reader.lent.len());
         reader
     }
 
