@@ -147,4 +147,7 @@ mod documents {
 
     #[doc = include_str!("../book/src/rdma-hardware.md")]
     struct RdmaHardware;
+
+    #[doc = include_str!("../book/src/backend-tcp.md")]
+    struct BackendTcp;
 }

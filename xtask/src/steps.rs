@@ -148,8 +148,8 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
         &["echo", "--size", "32", "--window", "1", "--processes"],
         &["echo", "--size", "32", "--window", "32", "--threads"],
         &["echo", "--size", "32", "--window", "32", "--processes"],
-        &["echo", "--size", "1048576", "--window", "1", "--threads"],
-        &["echo", "--size", "1048576", "--window", "1", "--processes"],
+        &["echo", "--size", "1048576", "--window", "2", "--threads"],
+        &["echo", "--size", "1048576", "--window", "2", "--processes"],
     ];
     let bench = || {
         let mut bench = cargo();

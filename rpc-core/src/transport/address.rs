@@ -15,7 +15,7 @@ pub type ParseAddress = fn(&str) -> Result<Box<dyn ServerAddress>, Source>;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a server",
     label = "no address",
-    note = "an address is text, such as \"shm://kv\", an `Address`, or one that `Address::shm(..)` or `Address::rdma(..)` builds"
+    note = "an address is text, such as \"shm://kv\", an `Address`, or one that `Address::shm(..)`, `Address::rdma(..)` or `Address::tcp(..)` builds"
 )]
 pub trait ToAddress {
     /// The address; text is parsed by `parse`.

@@ -16,8 +16,8 @@ use super::{Address, AddressError};
 /// let address = Address::shm("kv").backend("datagram").option("window", 64).build()?;
 /// assert_eq!(address, "shm://kv?backend=datagram&window=64".parse()?);
 ///
-/// let address = Address::rdma("fe80::1", 7471).option("device", "rxe0").build()?;
-/// assert_eq!(address, "rdma://[fe80::1]:7471?device=rxe0".parse()?);
+/// let address = Address::rdma("2001:db8::1", 7471).option("device", "rxe0").build()?;
+/// assert_eq!(address, "rdma://[2001:db8::1]:7471?device=rxe0".parse()?);
 ///
 /// let error = Address::shm("kv").option("window", 0).build().unwrap_err();
 /// assert!(error.to_string().contains("from 1 to 1024"));

@@ -3,6 +3,16 @@
 use super::MAX_NAME_BYTES;
 use crate::registry;
 
+/// What else to say of an unknown scheme.
+fn hint(scheme: &str) -> &'static str {
+    match scheme {
+        "sim" => {
+            ". A simulated rack has addresses of its own: `farcall::rack` serves and dials them"
+        }
+        _ => "",
+    }
+}
+
 /// Why a text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -16,7 +26,7 @@ pub enum AddressError {
         like: &'static str,
     },
     /// The scheme is not one that is known here.
-    #[error("unknown scheme `{scheme}`; known are: {}", known.join(", "))]
+    #[error("unknown scheme `{scheme}`; known are: {}{}", known.join(", "), hint(scheme))]
     UnknownScheme {
         /// The scheme given.
         scheme: String,

@@ -137,7 +137,7 @@ mod tests {
         for (text, host, port, name) in [
             ("rdma://10.0.0.1:7471", "10.0.0.1", 7471, "10.0.0.1:7471"),
             ("rdma://node-3.rack:0", "node-3.rack", 0, "node-3.rack:0"),
-            ("rdma://[fe80::0:1]:65535", "fe80::1", 65535, "[fe80::1]:65535"),
+            ("rdma://[2001:db8::0:1]:65535", "2001:db8::1", 65535, "[2001:db8::1]:65535"),
         ] {
             let address = parse(&format!("{text}?device=rxe0&gid_index=3&ib_port=2")).unwrap();
             let Place::Rdma(place) = address.place() else { panic!("{address}") };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_place_over_tcp_has_the_backend_tcp() {
         for text in
-            ["tcp://10.0.0.1:7471", "tcp://[fe80::1]:1?window=8", "tcp://node:0?backend=tcp"]
+            ["tcp://10.0.0.1:7471", "tcp://[2001:db8::1]:1?window=8", "tcp://node:0?backend=tcp"]
         {
             let address = parse(text).unwrap();
             assert!(matches!(address.place(), Place::Tcp(_)), "{address}");
@@ -196,6 +196,9 @@ mod tests {
             ("shm://kv?idle_timeout=1441m", "`idle_timeout=1441m`"),
             ("shm://kv?max_clients_per_source=0", "from 1 to 4294967295"),
             ("shm://kv?max_message=7", "a number from 64 to"),
+            ("sim://1/kv", "`farcall::rack` serves and dials them"),
+            ("tcp://[fe80::1]:7471", "use another address of the host"),
+            ("rdma://[febf::1]:7471", "use another address of the host"),
             ("shm://kv?max_message=1g&memory=1g", "a number from 3238002688"),
             ("rdma://", "`` is no place in a network: it has no port"),
             ("rdma://node", "`node` is no place in a network: it has no port"),

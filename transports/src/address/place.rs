@@ -1,5 +1,7 @@
 //! Where a server is: by a name on this machine, or by a port in a network.
 
+use std::net::Ipv6Addr;
+
 use super::AddressError;
 
 /// Longest name of a `shm://` address: an abstract Unix socket's name has 107 bytes, and the user id and a prefix go in
@@ -107,10 +109,18 @@ impl NetworkPlace {
             .and_then(|port| port.parse().ok())
             .ok_or_else(|| bad("a port is a number from 0 to 65535"))?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(literal) => literal
-                .parse::<std::net::Ipv6Addr>()
-                .map_err(|_| bad("what is in the brackets is not an IPv6 address"))?
-                .to_string(),
+            Some(literal) => {
+                let address: Ipv6Addr = literal
+                    .parse()
+                    .map_err(|_| bad("what is in the brackets is not an IPv6 address"))?;
+                if address.is_unicast_link_local() {
+                    return Err(bad(
+                        "a link-local address (fe80::) means nothing without an interface, for which there is no place here; use \
+                         another address of the host",
+                    ));
+                }
+                address.to_string()
+            }
             None if host.contains(':') => return Err(bad("an IPv6 address stands in brackets")),
             None => host.to_owned(),
         };

@@ -18,13 +18,19 @@ const SHARED_MEMORY: &str = "shm";
 /// threads there.
 static OPENED: PerProcess<Mutex<HashMap<DeviceChoice, Device>>> = PerProcess::new();
 
+/// Why this program finds none, if there may be one.
+fn no_rdma() -> String {
+    Device::rdma_support().err().map_or_else(String::new, |why| format!(" for it: {why}"))
+}
+
 /// Why an address gives no device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// None is named, and there is none to choose.
     #[error(
-        "the address names no device and there is no RDMA device here; on one machine device=shm does without, and `farcall info` tells what there is"
+        "the address names no device and there is no RDMA device here{}; on one machine device=shm does without, and `farcall info` tells what there is",
+        no_rdma()
     )]
     None,
     /// None is named, and these could be chosen.
