@@ -5,11 +5,13 @@ mod support;
 
 use core::task::{Context, Poll, Waker};
 use farcall_core::{Call, Channel, ChannelOptions, Endpoint, IdlePolicy, RpcError, Server, Waited};
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Wake;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -290,7 +292,8 @@ fn a_panic_of_the_transport_ends_the_channel_and_no_other_of_its_endpoint() {
             let _ = echo(&broken, b"y").wait();
         }
     }));
-    assert!(panicked.is_err(), "the caller that drives gets the panic");
+    let panic = panicked.expect_err("the caller that drives gets the panic");
+    assert_eq!(panic.downcast_ref(), Some(&"in a poll, as asked"));
     until("the other caller is woken", || flag.0.load(SeqCst));
     let gone = run(&mut pending);
     assert!(matches!(gone, Err(RpcError::PeerGone { .. })), "{gone:?}");
@@ -459,6 +462,17 @@ fn deadlines_hold_without_anyone_polling() {
     }
 }
 
+/// Where the system tells of this thread.
+fn this_thread() -> PathBuf {
+    Path::new("/proc").join(fs::read_link("/proc/thread-self").expect("the system tells of it"))
+}
+
+/// The thread waits in the system.
+fn is_asleep(thread: &Path) -> bool {
+    let stat = fs::read_to_string(thread.join("stat")).expect("the thread is there");
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S'))
+}
+
 #[test]
 fn a_caller_that_parks_hands_its_call_to_the_io_thread() {
     let bench = bench();
@@ -466,10 +480,15 @@ fn a_caller_that_parks_hands_its_call_to_the_io_thread() {
     let channel = Channel::connect(bench.net.clone(), &TEST, options).expect("a server listens");
     for n in 0..50_u64 {
         thread::scope(|scope| {
-            let call = scope.spawn(|| later(&channel, b"x").wait());
+            let ((tell, told), channel) = (mpsc::channel(), &channel);
+            let call = scope.spawn(move || {
+                tell.send(this_thread()).expect("it is awaited");
+                later(channel, b"x").wait()
+            });
             until("it runs", || bench.test.gate.waiting.load(SeqCst) == n + 1);
             if n % 2 == 0 {
-                thread::sleep(Duration::from_millis(2)); // Long enough that it has parked.
+                let caller = told.recv().expect("it has begun");
+                until("it has parked", || is_asleep(&caller));
             }
             bench.test.gate.pass();
             assert_eq!(call.join().expect("no panic"), Ok(b"x".to_vec()));

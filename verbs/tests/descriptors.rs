@@ -16,6 +16,8 @@ use farcall_verbs::{
 use other::{Other, say, to_endpoint, to_text};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+const BOUND: Duration = Duration::from_secs(30);
+
 /// Processor time that /proc counts in such units.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -42,17 +44,33 @@ fn processor_time(other: &Other) -> Duration {
     TICK * ticks.sum::<u32>()
 }
 
+/// How often the threads of a process have waited.
+fn waits_of(other: &Other) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", other.process.id())).unwrap();
+    let waits = tasks.map(|task| {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    });
+    waits.sum()
+}
+
 #[test]
 fn a_peer_waits_for_a_process_without_descriptors_which_does_not_spin() {
     let mut other = Other::start("the_process_without_descriptors");
     let endpoint = to_endpoint(&other.hear());
     other.tell("spend them");
     assert_eq!(other.hear(), "spent");
+    let (begun, waits) = (Instant::now(), waits_of(&other));
     let connecting = thread::spawn(move || {
         let (_pd, _queue, mut qp) = queue_pair();
         let options = ConnectOptions::default().setup_timeout(Duration::from_secs(60));
         qp.connect(&endpoint, &options)
     });
+    while waits_of(&other) < waits + 3 {
+        assert!(begun.elapsed() < BOUND, "it does not try to accept us, or without a pause");
+        thread::yield_now();
+    }
     // It tries to accept us for all of this time.
     let before = processor_time(&other);
     thread::sleep(Duration::from_secs(1));

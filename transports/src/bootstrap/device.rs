@@ -160,6 +160,15 @@ mod tests {
     }
 
     #[test]
+    fn without_rdma_the_error_says_why() {
+        let error = DeviceError::None.to_string();
+        match Device::rdma_support() {
+            Ok(()) => assert!(error.contains("no RDMA device here; on one"), "{error}"),
+            Err(why) => assert!(error.contains(&format!("here for it: {why}; on one")), "{error}"),
+        }
+    }
+
+    #[test]
     fn tcp_has_no_device() {
         let error = refused("tcp://localhost:1");
         assert!(error.contains("use rdma://"), "{error}");
