@@ -1,15 +1,17 @@
 //! Why a text is not an address.
 
 use super::MAX_NAME_BYTES;
+use super::user_text::{meant, shown};
 use crate::registry;
 
 /// What else to say of an unknown scheme.
-fn hint(scheme: &str) -> &'static str {
+fn hint(scheme: &str, known: &[&'static str]) -> String {
     match scheme {
         "sim" => {
             ". A simulated rack has addresses of its own: `farcall::rack` serves and dials them"
+                .into()
         }
-        _ => "",
+        _ => meant(scheme, known.iter().copied()),
     }
 }
 
@@ -18,7 +20,7 @@ fn hint(scheme: &str) -> &'static str {
 #[non_exhaustive]
 pub enum AddressError {
     /// There is no `://`.
-    #[error("`{text}` has no scheme; write an address as {like}")]
+    #[error("`{}` has no scheme; write an address as {like}", shown(text))]
     NoScheme {
         /// The whole text.
         text: String,
@@ -26,7 +28,7 @@ pub enum AddressError {
         like: &'static str,
     },
     /// The scheme is not one that is known here.
-    #[error("unknown scheme `{scheme}`; known are: {}{}", known.join(", "), hint(scheme))]
+    #[error("unknown scheme `{}`; known are: {}{}", shown(scheme), known.join(", "), hint(scheme, known))]
     UnknownScheme {
         /// The scheme given.
         scheme: String,
@@ -35,14 +37,15 @@ pub enum AddressError {
     },
     /// The name is empty, too long, or has a character that names may not have.
     #[error(
-        "`{name}` cannot name a service: use 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` or `-`"
+        "`{}` cannot name a service: use 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` or `-`",
+        shown(name)
     )]
     BadName {
         /// The name given.
         name: String,
     },
     /// The part between `://` and `?` is not a host and a port.
-    #[error("`{place}` is no place in a network: {what}; write HOST:PORT or [IPv6]:PORT")]
+    #[error("`{}` is no place in a network: {what}; write HOST:PORT or [IPv6]:PORT", shown(place))]
     BadPlace {
         /// The part given.
         place: String,
@@ -50,7 +53,7 @@ pub enum AddressError {
         what: &'static str,
     },
     /// The part between `://` and `?` is not a node and a name.
-    #[error("`{place}` is no place on a simulated rack: {what}; write sim://NODE/NAME")]
+    #[error("`{}` is no place on a simulated rack: {what}; write sim://NODE/NAME", shown(place))]
     BadNode {
         /// The part given.
         place: String,
@@ -58,7 +61,7 @@ pub enum AddressError {
         what: &'static str,
     },
     /// An option that no address of this scheme has.
-    #[error("unknown option `{key}`; known are: {}", known.join(", "))]
+    #[error("unknown option `{}`; known are: {}{}", shown(key), known.join(", "), meant(key, known.iter().copied()))]
     UnknownOption {
         /// The option's key.
         key: String,
@@ -66,13 +69,13 @@ pub enum AddressError {
         known: Vec<&'static str>,
     },
     /// The same option twice.
-    #[error("option `{key}` is given twice")]
+    #[error("option `{}` is given twice", shown(key))]
     Repeated {
         /// The option's key.
         key: String,
     },
     /// A backend that this build does not have.
-    #[error("unknown backend `{backend}`; known are: {}", registry::names().join(", "))]
+    #[error("unknown backend `{}`; known are: {}{}", shown(backend), registry::names().join(", "), meant(backend, registry::names()))]
     UnknownBackend {
         /// The backend given.
         backend: String,
@@ -96,7 +99,7 @@ pub enum AddressError {
         theirs: Vec<&'static str>,
     },
     /// A value that is not what the option takes, or outside its range.
-    #[error("option `{key}={value}`: expected {expected}")]
+    #[error("option `{key}={}`: expected {expected}", shown(value))]
     BadValue {
         /// The option's key.
         key: String,

@@ -3,6 +3,7 @@
 use bolero::{TypeGenerator, check};
 
 use super::options::{OPTIONS, RDMA_OPTIONS};
+use super::user_text::shown;
 use super::{Address, AddressError};
 use crate::corpus::is_kept;
 
@@ -88,20 +89,26 @@ impl Choices {
     }
 }
 
-/// Parses `text`. The text of an address parses to an equal one; an error quotes the part of the text that is wrong.
+/// Parses `text`. The text of an address parses to an equal one; an error is short, and quotes the part of the text that is wrong.
 fn is_an_address_or_an_error(text: &str) {
     match text.parse::<Address>() {
         Ok(address) => assert_eq!(address.to_string().parse(), Ok(address), "{text}"),
-        Err(error) => assert!(quotes_a_part(&error, text), "{text:?}: {error}"),
+        Err(error) => {
+            assert!(quotes_a_part(&error, text), "{text:?}: {error}");
+            assert!(error.to_string().len() < MOST_ERROR_BYTES, "{error}");
+        }
     }
 }
 
-/// Whether the message has one of the parts of `text` in backquotes, or begins an option with its key.
+/// An error names all options of a scheme and backend, and shows some characters of the text.
+const MOST_ERROR_BYTES: usize = 1200;
+
+/// Whether the message has one of the parts of `text` in backquotes, printable and short, or begins an option with its key.
 fn quotes_a_part(error: &AddressError, text: &str) -> bool {
     let message = error.to_string();
     let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
-    let is_quoted = |part: &str| message.contains(&format!("`{part}`"));
+    let is_quoted = |part: &str| message.contains(&format!("`{}`", shown(part)));
     let is_option = |option: &str| {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         is_quoted(key) || is_quoted(value) || message.contains(&format!("`{key}="))

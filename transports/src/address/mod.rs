@@ -8,6 +8,7 @@ mod fuzz;
 mod options;
 mod parse;
 mod place;
+mod user_text;
 
 pub use build::{AddressBuilder, parse_address};
 pub use error::AddressError;

@@ -179,6 +179,10 @@ mod tests {
             ("tcp://node", "`node` is no place in a network: it has no port"),
             ("tcp://node:1?slot=1&slot=2", "twice"),
             ("shm://kv?widow=3", "`widow`; known are: backend, window"),
+            ("shm://kv?widow=3", "did you mean `window`?"),
+            ("rdma://node:7?gid_indx=1", "did you mean `gid_index`?"),
+            ("shm://kv?backend=write-imm", "did you mean `write_imm`?"),
+            ("shmm://kv", "did you mean `shm`?"),
             ("shm://kv?device=rxe0", "`device`; known are: backend, window"),
             ("shm://kv?window=0", "from 1 to 1024"),
             ("shm://kv?window=x", "`window=x`"),
@@ -209,6 +213,13 @@ mod tests {
             ("rdma://::1:7471", "in brackets"),
             ("rdma://[node]:7471", "not an IPv6 address"),
             ("rdma://user@node:7471", "not a host"),
+            ("tcp://a..b:1", "between dots has 1 to 63"),
+            ("tcp://.:1", "between dots has 1 to 63"),
+            ("tcp://-node:1", "begins or ends with `-`"),
+            ("tcp://node-.rack:1", "begins or ends with `-`"),
+            ("tcp://10.0.0.256:1", "four numbers from 0 to 255"),
+            ("tcp://10.0.1:1", "four numbers from 0 to 255"),
+            ("tcp://a\u{1b}[2J:1", "`a\\u{1b}[2J:1`"),
             ("rdma://node:7?colour=red", "`colour`; known are: backend, window, slot"),
             ("rdma://node:7?colour=red", "device, gid_index, ib_port"),
             ("rdma://node:7?device=", "a device's name"),
@@ -218,6 +229,30 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn errors_repeat_little_of_a_long_text() {
+        let (long, label) = ("x".repeat(10_000), "x".repeat(64));
+        let texts = [
+            long.clone(),
+            format!("{long}://kv"),
+            format!("shm://{long}"),
+            format!("tcp://{long}:1"),
+            format!("tcp://{label}:1"),
+            format!("tcp://node:{}", "1".repeat(10_000)),
+            format!("shm://kv?{long}=1"),
+            format!("shm://kv?backend={long}"),
+            format!("shm://kv?window={long}"),
+            format!("shm://kv?{long}=1&{long}=1"),
+            format!("rdma://node:1?device={long}"),
+        ];
+        for text in texts {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.len() < 400, "{error}");
+        }
+        assert!(parse("tcp://a.b-c.d_e.example.:1").is_ok());
+        assert!(parse(&format!("tcp://{}:1", "x".repeat(63))).is_ok());
     }
 
     proptest::proptest! {

@@ -1,6 +1,6 @@
 //! Where a server is: by a name on this machine, or by a port in a network.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::AddressError;
 
@@ -124,10 +124,7 @@ impl NetworkPlace {
             None if host.contains(':') => return Err(bad("an IPv6 address stands in brackets")),
             None => host.to_owned(),
         };
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
-        if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.bytes().all(allowed) {
-            return Err(bad("that is not a host"));
-        }
+        check_host(&host).map_err(bad)?;
         Ok(NetworkPlace { host, port, device })
     }
 
@@ -135,4 +132,34 @@ impl NetworkPlace {
         let NetworkPlace { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
+}
+
+/// Longest part of a host name between two dots.
+const MAX_LABEL_BYTES: usize = 63;
+
+/// Refuses what no host can be called, and no resolver needs to be asked for.
+fn check_host(host: &str) -> Result<(), &'static str> {
+    if host.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if host.is_empty() || !host.bytes().all(allowed) {
+        return Err("that is not a host");
+    }
+    if host.len() > MAX_HOST_BYTES {
+        return Err("the name of a host has at most 253 bytes");
+    }
+    // The last dot may be that of the root.
+    let labels = || host.strip_suffix('.').unwrap_or(host).split('.');
+    if labels().any(|label| !(1..=MAX_LABEL_BYTES).contains(&label.len())) {
+        return Err("each part of a host's name between dots has 1 to 63 bytes");
+    }
+    if labels().any(|label| label.starts_with('-') || label.ends_with('-')) {
+        return Err("no part of a host's name begins or ends with `-`");
+    }
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    if host.contains('.') && labels().all(is_number) {
+        return Err("an IPv4 address is four numbers from 0 to 255");
+    }
+    Ok(())
 }
