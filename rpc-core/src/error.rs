@@ -73,9 +73,7 @@ impl From<ReserveError> for RpcError {
     fn from(error: ReserveError) -> Self {
         match error {
             ReserveError::Backpressure(which) => RpcError::Overloaded(which),
-            ReserveError::TooLarge { len, max } => {
-                RpcError::TooLarge { may_have_run: false, len, max }
-            }
+            ReserveError::TooLarge { len, max } => RpcError::too_large(false, len, max),
             // The next poll tells why.
             ReserveError::Closed => RpcError::not_sent(GoneReason::Lost),
         }
@@ -137,7 +135,7 @@ impl From<TransportFailure> for RpcError {
         let TransportFailure { kind, may_have_run } = failure;
         match kind {
             FailureKind::PeerMisbehaved(what) => RpcError::PeerMisbehaved { may_have_run, what },
-            FailureKind::TooLarge { len, max } => RpcError::TooLarge { may_have_run, len, max },
+            FailureKind::TooLarge { len, max } => RpcError::too_large(may_have_run, len, max),
             _ => RpcError::PeerGone { may_have_run, why: GoneReason::of(kind) },
         }
     }

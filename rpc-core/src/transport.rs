@@ -16,7 +16,7 @@ pub use client::{
     Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
 pub use layer::ClientLayer;
-pub use message::Message;
+pub use message::{MESSAGE_HEADER_BYTES, Message};
 pub use server::{
     CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown, post_copied_reply,
 };

@@ -8,7 +8,7 @@ use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Length of the header of requests and of responses.
-pub(crate) const HEADER_BYTES: usize = 8;
+pub(crate) const HEADER_BYTES: usize = crate::transport::MESSAGE_HEADER_BYTES;
 
 /// Values of at least this length that are in one piece are given to the transport as they are, and the header apart. A copy of
 /// shorter ones costs less than the second part.
@@ -206,9 +206,7 @@ fn failure(status: u8, body: &[u8]) -> RpcError {
         }
         Some(Status::Cancelled) => RpcError::Cancelled,
         // The server says it of its response only: a request over the limit does not reach it.
-        Some(Status::TooLarge) => {
-            RpcError::TooLarge { may_have_run: true, len: word(0), max: word(8) }
-        }
+        Some(Status::TooLarge) => RpcError::too_large(true, word(0), word(8)),
         Some(Status::Overloaded) => RpcError::Overloaded(match body.first() {
             Some(first) if *first == OVER_QUOTA[0] => Backpressure::Quota,
             _ => Backpressure::Server,

@@ -191,7 +191,7 @@ fn every_end_of_a_stolen_call_reaches_its_caller() {
     assert!(
         matches!(
             result,
-            Some(Err(RpcError::TooLarge { may_have_run: true, len: 2008, max: 1024 }))
+            Some(Err(RpcError::TooLarge { may_have_run: true, len: 2000, max: 1016 }))
         ),
         "{result:?}"
     );

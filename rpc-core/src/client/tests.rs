@@ -433,7 +433,7 @@ fn a_blocking_call_keeps_the_answers_of_others() {
 fn a_message_over_the_limit_is_refused_by_its_size() {
     let mut bench = bench();
     let result = bench.client.call::<Echo, _>(&bytes(&vec![0; 2 << 20]));
-    let (len, max) = ((2 << 20) + 8, 1 << 20);
+    let (len, max) = (2 << 20, (1 << 20) - 8);
     assert_eq!(result, Err(RpcError::TooLarge { may_have_run: false, len, max }));
 }
 

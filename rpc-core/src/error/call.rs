@@ -2,6 +2,7 @@
 
 use super::{Backpressure, ConnectError, FailureKind};
 use crate::compatibility::MethodMismatch;
+use crate::transport::MESSAGE_HEADER_BYTES;
 use core::error::Error;
 use core::fmt;
 use std::sync::Arc;
@@ -53,9 +54,9 @@ pub enum RpcError {
     TooLarge {
         /// `true`: it is the response of a handler that has run. `false`: it is the request, which was not sent.
         may_have_run: bool,
-        /// The message's length in bytes.
+        /// The bytes of the encoded arguments or of the encoded result.
         len: u64,
-        /// The connection's limit in bytes.
+        /// The connection's limit for them: `max_message` of the end that has the lower one.
         max: u64,
     },
     /// The server of this connection lacks the method, declares it with other types, or does not know an argument that the
@@ -185,6 +186,14 @@ impl RpcError {
             }
             _ => RpcError::Refused { why },
         }
+    }
+
+    /// A message of that many bytes with its header is beyond the transport's limit. What a user reads counts no header.
+    #[cold]
+    pub(crate) fn too_large(may_have_run: bool, len: u64, max: u64) -> Self {
+        let header = MESSAGE_HEADER_BYTES as u64;
+        let (len, max) = (len.saturating_sub(header), max.saturating_sub(header));
+        RpcError::TooLarge { may_have_run, len, max }
     }
 
     /// A call that ends when there is no connection, and was not sent.

@@ -4,6 +4,9 @@ use bytes::{Buf, Bytes};
 use core::fmt;
 use core::ops::Deref;
 
+/// Bytes of each message in front of the encoded arguments, or of the encoded result.
+pub const MESSAGE_HEADER_BYTES: usize = 8;
+
 /// A message that arrived. Its bytes are in private memory: no peer can write them any more.
 #[derive(Clone)]
 pub enum Message<'a> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use farcall_core::transport::MESSAGE_HEADER_BYTES;
+
 use super::{OptionValues, Terms};
 
 /// Most calls that one connection of any backend may have outstanding.
@@ -10,7 +12,7 @@ pub const MAX_WINDOW: u32 = 1024;
 /// Largest slot: a larger message costs less by rendezvous than by a copy out of the slot.
 pub const MAX_SLOT_BYTES: u32 = 1 << 20;
 
-/// Smallest `max_message`: a message without a body takes 8 bytes, and one with less than a line of arguments helps nobody.
+/// Smallest `max_message`: less than a line of arguments helps nobody.
 pub const MIN_MESSAGE_BYTES: u64 = 64;
 
 /// Largest `max_message`. No buffer is this large; the bound keeps sums far from overflow.
@@ -35,7 +37,7 @@ pub struct Config {
     pub window: u32,
     /// Bytes of one slot, both headers included. A larger message goes by rendezvous, or in parts.
     pub slot: u32,
-    /// Largest message in bytes, in either direction.
+    /// Most bytes of encoded arguments, or of an encoded result: a message without its header.
     pub max_message: u64,
     /// Bytes that messages larger than a slot may hold at a time, per thread.
     pub memory: u64,
@@ -73,7 +75,11 @@ impl Default for Config {
 impl Config {
     /// What this end offers the other.
     pub fn terms(&self) -> Terms {
-        Terms { window: self.window, slot: self.slot, max_message: self.max_message }
+        Terms {
+            window: self.window,
+            slot: self.slot,
+            max_message: self.max_message + MESSAGE_HEADER_BYTES as u64,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Terms {
     pub window: u32,
     /// Bytes of one slot, both headers included.
     pub slot: u32,
-    /// Largest message in bytes.
+    /// Largest message in bytes, with its header.
     pub max_message: u64,
 }
 
@@ -29,7 +29,7 @@ impl Terms {
         theirs.is_within(&most).then(|| Terms {
             window: ours.window.min(theirs.window),
             slot: ours.slot.min(theirs.slot),
-            max_message: ours.max_message.min(theirs.max_message),
+            max_message: ours.terms().max_message.min(theirs.max_message),
         })
     }
 

@@ -196,5 +196,5 @@ pub(super) fn a_refusal_of_an_announcement_arrives(world: &World) {
         end.send(&message(kind::OVER_LIMIT, to.slot, to.generation, &limits));
         end.send(&goodbye());
     });
-    assert_eq!(first, Err(RpcError::TooLarge { may_have_run: false, len: 200, max: 100 }));
+    assert_eq!(first, Err(RpcError::TooLarge { may_have_run: false, len: 192, max: 92 }));
 }

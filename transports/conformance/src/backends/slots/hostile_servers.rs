@@ -153,7 +153,7 @@ pub(crate) fn a_refusal_of_an_announcement_arrives(world: &World) {
         end.operate(op::GOODBYE, 0);
         Some(end)
     });
-    assert_eq!(first, Err(RpcError::TooLarge { may_have_run: false, len: 200, max: 100 }));
+    assert_eq!(first, Err(RpcError::TooLarge { may_have_run: false, len: 192, max: 92 }));
 }
 
 /// A server that sends nothing after the handshake and then leaves: the calls end when it has left.
