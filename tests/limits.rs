@@ -1,8 +1,11 @@
 //! Limits of a process: what farcall leaves as it is, and what it says when it meets one.
 
 use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Write, stdin};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use farcall::{BindError, ConnectError, RunningServer, Server};
@@ -92,6 +95,29 @@ fn lengths(address: &str) {
     assert!(connected > 0 && (refused > 0 || address.starts_with("tcp")));
 }
 
+/// Serves, and leaves this process as many free descriptors as each line says.
+fn starved(address: &str) {
+    // The numbers of those that are free begin here: none in between is missing.
+    let usual = getrlimit(Resource::Nofile);
+    let server = listen(address, false).unwrap();
+    println!("at {}", server.address());
+    for line in stdin().lines() {
+        setrlimit(Resource::Nofile, usual).unwrap();
+        let spare: usize = line.unwrap().parse().unwrap();
+        let listed: Vec<_> = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u64>().ok())
+            .collect();
+        // The one that listed them is closed again.
+        let is_taken =
+            |number: &u64| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
+        let taken: Vec<_> = listed.into_iter().filter(is_taken).collect();
+        let beyond = (0..).filter(|number| !taken.contains(number)).nth(spare).unwrap();
+        set_soft(Resource::Nofile, beyond);
+        println!("at {beyond}");
+    }
+}
+
 /// Does nothing when it is not started by the tests below.
 #[test]
 #[ignore = "the other tests start it as a process"]
@@ -100,17 +126,22 @@ fn process() {
     let (scenario, address) = role.split_once(' ').unwrap();
     match scenario {
         "descriptors" => descriptors(address),
+        "starved" => starved(address),
         _ => lengths(address),
     }
 }
 
-/// A process of its own with a server in this one, for an address of each kind.
-fn run(scenario: &str) {
+fn each_kind_of_address(scenario: &str) -> Vec<String> {
     let name = format!("shm://limits-{}-{scenario}", std::process::id());
     let shm = ["write_imm", "send_recv", "datagram", "rfp", "scale"];
     let shm = shm.map(|backend| format!("{name}-{backend}?backend={backend}"));
-    for address in shm.iter().map(String::as_str).chain(["tcp://127.0.0.1:0"]) {
-        let server = listen(address, true).unwrap();
+    shm.into_iter().chain(["tcp://127.0.0.1:0".to_owned()]).collect()
+}
+
+/// A process of its own with a server in this one, for an address of each kind.
+fn run(scenario: &str) {
+    for address in each_kind_of_address(scenario) {
+        let server = listen(&address, true).unwrap();
         let done = Command::new(env::current_exe().unwrap())
             .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{scenario} {}", server.address()))
@@ -132,4 +163,56 @@ fn only_servers_raise_the_limit_of_descriptors_unless_told_to_leave_it() {
 #[test]
 fn a_limit_of_file_lengths_is_an_error_that_names_it_and_no_signal() {
     run("lengths");
+}
+
+const DIAL: Duration = Duration::from_secs(4);
+
+/// A client does not wait until its time is over.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_server_without_descriptors_tells_its_clients_that_it_has_none() {
+    let mut wrong = Vec::new();
+    for address in each_kind_of_address("starved") {
+        let mut server = Command::new(env::current_exe().unwrap())
+            .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, format!("starved {address}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut to, from) = (server.stdin.take().unwrap(), server.stdout.take().unwrap());
+        let mut lines = BufReader::new(from).lines();
+        let mut hear = || {
+            let line = lines.by_ref().map(Result::unwrap).find(|line| line.contains("at "));
+            line.unwrap().split_once("at ").unwrap().1.to_owned()
+        };
+        let at = hear();
+        let mut refused = 0;
+        for spare in 0..8 {
+            writeln!(to, "{spare}").unwrap();
+            hear();
+            let begin = Instant::now();
+            match StoreClient::connect(&*at).dial_timeout(DIAL).wait() {
+                // What it needs for its first call may not be there.
+                Ok(client) => drop(client.twice(Bytes::from_static(b"ab")).wait()),
+                Err(error) => {
+                    refused += 1;
+                    let (text, took) = (error.to_string(), begin.elapsed());
+                    let is_told = ["at the server", "the server's process", "the process there"]
+                        .iter()
+                        .any(|it| text.contains(it));
+                    // What a server cannot take or send as datagrams is lost without a word.
+                    let is_late = took > AT_ONCE && !at.contains("backend=datagram");
+                    if !(is_told && text.contains("open files")) || is_late {
+                        wrong.push(format!("{at}, {spare} descriptors, after {took:?}: {text}"));
+                    }
+                }
+            }
+        }
+        assert!(refused > 0, "{at}: there were enough");
+        drop(to);
+        assert!(server.wait().unwrap().success());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

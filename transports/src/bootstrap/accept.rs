@@ -357,10 +357,10 @@ impl Accepting {
             open: Mutex::new(true),
             wake,
         });
-        let shared = Arc::clone(&acceptance);
+        let (shared, spare) = (Arc::clone(&acceptance), Spare::new());
         let thread = thread::Builder::new()
             .name("farcall-accept".into())
-            .spawn(move || accept_loop(&shared, &*listener))
+            .spawn(move || accept_loop(&shared, &*listener, spare))
             .map_err(io("starting the accepting thread"))?;
         Ok(Accepting { acceptance, thread: Some(thread) })
     }
@@ -383,7 +383,7 @@ impl Drop for Accepting {
     }
 }
 
-fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
+fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener, mut spare: Spare) {
     let mut clients = Waiting::new(waiting::most());
     let mut look_again_in = None;
     while acceptance.is_open() {
@@ -395,6 +395,13 @@ fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
                     // Out of file descriptors, most likely: they come back when clients leave.
                     tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
                     thread::park_timeout(PAUSE);
+                    if is_shortage(&error) {
+                        acceptance.refuse_for_want_of_descriptors(
+                            listener,
+                            &mut clients,
+                            &mut spare,
+                        );
+                    }
                 }
             }
         }
@@ -402,7 +409,64 @@ fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener) {
     }
 }
 
+/// A descriptor that is given up for a moment to tell clients that there is none.
+struct Spare(Option<OwnedFd>);
+
+impl Spare {
+    fn new() -> Spare {
+        Spare(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok())
+    }
+}
+
+/// What clients are told then.
+const NO_DESCRIPTOR: &str = "the server's process has no free descriptor; raise its limit of open files (ulimit -n, LimitNOFILE of systemd)";
+
+/// Clients that are refused together, before it is looked whether others left descriptors meanwhile.
+const MOST_REFUSED: usize = 64;
+
+/// This process, or the system, has no descriptor.
+fn is_shortage(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|no| error.raw_os_error() == Some(no.raw_os_error()))
+}
+
 impl Acceptance {
+    /// Tells the clients that want in that they cannot be accepted. Otherwise each would wait until its time is over, and not know why.
+    #[cold]
+    fn refuse_for_want_of_descriptors(
+        &self,
+        listener: &dyn Listener,
+        clients: &mut Waiting<DeadlineStream>,
+        spare: &mut Spare,
+    ) {
+        for _ in 0..MOST_REFUSED {
+            match listener.accept() {
+                // Some have come back.
+                Ok(socket) => return self.let_wait(socket, clients),
+                Err(error) if is_shortage(&error) && spare.0.take().is_some() => {
+                    // Another thread may have been faster.
+                    if let Ok(socket) = listener.accept() {
+                        self.refuse_unheard(socket);
+                    }
+                }
+                Err(_) => break,
+            }
+            *spare = Spare::new();
+        }
+        if spare.0.is_none() {
+            *spare = Spare::new();
+        }
+    }
+
+    fn refuse_unheard(&self, socket: Box<dyn Socket>) {
+        self.admission.count_refusal(RefusalReason::Failed);
+        let mut stream = DeadlineStream::new(socket, deadline_in(PAUSE));
+        // Within TLS it could not be told.
+        if self.tls.is_none() {
+            self.refuse(&mut stream, Reject::Refused { reason: NO_DESCRIPTOR.into() });
+            stream.let_read();
+        }
+    }
+
     /// The client's handshake is to begin. Hangs up on one of the clients that wait if there are too many.
     fn let_wait(&self, socket: Box<dyn Socket>, clients: &mut Waiting<DeadlineStream>) {
         let stream = DeadlineStream::new(socket, deadline_in(self.timeout));

@@ -14,6 +14,7 @@ use super::attempt::{self, Attempt};
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
 use super::nonce;
+use super::socket::resolve::ResolveError;
 use super::socket::{Liveness, Socket, tcp, unix};
 use super::{device, liveness_layer};
 use crate::address::{Address, NetworkPlace, Place};
@@ -24,6 +25,19 @@ use crate::tls::{self, Failure, Session};
 /// Why an address on this machine takes no TLS.
 pub(super) const NO_TLS_ON_THIS_MACHINE: &str = "shm:// has no TLS: only processes of the same user connect, and their bytes stay \
     in the memory of this machine; leave `tls` away, use keys to tell clients apart, or use tcp:// or rdma://";
+
+/// What to check when no socket has the name of a service.
+const NO_NAME: &str = "start the server, as the same user and in the same network namespace (of a container: --network=host, or \
+    --network=container:NAME), and check the name";
+
+/// The system had no port for this end of a connection.
+fn no_local_port(error: io::Error) -> io::Error {
+    let what = format!(
+        "this machine has no free port for another connection to there ({error}); close some, wait a minute for those that were closed, or widen \
+         net.ipv4.ip_local_port_range"
+    );
+    io::Error::new(error.kind(), what)
+}
 
 /// An attempt to dial an address in text.
 pub(super) struct Dialler<'a> {
@@ -63,9 +77,7 @@ impl Dialler<'_> {
         match error {
             // The backlog was full until the time was over.
             Errno::AGAIN => self.attempt.timed_out(),
-            Errno::CONNREFUSED | Errno::NOENT => {
-                self.attempt.no_server("start the server, as the same user, and check the name")
-            }
+            Errno::CONNREFUSED | Errno::NOENT => self.attempt.no_server(NO_NAME),
             error => self.attempt.io(doing, error.into()),
         }
     }
@@ -78,6 +90,9 @@ impl Dialler<'_> {
     ) -> ConnectError {
         let error = match why {
             tcp::Failed::TimedOut => return self.attempt.timed_out(),
+            tcp::Failed::Resolve(ResolveError::Thread { source, .. }) => {
+                return self.attempt.io("starting a thread to resolve the host's name", source);
+            }
             tcp::Failed::Resolve(error) => return self.attempt.no_server(error.to_string()),
             tcp::Failed::Io(error) => error,
         };
@@ -90,12 +105,29 @@ impl Dialler<'_> {
                     "{host} cannot be reached ({error}); check the address, the route and the link"
                 ))
             }
+            io::ErrorKind::AddrNotAvailable => {
+                self.attempt.io("connecting over TCP", no_local_port(error))
+            }
             _ => self.attempt.io("connecting over TCP", error),
         }
     }
 }
 
 impl Dialler<'_> {
+    /// The server has answered on its socket, and its device has not.
+    #[cold]
+    fn no_datagram(&self) -> ConnectError {
+        let cause = io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "none came within {:?}, although the server has answered; on one machine the server's process may have no free descriptor, raise its \
+                 limit of open files (ulimit -n); over a network check that the devices of both ends reach each other",
+                self.attempt.timeout
+            ),
+        );
+        self.attempt.io("waiting for a datagram of the server", cause)
+    }
+
     /// What this end needs of its device, before the server hears of it: a client that connects and says nothing is
     /// suspicious.
     fn prepare(&self, site: &Site, share: bool) -> Result<Box<dyn PendingClient>, ConnectError> {
@@ -162,7 +194,10 @@ impl Dialler<'_> {
                 None => return Ok(()),
                 Some(again) => {
                     let pause = again.saturating_since(now);
-                    stream.wait_for_hang_up(pause).map_err(|error| self.stream(error))?;
+                    stream.wait_for_hang_up(pause).map_err(|error| match error {
+                        StreamError::TimedOut => self.no_datagram(),
+                        error => self.stream(error),
+                    })?;
                 }
             }
         }
@@ -231,5 +266,54 @@ impl Dial for Address {
         };
         let transport = connected.map_err(|error| attempt.io("watching the connection", error))?;
         Ok(NewConnection { transport, compatibility })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn dialler(address: &Address) -> Dialler<'_> {
+        Dialler { address, attempt: Attempt { address, timeout: Duration::from_secs(1) } }
+    }
+
+    fn tcp_error(why: tcp::Failed) -> ConnectError {
+        let address = "tcp://node:7".parse::<Address>().unwrap();
+        let Place::Tcp(place) = address.place() else { panic!("{address}") };
+        dialler(&address).no_tcp(place, why)
+    }
+
+    #[test]
+    fn a_machine_without_a_free_port_is_told_what_to_widen() {
+        let error = tcp_error(tcp::Failed::Io(Errno::ADDRNOTAVAIL.into()));
+        let text = error.to_string();
+        assert!(matches!(error, ConnectError::Io { .. }), "{text}");
+        assert!(text.contains("no free port") && text.contains("ip_local_port_range"), "{text}");
+    }
+
+    #[test]
+    fn a_server_whose_datagrams_do_not_come_is_not_said_to_be_silent() {
+        let address = "shm://kv?backend=datagram".parse::<Address>().unwrap();
+        let text = dialler(&address).no_datagram().to_string();
+        assert!(text.contains("the server has answered") && text.contains("open files"), "{text}");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_no_missing_server() {
+        let source = io::ErrorKind::WouldBlock.into();
+        let error =
+            tcp_error(tcp::Failed::Resolve(ResolveError::Thread { name: "node".into(), source }));
+        assert!(matches!(error, ConnectError::Io { .. }) && error.to_string().contains("thread"));
+    }
+
+    #[test]
+    fn a_name_without_a_server_may_be_one_of_another_network_namespace() {
+        let address = "shm://kv".parse::<Address>().unwrap();
+        let error = dialler(&address).no_unix(("connecting", Errno::CONNREFUSED));
+        assert!(matches!(error, ConnectError::NoServer { .. }));
+        let text = error.to_string();
+        assert!(text.contains("network namespace") && text.contains("same user"), "{text}");
     }
 }

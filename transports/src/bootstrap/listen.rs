@@ -20,6 +20,7 @@ use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
 use super::renewal::AtAddress;
 use super::server_halves::{ServerHalves, bind_error, check_services};
+use super::socket::resolve::ResolveError;
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
 use crate::handshake::Offer;
@@ -135,13 +136,28 @@ fn in_use(address: String, holder: Option<PeerCredentials>) -> BindError {
 fn no_tcp(address: &Address, place: &NetworkPlace, why: tcp::Failed) -> BindError {
     let (NetworkPlace { host, port, .. }, address) = (place, address.to_string());
     let error = match why {
+        tcp::Failed::Resolve(ResolveError::Thread { source: cause, .. }) => {
+            return BindError::Io {
+                address,
+                doing: "starting a thread to resolve the host's name",
+                cause,
+            };
+        }
         tcp::Failed::Resolve(error) => {
-            return BindError::Unsupported { address, what: error.to_string() };
+            return BindError::InvalidAddress(format!("{address}: {error}").into());
         }
         tcp::Failed::TimedOut => io::ErrorKind::TimedOut.into(),
         tcp::Failed::Io(error) => error,
     };
     match error.kind() {
+        io::ErrorKind::AddrInUse if *port == 0 => {
+            let cause = "none of net.ipv4.ip_local_port_range is free; widen it, or name a port";
+            BindError::Io {
+                address,
+                doing: "choosing a port",
+                cause: io::Error::new(error.kind(), cause),
+            }
+        }
         io::ErrorKind::AddrInUse => BindError::InUse { address },
         io::ErrorKind::AddrNotAvailable => BindError::Unsupported {
             address,
@@ -164,6 +180,30 @@ mod tests {
     use rustix::process::geteuid;
 
     use super::*;
+
+    fn tcp_error(address: &str, why: tcp::Failed) -> BindError {
+        let address = address.parse::<Address>().unwrap();
+        let Place::Tcp(place) = address.place() else { panic!("{address}") };
+        no_tcp(&address, place, why)
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_a_wrong_address() {
+        let source = io::ErrorKind::NotFound.into();
+        let why = tcp::Failed::Resolve(ResolveError::Unknown { name: "nosuch".into(), source });
+        let error = tcp_error("tcp://nosuch:7", why);
+        let text = error.to_string();
+        assert!(matches!(error, BindError::InvalidAddress(_)), "{text}");
+        assert!(text.contains("nosuch") && text.contains("spelling"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_without_a_free_port_is_told_apart_from_a_port_in_use() {
+        let in_use = || tcp::Failed::Io(Errno::ADDRINUSE.into());
+        assert!(matches!(tcp_error("tcp://node:7", in_use()), BindError::InUse { .. }));
+        let text = tcp_error("tcp://node:0", in_use()).to_string();
+        assert!(text.contains("ip_local_port_range"), "{text}");
+    }
 
     #[test]
     fn who_holds_the_name_of_a_service_is_told() {

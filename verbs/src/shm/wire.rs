@@ -64,7 +64,9 @@ pub(crate) mod answer {
             TAKEN => "its queue pair is connected to another peer",
             TYPE => "its queue pair is of another type",
             NO_REGION => "it has no memory region with this key",
-            RESOURCES => "it has no memory or descriptors left",
+            RESOURCES => {
+                "the process there has no memory or descriptor left; raise its limit of open files (ulimit -n)"
+            }
             MALFORMED => "it did not understand the request",
             IMPOSTOR => "the device that was named belongs to another process",
             _ => "for a reason unknown to this version",
