@@ -478,7 +478,12 @@ mod tests {
     use crate::idle::IdlePolicy;
     use crate::support::loopback::{Clock, Loopback};
     use crate::support::service::{Echo, TEST, bytes};
+    use core::pin::pin;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use core::task::{Context, Waker};
     use core::time::Duration;
+    use std::sync::Arc;
+    use std::task::Wake;
     use std::thread;
     use std::time::Instant;
 
@@ -507,5 +512,31 @@ mod tests {
         }
         channel.close();
         assert!(matches!(waiting.join(), Ok(Err(RpcError::PeerGone { .. }))));
+    }
+
+    /// Otherwise it would be polled for as long as the call takes.
+    #[test]
+    fn a_task_whose_call_takes_long_is_left_alone() {
+        let net = Loopback::new(Clock::real(), 4);
+        // It answers nothing.
+        let _server = net.listen(&net.site());
+        let options = ChannelOptions::default().timeout(2 * BOUND);
+        let channel = Channel::connect(net, &TEST, options).expect("it listens");
+        let mut call = pin!(channel.call::<Echo, _>(&bytes(b"x")));
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let begin = Instant::now();
+        while woken.0.swap(false, Ordering::Relaxed) {
+            assert!(begin.elapsed() < BOUND, "it is woken although nothing has come");
+            assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }
