@@ -164,6 +164,7 @@ fn lengths_beyond_the_message_are_refused_before_memory_is_taken() {
     let is_truncated = |result| matches!(result, Err(DecodeError::Truncated { .. }));
     assert!(is_truncated(read::<Raw, Vec<u8>>(&huge).map(drop)));
     assert!(is_truncated(read::<Seq<Raw>, Vec<Bytes>>(&huge).map(drop)));
+    assert_eq!(read::<Fixed, [u8; 3]>(&[1, 2, 3]), Ok([1, 2, 3]));
     let missing_two = read::<Seq<Fixed>, Vec<[u8; 1]>>(&[3, 7]);
     assert_eq!(missing_two, Err(DecodeError::Truncated { missing: 2 }));
     assert!(is_truncated(read::<Serde, Vec<u64>>(&huge).map(drop)));

@@ -321,3 +321,21 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_wait_until_their_bytes_have_left() {
+        let mut outbox = Outbox::default();
+        let header = Header { kind: Kind::Whole, slot: 0, generation: 1, len: 100 };
+        outbox.push(header, &[7; 100]);
+        outbox.forget(60);
+        assert_eq!(outbox.frame_bytes(), HEADER_BYTES + 40);
+        outbox.push(header, &[8; 100]);
+        assert_eq!(outbox.frame_bytes(), 2 * HEADER_BYTES + 140);
+        outbox.forget(2 * HEADER_BYTES + 140);
+        assert!(outbox.is_empty() && outbox.frame_bytes() == 0);
+    }
+}
