@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use farcall_core::Identity;
 use farcall_core::error::BindError;
 use farcall_core::metrics::RefusalReason;
+use farcall_core::panics::contain;
 use farcall_core::site::Site;
 use farcall_core::transport::{Acceptor, BindTls};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -32,7 +33,7 @@ use crate::handshake::{
 };
 use crate::tls;
 
-/// How long to wait for a file descriptor, or memory, to come back.
+/// How long to wait for a file descriptor, or memory, to come back, or after a panic.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a client waits for a place that another one makes room at: a server thread that is not stuck drops one at once.
@@ -387,26 +388,37 @@ fn accept_loop(acceptance: &Arc<Acceptance>, listener: &dyn Listener, mut spare:
     let mut clients = Waiting::new(waiting::most());
     let mut look_again_in = None;
     while acceptance.is_open() {
-        if wait(acceptance, listener, look_again_in) {
-            match listener.accept() {
-                Ok(socket) => acceptance.let_wait(socket, &mut clients),
-                Err(error) if is_transient(&error) => {}
-                Err(error) => {
-                    // Out of file descriptors, most likely: they come back when clients leave.
-                    tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
-                    thread::park_timeout(PAUSE);
-                    if is_shortage(&error) {
-                        acceptance.refuse_for_want_of_descriptors(
-                            listener,
-                            &mut clients,
-                            &mut spare,
-                        );
-                    }
+        let turn = || accept_turn(acceptance, listener, (&mut clients, &mut spare), look_again_in);
+        // A subscriber of the log may panic. Without this thread nobody connects any more.
+        look_again_in = contain("accepting clients", turn).unwrap_or_else(|| {
+            thread::park_timeout(PAUSE);
+            Some(Duration::ZERO)
+        });
+    }
+}
+
+/// Waits for a client, at most for so long, and begins the handshakes that may begin. Tells when to look again at the latest.
+fn accept_turn(
+    acceptance: &Arc<Acceptance>,
+    listener: &dyn Listener,
+    (clients, spare): (&mut Waiting<DeadlineStream>, &mut Spare),
+    look_again_in: Option<Duration>,
+) -> Option<Duration> {
+    if wait(acceptance, listener, look_again_in) {
+        match listener.accept() {
+            Ok(socket) => acceptance.let_wait(socket, clients),
+            Err(error) if is_transient(&error) => {}
+            Err(error) => {
+                // Out of file descriptors, most likely: they come back when clients leave.
+                tracing::warn!(address = acceptance.address, %error, "cannot accept a client now");
+                thread::park_timeout(PAUSE);
+                if is_shortage(&error) {
+                    acceptance.refuse_for_want_of_descriptors(listener, clients, spare);
                 }
             }
         }
-        look_again_in = begin_handshakes(acceptance, &mut clients);
     }
+    begin_handshakes(acceptance, clients)
 }
 
 /// A descriptor that is given up for a moment to tell clients that there is none.

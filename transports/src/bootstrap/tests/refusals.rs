@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use farcall_core::metrics::RefusalReason;
@@ -120,18 +121,27 @@ impl Socket for Foreign {
     }
 }
 
-/// Has one client, and is readable as long as its other end is closed.
-struct One(Mutex<Option<Foreign>>, UnixStream);
+/// Has one client, after some panics, and is readable as long as its other end is closed.
+struct One {
+    panics: AtomicU32,
+    client: Mutex<Option<Foreign>>,
+    readable: UnixStream,
+}
 
 impl AsFd for One {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.1.as_fd()
+        self.readable.as_fd()
     }
 }
 
 impl Listener for One {
     fn accept(&self) -> io::Result<Box<dyn Socket>> {
-        match self.0.lock().unwrap().take() {
+        let left = self.panics.load(Ordering::SeqCst);
+        if left > 0 {
+            self.panics.store(left - 1, Ordering::SeqCst);
+            panic!("a panic while it accepts, as asked");
+        }
+        match self.client.lock().unwrap().take() {
             Some(client) => Ok(Box::new(client)),
             None => Err(io::ErrorKind::WouldBlock.into()),
         }
@@ -140,10 +150,21 @@ impl Listener for One {
 
 #[test]
 fn a_process_of_another_user_is_refused_and_counted() {
+    is_refused_and_counted(0);
+}
+
+/// As a subscriber of the log may.
+#[test]
+fn a_panic_of_the_accepting_thread_does_not_end_it() {
+    is_refused_and_counted(2);
+}
+
+fn is_refused_and_counted(panics: u32) {
     let site = Site::new();
     let (mut client, server) = UnixStream::pair().unwrap();
     let (readable, _) = UnixStream::pair().unwrap();
-    let listener = Box::new(One(Mutex::new(Some(Foreign(server))), readable));
+    let (client_of, panics) = (Mutex::new(Some(Foreign(server))), AtomicU32::new(panics));
+    let listener = Box::new(One { panics, client: client_of, readable });
     let bound = Duration::from_secs(20);
     let _accepting =
         Accepting::start(listener, (admission(&site), None), (bound, &site), "a test").unwrap();
