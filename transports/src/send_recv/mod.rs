@@ -59,7 +59,7 @@ pub(crate) struct SendRecv;
 const NAME: &str = "send_recv";
 
 /// The longest slot on shared memory. A message there passes through the receiver's inbox, as much at a time as that takes, some KiB; what
-/// does not fit waits, by a timer if both ends sleep. A rendezvous is faster long before.
+/// does not fit waits. A rendezvous is faster long before.
 const MAX_SLOT_IN_MEMORY: u32 = 16 << 10;
 
 /// Clients of the first completion queue of a server thread.

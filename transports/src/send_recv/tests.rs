@@ -15,7 +15,7 @@ fn clients_of_other_queues_go_on_after_an_overrun() {
     crate::slots::tests::overruns::clients_of_other_queues_go_on_after_an_overrun(&SendRecv);
 }
 
-/// Each time that a part of a message waits for its receiver may take as long as a timer.
+/// Each time that a part of a message waits for its receiver, both ends take another turn.
 #[test]
 fn the_longest_message_of_a_slot_waits_a_few_times_for_room() {
     let mut host = Host::new(&SendRecv, limits(4, MAX_SLOT_IN_MEMORY, 1 << 20));

@@ -8,7 +8,7 @@ use super::completion_queue::CqShared;
 use crate::event_fd::ring;
 
 /// Wakes the owner of one inbox.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Bell {
     /// The owner polls and never sleeps.
     None,

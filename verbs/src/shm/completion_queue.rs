@@ -263,7 +263,7 @@ impl CompletionQueue {
         count
     }
 
-    fn try_waiting(&mut self) {
+    pub(super) fn try_waiting(&mut self) {
         let mut waiting = false;
         for pair in self.pairs.values() {
             waiting |= pair.progress();

@@ -18,6 +18,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::bell::Bell;
 use super::cell::{Cell, CellRing, Header, Next};
 use super::inbox::Inbox;
 use super::sync::{AtomicU32, AtomicU64, Ordering};
@@ -40,6 +41,8 @@ pub(super) struct Flow {
     opened: [AtomicU64; LINES as usize],
     /// The peer's inbox, which contains our lines; set on connecting.
     pub(super) outbox: OnceLock<Arc<Inbox>>,
+    /// Where the peer is woken; set on connecting, too.
+    pub(super) bell: OnceLock<Bell>,
 }
 
 #[inline]
@@ -48,6 +51,16 @@ fn line_of(number: u64) -> usize {
 }
 
 impl Flow {
+    /// Wakes the peer if it sleeps, for what its own messages wait for. After a sequentially consistent fence.
+    #[cold]
+    pub(super) fn wake_peer(&self) {
+        if let (Some(outbox), Some(bell)) = (self.outbox.get(), self.bell.get())
+            && outbox.take_arming()
+        {
+            bell.ring();
+        }
+    }
+
     /// Records that the receiving side has taken the peer's `number` from the peer's line.
     #[inline]
     pub(super) fn take_from_line(&self, number: u64) {

@@ -48,6 +48,8 @@ pub(crate) struct SenderLine {
     pub(crate) taken: AtomicU32,
     /// Odd while the peer accesses memory through a [window](super::window): it counts each begin and each end.
     pub(crate) in_window: AtomicU32,
+    /// Not zero: a message waits until the owner has taken others, and the peer may sleep meanwhile.
+    pub(crate) waits_for_room: AtomicU32,
 }
 
 #[repr(C)]
@@ -185,6 +187,13 @@ impl Inbox {
 
     pub(crate) fn layout(&self) -> InboxLayout {
         self.layout
+    }
+
+    /// Whether the owner sleeps, or is about to, and is to be woken by the caller.
+    #[cold]
+    pub(crate) fn take_arming(&self) -> bool {
+        let armed = &self.lines().state.armed;
+        armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::SeqCst) != 0
     }
 
     pub(crate) fn set_state(&self, state: InboxState) {

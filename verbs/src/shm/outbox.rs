@@ -200,6 +200,15 @@ impl Outbox {
         self.is_free(self.at.index, self.position().wrapping_sub(self.head_seen))
     }
 
+    /// Has the peer wake us when it has taken messages, unless there is room by now.
+    #[cold]
+    fn must_wait_for_room(&mut self) -> bool {
+        self.lines().sender.waits_for_room.store(1, Ordering::Relaxed);
+        // The peer publishes `head`, fences and loads that word; we have stored it and load `head`.
+        fence(Ordering::SeqCst);
+        !self.has_room_after_reading_head()
+    }
+
     fn read_head(&mut self) {
         let head = self.lines().credit.head.load(Ordering::Acquire);
         if self.position().wrapping_sub(head) <= self.ring.count() {
@@ -507,7 +516,7 @@ pub(super) fn send(
             if !outbox.has_receive() {
                 return Outcome::Wait(Wait::Receive);
             }
-            if !outbox.has_room() {
+            if !outbox.has_room() && outbox.must_wait_for_room() {
                 return Outcome::Wait(Wait::Room);
             }
             if len as u64 > outbox.receive_length() {
@@ -531,7 +540,7 @@ pub(super) fn send(
         }
     };
     while done < len {
-        if !outbox.has_room() {
+        if !outbox.has_room() && outbox.must_wait_for_room() {
             *sent = Some(done);
             return Outcome::Wait(Wait::Room);
         }

@@ -5,6 +5,8 @@ mod connect;
 mod hostile;
 #[cfg(all(test, not(loom)))]
 mod long_messages;
+#[cfg(all(test, not(loom)))]
+mod long_sends;
 mod post_recv;
 mod post_send;
 

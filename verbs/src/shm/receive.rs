@@ -2,11 +2,14 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use zerocopy::IntoBytes;
 
-use super::cell::{CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, Walk};
+use super::cell::{
+    CARRIES_NOTHING, CELL_PAYLOAD_BYTES, Cell, CellKind, CellRing, Header, MIN_CELLS, SMALL_LAP,
+    Walk,
+};
 use super::duplex;
 use super::events::Caller;
 use super::inbox::InboxLines;
@@ -18,6 +21,12 @@ use crate::{Buffer, CompletionOpcode, QpNumber, QpState, QpType, Status, WorkCom
 
 /// The longest message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+
+/// Messages after which a peer is woken that waits for room. One that waits finds more of them not taken: but for the small lap, the ring
+/// is full.
+const WAKE_EVERY: u64 = 32;
+
+const _: () = assert!(WAKE_EVERY < (MIN_CELLS - SMALL_LAP) as u64);
 
 /// A posted receive.
 #[derive(Debug)]
@@ -70,6 +79,8 @@ pub(super) struct Receiver {
     consumed: u32,
     /// The head last published to the peer.
     told_head: u32,
+    /// The number of the next message when the peer was last looked at for one that waits for room.
+    looked_for_waiting: u64,
     /// The number of the next message when activity was last noted, and whether it was the same as the time before.
     noted: u64,
     is_quiet: bool,
@@ -128,6 +139,7 @@ impl Receiver {
             qp: QpNumber(pair.number),
             consumed: 0,
             told_head: 0,
+            looked_for_waiting: 0,
             noted: 0,
             is_quiet: false,
             acknowledged: 0,
@@ -417,16 +429,31 @@ impl Receiver {
                 if usize::from(carried)
                     == (partial.total - partial.done).min(CELL_PAYLOAD_BYTES) =>
             {
-                match self.partial.take() {
+                let result = match self.partial.take() {
                     Some(partial) => self.append_cell(cell, completion, partial),
                     None => CellResult::Stopped,
+                };
+                if self.number - self.looked_for_waiting >= WAKE_EVERY {
+                    self.wake_waiting();
                 }
+                result
             }
             (Some(CellKind::TooLong), None) => {
                 let Some(receive) = self.next_receive() else { return self.handle_no_receive() };
                 self.handle_too_long(completion, receive)
             }
             _ => self.reject_garbage(),
+        }
+    }
+
+    /// Wakes a peer that waits for room with the rest of a SEND.
+    fn wake_waiting(&mut self) {
+        self.looked_for_waiting = self.number;
+        self.publish_progress();
+        // See `Outbox::must_wait_for_room`. If the peer is not armed, it looks again when it is (`CompletionQueue::arm`).
+        fence(Ordering::SeqCst);
+        if self.lines().sender.waits_for_room.swap(0, Ordering::Relaxed) != 0 {
+            self.pair.flow.wake_peer();
         }
     }
 

@@ -79,7 +79,12 @@ impl CompletionQueue {
         self.armed = true;
         self.shared.armed.store(true, Ordering::SeqCst);
         self.arm_inboxes();
-        let before = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
+        let mut bits = self.shared.attention.fetch_or(attention::ARMED, Ordering::SeqCst);
+        if bits & attention::WAITING != 0 {
+            // A peer that has made room before does not know that it is to ring.
+            self.try_waiting();
+            bits |= self.shared.attention.load(Ordering::SeqCst);
+        }
         let arrived = self.receivers.iter().any(Receiver::has_arrival)
             || self.datagrams.iter().any(DatagramReceiver::has_arrival)
             || !self.staged.is_empty();
@@ -88,7 +93,7 @@ impl CompletionQueue {
             | attention::ERRORS
             | attention::OVERRUN
             | attention::CALLED;
-        if arrived || before & busy != 0 {
+        if arrived || bits & busy != 0 {
             return self.shared.wake();
         }
         if self.receivers.len() > MOST_AWAKE {

@@ -177,6 +177,7 @@ fn attach_own(pair: &Pair, context: &Context, to_qp: u32, pd: u32) -> Result<Out
 fn outbox(pair: &Pair, inbox: Arc<Inbox>, pd: u32, receives: Receives, bell: Bell) -> Outbox {
     let (flow, peers_lines) = match pair.inbox() {
         Some(own) => {
+            let _ = pair.flow.bell.set(bell.clone());
             let _ = pair.flow.outbox.set(Arc::clone(&inbox));
             (Arc::clone(&pair.flow), Some(own.duplex_lines()))
         }
