@@ -174,6 +174,48 @@ mod tests {
         }
     }
 
+    /// The rows of the book's table of queues: the backends, and what fills the queue.
+    fn queues_of_the_book() -> Vec<(Vec<&'static str>, &'static str)> {
+        const PAGE: &str = include_str!("../../../book/src/operation.md");
+        let table = PAGE.lines().skip_while(|line| !line.starts_with("| what waits |"));
+        let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+        let in_ticks = |cell: &'static str| cell.split('`').skip(1).step_by(2).collect::<Vec<_>>();
+        let columns = rows.map(|row| row.trim_matches('|').split('|').collect::<Vec<_>>());
+        columns
+            .map(|columns| {
+                assert_eq!(columns.len(), 5, "{columns:?}");
+                (in_ticks(columns[1]), in_ticks(columns[4])[0])
+            })
+            .collect()
+    }
+
+    /// Each queue of the book's table has what fills it: a case of each of its backends, or a test of the server.
+    #[test]
+    fn every_queue_that_a_client_fills_is_filled_by_a_case() {
+        const OF_SERVER: [&str; 2] = [
+            include_str!("../../../rpc-core/src/server/backlog.rs"),
+            include_str!("../../../rpc-core/src/server/stealing/shared.rs"),
+        ];
+        let queues = queues_of_the_book();
+        assert!(queues.len() > 10, "{queues:?}");
+        for (names, filled_by) in &queues {
+            let is_of_server =
+                OF_SERVER.iter().any(|text| text.contains(&format!("fn {filled_by}()")));
+            assert_eq!(is_of_server, names.is_empty(), "{filled_by}");
+            for name in names {
+                let has_case = cases_of(name).any(|case| case.name.ends_with(filled_by));
+                assert!(has_case, "{name} has no case {filled_by}");
+            }
+        }
+        for backend in backends::ALL {
+            let has_queue = |of: &dyn Fn(&str) -> bool| {
+                queues.iter().any(|(names, by)| names.contains(&backend.name) && of(by))
+            };
+            let fills = |by: &str| by != "unread_responses_hold_bounded_memory";
+            assert!(has_queue(&fills), "{} has no queue in the table", backend.name);
+        }
+    }
+
     #[test]
     fn exceptions_name_cases() {
         for backend in backends::ALL {

@@ -60,6 +60,8 @@ impl Sessions {
             }
         }
         self.lending.forget(client);
+        // A later client may have its number.
+        self.broken.retain(|broken| *broken != client);
     }
 
     #[inline]

@@ -96,6 +96,8 @@ impl<C: ServerCarrier> Clients<C> {
             Disconnect::Goodbye => tracing::debug!(client, "a client said goodbye"),
         }
         self.lending.forget(client);
+        // A later client may have its number.
+        self.broken.retain(|broken| *broken != client);
         if C::IS_SCHEDULED {
             self.departed.push(client);
         }

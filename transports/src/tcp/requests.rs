@@ -82,6 +82,8 @@ impl Clients {
             }
         }
         self.lending.forget(client);
+        // A later client may have its number.
+        self.broken.retain(|broken| *broken != client);
     }
 
     /// Reads once from a client, and handles what has arrived. Gives the bytes.
