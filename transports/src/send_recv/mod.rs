@@ -17,9 +17,8 @@
 //! # Credits
 //!
 //! A client may have as many requests outstanding as the server granted it when it came: its window, as long as the shared
-//! queue has receives for that, and at least two. So requests never find the
-//! queue empty. Its other messages are [counted](crate::slots::operations), too. A client that sends more than it may is
-//! dropped; until then, a message without a receive waits, and its sender tries again.
+//! queue has receives for that, and at least two. So requests never find the queue empty. Its other messages are counted,
+//! too. A client that sends more than it may is dropped; until then, a message without a receive waits, and its sender tries again.
 //!
 //! # Knobs
 //!
