@@ -381,7 +381,11 @@ fn callers_end_at_their_deadlines_while_the_one_who_drives_is_stopped() {
             assert!(poll(&mut polled).is_pending());
             assert_eq!(polled.wait(), LATE, "a task that becomes a wait");
             if let Some(mut call) = sent_before {
-                assert_eq!(run(&mut call), LATE, "it was sent before");
+                // Its time may have passed before the driver was stopped.
+                let ended = run(&mut call);
+                let is_late =
+                    matches!(ended, Err(RpcError::DeadlineExceeded { may_have_run: true, .. }));
+                assert!(is_late, "it was sent before: {ended:?}");
             }
             assert!(start.elapsed() < BOUND / 2, "{:?}", start.elapsed());
             // One that has time is woken when the driver goes on.

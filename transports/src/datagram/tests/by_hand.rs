@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as WallClock};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    CallToken, Message, Replies, RequestSink, ServerTransport, WindDown,
+    CallToken, MESSAGE_HEADER_BYTES, Message, Replies, RequestSink, ServerTransport, WindDown,
 };
 use farcall_verbs::{
     CompletionOpcode, CompletionQueue, Device, GRH_BYTES, QpNumber, WorkCompletion,
@@ -98,7 +98,7 @@ pub(super) const QUESTION: [u8; CHALLENGE_BYTES] = [0; CHALLENGE_BYTES];
 impl Host {
     pub(super) fn new() -> Host {
         let device = Device::open("shm").unwrap();
-        let max_message = 1 << 20;
+        let max_message = (1 << 20) - MESSAGE_HEADER_BYTES as u64;
         let config = Config {
             window: WINDOW,
             slot: 512,

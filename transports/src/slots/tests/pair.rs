@@ -8,8 +8,8 @@ use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    Body, CallToken, ClientTransport, Delivery, Message, Replies, ReplySink, RequestSink,
-    ServerTransport, SlotId,
+    Body, CallToken, ClientTransport, Delivery, MESSAGE_HEADER_BYTES, Message, Replies, ReplySink,
+    RequestSink, ServerTransport, SlotId,
 };
 use farcall_verbs::Device;
 
@@ -32,6 +32,8 @@ pub(crate) const TURN_NANOS: u64 = 1000;
 
 pub(crate) fn limits(window: u32, slot: u32, max_message: u64) -> Config {
     let memory = 3 * max_message + (16 << 20);
+    // The transport's limit is that of whole messages.
+    let max_message = max_message - MESSAGE_HEADER_BYTES as u64;
     Config { window, slot, max_message, memory, ..Config::default() }
 }
 
@@ -285,7 +287,7 @@ impl Host {
     pub(crate) fn admit_trusting(&self, config: &Config) -> Caller {
         let (pending, terms) = self.hello(config);
         let accepted = self.accept(&*pending, &terms).unwrap();
-        let terms = Terms { max_message: config.max_message, ..terms };
+        let terms = Terms { max_message: config.terms().max_message, ..terms };
         Caller::new(finish(pending, &terms, &accepted).unwrap())
     }
 
