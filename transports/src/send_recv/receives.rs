@@ -25,7 +25,7 @@ const MOST_BEYOND_LEAST: usize = 16_384;
 
 /// What one client gets of the receives that are left: one of so many parts. The first hundred clients get all of the usual
 /// window; however many come, something is left for the next.
-const SHARE: u64 = 8;
+const SHARE: u64 = 4;
 
 /// Receives for the [operations](crate::slots::operations) of a client that has so many for its requests, at least.
 const fn least_spare(credits: u32) -> u32 {

@@ -3,6 +3,7 @@
 use std::{io::Write, thread, time::Duration};
 
 use farcall::{ConnectError, PollClient, RefusalReason};
+use farcall_core::transport::MESSAGE_HEADER_BYTES;
 use farcall_transports::contract::Terms;
 use farcall_transports::handshake::{Frame, Hello, Reject, Welcome};
 
@@ -213,7 +214,7 @@ pub fn broken_welcomes_are_refused(world: &World) {
     for (what, terms) in [
         ("a larger window", terms(WINDOW + 1, SLOT, LIMIT)),
         ("a larger slot", terms(WINDOW, SLOT * 2, LIMIT)),
-        ("a larger limit", terms(WINDOW, SLOT, LIMIT + 1)),
+        ("a larger limit", terms(WINDOW, SLOT, LIMIT + MESSAGE_HEADER_BYTES as u64 + 1)),
         ("no window", terms(0, SLOT, LIMIT)),
         ("no slot", terms(WINDOW, 0, LIMIT)),
     ] {
