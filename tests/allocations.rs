@@ -19,6 +19,8 @@ trait Steady {
     fn fallible(&self, number: u64) -> Result<(u64, bool), u32>;
     async fn later(&self, number: u64) -> u64;
     fn grown(&self, limits: Limits) -> Level;
+    /// Takes longer than a client stays awake.
+    fn slow(&self);
 }
 
 /// A version of it with a new argument, for a client of an older server.
@@ -77,6 +79,10 @@ impl Steady for Plain {
     fn grown(&self, limits: Limits) -> Level {
         Level::At(limits.rows + limits.bytes)
     }
+
+    fn slow(&self) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Waits until the server's threads that shook hands have ended: what they do last is no part of a call.
@@ -126,6 +132,12 @@ fn the_steady_state_does_not_allocate() {
         }
     });
     assert_eq!(one_by_one, 0, "calls one after the other");
+
+    // It may not have slept so far.
+    let region = Region::new(GLOBAL);
+    assert_eq!(client.slow(), Ok(()));
+    let change = region.change();
+    assert_eq!(change.allocations + change.reallocations, 0, "a client's first sleep");
 
     let mut newer = newer::SteadyPollClient::connect(&address).key(key.clone()).wait().unwrap();
     let older_server = allocations(|| {

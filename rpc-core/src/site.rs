@@ -24,6 +24,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// The longest sleep of a thread while another thread sleeps at the same site: an event wakes only one of them.
 const CROWDED_SLEEP: Duration = Duration::from_millis(1);
 
+/// Resources that the transports of most sites share.
+const USUAL_RESOURCES: usize = 4;
+
 /// A monotonic clock with an origin of its own.
 pub trait Clock: Send + Sync {
     /// The time now.
@@ -167,8 +170,12 @@ impl Site {
             clock: clock.map_or_else(|| SiteClock::Process(quanta::Clock::new()), SiteClock::Given),
             is_driven,
             asleep: CachePadded::new(AtomicU32::new(0)),
-            // With room for the usual sleeper, so that the first sleep allocates nothing.
-            state: Mutex::new(State { sleepers: Vec::with_capacity(1), ..State::default() }),
+            // With room for the usual sleeper and what it shares, so that the first sleep allocates nothing.
+            state: Mutex::new(State {
+                sleepers: Vec::with_capacity(1),
+                turning: Vec::with_capacity(USUAL_RESOURCES),
+                ..State::default()
+            }),
             refusals: Arc::default(),
         };
         Site { inner: Arc::new(inner) }
