@@ -5,9 +5,11 @@
 #[path = "support/certificates.rs"]
 mod certificates;
 
+#[path = "support/other_process.rs"]
+mod other_process;
+
 use std::cell::RefCell;
 use std::env;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +39,19 @@ const TRUSTED: &str = "FARCALL_END_OF_THREAD_TRUSTED";
 /// Longer than a caller stays awake.
 const LONG_MS: u64 = 20;
 
+/// A client of either kind, as the process is told to connect.
+macro_rules! connect {
+    ($client:ident, $address:expr) => {{
+        let connecting = $client::connect($address);
+        #[cfg(feature = "tls")]
+        let connecting = match env::var(TRUSTED) {
+            Ok(trusted) => connecting.tls(trusting(&trusted)),
+            Err(_) => connecting,
+        };
+        connecting.wait().expect("a server listens")
+    }};
+}
+
 /// Calls at its end.
 enum Session {
     Shared(ClockClient),
@@ -50,32 +65,14 @@ impl Drop for Session {
             let answer = match self {
                 Session::Shared(client) => client.after(ms).wait(),
                 Session::Polling(client) => client.after(ms),
-                Session::Connecting(address) => connect(address).after(ms).wait(),
+                Session::Connecting(address) => {
+                    connect!(ClockClient, address.as_str()).after(ms).wait()
+                }
             };
             assert_eq!(answer, Ok(ms));
         }
         println!("all answered");
     }
-}
-
-fn connect(address: &str) -> ClockClient {
-    let connecting = ClockClient::connect(address);
-    #[cfg(feature = "tls")]
-    let connecting = match env::var(TRUSTED) {
-        Ok(trusted) => connecting.tls(trusting(&trusted)),
-        Err(_) => connecting,
-    };
-    connecting.wait().expect("a server listens")
-}
-
-fn connect_polling(address: &str) -> ClockPollClient {
-    let connecting = ClockPollClient::connect(address);
-    #[cfg(feature = "tls")]
-    let connecting = match env::var(TRUSTED) {
-        Ok(trusted) => connecting.tls(trusting(&trusted)),
-        Err(_) => connecting,
-    };
-    connecting.wait().expect("a server listens")
 }
 
 #[cfg(feature = "tls")]
@@ -103,15 +100,16 @@ fn process() {
     let thread = match role {
         "made-first" => thread::spawn(move || {
             SESSION.with(|session| assert!(session.borrow().is_none()));
-            slept(connect(&address));
+            slept(connect!(ClockClient, address.as_str()));
         }),
-        "made-last" => thread::spawn(move || slept(connect(&address))),
+        "made-last" => thread::spawn(move || slept(connect!(ClockClient, address.as_str()))),
         "first-call" => thread::spawn(move || {
-            SESSION.set(Some(Session::Shared(connect(&address))));
+            SESSION.set(Some(Session::Shared(connect!(ClockClient, address.as_str()))));
         }),
         "connecting" => thread::spawn(move || SESSION.set(Some(Session::Connecting(address)))),
         "polling" => thread::spawn(move || {
-            SESSION.set(Some(Session::Polling(Box::new(connect_polling(&address)))));
+            SESSION
+                .set(Some(Session::Polling(Box::new(connect!(ClockPollClient, address.as_str())))));
         }),
         _ => panic!("{role}"),
     };
@@ -121,9 +119,7 @@ fn process() {
 /// Starts a process for each role.
 fn are_answered(address: &str, trusted: Option<String>) {
     for role in ["made-first", "made-last", "first-call", "connecting", "polling"] {
-        let output = Command::new(env::current_exe().unwrap())
-            .args(["process", "--exact", "--ignored", "--nocapture"])
-            .env(ROLE, format!("{role} {address}"))
+        let output = other_process::with_role(ROLE, format!("{role} {address}"))
             .envs(trusted.as_ref().map(|trusted| (TRUSTED, trusted)))
             .output()
             .unwrap();

@@ -1,17 +1,22 @@
 //! Children that a program forks, without exec, as pre-fork servers and Python's multiprocessing do: what they may do beside a parent
 //! that is a client or a server, and that the parent notices nothing.
 
+#[path = "support/addresses.rs"]
+mod addresses;
+#[path = "support/other_process.rs"]
+mod other_process;
+
 use std::cell::RefCell;
 use std::env;
 use std::fmt::Debug;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::process::Command;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use addresses::each_kind_of_address;
 use farcall::{Endpoint, GoneReason, RpcError, RunningServer, Server};
 
 #[farcall::service]
@@ -206,24 +211,13 @@ fn process() {
 
 /// A process of its own, so that no other test has threads that a fork could stop in the middle of something.
 fn run(scenario: &str, address: &str) {
-    let done = Command::new(env::current_exe().unwrap())
-        .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, format!("{scenario} {address}"))
-        .output()
-        .unwrap();
+    let done = other_process::with_role(ROLE, format!("{scenario} {address}")).output().unwrap();
     let says = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(done.status.success(), "{} {}", says(&done.stdout), says(&done.stderr));
 }
 
-fn each_kind_of_address(scenario: &str) -> Vec<String> {
-    let name = format!("shm://forks-{}-{scenario}", std::process::id());
-    let shm = ["write_imm", "send_recv", "datagram", "rfp", "scale"];
-    let shm = shm.map(|backend| format!("{name}-{backend}?backend={backend}"));
-    shm.into_iter().chain(["tcp://127.0.0.1:0".to_owned()]).collect()
-}
-
 fn beside_a_parent(scenario: &str) {
-    for address in each_kind_of_address(scenario) {
+    for address in each_kind_of_address(&format!("forks-{scenario}")) {
         let server = serve(&address);
         run(scenario, server.address());
     }

@@ -1,12 +1,18 @@
 //! Limits of a process: what farcall leaves as it is, and what it says when it meets one.
 
+#[path = "support/addresses.rs"]
+mod addresses;
+#[path = "support/other_process.rs"]
+mod other_process;
+
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use addresses::each_kind_of_address;
 use bytes::Bytes;
 use farcall::{BindError, ConnectError, RunningServer, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -131,22 +137,12 @@ fn process() {
     }
 }
 
-fn each_kind_of_address(scenario: &str) -> Vec<String> {
-    let name = format!("shm://limits-{}-{scenario}", std::process::id());
-    let shm = ["write_imm", "send_recv", "datagram", "rfp", "scale"];
-    let shm = shm.map(|backend| format!("{name}-{backend}?backend={backend}"));
-    shm.into_iter().chain(["tcp://127.0.0.1:0".to_owned()]).collect()
-}
-
 /// A process of its own with a server in this one, for an address of each kind.
 fn run(scenario: &str) {
-    for address in each_kind_of_address(scenario) {
+    for address in each_kind_of_address(&format!("limits-{scenario}")) {
         let server = listen(&address, true).unwrap();
-        let done = Command::new(env::current_exe().unwrap())
-            .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{scenario} {}", server.address()))
-            .output()
-            .unwrap();
+        let role = format!("{scenario} {}", server.address());
+        let done = other_process::with_role(ROLE, role).output().unwrap();
         let says = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(done.status.signal(), None, "{address}: it died of a signal");
         let (out, error) = (says(&done.stdout), says(&done.stderr));
@@ -173,10 +169,8 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 #[test]
 fn a_server_without_descriptors_tells_its_clients_that_it_has_none() {
     let mut wrong = Vec::new();
-    for address in each_kind_of_address("starved") {
-        let mut server = Command::new(env::current_exe().unwrap())
-            .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("starved {address}"))
+    for address in each_kind_of_address("limits-starved") {
+        let mut server = other_process::with_role(ROLE, format!("starved {address}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

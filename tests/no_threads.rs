@@ -1,9 +1,12 @@
 //! A program that may start no more threads: each thread that a client or a server needs is refused in turn. Connecting and listening end
 //! with an error that says so, within their time, and work when there are threads again, on the same endpoint or address.
 
+#[path = "support/other_process.rs"]
+mod other_process;
+
 use std::env;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -108,9 +111,7 @@ fn listen(threads: u64, address: &str, is_pinned: bool) -> bool {
 
 /// Whether a process with so many threads to start can do that: see [`ROLE`].
 fn can(does: &str, threads: u64, address: &str) -> bool {
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["process", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, format!("{does} {threads} {address}"))
+    let mut child = other_process::with_role(ROLE, format!("{does} {threads} {address}"))
         .env("RUST_MIN_STACK", STACK_BYTES.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

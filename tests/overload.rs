@@ -1,10 +1,14 @@
 //! A server that is asked for twice as much as it can do spends its time on callers that still wait.
 #![forbid(unsafe_code)]
 
+#[path = "support/addresses.rs"]
+mod addresses;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use addresses::each_kind_of_address;
 use farcall::{CallContext, RpcError, RunningServer, Server};
 
 #[farcall::service]
@@ -109,16 +113,9 @@ fn assert_most_runs_are_answered(what: &str, ran: u64, (answered, late): (u64, u
     );
 }
 
-fn addresses(name: &str) -> impl Iterator<Item = String> {
-    let shm = ["write_imm", "send_recv", "rfp", "scale", "datagram"];
-    let name = format!("overload-{name}-{}", std::process::id());
-    let shm = shm.map(|backend| format!("shm://{name}-{backend}?backend={backend}"));
-    shm.into_iter().chain(["tcp://127.0.0.1:0".to_owned()])
-}
-
 #[test]
 fn handlers_run_for_callers_that_still_wait() {
-    for at in addresses("fn") {
+    for at in each_kind_of_address("overload-fn") {
         let worker = Worker::default();
         let server = serve(&at, &worker);
         let calls = overload(server.address(), |client| client.work(TIME).timeout(TIMEOUT).wait());
@@ -128,7 +125,7 @@ fn handlers_run_for_callers_that_still_wait() {
 
 #[test]
 fn async_handlers_run_for_callers_that_still_wait() {
-    for at in addresses("async") {
+    for at in each_kind_of_address("overload-async") {
         let worker = Worker::default();
         let server = serve(&at, &worker);
         let calls =

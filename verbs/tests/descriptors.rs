@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    Access, CompletionQueue, ConnectOptions, Device, ProtectionDomain, QpType, QueuePair,
+    Access, CompletionQueue, ConnectOptions, Device, Endpoint, ProtectionDomain, QpType, QueuePair,
     QueuePairConfig, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest,
 };
 use other::{Other, say, to_endpoint, to_text};
@@ -95,18 +95,23 @@ fn the_process_without_descriptors() {
     assert_eq!(lines.next(), None, "the peer has ended");
 }
 
+/// Connects to the other process, which then writes into this region.
+fn have_it_write(other: &mut Other, qp: &mut QueuePair, (endpoint, to): (&Endpoint, RemoteRegion)) {
+    let RemoteRegion { addr, len, rkey, .. } = to;
+    other.tell(&to_text(&qp.endpoint()));
+    other.tell(&format!("{addr} {len} {rkey}"));
+    qp.connect(endpoint, &ConnectOptions::default()).unwrap();
+    other.tell("write");
+    assert_eq!(other.hear(), "Success");
+}
+
 #[test]
 fn a_process_without_descriptors_writes_into_a_region_that_it_named_when_it_connected() {
     let mut other = Other::start("the_process_that_writes");
     let endpoint = to_endpoint(&other.hear());
     let (pd, _queue, mut qp) = queue_pair();
     let region = pd.alloc_shared(4096, Access::REMOTE_WRITE).unwrap();
-    let RemoteRegion { addr, len, rkey, .. } = region.remote();
-    other.tell(&to_text(&qp.endpoint()));
-    other.tell(&format!("{addr} {len} {rkey}"));
-    qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
-    other.tell("write");
-    assert_eq!(other.hear(), "Success");
+    have_it_write(&mut other, &mut qp, (&endpoint, region.remote()));
     assert_eq!(u64::from_le(region.load_u64(0)), 0x5eed);
 }
 
@@ -130,12 +135,7 @@ fn a_region_for_one_peer_has_no_descriptor_once_the_peer_has_it() {
     let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &queue, &queue)).unwrap();
     let region = pd.alloc_shared(LEN, Access::REMOTE_WRITE).unwrap();
     assert_eq!(open_files(LEN), 1);
-    let RemoteRegion { addr, len, rkey, .. } = region.remote();
-    other.tell(&to_text(&qp.endpoint()));
-    other.tell(&format!("{addr} {len} {rkey}"));
-    qp.connect(&endpoint, &ConnectOptions::default()).unwrap();
-    other.tell("write");
-    assert_eq!(other.hear(), "Success");
+    have_it_write(&mut other, &mut qp, (&endpoint, region.remote()));
     let end = Instant::now() + Duration::from_secs(20);
     while open_files(LEN) > 0 {
         assert!(Instant::now() < end, "it keeps its file");
