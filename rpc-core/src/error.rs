@@ -6,6 +6,7 @@ use core::fmt;
 use core::num::NonZeroU32;
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use rustix::io::Errno;
 
 mod call;
 #[cfg(test)]
@@ -270,15 +271,12 @@ pub enum ConnectError {
     },
 }
 
-/// `EMFILE` of Linux: the process has as many descriptors as it may.
-const TOO_MANY_OPEN_FILES: i32 = 24;
-
 /// An error of the operating system, and what to do about it if that is known.
 fn with_mend(error: &std::io::Error) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         fmt::Display::fmt(error, f)?;
-        match error.raw_os_error() {
-            Some(TOO_MANY_OPEN_FILES) => {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE) => {
                 f.write_str("; this process has as many as it may, raise that (ulimit -n, LimitNOFILE of systemd)")
             }
             _ => Ok(()),

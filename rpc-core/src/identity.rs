@@ -145,7 +145,7 @@ impl Key {
         Key::new(name, secret)
     }
 
-    /// The same key, for a client that connects to the server of this name only: see [`Authentication::server_name`]. A key alone does
+    /// This key for a client that connects to the server of this name only: see [`Authentication::server_name`]. A key alone does
     /// not tell servers apart that all have it. At a server this has no effect.
     ///
     /// # Errors

@@ -36,6 +36,8 @@ impl RequestSink for Echo {
             Err(_) => self.deferred.push((call, message.to_vec())),
         }
     }
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

@@ -28,6 +28,8 @@ impl RequestSink for Inbox {
     fn request(&mut self, call: CallToken, message: Message<'_>, _replies: &mut dyn Replies) {
         self.0.push((call, message.to_vec()));
     }
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

@@ -5,22 +5,21 @@ use super::{ConnectionOptions, PendingCall};
 use crate::blocking;
 use crate::codec::{self, Payload};
 use crate::compatibility::{Compatibility, Fit};
-use crate::error::{
-    Backpressure, ConnectError, FailureKind, ReserveError, RpcError, TransportFailure, Waited,
-};
+use crate::error::{Backpressure, ConnectError, RpcError, TransportFailure, Waited};
 use crate::home::Home;
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::service::{Answer, Method, ServiceDescription};
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress, saturating_nanos};
 use crate::transport::{
-    Body, ClientTransport, Closing, Delivery, Dial, Limits, Message, NewConnection, ReplySink,
-    SlotId,
+    Body, ClientTransport, Closing, Delivery, Dial, Message, NewConnection, ReplySink, SlotId,
 };
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
 use core::any::Any;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+mod forked;
 
 /// A connection that the thread that owns it drives by polling: the lowest latency, and no other thread is involved.
 ///
@@ -398,25 +397,6 @@ impl Connection {
         posted.map_err(|error| self.no_slot(error.into()))
     }
 
-    /// A forked child must not touch the transport: its memory is not there, and its sockets are its parent's too.
-    #[inline]
-    fn check_home(&mut self) {
-        if !self.home.is_here() {
-            self.lose_to_parent();
-        }
-    }
-
-    /// This is a forked child, and the connection is its parent's, where it goes on.
-    #[cold]
-    fn lose_to_parent(&mut self) {
-        self.home = Home::here();
-        let of_parent = core::mem::replace(&mut self.transport, Box::new(Forked));
-        // To drop it would say goodbye to the server in the parent's name.
-        core::mem::forget(of_parent);
-        self.unposted = None;
-        ReplySink::closed(&mut self.calls, TransportFailure::new(FailureKind::Forked, true));
-    }
-
     #[cold]
     fn release_unposted(&mut self) {
         if let Some(slot) = self.unposted.take() {
@@ -471,34 +451,6 @@ impl Drop for Connection {
         self.check_home();
         self.transport.close(Closing::Goodbye);
     }
-}
-
-/// What a forked child has instead of its parent's connection.
-struct Forked;
-
-impl ClientTransport for Forked {
-    fn limits(&self) -> Limits {
-        Limits { window: 0, max_message: 0 }
-    }
-
-    fn reserve(&mut self, _: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        Err(ReserveError::Closed)
-    }
-
-    fn release(&mut self, _: SlotId) {}
-    fn post(&mut self, _: SlotId, _: Delivery) {}
-    fn flush(&mut self) {}
-    fn abandon(&mut self, _: SlotId) {}
-
-    fn poll(&mut self, _: Instant, _: &mut dyn ReplySink) -> Progress {
-        Progress::IDLE
-    }
-
-    fn arm(&mut self) -> bool {
-        false
-    }
-
-    fn close(&mut self, _: Closing) {}
 }
 
 #[cold]

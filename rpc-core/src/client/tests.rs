@@ -27,6 +27,8 @@ impl RequestSink for Inbox {
         self.requests.push((call, message.to_vec()));
     }
 
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

@@ -234,11 +234,6 @@ impl Backlog {
         }
     }
 
-    #[inline]
-    pub(super) fn has_cancelled(&self) -> bool {
-        !self.cancelled.is_empty()
-    }
-
     /// A request whose caller has given up, to be answered so.
     pub(super) fn take_cancelled(&mut self) -> Option<Waiting> {
         while let Some(at) = self.cancelled.pop() {
@@ -335,7 +330,7 @@ mod tests {
             backlog.cancel(&cancel(2));
             backlog.cancel(&Cancel::of_call(0, (1, 2), (3, 1)));
             assert_eq!(backlog.take_cancelled().map(|it| it.call.slot()), Some(2));
-            assert!(backlog.take_cancelled().is_none() && !backlog.has_cancelled());
+            assert!(backlog.take_cancelled().is_none() && backlog.cancelled.is_empty());
             assert_eq!(slots(&mut backlog, 0, &times), [0, 1, 3]);
             assert_eq!((backlog.places.len(), backlog.free.len()), (4, 4), "round {round}");
         }

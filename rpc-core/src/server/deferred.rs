@@ -26,8 +26,8 @@ const ALL_CLIENTS: u64 = 4;
 /// Clients whose answers one turn tries, at most; the next ones follow in a later turn.
 const CLIENTS_PER_TURN: usize = 32;
 
-/// How often the answers of more than one client are tried though that of one found no room.
-const ALL_AGAIN_NS: u64 = 100_000;
+/// How often answers are tried that nothing says there is memory for: those of more than one client, and by a thread without other work.
+pub(super) const RETRY_NS: u64 = 100_000;
 
 /// A complete answer that found no memory and leaves in a later turn.
 pub(super) struct DeferredReply {
@@ -207,7 +207,7 @@ impl Turn {
         let mut deferred = core::mem::take(&mut self.deferred);
         let mut tries_all = self.now >= deferred.all_again;
         if tries_all {
-            deferred.all_again = self.now.saturating_add_nanos(ALL_AGAIN_NS);
+            deferred.all_again = self.now.saturating_add_nanos(RETRY_NS);
         }
         let (mut sent, mut refused) = (0, 0);
         while refused < deferred.clients.len().min(CLIENTS_PER_TURN) {

@@ -3,6 +3,7 @@
 use super::backlog::{Backlog, Waiting};
 use super::call_index::Cancel;
 use super::context::CallContext;
+use super::deferred::RETRY_NS;
 use super::executor::{Executor, Task};
 use super::panics;
 use super::paths::ReplyPaths;
@@ -28,9 +29,6 @@ use self::sinks::{MeteredSink, StealingSink};
 /// After handlers have run for so long, the thread takes in what has arrived before it runs further ones: cancellations of those, for
 /// example.
 pub(super) const SLICE_NS: u64 = 100_000;
-
-/// How often answers that found no memory are tried again.
-const DEFERRED_RETRY_NS: u64 = 100_000;
 
 /// The services of a thread, their handlers in flight, and what waits for the next turn.
 pub(super) struct Dispatcher {
@@ -215,7 +213,7 @@ impl Dispatcher {
         };
         if self.turn.has_deferred() {
             // Most memory is freed with an event; memory that handlers free is not.
-            let again = self.turn.now.saturating_add_nanos(DEFERRED_RETRY_NS);
+            let again = self.turn.now.saturating_add_nanos(RETRY_NS);
             return deadlines.earlier(PollAt::At(again));
         }
         deadlines
@@ -389,8 +387,8 @@ impl Sink<'_> {
         CallContext::leave();
     }
 
-    /// As [`handle`](Self::handle), while some methods are not known to be short: a request of a long one waits, and a run of one of which
-    /// it is not known is measured.
+    /// Handles a request while some methods are not known to be short: one of a long method waits, and a run of a method of which it is
+    /// not known is measured.
     #[inline(never)]
     fn handle_or_keep(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         let found = self.find(&message);
@@ -420,7 +418,7 @@ impl Sink<'_> {
     /// Lets a request wait.
     fn keep(&mut self, call: CallToken, message: Message<'_>, target: Target, found: Found) {
         let Found { arrived, deadline, .. } = found;
-        let deadline = self.turn.not_before(deadline);
+        let deadline = self.turn.postponed(deadline);
         self.turn.kept += 1;
         let transport = self.turn.transport;
         let identity = self.turn.identities.of(transport, &call).cloned();

@@ -175,7 +175,7 @@ impl Executor {
         (slot.task, slot.from, slot.pool, slot.entry) = (Some(task), from, pool, entry);
         self.run_one(id, turn, replies);
         if let Some(task) = &mut self.slots[id as usize].task {
-            task.deadline = turn.not_before(task.deadline);
+            task.deadline = turn.postponed(task.deadline);
             if self.policy == CancelPolicy::Abort {
                 self.earliest = self.earliest.min(task.deadline);
             }

@@ -15,8 +15,8 @@ const SHORT_RUNS: u8 = 16;
 /// What is known of each method, by its row in the counters.
 pub(super) struct RunTimes {
     methods: Box<[Cell<Runs>]>,
-    /// Some method is not short.
-    have_others: Cell<bool>,
+    /// How many of them are not short.
+    others: Cell<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -58,14 +58,14 @@ impl RunTimes {
         let short = Runs { length: Length::Short, mean_ns: 0, deviation_ns: 0 };
         RunTimes {
             methods: vec![Cell::new(short); methods].into_boxed_slice(),
-            have_others: Cell::new(false),
+            others: Cell::new(0),
         }
     }
 
     /// All methods are short, as in the steady state of many servers.
     #[inline]
     pub(super) fn are_all_short(&self) -> bool {
-        !self.have_others.get()
+        self.others.get() == 0
     }
 
     /// How long the handler of this method runs.
@@ -82,19 +82,27 @@ impl RunTimes {
     /// A handler of this method ran for so long.
     pub(super) fn record(&self, row: u32, nanos: u64) {
         let Some(method) = self.methods.get(row as usize) else { return };
-        let Runs { length, mean_ns, deviation_ns } = method.get();
-        let length = length.after(nanos);
-        method.set(match mean_ns {
-            0 => Runs { length, mean_ns: nanos.max(1), deviation_ns: nanos / 2 },
-            // As TCP's round trip (RFC 6298): an eighth and a quarter of what is new.
-            _ => Runs {
-                length,
-                mean_ns: (mean_ns / 8 * 7).saturating_add(nanos / 8).max(1),
-                deviation_ns: (deviation_ns / 4 * 3).saturating_add(mean_ns.abs_diff(nanos) / 4),
+        let Runs { length: before, mean_ns, deviation_ns } = method.get();
+        let length = before.after(nanos);
+        self.set(
+            method,
+            match mean_ns {
+                0 => Runs { length, mean_ns: nanos.max(1), deviation_ns: nanos / 2 },
+                // As TCP's round trip (RFC 6298): an eighth and a quarter of what is new.
+                _ => Runs {
+                    length,
+                    mean_ns: (mean_ns / 8 * 7).saturating_add(nanos / 8).max(1),
+                    deviation_ns: (deviation_ns / 4 * 3)
+                        .saturating_add(mean_ns.abs_diff(nanos) / 4),
+                },
             },
-        });
-        let is_short = |method: &Cell<Runs>| method.get().length == Length::Short;
-        self.have_others.set(!self.methods.iter().all(is_short));
+        );
+    }
+
+    fn set(&self, method: &Cell<Runs>, runs: Runs) {
+        let is_other = |runs: Runs| usize::from(runs.length != Length::Short);
+        let before = method.replace(runs);
+        self.others.set(self.others.get() + is_other(runs) - is_other(before));
     }
 
     /// A turn has held up the thread in which this method ran: if it was taken for short, its next run is measured.
@@ -102,8 +110,8 @@ impl RunTimes {
         if let Some(method) = self.methods.get(row as usize)
             && method.get().length == Length::Short
         {
-            method.set(Runs { length: Length::Unknown { last_was_long: true }, ..method.get() });
-            self.have_others.set(true);
+            let length = Length::Unknown { last_was_long: true };
+            self.set(method, Runs { length, ..method.get() });
         }
     }
 }

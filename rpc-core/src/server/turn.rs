@@ -161,7 +161,7 @@ impl Turn {
 
     /// This deadline, later by what has passed since the clock was read last: the system may have run something else between that and the
     /// arrival of the request, which would end before its time.
-    pub(super) fn not_before(&self, deadline: Instant) -> Instant {
+    pub(super) fn postponed(&self, deadline: Instant) -> Instant {
         deadline.saturating_add_nanos(self.nanos_since(self.now))
     }
 
@@ -196,10 +196,15 @@ impl Turn {
         may_call
     }
 
+    #[inline]
+    fn limits_cpu(&self) -> bool {
+        self.accounts.as_ref().is_some_and(Accounts::limits_cpu)
+    }
+
     /// Begins to measure how long the thread is busy with a client's call, if that is limited.
     #[inline]
     pub(super) fn begin_work(&mut self) {
-        if self.accounts.as_ref().is_some_and(Accounts::limits_cpu) {
+        if self.limits_cpu() {
             self.now = self.site.now();
         }
     }
@@ -207,10 +212,11 @@ impl Turn {
     /// Charges to this client's quota how long the thread was busy since [`begin_work`](Self::begin_work). Returns it in nanoseconds.
     #[inline]
     pub(super) fn end_work(&mut self, client: Client) -> Option<u64> {
-        let accounts = self.accounts.as_mut().filter(|accounts| accounts.limits_cpu())?;
-        let began = core::mem::replace(&mut self.now, self.site.now());
-        let nanos = self.now.as_nanos().saturating_sub(began.as_nanos());
-        accounts.charge(client, nanos, self.now);
+        if !self.limits_cpu() {
+            return None;
+        }
+        let nanos = self.read_clock();
+        self.charge(client, nanos);
         Some(nanos)
     }
 

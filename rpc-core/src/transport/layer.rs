@@ -46,7 +46,7 @@ pub trait ClientLayer: Send {
         self.inner_mut().arm()
     }
 
-    /// As [`ClientTransport::wake_with`]. A layer with events of its own calls the waker, too.
+    /// Has the waker called: see [`ClientTransport::wake_with`]. A layer with events of its own calls it, too.
     fn wake_with(&mut self, waker: &Waker) -> bool {
         self.inner_mut().wake_with(waker)
     }

@@ -98,7 +98,7 @@ pub trait RequestSink {
 
     /// The requests that come next have waited at their client, for so many nanoseconds as far as the transport knows; 0 ends that. A
     /// server that cannot serve all runs those first that will still be answered in time.
-    fn have_waited(&mut self, _nanos: u64) {}
+    fn have_waited(&mut self, nanos: u64);
 
     /// Whether the server declares the method of this request idempotent. A client may say so too; a call runs more than once
     /// only if both do.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use strsim::osa_distance;
+
 /// The longest text that is shown whole, in characters.
 const MOST_SHOWN: usize = 64;
 
@@ -31,30 +33,12 @@ pub(super) fn meant<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -
 }
 
 fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let given: Vec<char> = given.to_lowercase().chars().take(MOST_SHOWN).collect();
+    let given: String = given.to_lowercase().chars().take(MOST_SHOWN).collect();
+    let letters = given.chars().count();
     // One mistake in three letters, and something that is right.
-    let most = (given.len() / 3).max(1).min(given.len().saturating_sub(1));
-    let distances = known.into_iter().map(|word| (distance(&given, word), word));
+    let most = (letters / 3).max(1).min(letters.saturating_sub(1));
+    let distances = known.into_iter().map(|word| (osa_distance(&given, word), word));
     distances.filter(|(distance, _)| *distance <= most).min().map(|(_, word)| word)
-}
-
-/// Letters to add, leave out, replace or exchange with their neighbours (Damerau's distance, of neighbours that are not changed twice).
-fn distance(given: &[char], word: &str) -> usize {
-    let word: Vec<char> = word.chars().collect();
-    let mut rows = vec![(0..=word.len()).collect::<Vec<_>>()];
-    for (i, from) in given.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in word.iter().enumerate() {
-            let replaced = rows[i][j] + usize::from(from != to);
-            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *from == word[j - 1] && given[i - 1] == *to {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[given.len()][word.len()]
 }
 
 #[cfg(test)]
@@ -63,7 +47,6 @@ mod tests {
 
     #[test]
     fn mistakes_are_counted() {
-        let count = |given: &str, word| distance(&given.chars().collect::<Vec<_>>(), word);
         for (given, word, mistakes) in [
             ("window", "window", 0),
             ("widow", "window", 1),
@@ -71,7 +54,7 @@ mod tests {
             ("", "ab", 2),
             ("slots", "slot", 1),
         ] {
-            assert_eq!(count(given, word), mistakes, "{given}");
+            assert_eq!(osa_distance(given, word), mistakes, "{given}");
         }
     }
 

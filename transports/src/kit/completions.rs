@@ -146,6 +146,8 @@ pub(crate) struct DiscardRequests;
 
 impl RequestSink for DiscardRequests {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

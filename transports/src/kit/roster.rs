@@ -250,6 +250,8 @@ mod tests {
 
     impl RequestSink for Disconnects {
         fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+        fn have_waited(&mut self, _: u64) {}
+
         fn is_idempotent(&self, _: &[u8]) -> bool {
             false
         }

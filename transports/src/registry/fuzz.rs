@@ -28,6 +28,8 @@ impl RequestSink for NoCalls {
         panic!("nobody has called");
     }
 
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

@@ -262,20 +262,15 @@ impl Schedule {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> u32 {
-        let carrier = clients.roster.get(client).map(|connection| &mut connection.link.carrier);
-        let since = carrier.and_then(|carrier| carrier.take_waits_since());
-        let taken = match since {
-            None => clients.take_requests(client, most, scratch, now, sink),
-            Some(since) => {
-                sink.have_waited(now.as_nanos().saturating_sub(since.as_nanos()));
-                let taken = clients.take_requests(client, most, scratch, now, sink);
-                sink.have_waited(0);
-                if let (0, Some(connection)) = (taken, clients.roster.get(client)) {
-                    connection.link.carrier.wait_since(since);
-                }
-                taken
-            }
-        };
+        let connection = clients.roster.get(client);
+        let since = connection.and_then(|connection| connection.link.carrier.waits_since());
+        if let Some(since) = since {
+            sink.have_waited(now.as_nanos().saturating_sub(since.as_nanos()));
+        }
+        let taken = clients.take_requests(client, most, scratch, now, sink);
+        if since.is_some() {
+            sink.have_waited(0);
+        }
         self.long_calls.record(client, taken);
         taken
     }

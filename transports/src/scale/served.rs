@@ -202,17 +202,14 @@ impl Served {
         self.waits_since.get_or_insert(now);
     }
 
-    /// Since when its requests wait: once, when the first are taken.
+    /// Since when its requests wait, until the first are taken.
     #[inline]
-    pub(super) fn take_waits_since(&mut self) -> Option<Instant> {
-        self.waits_since.take()
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.waits_since
     }
 
     /// The requests that were taken since this was called last.
     pub(super) fn take_work(&mut self) -> Work {
-        if self.work.requests > 0 {
-            self.waits_since = None;
-        }
         std::mem::take(&mut self.work)
     }
 
@@ -441,6 +438,7 @@ impl ServerCarrier for Served {
     #[inline]
     fn take<'a>(&mut self, request: Waiting, scratch: &'a mut Scratch) -> Option<Message<'a>> {
         self.work.count(request.len);
+        self.waits_since = None;
         if self.waiting_in_log().is_some() {
             let scratch = scratch.borrowed(request.len as usize)?;
             return self.log.take(request, scratch).map(Message::Borrowed);

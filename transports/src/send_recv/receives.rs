@@ -32,8 +32,8 @@ const fn least_spare(credits: u32) -> u32 {
     credits.div_ceil(4)
 }
 
-/// The same, at most: each request may be cancelled at once, and in a short window there is one for a chunk that the client writes while
-/// the server reads another.
+/// Receives for the operations of a client, at most: each request may be cancelled at once, and in a short window there is one for a
+/// chunk that the client writes while the server reads another.
 const fn most_spare(credits: u32) -> u32 {
     if credits < 4 { 4 } else { credits }
 }
@@ -52,8 +52,8 @@ const REPOST_AT: usize = 16;
 /// The id of every receive: no client has a number this high.
 const ANY_CLIENT: u64 = u64::MAX;
 
-/// How many requests clients may send, each with its part of the operations. The accepting threads grant them and make the receives, which the server thread posts: to
-/// register memory takes longer than a turn may.
+/// How many requests clients may send, each with its part of the operations. The accepting threads grant them and make the receives,
+/// which the server thread posts: to register memory takes longer than a turn may.
 #[derive(Debug, Clone)]
 pub(crate) struct Grants {
     budget: Arc<Budget>,

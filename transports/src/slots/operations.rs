@@ -1,8 +1,8 @@
 //! The operations of a client of a server whose receives all clients share. Each has its receive, as each request has.
 //!
 //! What a client sends and the server has not read takes receives of the server. A client has so many for itself: one for each slot
-//! of its window, and some [spare](super::carrier::Carrier::spare_receives) ones. It counts what it has sent: requests that are not answered, and operations
-//! (cancellations, releases, chunks) that are not known to be read. The server gives the receives of operations back with an
+//! of its window, and some [spare](super::carrier::Carrier::spare_receives) ones. It counts what it has sent: requests that are not
+//! answered, and operations (cancellations, releases, chunks) that are not known to be read. The server gives the receives of operations back with an
 //! [`Op::Credit`] for each [`batch`] of them. So fewer than `spare` are read and not given back, and an operation that waits goes
 //! when those have been read that went before.
 //!

@@ -18,8 +18,7 @@ impl Dispatcher {
     #[inline(never)]
     pub(super) fn work_off_backlog(&mut self, next: PollAt, paths: &mut ReplyPaths<'_>) -> u32 {
         let mut worked = 0;
-        while self.backlog.has_cancelled() {
-            let Some(request) = self.backlog.take_cancelled() else { break };
+        while let Some(request) = self.backlog.take_cancelled() {
             self.end_waiting(request, Status::Cancelled, paths);
             worked += 1;
         }

@@ -53,6 +53,8 @@ impl RequestSink for Handlers {
         answer(call, &message, replies);
     }
 
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         self.idempotent
     }

@@ -106,6 +106,8 @@ impl RequestSink for Handlers {
         }
     }
 
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }

@@ -32,6 +32,8 @@ struct ComesMeanwhile<'a>(&'a TcpIntake, Option<Stream>);
 
 impl RequestSink for ComesMeanwhile<'_> {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
@@ -68,6 +70,8 @@ impl RequestSink for Counting {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {
         self.0 += 1;
     }
+
+    fn have_waited(&mut self, _: u64) {}
 
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false

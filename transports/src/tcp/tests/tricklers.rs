@@ -27,6 +27,8 @@ impl RequestSink for Answering {
         }
     }
 
+    fn have_waited(&mut self, _: u64) {}
+
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
