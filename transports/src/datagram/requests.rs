@@ -47,12 +47,15 @@ impl Sessions {
     #[cold]
     pub(crate) fn remove(&mut self, client: u32, why: Disconnect, sink: &mut dyn RequestSink) {
         self.outgoing.post_in_place(&mut self.roster);
-        if !self.roster.remove(client, sink) {
+        let refusal = match why {
+            Disconnect::Stalled => Some(RefusalReason::Stalled),
+            Disconnect::Goodbye | Disconnect::Lost => None,
+        };
+        if !self.roster.remove(client, refusal, sink) {
             return;
         }
         match why {
             Disconnect::Stalled => {
-                self.roster.count_refusal(RefusalReason::Stalled);
                 tracing::warn!(client, "dropping a client that holds memory and does not move on");
             }
             Disconnect::Goodbye | Disconnect::Lost => {

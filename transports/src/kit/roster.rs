@@ -124,11 +124,20 @@ impl<T: Member> Roster<T> {
         self.count += 1;
     }
 
-    /// Drops a client, and tells the sink. Its number is free when all that it had is. `false` if there is none of that number.
-    pub(crate) fn remove(&mut self, number: u32, sink: &mut dyn RequestSink) -> bool {
+    /// Drops a client, and tells the sink. A refusal is counted before the client can notice that it is dropped. Its number is free
+    /// when all that it had is. `false` if there is none of that number.
+    pub(crate) fn remove(
+        &mut self,
+        number: u32,
+        refusal: Option<RefusalReason>,
+        sink: &mut dyn RequestSink,
+    ) -> bool {
         let Some(mut member) = self.members.get_mut(number as usize).and_then(Option::take) else {
             return false;
         };
+        if let Some(reason) = refusal {
+            self.count_refusal(reason);
+        }
         self.count -= 1;
         member.detach();
         let ClientId { generation, .. } = member.id();
@@ -289,7 +298,7 @@ mod tests {
         first();
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
         let mut told = Disconnects::default();
-        assert!(roster.remove(0, &mut told) && !roster.remove(0, &mut told));
+        assert!(roster.remove(0, None, &mut told) && !roster.remove(0, None, &mut told));
         assert_eq!((told.0, roster.count()), (vec![0], 1));
         let again = accept(&queue);
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
@@ -320,6 +329,46 @@ mod tests {
         }
     }
 
+    /// A client that reads the count of refusals when it notices that it is dropped.
+    struct Counting(ClientId, Site, Arc<AtomicU64>);
+
+    impl Drop for Counting {
+        fn drop(&mut self) {
+            let counted = self.1.refusals().of(RefusalReason::BrokeProtocol);
+            self.2.store(counted, Ordering::Relaxed);
+        }
+    }
+
+    impl Member for Counting {
+        fn id(&self) -> ClientId {
+            self.0
+        }
+
+        fn calls(&self) -> Calls {
+            Calls::None
+        }
+
+        fn in_line(&mut self) -> &mut bool {
+            unreachable!("it sends nothing")
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_counted_before_the_client_notices() {
+        let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
+        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(1));
+        let mut roster = Roster::new(arrivals);
+        let noticed = Arc::new(AtomicU64::new(0));
+        let make = |id, _: &_| Ok((Vec::new(), Counting(id, site.clone(), Arc::clone(&noticed))));
+        let _client = queue.accept((Source::Unknown, None), make).unwrap();
+        let mut told = Disconnects::default();
+        assert_eq!(roster.take_arrivals(&mut told), None);
+        assert!(roster.remove(0, Some(RefusalReason::BrokeProtocol), &mut told));
+        assert_eq!(noticed.load(Ordering::Relaxed), 1);
+        assert!(!roster.remove(0, Some(RefusalReason::BrokeProtocol), &mut told));
+        assert_eq!(site.refusals().of(RefusalReason::BrokeProtocol), 1, "it was gone already");
+    }
+
     #[test]
     fn a_client_keeps_its_place_until_all_it_had_is_gone_and_delays_nobody() {
         let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
@@ -332,7 +381,7 @@ mod tests {
         let _clients = [accept().unwrap(), accept().unwrap()];
         roster.take_arrivals(&mut Disconnects::default());
         let mut told = Disconnects::default();
-        assert!(roster.remove(0, &mut told));
+        assert!(roster.remove(0, None, &mut told));
         assert_eq!((told.0, roster.count()), (vec![0], 1), "the thread has gone on");
         let refused = accept().err();
         assert!(
@@ -353,7 +402,7 @@ mod tests {
         let (queue, mut roster) = roster();
         let first = accept(&queue);
         roster.take_arrivals(&mut Disconnects::default());
-        roster.remove(0, &mut Disconnects::default());
+        roster.remove(0, None, &mut Disconnects::default());
         let _second = accept(&queue);
         first();
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
@@ -392,7 +441,7 @@ mod tests {
         roster.get(0).unwrap().calls = Calls::Ended(1);
         assert!(make_room());
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(1));
-        assert!(roster.remove(1, &mut Disconnects::default()));
+        assert!(roster.remove(1, None, &mut Disconnects::default()));
         // The one that comes instead calls before the server thread looks.
         let _client = accept(&queue);
         roster.take_arrivals(&mut Disconnects::default());
@@ -411,7 +460,7 @@ mod tests {
             assert!(queue.make_room(Source::Unknown, Duration::ZERO));
         }
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
-        roster.remove(0, &mut Disconnects::default());
+        roster.remove(0, None, &mut Disconnects::default());
         // It gets its place before the server thread finds what it has asked for again.
         let _newcomer = accept(&queue);
         assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);

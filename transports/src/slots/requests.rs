@@ -84,12 +84,15 @@ impl<C: ServerCarrier> Clients<C> {
     /// Drops one client, and all that it had.
     #[cold]
     pub(crate) fn remove(&mut self, client: u32, why: Disconnect, sink: &mut dyn RequestSink) {
-        if !self.roster.remove(client, sink) {
+        let refusal = match why {
+            Disconnect::Misbehaved(_) => Some(RefusalReason::BrokeProtocol),
+            Disconnect::Lost(_) | Disconnect::Goodbye => None,
+        };
+        if !self.roster.remove(client, refusal, sink) {
             return;
         }
         match why {
             Disconnect::Misbehaved(rule) => {
-                self.roster.count_refusal(RefusalReason::BrokeProtocol);
                 tracing::warn!(client, rule, "dropping a client that broke the protocol");
             }
             Disconnect::Lost(status) => tracing::debug!(client, ?status, "lost a client"),

@@ -65,16 +65,19 @@ impl Clients {
     /// Drops a client.
     #[cold]
     pub(super) fn remove(&mut self, client: u32, why: Disconnect, sink: &mut dyn RequestSink) {
-        if !self.roster.remove(client, sink) {
+        let refusal = match why {
+            Disconnect::Misbehaved(_) => Some(RefusalReason::BrokeProtocol),
+            Disconnect::Stalled => Some(RefusalReason::Stalled),
+            Disconnect::Goodbye | Disconnect::Gone => None,
+        };
+        if !self.roster.remove(client, refusal, sink) {
             return;
         }
         match why {
             Disconnect::Misbehaved(what) => {
-                self.roster.count_refusal(RefusalReason::BrokeProtocol);
                 tracing::warn!(client, what, "dropped a client that broke the protocol");
             }
             Disconnect::Stalled => {
-                self.roster.count_refusal(RefusalReason::Stalled);
                 tracing::warn!(client, "dropped a client that holds memory and does not move on");
             }
             Disconnect::Goodbye | Disconnect::Gone => {
