@@ -18,6 +18,8 @@ pub(crate) struct Retransmission {
     congestion: Congestion,
     timers: Timers,
     round_trip: RoundTrip,
+    /// The longest timeout that something under way may have from [`round_trip`](Self::round_trip), before it is doubled.
+    longest: u64,
     /// Slots that were sent since the last poll: their time counts from the next.
     fresh: Vec<u32>,
 }
@@ -25,11 +27,13 @@ pub(crate) struct Retransmission {
 impl Retransmission {
     /// For a session with this window, whose congestion control, if any, allows at most `most` datagrams.
     pub(crate) fn new(window: u32, most: u32, silence: Duration) -> Self {
+        let round_trip = RoundTrip::default();
         Retransmission {
             flight: Flight::new(window),
             congestion: Congestion::new(most),
             timers: Timers::new(silence),
-            round_trip: RoundTrip::default(),
+            round_trip,
+            longest: round_trip.timeout(0),
             fresh: Vec::with_capacity(window as usize),
         }
     }
@@ -176,6 +180,19 @@ impl Retransmission {
         let nanos = now.as_nanos().saturating_sub(sent_at.as_nanos());
         self.round_trip.record(nanos);
         self.congestion.record(now, nanos, datagrams);
+        let timeout = self.round_trip.timeout(0);
+        match timeout < self.longest / 2 {
+            true => self.shorten_timeouts(timeout),
+            false => self.longest = self.longest.max(timeout),
+        }
+    }
+
+    /// What is under way was timed when round trips took much longer, while the server was paused for example. The next look at what is
+    /// due times it by what they take now.
+    #[cold]
+    fn shorten_timeouts(&mut self, timeout: u64) {
+        self.longest = timeout;
+        self.timers.set(Instant::ZERO);
     }
 
     /// The server mentioned the slot's request, or its call is over.
@@ -233,6 +250,10 @@ impl Retransmission {
                 continue;
             }
             if slot.due > now {
+                if slot.due != Instant::FAR_FUTURE {
+                    let timeout = self.round_trip.timeout(slot.repeats);
+                    slot.due = slot.due.min(now.saturating_add_nanos(timeout));
+                }
                 self.timers.set(slot.due);
                 continue;
             }
@@ -428,6 +449,25 @@ mod tests {
         client.hear();
         let gaps: Vec<u32> = (0..4).map(|_| client.turns_until_something_leaves()).collect();
         assert_doubling(&gaps);
+    }
+
+    #[test]
+    fn a_message_that_left_when_round_trips_were_long_is_repeated_when_they_are_short_again() {
+        let mut client = Client::with_a_call();
+        let long = Duration::from_millis(16).as_nanos() as u64;
+        let start = client.now();
+        client.repair.record_round_trip(start + Duration::from_nanos(long), start, Some(1));
+        assert!(client.turn() && !client.turn());
+        let due = client.window.slots[0].due;
+        assert!(due > client.now() + Duration::from_nanos(2 * long), "{due:?}");
+        // Other messages of the session are answered, each within a turn.
+        for _ in 0..20 {
+            let now = client.now();
+            client.repair.record_round_trip(now + TURN, now, None);
+        }
+        assert!(!client.turn(), "it may be answered in time");
+        assert!(client.window.slots[0].due < client.now() + Duration::from_nanos(long));
+        assert!(TURN * client.turns_until_something_leaves() < Duration::from_nanos(long));
     }
 
     #[test]
