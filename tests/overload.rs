@@ -4,9 +4,9 @@
 #[path = "support/addresses.rs"]
 mod addresses;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use addresses::each_kind_of_address;
 use farcall::{CallContext, RpcError, RunningServer, Server};
@@ -25,8 +25,23 @@ trait Work {
 struct Worker {
     /// Handlers that ran to their end.
     ran: Arc<AtomicU64>,
+    /// Handlers of `ask` that have begun.
+    asked: Arc<AtomicU64>,
+    /// Those of them that have neither ended nor been dropped.
+    running: Arc<AtomicU64>,
     /// Whom it asks.
     next: Option<WorkClient>,
+    /// Handlers of `ask` wait while another holds this.
+    gate: Arc<Mutex<()>>,
+}
+
+/// One of [`Worker::running`].
+struct Running(Arc<AtomicU64>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Worker {
@@ -46,12 +61,27 @@ impl Work for Worker {
     }
 
     async fn ask(&self, time: Duration) {
+        self.asked.fetch_add(1, SeqCst);
+        self.running.fetch_add(1, SeqCst);
+        let _running = Running(Arc::clone(&self.running));
         let left = CallContext::current().and_then(|call| call.remaining()).unwrap_or_default();
         if let Some(next) = &self.next {
             let _ = next.ask(time).timeout(left).await;
         } else {
+            drop(self.gate.lock());
             self.take_time(time);
         }
+    }
+}
+
+/// Longer than any test waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::yield_now();
     }
 }
 
@@ -134,21 +164,50 @@ fn async_handlers_run_for_callers_that_still_wait() {
     }
 }
 
+fn assert_late(ended: Result<(), RpcError>) {
+    assert!(matches!(ended, Err(RpcError::DeadlineExceeded { .. })), "{ended:?}");
+}
+
 /// A caller that gives up is followed by each server on the way, so that the last one does not run what nobody waits for.
 #[test]
 fn a_chain_of_servers_gives_up_with_the_caller() {
     let name = format!("overload-chain-{}", std::process::id());
     let last = Worker::default();
     let mut servers = vec![serve(&format!("shm://{name}-0"), &last)];
+    let mut between = Vec::new();
     for level in 1..3 {
         let before = servers.last().expect("there is one").address().to_string();
         let next = WorkClient::connect(before.as_str()).wait().expect("a server listens");
         let worker = Worker { next: Some(next), ..Worker::default() };
         servers.push(serve(&format!("shm://{name}-{level}"), &worker));
+        between.push(worker);
     }
     let first = servers.last().expect("there is one").address().to_string();
-    let calls = overload(&first, |client| client.ask(TIME).timeout(TIMEOUT).wait());
-    assert_most_runs_are_answered("a chain", last.ran.load(SeqCst), calls);
+    let client = WorkClient::connect(first.as_str()).wait().expect("a server listens");
+    // The last server has seen that the method takes long: its requests wait where they can be cancelled.
+    for _ in 0..3 {
+        client.ask(TIME).wait().expect("nothing else is asked for");
+    }
+    let before = last.ran.load(SeqCst);
+    let gate = last.gate.lock();
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| client.ask(TIME).timeout(PATIENCE).wait());
+        wait_until("the last server is busy", || last.running.load(SeqCst) == 1);
+        let impatient = [(); 16]
+            .map(|()| scope.spawn(|| assert_late(client.ask(TIME).timeout(TIMEOUT).wait())));
+        impatient.into_iter().for_each(|call| call.join().expect("it is late"));
+        for worker in &between {
+            wait_until("the others have given up", || worker.running.load(SeqCst) == 1);
+            assert!(worker.asked.load(SeqCst) > before + 1, "no other came so far");
+        }
+        // What the last server was told is there before this call ends, which comes behind it on the same connection.
+        let before_last = between[0].next.as_ref().expect("it asks another");
+        assert_late(before_last.ask(TIME).timeout(TIMEOUT).wait());
+        drop(gate);
+        patient.join().expect("no panic").expect("it is still waited for");
+    });
+    client.ask(TIME).wait().expect("nothing else is asked for");
+    assert_eq!(last.ran.load(SeqCst) - before, 2, "runs for callers that had given up");
     // The first is asked last to end.
     servers.into_iter().rev().for_each(drop);
 }
