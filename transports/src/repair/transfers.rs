@@ -59,12 +59,21 @@ impl BySlot {
         self.0.get(slot as usize).unwrap_or(&Large::None)
     }
 
-    fn of_mut(&mut self, slot: u32) -> &mut Large {
+    fn of_mut(&mut self, slot: u32) -> Option<&mut Large> {
+        self.0.get_mut(slot as usize)
+    }
+
+    fn put(&mut self, slot: u32, large: Large) -> &mut Large {
         let slot = slot as usize;
         if slot >= self.0.len() {
             self.0.resize_with(slot + 1, || Large::None);
         }
+        self.0[slot] = large;
         &mut self.0[slot]
+    }
+
+    fn take(&mut self, slot: u32) -> Large {
+        self.of_mut(slot).map_or(Large::None, |large| std::mem::replace(large, Large::None))
     }
 }
 
@@ -140,9 +149,7 @@ impl Transfers {
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
         Parts::new(len as u64, self.part_bytes)?;
         let buffer = buffer(self.requests.take(len), len)?;
-        let large = self.large.of_mut(slot);
-        *large = Large::Request(buffer);
-        match large {
+        match self.large.put(slot, Large::Request(buffer)) {
             Large::Request(buffer) => Some(buffer),
             _ => None,
         }
@@ -158,10 +165,9 @@ impl Transfers {
 
     /// The server has room for the request: its parts may go.
     pub(crate) fn start(&mut self, slot: u32) {
-        let large = self.large.of_mut(slot);
-        let Large::Request(whole) = std::mem::replace(large, Large::None) else { return };
+        let Large::Request(whole) = self.large.take(slot) else { return };
         let Some(parts) = Parts::new(whole.len() as u64, self.part_bytes) else { return };
-        *large = Large::Sending { whole, outgoing: Outgoing::new(parts) };
+        self.large.put(slot, Large::Sending { whole, outgoing: Outgoing::new(parts) });
         self.sending += 1;
         self.active.push_back(slot);
     }
@@ -173,7 +179,7 @@ impl Transfers {
         round: u8,
         (base, arrived): (u32, u64),
     ) -> Option<(bool, bool)> {
-        let Large::Sending { outgoing, .. } = self.large.of_mut(slot) else {
+        let Some(Large::Sending { outgoing, .. }) = self.large.of_mut(slot) else {
             return Some((false, false));
         };
         let news = outgoing.acknowledge(base, arrived)?;
@@ -217,7 +223,7 @@ impl Transfers {
     pub(crate) fn time_out(&mut self, slot: u32) {
         let round = &mut self.rounds[slot as usize];
         *round = (*round + 1) & LAST_COPY;
-        if let Large::Sending { outgoing, .. } = self.large.of_mut(slot) {
+        if let Some(Large::Sending { outgoing, .. }) = self.large.of_mut(slot) {
             outgoing.time_out();
         }
     }
@@ -226,7 +232,7 @@ impl Transfers {
     pub(crate) fn lent(&mut self, slot: u32, len: u64) -> bool {
         let Some(parts) = Parts::new(len, self.part_bytes) else { return false };
         self.forget(slot);
-        *self.large.of_mut(slot) = Large::Waiting { len: len as usize, parts };
+        self.large.put(slot, Large::Waiting { len: len as usize, parts });
         self.waiting.push_back(slot);
         true
     }
@@ -243,7 +249,7 @@ impl Transfers {
                 let beyond =
                     || must.then(|| buffer(self.responses.take_beyond(len), len)).flatten();
                 let Some(whole) = within.or_else(beyond) else { return };
-                *self.large.of_mut(slot) = Large::Fetching { whole, fetch: Fetch::new(parts) };
+                self.large.put(slot, Large::Fetching { whole, fetch: Fetch::new(parts) });
                 self.fetching += 1;
                 self.active.push_back(slot);
             }
@@ -253,8 +259,9 @@ impl Transfers {
 
     /// A part of a response has arrived.
     pub(crate) fn take_part(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
-        let large = self.large.of_mut(slot);
-        let Large::Fetching { whole, fetch } = large else { return Taken::No };
+        let Some(Large::Fetching { whole, fetch }) = self.large.of_mut(slot) else {
+            return Taken::No;
+        };
         let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
         whole[range].copy_from_slice(bytes);
         if let Some(timing) = self.timing.filter(|it| (it.slot, it.part) == (slot, number)) {
@@ -265,7 +272,7 @@ impl Transfers {
             return Taken::Yes;
         }
         self.leave(slot);
-        match std::mem::replace(self.large.of_mut(slot), Large::None) {
+        match self.large.take(slot) {
             Large::Fetching { whole, .. } => Taken::Whole(whole),
             _ => Taken::No,
         }
@@ -291,7 +298,7 @@ impl Transfers {
             let slot = self.active.pop_front()?;
             self.active.push_back(slot);
             match self.large.of_mut(slot) {
-                Large::Sending { outgoing, .. } => {
+                Some(Large::Sending { outgoing, .. }) => {
                     let repeats = outgoing.repeats();
                     if !repeats && outgoing.under_way() >= sending {
                         continue;
@@ -304,7 +311,7 @@ impl Transfers {
                     }
                     return Some(Step::Part { slot, number, range });
                 }
-                Large::Fetching { fetch, .. } => {
+                Some(Large::Fetching { fetch, .. }) => {
                     if fetch.has_lost()
                         && let Some((base, mask)) = fetch.ask_lost()
                     {
@@ -320,7 +327,7 @@ impl Transfers {
                     self.begin_timing(slot, base + mask.trailing_zeros(), now);
                     return Some(Step::Ask { slot, base, mask });
                 }
-                Large::None | Large::Request(_) | Large::Waiting { .. } => {}
+                None | Some(Large::None | Large::Request(_) | Large::Waiting { .. }) => {}
             }
         }
         None
@@ -338,7 +345,7 @@ impl Transfers {
     pub(crate) fn forget(&mut self, slot: u32) {
         self.leave(slot);
         self.cancel_timing(slot);
-        *self.large.of_mut(slot) = Large::None;
+        self.large.take(slot);
     }
 
     /// Takes the slot out of all queues.
@@ -364,4 +371,24 @@ fn buffer(taken: Result<Option<Buffer>, farcall_verbs::VerbsError>, len: usize) 
         tracing::warn!(%error, len, "no memory for a large message");
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use farcall_verbs::Device;
+
+    use super::*;
+
+    /// Whatever the server says of it, late or wrongly.
+    #[test]
+    fn a_slot_without_a_large_message_takes_no_memory_for_one() {
+        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+        let mut transfers = Transfers::new(64, &pd, 1 << 20, 1024, 1);
+        transfers.forget(63);
+        transfers.start(63);
+        transfers.time_out(63);
+        assert_eq!(transfers.acknowledge(63, 0, (1, 0)), Some((false, false)));
+        assert!(matches!(transfers.take_part(63, 0, 0, &[7]), Taken::No));
+        assert_eq!(transfers.large.0.capacity(), 0);
+    }
 }
