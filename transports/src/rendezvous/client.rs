@@ -208,7 +208,9 @@ impl Transfers {
 
     /// The server took a chunk out; `false` if it cannot have.
     pub(crate) fn credit(&mut self, slot: u32) -> bool {
-        let Large::Sending { outgoing, .. } = &mut self.large[slot as usize] else { return false };
+        let Some(Large::Sending { outgoing, .. }) = self.large.used.get_mut(slot as usize) else {
+            return false;
+        };
         let stalled = outgoing.next().is_none();
         if stalled {
             self.ready.push_back(slot);
@@ -231,9 +233,9 @@ impl Transfers {
 
     /// One more part of the slot's response is there; `false` if all were.
     pub(crate) fn more_is_there(&mut self, slot: u32) -> bool {
-        let (lent, has_read) = match &mut self.large[slot as usize] {
-            Large::Waiting { lent } => (lent, None),
-            Large::Fetching { lent, offset, .. } => (lent, Some(*offset)),
+        let (lent, has_read) = match self.large.used.get_mut(slot as usize) {
+            Some(Large::Waiting { lent }) => (lent, None),
+            Some(Large::Fetching { lent, offset, .. }) => (lent, Some(*offset)),
             _ => return false,
         };
         if lent.there == lent.region.len {
@@ -341,9 +343,8 @@ impl Transfers {
 
     /// The slot's request will not be sent, or not on.
     pub(crate) fn forget(&mut self, slot: u32) {
-        let large = &mut self.large[slot as usize];
-        if matches!(large, Large::Request(_) | Large::Sending { .. }) {
-            *large = Large::None;
+        if matches!(self.large[slot as usize], Large::Request(_) | Large::Sending { .. }) {
+            self.large[slot as usize] = Large::None;
             self.ready.retain(|ready| *ready != slot);
         }
     }
@@ -392,6 +393,15 @@ mod tests {
             transfers.fetched(slot, into);
         }
         lens
+    }
+
+    /// Its call is cancelled, and whatever the server says of it.
+    #[test]
+    fn a_slot_without_a_large_message_takes_no_memory_for_one() {
+        let mut transfers = transfers();
+        transfers.forget(0);
+        assert!(!transfers.credit(0) && !transfers.more_is_there(0));
+        assert_eq!(transfers.large.used.capacity(), 0);
     }
 
     #[test]
