@@ -10,6 +10,7 @@ use crate::shm::context::Context;
 use crate::shm::duplex;
 use crate::{ConnectOptions, Status, WorkCompletion, WorkRequest};
 
+pub(super) const SENDS: usize = 8;
 pub(super) const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 100;
 
@@ -79,20 +80,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub(super) fn queue_pair(domain: &Domain, cq: &CompletionQueue) -> QueuePair {
+pub(in crate::shm) fn queue_pair(domain: &Domain, cq: &CompletionQueue) -> QueuePair {
     let handle = cq.handle(&domain.context);
     let config = Config {
         ty: QpType::Rc,
         send_cq: &handle,
         recv_cq: &handle,
         srq: None,
-        max_send_wr: 8,
+        max_send_wr: SENDS,
         max_recv_wr: RECEIVES,
     };
     QueuePair::new(domain, config).unwrap()
 }
 
-pub(super) fn connect(a: &mut QueuePair, b: &mut QueuePair) {
+pub(in crate::shm) fn connect(a: &mut QueuePair, b: &mut QueuePair) {
     let options = ConnectOptions::default().rnr_retry(0).retry_timeout_ns(1_000_000);
     a.connect(&b.endpoint(), &options).unwrap();
     b.connect(&a.endpoint(), &options).unwrap();
@@ -153,11 +154,11 @@ impl Stream {
     }
 }
 
-/// Polls until no completion is left, and checks each. Returns how many receives of the victim ended, and
+/// Polls until no completion is left, and checks each. Returns the ids of the victim's receives that ended, and
 /// whether the honest peer's message arrived.
-fn poll(cq: &mut CompletionQueue, victim: u32) -> (usize, bool) {
+fn poll(cq: &mut CompletionQueue, victim: u32) -> (Vec<u64>, bool) {
     let mut out: [WorkCompletion; 4] = std::array::from_fn(|_| WorkCompletion::default());
-    let (mut ended, mut honest) = (0, false);
+    let (mut ended, mut honest) = (Vec::new(), false);
     for _ in 0..64 {
         let count = cq.poll(&mut out).expect("the queue is large enough for all that was posted");
         if count == 0 {
@@ -169,8 +170,8 @@ fn poll(cq: &mut CompletionQueue, victim: u32) -> (usize, bool) {
                 assert_eq!(completion.status, Status::Success);
                 honest |= completion.imm == Some(HONEST);
             } else if let Some(buffer) = buffer {
-                ended += 1;
-                assert!(buffer.len() <= RECEIVE_BYTES && completion.id < RECEIVES as u64);
+                ended.push(completion.id);
+                assert!(buffer.len() <= RECEIVE_BYTES);
                 assert!(completion.payload().is_none_or(|bytes| bytes.len() <= CELL_PAYLOAD_BYTES));
             }
         }
@@ -198,7 +199,7 @@ proptest! {
         }
         post(&mut bystander, &domain, 0);
 
-        let (mut ended, mut passed, mut stream) = (0, false, Stream::default());
+        let (mut ended, mut passed, mut stream) = (Vec::new(), false, Stream::default());
         for step in &steps {
             match step {
                 Step::Send(len) => {
@@ -211,7 +212,8 @@ proptest! {
                 }
                 Step::Poll => {
                     let polled = poll(&mut cq, victim.number());
-                    (ended, passed) = (ended + polled.0, passed | polled.1);
+                    ended.extend(polled.0);
+                    passed |= polled.1;
                     stream.number = victim.pair.flow.taken.load(Ordering::Acquire);
                 }
                 step => stream.play(step, &victim, &hostile),
@@ -221,11 +223,12 @@ proptest! {
         honest.post(message).unwrap_or_else(|(error, _)| panic!("{error}"));
         honest.ring_doorbell();
         let polled = poll(&mut cq, victim.number());
-        (ended, passed) = (ended + polled.0, passed | polled.1);
+        ended.extend(polled.0);
+        passed |= polled.1;
         prop_assert!(passed, "the honest peer's message is lost");
-        prop_assert!(ended <= RECEIVES);
         victim.fail();
-        ended += poll(&mut cq, victim.number()).0;
-        prop_assert_eq!(ended, RECEIVES, "every posted receive ends once");
+        ended.extend(poll(&mut cq, victim.number()).0);
+        let posted: Vec<u64> = (0..RECEIVES as u64).collect();
+        prop_assert_eq!(ended, posted, "every posted receive ends once, in order");
     }
 }
