@@ -86,6 +86,12 @@ impl CompletionQueue {
         std::mem::take(&mut *lock(&self.shared.called))
     }
 
+    /// More completions may be outstanding than fit.
+    #[cfg(test)]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.shared.attention.load(Ordering::SeqCst) & attention::CROWDED != 0
+    }
+
     /// Its handle, for use with `context`.
     pub(crate) fn handle(&self, context: &Arc<Context>) -> CqHandle {
         CqHandle { shared: Arc::clone(&self.shared), context: Arc::clone(context) }

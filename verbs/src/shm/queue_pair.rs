@@ -2,7 +2,9 @@
 
 mod connect;
 #[cfg(all(test, not(loom)))]
-mod hostile;
+mod ends;
+#[cfg(all(test, not(loom)))]
+pub(super) mod hostile;
 #[cfg(all(test, not(loom)))]
 mod long_messages;
 #[cfg(all(test, not(loom)))]
