@@ -97,3 +97,32 @@ pub(crate) fn private_region(
         registration: Registration::Shm(Pages::Private(mapping)),
     }))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shm::completion_queue::CompletionQueue;
+    use crate::shm::queue_pair::hostile::{connect, queue_pair};
+
+    /// A peer in another process needs the file to map it; one of this process does not.
+    #[test]
+    fn a_region_for_one_queue_pair_keeps_its_file_until_its_peer_is_known_to_be_of_this_process() {
+        let owner = Context::open(false).unwrap();
+        let sole = Some(Arc::default());
+        let domain = Domain { context: Arc::clone(&owner), number: 1, sole };
+        let region = domain.register(64, Access::all()).unwrap();
+        let has_file_when_mapped = || {
+            let other = Context::open(false).unwrap();
+            let peer = other.peer(owner.gid, PEER_TIMEOUT).unwrap();
+            assert!(peer.ask_for_region(region.rkey()).unwrap().is_some());
+            owner.region(region.rkey()).unwrap().file().is_some()
+        };
+        assert!(has_file_when_mapped(), "its peer may be in another process");
+        let peers = Domain { context: Context::open(false).unwrap(), number: 1, sole: None };
+        let queues = [(); 2].map(|()| CompletionQueue::new(64, None, false));
+        let (mut qp, mut its_peer) =
+            (queue_pair(&domain, &queues[0]), queue_pair(&peers, &queues[1]));
+        connect(&mut qp, &mut its_peer);
+        assert!(!has_file_when_mapped(), "a descriptor for nobody");
+    }
+}
