@@ -306,20 +306,39 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::memory::region::Region;
     use crate::shm::Domain;
+
+    /// Longer than anything here takes.
+    const BOUND: Duration = Duration::from_secs(20);
+
+    fn domain() -> Domain {
+        Domain { context: Context::open(false).unwrap(), number: 1, sole: None }
+    }
+
+    /// The device of a peer of `owner`'s, and its record of that.
+    fn peer_of(owner: &Domain) -> (Arc<Context>, Arc<Peer>) {
+        let context = Context::open(false).unwrap();
+        let record = context.peer(owner.context.gid, BOUND).unwrap();
+        (context, record)
+    }
+
+    /// Where the owner of this region sleeps.
+    fn watch(region: &Region) -> Arc<Channel> {
+        let channel = Arc::new(Channel::new().unwrap());
+        let watching = crate::dispatch::Channel::Shm(Arc::clone(&channel));
+        region.registration().watch(region.rkey(), &watching).unwrap();
+        channel
+    }
 
     #[test]
     fn a_peer_that_tells_of_writes_at_will_wakes_nobody_who_does_not_wait() {
-        let context = Context::open(false).unwrap();
-        let domain = Domain { context: Arc::clone(&context), number: 1, sole: None };
-        let region = domain.register(64, Access::all()).unwrap();
-        let other = domain.register(64, Access::all()).unwrap();
-        let registration = region.registration();
-        let channel = Arc::new(Channel::new().unwrap());
-        let watching = crate::dispatch::Channel::Shm(Arc::clone(&channel));
-        registration.watch(region.rkey(), &watching).unwrap();
+        let owner = domain();
+        let region = owner.register(64, Access::all()).unwrap();
+        let other = owner.register(64, Access::all()).unwrap();
+        let (registration, channel) = (region.registration(), watch(&region));
         let told = |rkey: u32| {
-            context.written(rkey);
+            owner.context.written(rkey);
             channel.wait(Duration::ZERO).unwrap()
         };
         assert!(!told(region.rkey()), "it is not armed");
@@ -330,5 +349,38 @@ mod tests {
         registration.arm(region.rkey());
         registration.disarm(region.rkey());
         assert!(!told(region.rkey()), "disarmed");
+    }
+
+    #[test]
+    fn a_mapped_region_is_given_to_be_unmapped_when_its_owner_has_dropped_it() {
+        let owner = domain();
+        let (_context, record) = peer_of(&owner);
+        let region = owner.register(64, Access::all()).unwrap();
+        let mapped = record.ask_for_region(region.rkey()).unwrap().unwrap();
+        assert!(record.forget_dead_regions().is_empty() && mapped.is_alive());
+        drop(region);
+        assert!(record.forget_dead_regions().len() == 1 && !mapped.is_alive());
+    }
+
+    #[test]
+    fn who_writes_tells_an_owner_that_waits_and_tries_again_if_that_failed() {
+        let owner = domain();
+        let (_context, record) = peer_of(&owner);
+        let region = owner.register(64, Access::all()).unwrap();
+        let (registration, channel) = (region.registration(), watch(&region));
+        let mapped = record.ask_for_region(region.rkey()).unwrap().unwrap();
+        let told = || mapped.told.load(Ordering::Relaxed);
+        mapped.tell_of_write(&record);
+        assert_eq!(told(), 0, "it does not wait");
+        registration.arm(region.rkey());
+        let first = mapped.word.get().armed(mapped.generation).unwrap();
+        mapped.tell_of_write(&record);
+        assert!(channel.wait(BOUND).unwrap(), "it was not told");
+        assert_eq!(told(), first);
+        // It has too much to read already, or is gone.
+        rustix::net::shutdown(record.socket(), rustix::net::Shutdown::Both).unwrap();
+        registration.arm(region.rkey());
+        mapped.tell_of_write(&record);
+        assert_eq!(told(), first, "the next write tells it of this arm");
     }
 }
