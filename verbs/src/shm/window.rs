@@ -171,6 +171,22 @@ impl Drop for Window {
 mod tests {
     use super::*;
 
+    use crate::MemoryWindow;
+
+    #[test]
+    fn all_keys_of_a_window_lead_to_its_slot() {
+        let context = Context::open(false).unwrap();
+        let domain = Domain { context: Arc::clone(&context), number: 1, sole: None };
+        for window in [(); 2].map(|()| Window::alloc(&domain).unwrap()) {
+            let first = window.first_key();
+            let keys =
+                std::iter::successors(Some(first), |key| Some(MemoryWindow::key_after(*key)));
+            for key in keys.take(300) {
+                assert_eq!(context.window(key), Some(window.slot), "{key:#x}");
+            }
+        }
+    }
+
     fn binding(rkey: u32) -> BoundTo {
         BoundTo { generation: 0, rkey, qp: 7, region: 9, access: 2, addr: 4096, len: 64 }
     }
