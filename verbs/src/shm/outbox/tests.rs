@@ -65,6 +65,23 @@ fn only_a_queue_pair_that_takes_no_more_messages_is_over() {
     assert_eq!(outcomes, [Outcome::Wait(Wait::NotReady), Outcome::Wait(Wait::Room), over, over]);
 }
 
+#[test]
+fn a_full_ring_has_room_when_the_peer_has_taken_a_message_and_not_before() {
+    let mut ends = Ends::new();
+    let cells = ends.ring.count();
+    while ends.outstanding() <= cells && ends.outbox.has_room() {
+        ends.send();
+    }
+    assert!((RECEIVES..=cells).contains(&ends.outstanding()), "{}", ends.outstanding());
+    assert!(ends.outbox.must_wait_for_room());
+    assert_eq!(ends.outbox.lines().sender.waits_for_room.load(Ordering::Relaxed), 1);
+    ends.take();
+    assert!(!ends.outbox.has_room(), "the peer has not said so");
+    ends.outbox.lines().credit.head.store(ends.taken, Ordering::Release);
+    assert!(ends.outbox.has_room() && !ends.outbox.must_wait_for_room());
+    ends.send();
+}
+
 proptest! {
     #[test]
     fn every_message_that_a_receive_admits_has_a_cell(
