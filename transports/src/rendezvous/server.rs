@@ -292,3 +292,43 @@ fn copy_pieces(message: &mut Buffer, [front, body]: [&[u8]; 2], range: Range<usi
     let at = range.start.max(front.len());
     message.copy_in(at, &body[at - front.len()..range.end.max(at) - front.len()]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::memory::Budget;
+    use farcall_verbs::Device;
+
+    /// Of a request with a whole landing ring; a client may have two rings.
+    const LONG: u64 = 1 << 20;
+
+    /// A client's large messages, and the memory of its server thread.
+    fn bench(memory: u64) -> (LargeMessages, LargeBuffers, Lending) {
+        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+        let budget = Budget::new(memory);
+        let assembly = LargeBuffers::new(&pd, Exposure::Private, &budget);
+        (LargeMessages::new(8, pd), assembly, Lending::new(budget))
+    }
+
+    #[test]
+    fn a_client_has_two_landing_rings_however_much_memory_there_is() {
+        let (mut large, mut assembly, lending) = bench(1 << 30);
+        for slot in 0..2 {
+            assert!(large.may_land(LONG, &lending));
+            let room = large.make_room(slot, LONG, (&mut assembly, &lending), Instant::ZERO);
+            assert!(matches!(room, Room::Granted(_)), "{room:?}");
+        }
+        assert!(lending.is_within_share(&large.loan, LONG) && !large.may_land(LONG, &lending));
+        assert!(large.take_request(0).is_some());
+        assert!(large.may_land(LONG, &lending));
+    }
+
+    #[test]
+    fn nothing_lands_beyond_the_share_of_a_client_that_has_its_landing_rings() {
+        let (mut large, _, lending) = bench(2 * LONG);
+        large.loan.take_response_to_read(0, LONG);
+        assert!(!large.may_land(1, &lending));
+        large.loan.give_back(0);
+        assert!(large.may_land(LONG, &lending));
+    }
+}
