@@ -213,3 +213,34 @@ impl LargeMessages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 5000;
+
+    /// Whichever way it ends, and whoever keeps what has arrived.
+    #[test]
+    fn one_response_at_a_time_arrives_beyond_the_memory() {
+        let mut large = LargeMessages::new(5, 0);
+        for slot in 0..5 {
+            large.wait_for_memory(slot, LEN);
+        }
+        assert_eq!((large.admit(), large.admit()), (Some(0), None));
+        let copied = large.add(0, &[7; LEN]);
+        assert!(matches!(copied, Some(Arrived::Whole(Some(_)))), "{copied:?}");
+        assert_eq!((large.admit(), large.admit()), (Some(1), None));
+        large.room_for(1, LEN).fill(7);
+        let landed = large.add_landed(1, LEN);
+        assert!(matches!(landed, Arrived::Whole(Some(_))), "{landed:?}");
+        assert_eq!((large.admit(), large.admit()), (Some(2), None));
+        large.forget_response(2);
+        assert_eq!((large.admit(), large.admit()), (Some(3), None));
+        // What still comes of one that was given up ends nothing again.
+        assert!(matches!(large.add(2, &[7; LEN]), Some(Arrived::Whole(None))));
+        assert_eq!(large.admit(), None);
+        large.forget(3);
+        assert_eq!(large.admit(), Some(4));
+    }
+}
