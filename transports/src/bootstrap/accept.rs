@@ -560,3 +560,21 @@ fn begin_handshake(acceptance: &Arc<Acceptance>, stream: DeadlineStream) {
         drop(acceptance.handshakes.running(entry));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who takes a shortage for a client that has gone tries again at once, and uses up a core.
+    #[test]
+    fn a_shortage_is_no_client_that_has_gone() {
+        let is = |what: fn(&io::Error) -> bool, error: Errno| what(&error.into());
+        for gone in [Errno::AGAIN, Errno::INTR, Errno::CONNABORTED, Errno::CONNRESET] {
+            assert!(is(is_transient, gone) && !is(is_shortage, gone), "{gone}");
+        }
+        for shortage in [Errno::MFILE, Errno::NFILE] {
+            assert!(!is(is_transient, shortage) && is(is_shortage, shortage), "{shortage}");
+        }
+        assert!(!is(is_transient, Errno::NOMEM));
+    }
+}
