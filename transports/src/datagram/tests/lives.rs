@@ -82,3 +82,20 @@ fn a_server_drains_until_its_clients_have_their_responses() {
     host.rest(while_later);
     assert!(host.is_drained());
 }
+
+/// As that of a server thread that panics.
+#[test]
+fn a_server_that_is_dropped_says_goodbye_unless_it_has() {
+    let said = heard(Kind::Goodbye, 0, 0, b"");
+    for is_closed in [false, true] {
+        let mut host = Host::new();
+        let mut hand = host.admit();
+        hand.ask(&mut host, Kind::Request, 0, 1, b"it receives here");
+        if is_closed {
+            host.close();
+            assert_eq!(hand.poll()[..1], said);
+        }
+        drop(host);
+        assert_eq!(hand.poll(), if is_closed { vec![] } else { said.clone() });
+    }
+}
