@@ -140,3 +140,55 @@ pub(super) fn until_done(
 
 /// The round from which on the thread sleeps.
 pub(super) const PARK: u32 = SPINS + YIELDS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Sleep = fn(&Ticket, Duration) -> Option<Box<Job>>;
+
+    const SLEEPS: [Sleep; 2] = [sleep, sleep_without_variables];
+
+    /// Longer than anything here takes.
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_thread_sleeps_for_the_time_that_is_left_unless_its_call_has_ended() {
+        const LEFT: Duration = Duration::from_millis(20);
+        for sleep in SLEEPS {
+            let job = Job::new(0);
+            let ticket = Arc::clone(&job.ticket);
+            let began = std::time::Instant::now();
+            assert!(sleep(&ticket, LEFT).is_none());
+            assert!(began.elapsed() >= LEFT, "{:?}", began.elapsed());
+            assert!(ticket.finish(job).is_ok());
+            let began = std::time::Instant::now();
+            assert!(sleep(&ticket, LONG).is_some() && began.elapsed() < LONG);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_woken_by_the_end_of_its_call() {
+        for sleep in SLEEPS {
+            let job = Job::new(0);
+            let ticket = Arc::clone(&job.ticket);
+            let began = std::time::Instant::now();
+            let sleeps =
+                move || (0..2).find_map(|_| sleep(&ticket, LONG)).or_else(|| ticket.take());
+            let sleeper = thread::spawn(sleeps);
+            // To drive, as soon as it can be woken. It then sleeps again.
+            let called = loop {
+                match job.ticket.call_to_drive() {
+                    Some(waker) => break waker,
+                    None => thread::yield_now(),
+                }
+                assert!(began.elapsed() < LONG, "nothing wakes it");
+            };
+            called.wake();
+            let ticket = Arc::clone(&job.ticket);
+            let waker = ticket.finish(job).ok().expect("it waits");
+            waker.into_iter().for_each(Waker::wake);
+            assert!(sleeper.join().expect("no panic").is_some() && began.elapsed() < LONG);
+        }
+    }
+}
