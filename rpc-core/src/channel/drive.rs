@@ -471,6 +471,9 @@ impl Drop for Drive<'_> {
 }
 
 #[cfg(test)]
+mod alone;
+
+#[cfg(test)]
 mod tests {
     use super::Leave;
     use crate::channel::{Channel, ChannelOptions};
