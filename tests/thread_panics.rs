@@ -2,19 +2,33 @@
 
 mod support;
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use farcall::{ConnectError, RpcError, Server};
 use support::shapes::*;
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 const BOUND: Duration = Duration::from_secs(20);
 
-/// The next event on a server thread is to panic.
+/// The next event that tells of the end of a client is to panic. The other thread may tell of something else meanwhile.
 static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Whether an event tells of the end of a client, as a backend puts it.
+struct EndOfClient(bool);
+
+impl Visit for EndOfClient {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let ends = ["lost a client", "a client said goodbye", "a client left", "a session ended"];
+        if field.name() == "message" {
+            self.0 = ends.contains(&&*format!("{value:?}"));
+        }
+    }
+}
 
 struct Fragile;
 
@@ -31,10 +45,12 @@ impl Subscriber for Fragile {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
         let thread = thread::current();
         let is_server = thread.name().is_some_and(|name| name.starts_with("farcall-server"));
-        if is_server && ARMED.swap(false, Ordering::SeqCst) {
+        let mut end = EndOfClient(false);
+        event.record(&mut end);
+        if is_server && end.0 && ARMED.swap(false, Ordering::SeqCst) {
             panic!("a panic of the log, as asked");
         }
     }

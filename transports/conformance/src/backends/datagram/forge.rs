@@ -431,13 +431,24 @@ impl End {
         }
     }
 
-    /// Sends a message until something is answered to its slot and generation: a datagram may be lost.
+    /// Sends a message until it is answered: a datagram may be lost. That its handler runs is no answer: on a busy machine any may seem to
+    /// run long.
     pub(super) fn ask(&mut self, message: &[u8]) -> Message {
+        self.ask_until(message, |answer| answer.kind != kind::RUNNING)
+    }
+
+    /// The same, where that is an answer too.
+    pub(super) fn ask_once(&mut self, message: &[u8]) -> Message {
+        self.ask_until(message, |_| true)
+    }
+
+    fn ask_until(&mut self, message: &[u8], is_wanted: impl Fn(&Message) -> bool) -> Message {
         let [asked] = &messages(message)[..] else { panic!("one message at a time") };
         for _ in 0..20 {
             self.send(message);
             while let Some(answer) = self.next_message() {
-                if (answer.slot, answer.generation) == (asked.slot, asked.generation) {
+                let is_of_it = (answer.slot, answer.generation) == (asked.slot, asked.generation);
+                if is_of_it && is_wanted(&answer) {
                     return answer;
                 }
             }

@@ -356,11 +356,11 @@ pub(super) fn floods_take_nothing_from_others(world: &World) {
     // A request that waits at a gate, and then later ones in its slot.
     let waits = request(1, 1, hold, &[GATE, 1]);
     hostile.send(&waits);
-    assert_eq!(hostile.ask(&waits).kind, kind::RUNNING);
+    assert_eq!(hostile.ask_once(&waits).kind, kind::RUNNING);
     for generation in [2, 3, 1 << 31, u32::MAX] {
         hostile.send(&tally(1, generation));
     }
-    assert_eq!(hostile.ask(&waits).kind, kind::RUNNING);
+    assert_eq!(hostile.ask_once(&waits).kind, kind::RUNNING);
     assert_eq!(tallied(world, &mut honest), 0);
     for generation in 1..5_000_u32 {
         let slot = 2 + (generation % 6) as u16;
