@@ -91,7 +91,12 @@ fn a_thread_panics_and_serves_again(address: &str) {
         let dial = || ShapesPollClient::connect(server.address()).wait();
         let mut clients: Vec<_> = (0..4).map(|_| connect(dial)).collect();
         for client in &mut clients {
-            assert_eq!(client.one(1), Ok(2), "{address}, round {round}");
+            let began = Instant::now();
+            // The thread that has panicked may have taken one with it that came just before.
+            while client.one(1) != Ok(2) {
+                assert!(round > 0 && began.elapsed() < BOUND, "{address}, round {round}");
+                *client = connect(dial);
+            }
         }
         let roaming = connect(|| ShapesClient::connect(server.address()).wait());
         assert_eq!(roaming.one(1).wait(), Ok(2));
